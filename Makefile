@@ -1,0 +1,52 @@
+# Everything a developer types. `make` alone prints this list.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+SNAPSHOT ?= examples/mixed-cluster/snapshot.yaml
+HOST ?= 127.0.0.1
+PORT ?= 9504
+
+.PHONY: help run test check lint bench lock clean
+
+help: ## print this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: .venv/runtime ## set up and serve the example cluster on 127.0.0.1:9504 (SNAPSHOT=, HOST=, PORT= to change)
+	@$(BIN)/longhorn-extender serve --snapshot $(SNAPSHOT) --host $(HOST) --port $(PORT)
+
+test: .venv/dev lint ## set up and run every check and every test
+	$(BIN)/pytest -n auto
+
+check: .venv/dev lint ## format, lint, types, architecture and unit tests, in under two minutes
+	$(BIN)/pytest -n auto -m "not e2e" -q
+
+lint: .venv/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: .venv/dev ## measure /filter and the packing against the budgets, as tables
+	$(BIN)/python -m tests.bench
+
+lock: ## resolve the newest allowed versions into requirements/*.lock
+	$(PYTHON) -m venv .venv/uv && .venv/uv/bin/pip install --quiet uv
+	for part in build runtime dev; do sh requirements/resolve $$part || exit 1; done
+
+clean: ## remove the environment and everything built
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": set PYTHON=")'
+	$(PYTHON) -m venv .venv
+
+.venv/runtime: requirements/build.lock requirements/runtime.lock pyproject.toml | .venv/bin/python
+	@echo "installing the locked dependencies into .venv (about a minute the first time)"
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.lock -r requirements/runtime.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+.venv/dev: requirements/dev.lock .venv/runtime
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@touch $@

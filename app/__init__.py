@@ -1,0 +1,1 @@
+"""The talking half: HTTP, files, Kubernetes and the command line around `scheduler_core`."""

@@ -1,0 +1,283 @@
+"""Nodes, pods, claims, volumes, classes and attachments: wire types of core/v1 and storage.k8s.io/v1, and their models."""
+
+from __future__ import annotations
+
+from scheduler_core.convert.wire import Metadata, Subject, Wire, WireCondition, conditions
+from scheduler_core.errors import ObjectError
+from scheduler_core.model import kube
+
+DEFAULT_CLASS_ANNOTATIONS = (
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+)
+STORAGE_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
+
+
+class _NodeSpec(Wire):
+    unschedulable: bool | None = None
+
+
+class _NodeStatus(Wire):
+    conditions: list[WireCondition] | None = None
+
+
+class Node(Wire):
+    """core/v1 Node."""
+
+    metadata: Metadata
+    spec: _NodeSpec | None = None
+    status: _NodeStatus | None = None
+
+
+def node(wire: Node) -> kube.Node:
+    """A Kubernetes node."""
+    return kube.Node(
+        name=wire.metadata.name,
+        labels=wire.metadata.labels or {},
+        unschedulable=bool(wire.spec and wire.spec.unschedulable),
+        conditions=conditions(wire.status.conditions if wire.status else None),
+    )
+
+
+class _Resources(Wire):
+    requests: dict[str, str | int | float] | None = None
+
+
+class ClaimSpec(Wire):
+    """spec of a PersistentVolumeClaim."""
+
+    storage_class_name: str | None = None
+    volume_name: str | None = None
+    access_modes: list[str] | None = None
+    resources: _Resources | None = None
+
+
+class Claim(Wire):
+    """core/v1 PersistentVolumeClaim, or a template of one."""
+
+    metadata: Metadata | None = None
+    spec: ClaimSpec | None = None
+
+
+def claim_spec(wire: Claim, subject: Subject) -> kube.ClaimSpec:
+    """What a claim asks for; the beta annotation for the class still wins, as in Kubernetes' GetPersistentVolumeClaimClass."""
+    spec = wire.spec or ClaimSpec()
+    requests = (spec.resources.requests if spec.resources else None) or {}
+    request = requests.get("storage")
+    annotations = (wire.metadata.annotations if wire.metadata else None) or {}
+    return kube.ClaimSpec(
+        storage_class=annotations.get(STORAGE_CLASS_ANNOTATION, spec.storage_class_name),
+        request=None if request is None else subject.size(request, "spec.resources.requests.storage"),
+        access_modes=tuple(spec.access_modes or ()),
+        volume_name=spec.volume_name or "",
+    )
+
+
+def claim(wire: Claim) -> kube.Claim:
+    """A PersistentVolumeClaim."""
+    metadata = wire.metadata or Metadata()
+    subject = Subject("PersistentVolumeClaim", metadata)
+    return kube.Claim(
+        namespace=metadata.namespace or "default",
+        name=metadata.name,
+        spec=claim_spec(wire, subject),
+        uid=metadata.uid or "",
+        owners=tuple((owner.kind, owner.name, owner.uid) for owner in metadata.owner_references or ()),
+        selected_node=(metadata.annotations or {}).get(SELECTED_NODE_ANNOTATION, ""),
+        deleting=metadata.deletion_timestamp is not None,
+    )
+
+
+class _ClaimSource(Wire):
+    claim_name: str = ""
+
+
+class _Ephemeral(Wire):
+    volume_claim_template: Claim | None = None
+
+
+class _PodVolume(Wire):
+    name: str = ""
+    persistent_volume_claim: _ClaimSource | None = None
+    ephemeral: _Ephemeral | None = None
+
+
+class PodSpec(Wire):
+    """spec of a pod."""
+
+    node_name: str | None = None
+    volumes: list[_PodVolume] | None = None
+
+
+class _PodStatus(Wire):
+    phase: str | None = None
+    nominated_node_name: str | None = None
+
+
+class Pod(Wire):
+    """core/v1 Pod."""
+
+    metadata: Metadata
+    spec: PodSpec | None = None
+    status: _PodStatus | None = None
+
+
+def pod(wire: Pod) -> kube.Pod:
+    """A pod with those of its volumes that are backed by claims.
+
+    Raises:
+        ObjectError: a volume names no claim, or an ephemeral one asks for a size that is no quantity
+    """
+    spec, status = wire.spec or PodSpec(), wire.status or _PodStatus()
+    subject = Subject("Pod", wire.metadata)
+    return kube.Pod(
+        namespace=wire.metadata.namespace or "default",
+        name=wire.metadata.name,
+        uid=wire.metadata.uid or "",
+        node_name=spec.node_name or "",
+        nominated_node=status.nominated_node_name or "",
+        phase=status.phase or "Pending",
+        deleting=wire.metadata.deletion_timestamp is not None,
+        volumes=pod_volumes(spec, wire.metadata.name, subject),
+    )
+
+
+def pod_volumes(spec: PodSpec, pod_name: str, subject: Subject) -> tuple[kube.PodVolume, ...]:
+    """The claim-backed volumes of a pod; a generic ephemeral volume's claim is named ``<pod>-<volume>``."""
+    found = []
+    for index, volume in enumerate(spec.volumes or ()):
+        if volume.persistent_volume_claim is not None:
+            if not volume.persistent_volume_claim.claim_name:
+                raise ObjectError(subject.text, f"spec.volumes[{index}].persistentVolumeClaim.claimName", "is empty")
+            found.append(kube.PodVolume(volume.name, volume.persistent_volume_claim.claim_name))
+        elif volume.ephemeral is not None:
+            template = volume.ephemeral.volume_claim_template or Claim()
+            found.append(
+                kube.PodVolume(volume.name, f"{pod_name}-{volume.name}", claim_spec(template, subject), ephemeral=True)
+            )
+    return tuple(found)
+
+
+class _PodTemplate(Wire):
+    metadata: Metadata | None = None
+    spec: PodSpec | None = None
+
+
+class _WorkloadSpec(Wire):
+    template: _PodTemplate | None = None
+    volume_claim_templates: list[Claim] | None = None
+    job_template: Workload | None = None
+
+
+class Workload(Wire):
+    """A Deployment, StatefulSet, ReplicaSet, DaemonSet, Job or CronJob: something with a pod template."""
+
+    metadata: Metadata | None = None
+    spec: _WorkloadSpec | None = None
+
+
+def workload_pod(kind: str, wire: Workload) -> kube.Pod:
+    """The pod a workload would create next on an empty cluster: a StatefulSet's is its pod 0, with its own claims.
+
+    Raises:
+        ObjectError: the workload has no pod template
+    """
+    metadata = wire.metadata or Metadata()
+    subject = Subject(kind, metadata)
+    spec = wire.spec or _WorkloadSpec()
+    if spec.job_template is not None:
+        spec = spec.job_template.spec or _WorkloadSpec()
+    if spec.template is None or spec.template.spec is None:
+        raise ObjectError(subject.text, "spec.template", "is missing, so there is no pod to decide about")
+    name = f"{metadata.name}-0"
+    own = {
+        (template.metadata.name if template.metadata else ""): claim_spec(template, subject)
+        for template in spec.volume_claim_templates or ()
+    }
+    mounted = pod_volumes(spec.template.spec, name, subject)
+    return kube.Pod(
+        namespace=metadata.namespace or "default",
+        name=name,
+        volumes=(
+            *(volume for volume in mounted if volume.name not in own),
+            *(kube.PodVolume(volume, f"{volume}-{name}", template) for volume, template in own.items()),
+        ),
+    )
+
+
+class _Csi(Wire):
+    driver: str = ""
+    volume_handle: str = ""
+
+
+class _PersistentVolumeSpec(Wire):
+    csi: _Csi | None = None
+    access_modes: list[str] | None = None
+
+
+class PersistentVolume(Wire):
+    """core/v1 PersistentVolume."""
+
+    metadata: Metadata
+    spec: _PersistentVolumeSpec | None = None
+
+
+def persistent_volume(wire: PersistentVolume) -> kube.PersistentVolume:
+    """A PersistentVolume."""
+    spec = wire.spec or _PersistentVolumeSpec()
+    return kube.PersistentVolume(
+        name=wire.metadata.name,
+        driver=spec.csi.driver if spec.csi else "",
+        handle=spec.csi.volume_handle if spec.csi else "",
+        access_modes=tuple(spec.access_modes or ()),
+    )
+
+
+class StorageClass(Wire):
+    """storage.k8s.io/v1 StorageClass."""
+
+    metadata: Metadata
+    provisioner: str = ""
+    parameters: dict[str, str] | None = None
+
+
+def storage_class(wire: StorageClass) -> kube.StorageClass:
+    """A StorageClass."""
+    annotations = wire.metadata.annotations or {}
+    return kube.StorageClass(
+        name=wire.metadata.name,
+        provisioner=wire.provisioner,
+        parameters=wire.parameters or {},
+        is_default=any(annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS),
+        created=wire.metadata.creation_timestamp or "",
+    )
+
+
+class _AttachmentSource(Wire):
+    persistent_volume_name: str | None = None
+
+
+class _AttachmentSpec(Wire):
+    attacher: str = ""
+    node_name: str = ""
+    source: _AttachmentSource | None = None
+
+
+class VolumeAttachment(Wire):
+    """storage.k8s.io/v1 VolumeAttachment."""
+
+    metadata: Metadata
+    spec: _AttachmentSpec | None = None
+
+
+def volume_attachment(wire: VolumeAttachment) -> kube.VolumeAttachment:
+    """A VolumeAttachment."""
+    spec = wire.spec or _AttachmentSpec()
+    return kube.VolumeAttachment(
+        name=wire.metadata.name,
+        attacher=spec.attacher,
+        node=spec.node_name,
+        persistent_volume=(spec.source.persistent_volume_name if spec.source else None) or "",
+        deleting=wire.metadata.deletion_timestamp is not None,
+    )

@@ -1,0 +1,114 @@
+"""What every wire type shares: metadata, conditions, and quantities with the field named in the error."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from scheduler_core.errors import ObjectError, QuantityError
+from scheduler_core.model.kube import Condition
+from scheduler_core.quantity import MAX_BYTES, parse_bytes
+
+
+class Wire(msgspec.Struct, rename="camel", gc=False):
+    """A Kubernetes object as printed: camelCase keys, unknown ones ignored, a null field means an absent one."""
+
+
+class OwnerReference(Wire):
+    """metadata.ownerReferences[]."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class Metadata(Wire):
+    """metadata of any object."""
+
+    name: str = ""
+    namespace: str | None = None
+    uid: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class WireCondition(Wire):
+    """status.conditions[]."""
+
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
+
+
+def conditions(wire: list[WireCondition] | None) -> tuple[Condition, ...]:
+    """Conditions in the order printed: the first of a type counts."""
+    return tuple(
+        Condition(entry.type, entry.status, entry.reason or "", entry.message or "", entry.last_transition_time or "")
+        for entry in wire or ()
+    )
+
+
+class Subject:
+    """The object being read, for error messages: ``PersistentVolumeClaim shop/data``."""
+
+    def __init__(self, kind: str, metadata: Metadata) -> None:
+        namespace = f"{metadata.namespace}/" if metadata.namespace else ""
+        self.text = f"{kind} {namespace}{metadata.name}"
+
+    def size(self, value: str | float | None, field: str, *, default: int = 0) -> int:
+        """A size in bytes that must not be negative.
+
+        Raises:
+            ObjectError: the value is no quantity, negative, or does not fit 64 bits
+        """
+        if value is None or value == "":
+            return default
+        try:
+            size = parse_bytes(value if isinstance(value, str) else str(value))
+        except QuantityError as error:
+            raise ObjectError(self.text, field, str(error)) from error
+        if size < 0:
+            raise ObjectError(self.text, field, f"{value!r} is negative")
+        return size
+
+    def counter(self, value: int, field: str) -> int:
+        """A byte count as Longhorn reports it: any 64-bit integer, negative ones included.
+
+        Raises:
+            ObjectError: the value does not fit 64 bits
+        """
+        if not -MAX_BYTES - 1 <= value <= MAX_BYTES:
+            raise ObjectError(self.text, field, f"{value} does not fit a signed 64-bit integer")
+        return value
+
+
+_AnyWire = TypeVar("_AnyWire", bound=Wire)
+
+
+def shape(kind: str, raw: object, wire: type[_AnyWire]) -> _AnyWire:
+    """A decoded JSON or YAML object checked against a wire type.
+
+    Raises:
+        ObjectError: naming the object, the field and what was expected
+    """
+    try:
+        return msgspec.convert(raw, wire)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$")
+        raise ObjectError(_name(kind, raw), path.strip("`.").removeprefix("."), problem) from error
+    except RecursionError as error:
+        raise ObjectError(_name(kind, raw), "", "is nested too deeply") from error
+
+
+def _name(kind: str, raw: object) -> str:
+    metadata = raw.get("metadata") if isinstance(raw, dict) else None
+    if not isinstance(metadata, dict):
+        return f"{kind} (no name)"
+    namespace = metadata.get("namespace")
+    return f"{kind} {f'{namespace}/' if namespace else ''}{metadata.get('name')}"

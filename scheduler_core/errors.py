@@ -1,0 +1,49 @@
+"""Every exception the core raises, as one tree.
+
+    CoreError
+    ├── QuantityError      a text is no Kubernetes quantity, or does not fit 64 bits
+    ├── ObjectError        a Kubernetes object cannot be read: names the object and the field
+    ├── SettingError       a Longhorn setting's value does not parse: names the setting
+    └── ResolutionError    a pod's volumes cannot be resolved: names the missing object
+
+A node that does not fit is not an exception but a verdict with a `Reason` (verdict.py).
+"""
+
+from __future__ import annotations
+
+
+class CoreError(Exception):
+    """A fault in the input; its text is one sentence for an administrator."""
+
+
+class QuantityError(CoreError):
+    """A text is not a Kubernetes quantity, or its value does not fit a signed 64-bit integer."""
+
+
+class ObjectError(CoreError):
+    """A Kubernetes object has a field of the wrong type or value.
+
+    Args:
+        subject: the object, as ``kind namespace/name``
+        field: the path of the field inside the object, ``""`` when the object as a whole is meant
+        problem: what is wrong with it
+    """
+
+    def __init__(self, subject: str, field: str, problem: str) -> None:
+        super().__init__(": ".join(part for part in (subject, field, problem) if part))
+        self.subject = subject
+        self.field = field
+        self.problem = problem
+
+
+class SettingError(CoreError):
+    """A Longhorn setting holds a value of the wrong kind; Longhorn itself then places nothing."""
+
+    def __init__(self, name: str, value: str, expected: str) -> None:
+        super().__init__(f"setting {name}: {value!r} is not {expected}")
+        self.name = name
+        self.value = value
+
+
+class ResolutionError(CoreError):
+    """A pod names an object that does not exist or contradicts it, so nothing can be decided about the pod."""

@@ -1,0 +1,193 @@
+"""Longhorn's custom resources (longhorn.io/v1beta2), cut down to the fields a decision reads.
+
+Names follow the CRDs; sizes are in bytes; times are RFC 3339 texts, "" when not set, as Longhorn stores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduler_core.model.kube import Condition, condition
+
+V1 = "v1"
+V2 = "v2"
+FILESYSTEM = "filesystem"
+BLOCK = "block"
+DISABLED = "disabled"
+BEST_EFFORT = "best-effort"
+STRICT_LOCAL = "strict-local"
+# datastore/longhorn.go: a replica that failed this often is never reused (FailedReplicaMaxRetryCount).
+FAILED_REPLICA_MAX_RETRY_COUNT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A disk of a Longhorn node: what spec.disks asks for and what status.diskStatus reports, under one name.
+
+    The scheduler reads the type from the spec, CSI GetCapacity from the status, so both are kept.
+    """
+
+    name: str
+    uuid: str = ""
+    in_spec: bool = True
+    in_status: bool = True
+    path: str = ""
+    allow_scheduling: bool = False
+    eviction_requested: bool = False
+    tags: tuple[str, ...] = ()
+    spec_type: str = ""
+    status_type: str = ""
+    filesystem_type: str = ""
+    storage_reserved: int = 0
+    storage_maximum: int = 0
+    storage_available: int = 0
+    storage_scheduled: int = 0
+    scheduled_replicas: Mapping[str, int] = field(default_factory=dict[str, int])
+    scheduled_backing_images: Mapping[str, int] = field(default_factory=dict[str, int])
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the Ready condition is True."""
+        return condition(self.conditions, "Ready").status == "True"
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether the Schedulable condition is True."""
+        return condition(self.conditions, "Schedulable").status == "True"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A Longhorn node (nodes.longhorn.io). `disks` are ordered by name."""
+
+    name: str
+    allow_scheduling: bool = False
+    eviction_requested: bool = False
+    tags: tuple[str, ...] = ()
+    zone: str = ""
+    region: str = ""
+    deleting: bool = False
+    conditions: tuple[Condition, ...] = ()
+    disks: tuple[Disk, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the Ready condition is True."""
+        return condition(self.conditions, "Ready").status == "True"
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether the Schedulable condition is True (False when cordoned)."""
+        return condition(self.conditions, "Schedulable").status == "True"
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyTerm:
+    """One term of volume.spec.topologyRequirement; an empty field matches every node."""
+
+    zone: str = ""
+    region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A Longhorn volume (volumes.longhorn.io), or the one Longhorn would create for an unbound claim.
+
+    `size` is spec.size; `actual_size` is what its data occupies (status.actualSize, 0 for a new volume).
+    """
+
+    name: str
+    size: int = 0
+    number_of_replicas: int = 0
+    data_engine: str = V1
+    data_locality: str = DISABLED
+    access_mode: str = "rwo"
+    migratable: bool = False
+    node_selector: tuple[str, ...] = ()
+    disk_selector: tuple[str, ...] = ()
+    backing_image: str = ""
+    image: str = ""
+    replica_soft_anti_affinity: str = ""
+    replica_zone_soft_anti_affinity: str = ""
+    replica_disk_soft_anti_affinity: str = ""
+    replica_auto_balance: str = ""
+    clone_mode: str = ""
+    data_source: str = ""
+    topology_requirement: tuple[TopologyTerm, ...] = ()
+    node_id: str = ""
+    current_node_id: str = ""
+    state: str = ""
+    robustness: str = ""
+    last_degraded_at: str = ""
+    actual_size: int = 0
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica (replicas.longhorn.io). `size` is spec.volumeSize; it is placed once it has a node and a disk."""
+
+    name: str
+    volume: str
+    size: int = 0
+    node_id: str = ""
+    disk_id: str = ""
+    disk_path: str = ""
+    data_engine: str = V1
+    image: str = ""
+    active: bool = True
+    healthy_at: str = ""
+    failed_at: str = ""
+    eviction_requested: bool = False
+    hard_node_affinity: str = ""
+    rebuild_retry_count: int = 0
+    linked_clone_source: str = ""
+    current_state: str = ""
+    deleting: bool = False
+
+    @property
+    def potentially_reusable(self) -> bool:
+        """Whether a failed replica may come back (scheduler: IsPotentiallyReusableReplica)."""
+        return (
+            self.node_id != ""
+            and self.disk_id != ""
+            and self.rebuild_retry_count < FAILED_REPLICA_MAX_RETRY_COUNT
+            and not self.eviction_requested
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BackingImage:
+    """A backing image; it occupies `real_size` bytes on every disk of `disks` (UUIDs, spec.diskFileSpecMap)."""
+
+    name: str
+    data_engine: str = V1
+    node_selector: tuple[str, ...] = ()
+    disk_selector: tuple[str, ...] = ()
+    disks: tuple[str, ...] = ()
+    real_size: int = 0
+    virtual_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineImage:
+    """An engine image and the nodes it is deployed on (status.nodeDeploymentMap)."""
+
+    name: str
+    image: str = ""
+    state: str = ""
+    nodes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceManager:
+    """An instance manager, the process that runs engines and replicas of one data engine on one node."""
+
+    name: str
+    node: str = ""
+    data_engine: str = V1
+    image: str = ""
+    state: str = ""
+    deleting: bool = False
