@@ -1,1 +1,3 @@
 """The talking half: HTTP, files, Kubernetes and the command line around `scheduler_core`."""
+
+DISTRIBUTION = "longhorn-scheduler-extender"

@@ -1,0 +1,1 @@
+"""HTTP: thin routes that decode, call one service, and encode."""

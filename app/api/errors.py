@@ -1,0 +1,43 @@
+"""Problems of a request as JSON answers: ``{"error": "..."}`` with a 4xx status, never a traceback."""
+
+from __future__ import annotations
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+log = structlog.get_logger("http")
+
+
+class RequestError(Exception):
+    """A request that cannot be answered; the text says what is wrong and where."""
+
+    status = 400
+
+
+class BodyTooLargeError(RequestError):
+    """The body is larger than the server accepts."""
+
+    status = 413
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of the application an answer in one form."""
+
+    @app.exception_handler(RequestError)
+    async def refused(request: Request, error: RequestError) -> JSONResponse:
+        log.warning("refused request", path=request.url.path, status=error.status, error=str(error))
+        # What is left of a body nobody reads must not be taken for the next request.
+        headers = {"Connection": "close"} if isinstance(error, BodyTooLargeError) else None
+        return JSONResponse({"error": str(error)}, error.status, headers=headers)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> JSONResponse:
+        text = f"{request.method} {request.url.path}: {error.detail}"
+        return JSONResponse({"error": text}, error.status_code, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        log.error("request failed", path=request.url.path, exc_info=error)
+        return JSONResponse({"error": "internal error, see the server's log"}, 500)

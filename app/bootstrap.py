@@ -1,0 +1,44 @@
+"""The only wiring: from a snapshot and settings to an application."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from fastapi.responses import RedirectResponse
+from fastapi_offline import FastAPIOffline
+
+from app import DISTRIBUTION
+from app.api import errors, extender, operation
+from app.api.state import AppState
+from app.metrics import Metrics
+from app.services.scheduling import Scheduling
+from app.settings import Settings
+from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.view import View
+
+
+def create_app(snapshot: Snapshot, settings: Settings, now: datetime) -> FastAPI:
+    """The HTTP service over one snapshot, as it was at `now`.
+
+    Raises:
+        SettingError: a Longhorn setting in the snapshot cannot be read
+    """
+    app = FastAPIOffline(
+        title="Longhorn scheduler extender",
+        version=version(DISTRIBUTION),
+        description="Offers a pod only the nodes whose Longhorn disks can hold all of its volumes.",
+    )
+    metrics = Metrics()
+    app.state.extender = AppState(Scheduling(View.of(snapshot, now), settings.options), metrics, settings.max_body)
+    app.include_router(extender.router)
+    app.include_router(operation.router)
+
+    @app.get("/", include_in_schema=False)
+    async def root() -> RedirectResponse:
+        return RedirectResponse("/docs")
+
+    errors.install(app)
+    metrics.instrument(app)
+    return app

@@ -1,0 +1,47 @@
+"""What the commands share: options, and loading a snapshot while telling what was passed over."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from app.kube.snapshot_file import load_snapshot
+from app.settings import BestEffort
+from scheduler_core.model.snapshot import Snapshot
+
+SnapshotOption = Annotated[
+    str,
+    typer.Option(
+        "--snapshot",
+        metavar="FILE",
+        help="What `kubectl get nodes,pods,pvc,pv,sc,nodes.longhorn.io,volumes.longhorn.io,replicas.longhorn.io,"
+        "settings.longhorn.io -A -o yaml` prints, as YAML or JSON; - for standard input.",
+    ),
+]
+BestEffortOption = Annotated[
+    BestEffort,
+    typer.Option(
+        "--best-effort",
+        envvar="LONGHORN_EXTENDER_BEST_EFFORT",
+        help="Whether best-effort volumes require room on the pod's node, or only prefer it.",
+    ),
+]
+
+
+def snapshot_from(source: str) -> Snapshot:
+    """Loads a snapshot; warnings go to standard error.
+
+    Raises:
+        SnapshotFileError: it cannot be read
+    """
+    loaded = load_snapshot(source)
+    for warning in loaded.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    return loaded.snapshot
+
+
+def now() -> datetime:
+    """The present moment; a snapshot does not say when it was taken."""
+    return datetime.now(UTC)

@@ -1,0 +1,1 @@
+"""Kubernetes objects from outside: snapshot files today, watch caches beside them."""

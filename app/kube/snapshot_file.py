@@ -1,0 +1,175 @@
+"""Snapshot files: what `kubectl get ... -A -o yaml|json` prints, read into a `Snapshot`.
+
+Data flow: text → documents (YAML or JSON) → objects (Lists taken apart) → `scheduler_core.convert` → one Snapshot.
+Every problem is one `SnapshotFileError` that names file, object and field.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import yaml
+
+from scheduler_core.convert import kube as wire
+from scheduler_core.convert.registry import KINDS, WORKLOADS, Kind, build_snapshot, group_of
+from scheduler_core.convert.wire import shape
+from scheduler_core.errors import CoreError, ObjectError
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.snapshot import Snapshot
+
+STDIN: Final = "-"
+_Read = TypeVar("_Read")
+
+
+class SnapshotFileError(CoreError):
+    """A file cannot be read as Kubernetes objects; the text names file, object and field."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSnapshot:
+    """A snapshot and what was passed over while reading it, as sentences for the administrator."""
+
+    snapshot: Snapshot
+    warnings: tuple[str, ...] = ()
+
+
+def load_snapshot(source: str) -> LoadedSnapshot:
+    """Reads a snapshot file ("-" for standard input).
+
+    Raises:
+        SnapshotFileError: the file is missing, is neither YAML nor JSON, or holds an object that cannot be read
+    """
+    known: list[tuple[Kind, object]] = []
+    ignored: Counter[str] = Counter()
+    for kind, group, raw in _objects(source):
+        entry = KINDS.get((group, kind))
+        if entry is None:
+            ignored[f"{kind}.{group}" if group else kind] += 1
+        else:
+            known.append((entry, raw))
+    snapshot = _named(source, lambda: build_snapshot(known))
+    warnings = [f"ignored {count} of kind {kind}" for kind, count in sorted(ignored.items())]
+    if not snapshot.longhorn_nodes:
+        warnings.append("no nodes.longhorn.io: no node can take a Longhorn volume")
+    return LoadedSnapshot(snapshot, tuple(f"{source}: {warning}" for warning in warnings))
+
+
+def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
+    """The pod to decide about, and the snapshot with whatever else the file brings (claims, classes).
+
+    `source` is a file with one Pod or one workload (its template is taken), or names a pod of the snapshot, as ``name``
+    or ``namespace/name``.
+
+    Raises:
+        SnapshotFileError: no such file or pod, none or several pods in the file, or an object that cannot be read
+    """
+    if source != STDIN and not Path(source).exists():
+        return _snapshot_pod(source, snapshot), snapshot
+    pods: list[tuple[str, object]] = []
+    extra: list[tuple[Kind, object]] = []
+    for kind, group, raw in _objects(source):
+        entry = KINDS.get((group, kind))
+        if kind in WORKLOADS:
+            pods.append((kind, raw))
+        elif entry is not None:
+            extra.append((entry, raw))
+    if len(pods) != 1:
+        found = "no pod" if not pods else f"{len(pods)} pods"
+        expected = ", ".join(sorted(WORKLOADS))
+        raise SnapshotFileError(f"{source}: holds {found}, expected exactly one of {expected}")
+    pod = _named(source, lambda: _pod(*pods[0]))
+    return pod, _named(source, lambda: build_snapshot(extra, base=snapshot))
+
+
+def _pod(kind: str, raw: object) -> Pod:
+    if kind == "Pod":
+        return wire.pod(shape(kind, raw, wire.Pod))
+    return wire.workload_pod(kind, shape(kind, raw, wire.Workload))
+
+
+def _snapshot_pod(name: str, snapshot: Snapshot) -> Pod:
+    matches = [pod for pod in snapshot.pods.values() if name in (pod.key, pod.name)]
+    if len(matches) != 1:
+        problem = "is neither a file nor a pod of the snapshot" if not matches else "names several pods of the snapshot"
+        raise SnapshotFileError(f"{name}: {problem}; give a file, or namespace/name of a pod in it")
+    return matches[0]
+
+
+def _objects(source: str) -> Iterator[tuple[str, str, object]]:
+    for document in _documents(source):
+        yield from _flatten(source, document)
+
+
+def _flatten(source: str, document: object) -> Iterator[tuple[str, str, object]]:
+    if document is None:
+        return
+    if not isinstance(document, dict) or not isinstance(kind := document.get("kind"), str) or not kind:
+        raise SnapshotFileError(f"{source}: a document is no Kubernetes object: it has no kind")
+    api_version = document.get("apiVersion")
+    group = group_of(api_version if isinstance(api_version, str) else "v1")
+    items = document.get("items")
+    if not kind.endswith("List") or "items" not in document:
+        yield kind, group, document
+        return
+    if not isinstance(items, list):
+        raise SnapshotFileError(f"{source}: {kind}: items: expected a list of objects")
+    for item in items:
+        if isinstance(item, dict) and kind != "List":
+            # kubectl get --raw prints typed lists whose items carry neither kind nor apiVersion.
+            yield from _flatten(source, {"kind": kind.removesuffix("List"), "apiVersion": api_version, **item})
+        else:
+            yield from _flatten(source, item if item is not None else "")
+
+
+def _documents(source: str) -> Iterable[Any]:
+    text = _text(source)
+    try:
+        if text.lstrip()[:1] == b"{":
+            return [msgspec.json.decode(text)]
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SnapshotFileError(f"{source}: is not JSON: {error}") from error
+    try:
+        return list(yaml.load_all(text, Loader=_KubernetesLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise SnapshotFileError(f"{source}: is not YAML: {error.problem or error.context}{place}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        raise SnapshotFileError(f"{source}: is not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise SnapshotFileError(f"{source}: is nested too deeply") from error
+
+
+def _text(source: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
+    except OSError as error:
+        raise SnapshotFileError(f"{source}: cannot be read: {error.strerror}") from error
+
+
+class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML as Kubernetes prints it: `no` and dates stay texts, numbers are decimal (PyYAML alone reads YAML 1.1)."""
+
+
+_KubernetesLoader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"^[-+]?[0-9]+$", list("-+0123456789")),
+    ("float", r"^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
+):
+    _KubernetesLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+
+
+def _named(source: str, read: Callable[[], _Read]) -> _Read:
+    try:
+        return read()
+    except ObjectError as error:
+        raise SnapshotFileError(f"{source}: {error}") from error

@@ -1,0 +1,1 @@
+"""What the routes and commands share: the owner of the view, and the answers as plain data."""

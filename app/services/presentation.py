@@ -1,0 +1,188 @@
+"""Explanations and the cluster's state as plain data: the stable JSON of `explain`, `/explain` and `/state`."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from scheduler_core.model import longhorn
+from scheduler_core.model.kube import Pod
+from scheduler_core.resolve import PodVolume
+from scheduler_core.verbs import Explanation
+from scheduler_core.verdict import Verdict
+from scheduler_core.view import View
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ReplicaAnswer(_Answer):
+    """A replica of one of the pod's volumes."""
+
+    name: str
+    node: str = Field(description="empty while it has no place")
+    disk: str = Field(description="UUID of its disk, empty while it has no place")
+    healthy: bool
+    failed: bool
+
+
+class VolumeAnswer(_Answer):
+    """A Longhorn volume of the pod."""
+
+    name: str = Field(description="the Longhorn volume; the claim while it is unbound")
+    claim: str = Field(description="namespace/name")
+    bound: bool = Field(description="whether the Longhorn volume exists")
+    local: bool = Field(description="whether it needs room on the pod's own node")
+    data_locality: str = Field(serialization_alias="dataLocality")
+    size: int = Field(description="bytes")
+    actual_size: int = Field(serialization_alias="actualSize", description="bytes its data occupies")
+    replicas: list[ReplicaAnswer]
+
+
+class NodeAnswer(_Answer):
+    """What is said about one node."""
+
+    fits: bool
+    order_safe: bool | None = Field(
+        description="whether Longhorn finds room in whatever order it places the volumes; null: not examined"
+    )
+    reason: str
+    detail: str
+    plan: dict[str, str] = Field(description="the UUID of a disk for each volume that needs space here")
+    missing: int = Field(description="the least bytes that, freed on one disk, would let all fit; 0: not applicable")
+
+
+class ExplainAnswer(_Answer):
+    """Why a pod fits or does not fit on each node."""
+
+    pod: str = Field(description="namespace/name")
+    volumes: list[VolumeAnswer]
+    nodes: dict[str, NodeAnswer]
+
+
+def explain_answer(pod: Pod, explanation: Explanation) -> ExplainAnswer:
+    """An explanation as data; nodes in the order asked."""
+    decision = explanation.decision
+    return ExplainAnswer(
+        pod=pod.key,
+        volumes=[_volume(volume) for volume in decision.resolution.volumes],
+        nodes={name: _node(verdict) for name, verdict in zip(decision.candidates, explanation.verdicts, strict=True)},
+    )
+
+
+def _volume(volume: PodVolume) -> VolumeAnswer:
+    return VolumeAnswer(
+        name=volume.name,
+        claim=volume.claim,
+        bound=volume.bound,
+        local=volume.local,
+        data_locality=volume.volume.data_locality,
+        size=volume.volume.size,
+        actual_size=volume.volume.actual_size,
+        replicas=[
+            ReplicaAnswer(
+                name=replica.name,
+                node=replica.node_id,
+                disk=replica.disk_id,
+                healthy=bool(replica.healthy_at and not replica.failed_at),
+                failed=bool(replica.failed_at),
+            )
+            for replica in volume.replicas
+        ],
+    )
+
+
+def _node(verdict: Verdict) -> NodeAnswer:
+    return NodeAnswer(
+        fits=verdict.fits,
+        order_safe=verdict.order_safe,
+        reason=verdict.reason.text,
+        detail=verdict.detail,
+        plan=dict(verdict.plan),
+        missing=verdict.missing,
+    )
+
+
+class DiskState(_Answer):
+    """A disk and what counts on it, in bytes."""
+
+    name: str
+    uuid: str
+    type: str
+    tags: list[str]
+    ready: bool
+    schedulable: bool
+    allow_scheduling: bool = Field(serialization_alias="allowScheduling")
+    eviction_requested: bool = Field(serialization_alias="evictionRequested")
+    storage_maximum: int = Field(serialization_alias="storageMaximum")
+    storage_reserved: int = Field(serialization_alias="storageReserved")
+    storage_available: int = Field(serialization_alias="storageAvailable")
+    storage_scheduled: int = Field(serialization_alias="storageScheduled", description="as Longhorn's status has it")
+    free: int = Field(description="what may still be scheduled: size <= free")
+    headroom: int = Field(description="what may still be written: actual size < headroom")
+    replicas: dict[str, int] = Field(description="counted in storageScheduled, by name")
+    backing_images: dict[str, int] = Field(serialization_alias="backingImages", description="likewise")
+    not_yet_scheduled: dict[str, int] = Field(
+        serialization_alias="notYetScheduled",
+        description="replicas placed here that Longhorn's status does not list yet",
+    )
+
+
+class NodeState(_Answer):
+    """A Longhorn node."""
+
+    ready: bool
+    schedulable: bool
+    allow_scheduling: bool = Field(serialization_alias="allowScheduling")
+    eviction_requested: bool = Field(serialization_alias="evictionRequested")
+    zone: str
+    tags: list[str]
+    disks: list[DiskState]
+
+
+class StateAnswer(_Answer):
+    """What decisions are based on at this moment."""
+
+    version: int = Field(description="of the view; grows with every change")
+    nodes: dict[str, NodeState]
+
+
+def state_answer(view: View) -> StateAnswer:
+    """The view as data; nodes ordered by name."""
+    nodes = view.snapshot.longhorn_nodes
+    return StateAnswer(version=view.version, nodes={name: _node_state(view, nodes[name]) for name in sorted(nodes)})
+
+
+def _node_state(view: View, node: longhorn.Node) -> NodeState:
+    return NodeState(
+        ready=node.ready,
+        schedulable=node.schedulable,
+        allow_scheduling=node.allow_scheduling,
+        eviction_requested=node.eviction_requested,
+        zone=node.zone,
+        tags=sorted(node.tags),
+        disks=[_disk_state(view, disk) for disk in node.disks],
+    )
+
+
+def _disk_state(view: View, disk: longhorn.Disk) -> DiskState:
+    room = view.room(disk)
+    return DiskState(
+        name=disk.name,
+        uuid=disk.uuid,
+        type=disk.spec_type,
+        tags=sorted(disk.tags),
+        ready=disk.ready,
+        schedulable=disk.schedulable,
+        allow_scheduling=disk.allow_scheduling,
+        eviction_requested=disk.eviction_requested,
+        storage_maximum=disk.storage_maximum,
+        storage_reserved=disk.storage_reserved,
+        storage_available=disk.storage_available,
+        storage_scheduled=disk.storage_scheduled,
+        free=room.free,
+        headroom=room.headroom,
+        replicas=dict(sorted(disk.scheduled_replicas.items())),
+        backing_images=dict(sorted(disk.scheduled_backing_images.items())),
+        not_yet_scheduled={replica.name: replica.size for replica in view.uncounted.get(disk.uuid, ())},
+    )

@@ -1,0 +1,122 @@
+"""The numbers behind a reason: a plan where the node fits, and where it does not what is missing, for people to read."""
+
+from __future__ import annotations
+
+from scheduler_core.homes import Standing, standings
+from scheduler_core.local import LocalNode, local_node
+from scheduler_core.packing.answer import Answer
+from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.feasible import fits
+from scheduler_core.quantity import format_bytes
+from scheduler_core.resolve import Resolution
+from scheduler_core.together import allowed_masks, missing_alone
+from scheduler_core.verdict import Reason, Verdict
+from scheduler_core.view import View
+
+
+def describe(view: View, resolution: Resolution, name: str, reason: Reason, budget: Budget) -> Verdict:
+    """A node's verdict with its detail and plan; `reason` is what was decided and is not questioned here."""
+    if reason is Reason.NO_VOLUMES:
+        return Verdict(reason)
+    if reason is Reason.HOME:
+        return Verdict(reason, _kept(view, resolution, name))
+    if reason in (Reason.HOME_ELSEWHERE, Reason.CLAIM_IN_USE, Reason.STRICT_LOCAL_ELSEWHERE):
+        return Verdict(reason, _tied(resolution, reason))
+    if reason is Reason.NO_ROOM_IN_CLUSTER:
+        return Verdict(reason, _nowhere(resolution))
+    node = local_node(view, resolution, name)
+    if node.blocked is not None:
+        return Verdict(reason, node.blocked.detail)
+    if reason.fits:
+        plan = node.plan(budget) or {}
+        return Verdict(reason, _kept(view, resolution, name), plan)
+    missing, detail = _missing(view, node, name, reason, budget)
+    return Verdict(reason, detail, missing=missing)
+
+
+def _kept(view: View, resolution: Resolution, name: str) -> str:
+    """Which volumes need nothing new on the node, because a replica there is kept."""
+    nodes = view.snapshot.longhorn_nodes
+    kept = [
+        f"{volume.name} keeps its {found.value} replica"
+        for volume in resolution.local
+        if (found := standings(volume, nodes).get(name, Standing.NONE)) is not Standing.NONE
+    ]
+    return "; ".join(kept)
+
+
+def _tied(resolution: Resolution, reason: Reason) -> str:
+    if reason is Reason.CLAIM_IN_USE:
+        return "; ".join(
+            f"claim {volume.claim} is in use on {', '.join(sorted(volume.in_use_on))}"
+            for volume in resolution.volumes
+            if volume.in_use_on
+        )
+    placed = (
+        (volume.name, sorted({replica.node_id for replica in volume.replicas if replica.node_id}))
+        for volume in resolution.local
+    )
+    return "; ".join(f"{name} has replicas on {', '.join(nodes)}" for name, nodes in placed if nodes)
+
+
+def _nowhere(resolution: Resolution) -> str:
+    waiting = (volume for volume in resolution.remote if not any(replica.node_id for replica in volume.replicas))
+    return "no disk can take " + ", or no disk ".join(
+        f"{volume.name} ({format_bytes(volume.volume.size)})" for volume in waiting
+    )
+
+
+def _missing(view: View, node: LocalNode, name: str, reason: Reason, budget: Budget) -> tuple[int, str]:
+    """The least bytes that, freed on one disk, would let everything fit (0 if unknown), and the sentence saying so."""
+    disks = "; ".join(
+        f"disk {label} has {format_bytes(disk.free)} left to schedule"
+        for disk, label in zip(node.disks, _labels(view, node, name), strict=True)
+    )
+    if reason is Reason.LOW_AVAILABLE:
+        return 0, _too_full(node, _labels(view, node, name))
+    if reason is Reason.INSUFFICIENT_STORAGE:
+        missing, index = max(
+            (missing_alone(node.needs, node.profile, index, mask), -index)
+            for index, mask in enumerate(allowed_masks(node.needs, node.profile, node.only))
+        )
+        volume = node.needs.volumes[-index]
+        return missing, f"{volume.name} needs {format_bytes(volume.volume.size)}; {disks}"
+    needed = f"{len(node.needs.sizes)} volumes need {format_bytes(node.needs.load.total)} together; {disks}"
+    missing = _least_missing(node, budget)
+    return missing, needed
+
+
+def _labels(view: View, node: LocalNode, name: str) -> list[str]:
+    names = {disk.uuid: disk.name for disk in view.snapshot.longhorn_nodes[name].disks}
+    return [names[disk.uuid] for disk in node.disks]
+
+
+def _too_full(node: LocalNode, labels: list[str]) -> str:
+    masks = allowed_masks(node.needs, node.profile, node.only)
+    parts = []
+    for index, mask in enumerate(masks):
+        if not mask:
+            volume = node.needs.volumes[index]
+            room = ", ".join(
+                f"disk {label} {format_bytes(disk.headroom)}" for disk, label in zip(node.disks, labels, strict=True)
+            )
+            parts.append(f"{volume.name} has {format_bytes(node.needs.required[index])} of data; to spare: {room}")
+    return "; ".join(parts)
+
+
+def _least_missing(node: LocalNode, budget: Budget) -> int:
+    """By halving: the least bytes more on one disk with which the needs pack; 0 when the budget ends before that is known."""
+    profile, load = node.profile, node.needs.load
+    allowed = allowed_masks(node.needs, profile, node.only)
+    best = load.total
+    for disk in range(len(profile.free)):
+        low, high = 0, best
+        while high - low > 1:
+            middle = (low + high) // 2
+            free = tuple(size + middle * (index == disk) for index, size in enumerate(profile.free))
+            answer = fits(load, free, allowed, budget)
+            if answer is Answer.UNDECIDED:
+                return 0
+            low, high = (low, middle) if answer is Answer.YES else (middle, high)
+        best = high
+    return best

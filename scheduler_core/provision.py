@@ -1,0 +1,89 @@
+"""The volume Longhorn would create for a claim that has none yet.
+
+Mirrors longhorn-manager's csi/util.go:getVolumeOptions and csi/controller_server.go:CreateVolume: StorageClass
+parameters first, then Longhorn's settings; the size is what the CSI driver makes of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from scheduler_core.errors import ResolutionError
+from scheduler_core.longhorn.settings import Settings
+from scheduler_core.model import longhorn
+from scheduler_core.model.kube import ClaimSpec
+
+DRIVER: Final = "driver.longhorn.io"
+MINIMUM_SIZE: Final = 10 * 1024**2
+MINIMUM_XFS_SIZE: Final = 300 * 1024**2
+SIZE_STEP: Final = 2 * 1024**2
+SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+_FILE_SYSTEM_PARAMETERS: Final = ("csi.storage.k8s.io/fstype", "fsType")
+
+
+def csi_size(request: int, file_system: str) -> int:
+    """The size in bytes Longhorn's CSI driver creates for a request in bytes.
+
+    At least 10 MiB (300 MiB on xfs), rounded up to 2 MiB (csi/controller_server.go:CreateVolume, util.RoundUpSize).
+    """
+    smallest = MINIMUM_XFS_SIZE if file_system == "xfs" else MINIMUM_SIZE
+    return -(-max(request, smallest) // SIZE_STEP) * SIZE_STEP
+
+
+def volume_for_claim(
+    name: str, claim: ClaimSpec, parameters: Mapping[str, str], settings: Settings, *, subject: str
+) -> longhorn.Volume:
+    """The volume a bound claim would have had; `subject` names the claim in errors.
+
+    Raises:
+        ResolutionError: the claim asks for no storage, or a parameter is no number
+    """
+    if claim.request is None:
+        raise ResolutionError(f"{subject} asks for no storage: spec.resources.requests.storage is missing")
+    engine = parameters.get("dataEngine") or longhorn.V1
+    locality = parameters.get("dataLocality") or settings.default_data_locality
+    file_system = next((parameters[key] for key in _FILE_SYSTEM_PARAMETERS if parameters.get(key)), "")
+    return longhorn.Volume(
+        name=name,
+        size=csi_size(claim.request, file_system),
+        number_of_replicas=_number_of_replicas(parameters, locality, engine, settings, subject),
+        data_engine=engine,
+        data_locality=locality,
+        access_mode="rwx" if SHARED_ACCESS_MODES.intersection(claim.access_modes) else "rwo",
+        migratable=_flag(parameters, "migratable", subject),
+        node_selector=_selector(parameters, "nodeSelector"),
+        disk_selector=_selector(parameters, "diskSelector"),
+        backing_image=parameters.get("backingImage", ""),
+        image=settings.default_engine_image or "",
+        replica_soft_anti_affinity=parameters.get("replicaSoftAntiAffinity", ""),
+        replica_zone_soft_anti_affinity=parameters.get("replicaZoneSoftAntiAffinity", ""),
+        replica_disk_soft_anti_affinity=parameters.get("replicaDiskSoftAntiAffinity", ""),
+        replica_auto_balance=parameters.get("replicaAutoBalance", ""),
+        data_source=parameters.get("dataSource", ""),
+    )
+
+
+def _number_of_replicas(
+    parameters: Mapping[str, str], locality: str, engine: str, settings: Settings, subject: str
+) -> int:
+    if locality == longhorn.STRICT_LOCAL:
+        return 1  # the webhook refuses anything else
+    text = parameters.get("numberOfReplicas", "")
+    if not text:
+        return settings.default_replica_count.get(engine, 3)
+    if not text.isascii() or not text.isdigit():
+        raise ResolutionError(f"StorageClass of {subject}: numberOfReplicas {text!r} is not a number")
+    return int(text)
+
+
+def _flag(parameters: Mapping[str, str], key: str, subject: str) -> bool:
+    text = parameters.get(key, "")
+    if text.lower() not in ("", "true", "false"):
+        raise ResolutionError(f"StorageClass of {subject}: {key} {text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _selector(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:
+    """A selector as the CSI driver splits it: untrimmed, and a present but empty one holds one empty tag, which no disk bears."""
+    return tuple(parameters[key].split(",")) if key in parameters else ()

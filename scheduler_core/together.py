@@ -1,0 +1,143 @@
+"""Whether the open disks of one node can take all needs together, and if not, which reason says it best.
+
+This turns a profile and needs into the plain question of `scheduler_core.packing`: sizes, free bytes, and a bit mask per
+volume of the disks it may use (its kind, and Longhorn's actual-space rule, which is a test per volume and disk).
+A backing image that a disk lacks takes its real size there once, so every choice of disks it is copied to is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
+from typing import Final
+
+from scheduler_core.needs import Needs
+from scheduler_core.packing.answer import Answer
+from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.feasible import assign, fits
+from scheduler_core.profiles import Profile
+from scheduler_core.verdict import Reason
+
+Masks = tuple[int, ...]
+Variant = tuple[tuple[int, ...], Masks | None]
+# Two volumes of different images on twelve disks have 169 choices; more than this is a cluster to simplify.
+MOST_VARIANTS: Final = 4096
+
+
+def reason_for(needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None = None) -> Reason:
+    """Whether a node with this profile has room for all needs, or why not.
+
+    `only` narrows some needs (by index) to a bit mask of disks. The budget decides how long may be searched; Budget(0)
+    answers what needs no search and says UNDECIDED otherwise.
+    """
+    if profile.reason is not None:
+        return profile.reason
+    if not needs.sizes:
+        return Reason.ATTACHABLE
+    answer = _any(
+        Answer.UNDECIDED if variant is None else fits(needs.load, *variant, budget)
+        for variant in variants(needs, profile, only)
+    )
+    if answer is Answer.YES:
+        return Reason.ROOM
+    return Reason.UNDECIDED if answer is Answer.UNDECIDED else shortage(needs, profile, only)
+
+
+def plan_for(
+    needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None = None
+) -> tuple[int, ...] | None:
+    """The index of a disk for each need, None if there is no such plan or none was found in the budget."""
+    for variant in variants(needs, profile, only):
+        found = Answer.UNDECIDED if variant is None else assign(needs.load, *variant, budget)
+        if not isinstance(found, Answer):
+            return found
+    return None
+
+
+def shortage(needs: Needs, profile: Profile, only: Mapping[int, int] | None = None) -> Reason:
+    """Why needs that do not pack do not: a volume no open disk can take even alone, or all of them together."""
+    masks = allowed_masks(needs, profile, only)
+    if not all(masks):
+        return Reason.LOW_AVAILABLE
+    alone = all(missing_alone(needs, profile, index, mask) <= 0 for index, mask in enumerate(masks))
+    return Reason.NOT_TOGETHER if alone else Reason.INSUFFICIENT_STORAGE
+
+
+def missing_alone(needs: Needs, profile: Profile, index: int, mask: int) -> int:
+    """Bytes one need lacks on the disk that suits it best, were it alone; zero or less if it fits."""
+    image = needs.images[index]
+    return min(
+        needs.sizes[index] + dict(profile.copies[disk]).get(image, 0) - profile.free[disk]
+        for disk in range(len(profile.free))
+        if mask >> disk & 1
+    )
+
+
+def allowed_masks(needs: Needs, profile: Profile, only: Mapping[int, int] | None = None) -> Masks:
+    """For each need the disks it may use, sizes apart: bit d for disk d."""
+    only = only or {}
+    return tuple(
+        only.get(index, -1)
+        & sum(
+            1 << disk
+            for disk, kinds in enumerate(profile.kinds)
+            if kinds >> kind & 1 and (required == 0 or required < profile.headroom[disk])
+        )
+        for index, (kind, required) in enumerate(zip(needs.kind, needs.required, strict=True))
+    )
+
+
+def variants(needs: Needs, profile: Profile, only: Mapping[int, int] | None = None) -> Iterator[Variant | None]:
+    """The packing questions to ask: one, or one per choice of the disks that backing images are copied to.
+
+    None at the end says that there are more choices than are tried.
+    """
+    if needs.uniform and not only:
+        yield profile.free, None
+        return
+    masks = allowed_masks(needs, profile, only)
+    if not all(masks):
+        return
+    images = sorted({image for image in needs.images if image})
+    lacking = [_lacking(profile, image) for image in images]
+    if not any(lacking):
+        yield profile.free, masks
+        return
+    choices = [_choices(disks, needs.images.count(image)) for image, disks in zip(images, lacking, strict=True)]
+    for count, copied in enumerate(product(*choices)):
+        if count == MOST_VARIANTS:
+            yield None
+            return
+        yield _with_copies(needs, profile, masks, dict(zip(images, zip(lacking, copied, strict=True), strict=True)))
+
+
+def _lacking(profile: Profile, image: str) -> dict[int, int]:
+    return {disk: size for disk, copies in enumerate(profile.copies) for name, size in copies if name == image}
+
+
+def _choices(lacking: Mapping[int, int], volumes: int) -> list[tuple[int, ...]]:
+    """Sets of disks to copy an image to, small ones first; never more disks than volumes that use it."""
+    return [
+        chosen for count in range(min(volumes, len(lacking)) + 1) for chosen in combinations(sorted(lacking), count)
+    ]
+
+
+def _with_copies(
+    needs: Needs, profile: Profile, masks: Masks, copies: Mapping[str, tuple[Mapping[int, int], Sequence[int]]]
+) -> Variant:
+    free = list(profile.free)
+    closed = dict.fromkeys(copies, 0)
+    for image, (lacking, copied) in copies.items():
+        for disk in copied:
+            free[disk] -= lacking[disk]
+        closed[image] = sum(1 << disk for disk in lacking if disk not in copied)
+    return tuple(free), tuple(mask & ~closed.get(image, 0) for mask, image in zip(masks, needs.images, strict=True))
+
+
+def _any(answers: Iterator[Answer]) -> Answer:
+    undecided = False
+    for answer in answers:
+        if answer is Answer.YES:
+            return answer
+        undecided |= answer is Answer.UNDECIDED
+    return Answer.UNDECIDED if undecided else Answer.NO

@@ -1,0 +1,75 @@
+"""What is said about a node: one `Reason` out of a small fixed set, and for people the numbers behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Reason(Enum):
+    """Why a node fits or does not. The texts hold no names and no numbers: kube-scheduler counts equal ones together.
+
+    A member's value is (text, fits). All refusals are beyond preemption: evicting pods frees no Longhorn space.
+    """
+
+    NO_VOLUMES = ("the pod has no Longhorn volumes", True)
+    HOME = ("holds the replicas of all local volumes", True)
+    ROOM = ("has room for all local volumes", True)
+    ATTACHABLE = ("can attach all volumes, which need no local room", True)
+
+    NOT_A_LONGHORN_NODE = ("node is not a Longhorn node", False)
+    NODE_NOT_READY = ("Longhorn node is not ready", False)
+    ENGINE_NOT_READY = ("Longhorn engine is not ready on the node", False)
+    CLAIM_IN_USE = ("volume claim is in use by a pod on another node", False)
+    STRICT_LOCAL_ELSEWHERE = ("strict-local volume has its replica on another node", False)
+    HOME_ELSEWHERE = ("volume replicas are on another node", False)
+    NODE_EVICTING = ("Longhorn node is being evicted", False)
+    NODE_SCHEDULING_DISABLED = ("Longhorn node does not allow scheduling", False)
+    NODE_CORDONED = ("Longhorn node is not schedulable", False)
+    NODE_TAGS = ("Longhorn node tags do not match", False)
+    TOPOLOGY = ("volume topology requirement does not match", False)
+    ANTI_AFFINITY = ("replica anti-affinity does not allow the node", False)
+    NO_DISK = ("no Longhorn disk on the node allows scheduling", False)
+    DISK_TYPE = ("no Longhorn disk of the volume's data engine", False)
+    DISK_TAGS = ("Longhorn disk tags do not match", False)
+    VOLUME_TOO_LARGE = ("volume is too large for the disk's file system", False)
+    LINKED_CLONE = ("linked clone must stay with its source replica", False)
+    LOW_AVAILABLE = ("Longhorn disks have too little available space", False)
+    INSUFFICIENT_STORAGE = ("insufficient Longhorn storage", False)
+    NOT_TOGETHER = ("insufficient Longhorn storage for all volumes together", False)
+    NO_ROOM_IN_CLUSTER = ("no Longhorn disk in the cluster can take the volume", False)
+    UNDECIDED = ("packing the volumes took too long to decide", False)
+    NO_BACKING_IMAGE = ("the volume's backing image does not exist", False)
+    BAD_VOLUME = ("Longhorn volume cannot be read", False)
+    BAD_SETTING = ("Longhorn setting cannot be read", False)
+
+    def __init__(self, text: str, fits: bool) -> None:  # noqa: FBT001 # members are written as tuples
+        self.text = text
+        self.fits = fits
+
+    # Enum hashes by name, in Python; thousands of nodes are counted by reason, and members are singletons.
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One node's answer.
+
+    Attributes:
+        detail: the numbers, as a sentence; it may name nodes, disks and volumes
+        plan: for each local volume that needs space here, by name, the UUID of a disk
+        order_safe: whether Longhorn finds room in whatever order it places the volumes; None: not examined
+        missing: the least bytes that, freed on one disk, would let all volumes fit; 0 where that is no answer
+    """
+
+    reason: Reason
+    detail: str = ""
+    plan: Mapping[str, str] = field(default_factory=dict[str, str])
+    order_safe: bool | None = None
+    missing: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether the pod may be bound to the node."""
+        return self.reason.fits
