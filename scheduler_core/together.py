@@ -15,6 +15,7 @@ from scheduler_core.needs import Needs
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import assign, fits
+from scheduler_core.packing.quick import quick_answers
 from scheduler_core.profiles import Profile
 from scheduler_core.verdict import Reason
 
@@ -41,6 +42,31 @@ def reason_for(needs: Needs, profile: Profile, budget: Budget, only: Mapping[int
     if answer is Answer.YES:
         return Reason.ROOM
     return Reason.UNDECIDED if answer is Answer.UNDECIDED else shortage(needs, profile, only)
+
+
+def quick_reasons(needs: Needs, profiles: Sequence[Profile]) -> list[Reason]:
+    """`reason_for` each profile as far as that needs no search; UNDECIDED where it does.
+
+    Sizes alone decide nearly always, and there may be thousands of profiles: those are asked about in one go.
+    """
+    if not needs.uniform or not needs.sizes:
+        nothing = Budget(0)
+        return [reason_for(needs, profile, nothing) for profile in profiles]
+    answer_for = quick_answers(needs.load)
+    largest = needs.load.largest
+    found = []
+    for profile in profiles:
+        reason = profile.reason
+        if reason is None:
+            answer = answer_for(profile.free)
+            if answer is Answer.YES:
+                reason = Reason.ROOM
+            elif answer is Answer.UNDECIDED:
+                reason = Reason.UNDECIDED
+            else:
+                reason = Reason.NOT_TOGETHER if profile.free[0] >= largest else Reason.INSUFFICIENT_STORAGE
+        found.append(reason)
+    return found
 
 
 def plan_for(

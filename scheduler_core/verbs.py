@@ -28,7 +28,7 @@ from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.profiles import Profile, attach_blocked
 from scheduler_core.resolve import PodVolume, Resolution, resolve
 from scheduler_core.steps import Steps
-from scheduler_core.together import reason_for
+from scheduler_core.together import quick_reasons, reason_for
 from scheduler_core.verdict import Reason, Verdict
 from scheduler_core.view import View
 
@@ -198,16 +198,12 @@ def _by_profile(request: _Request, names: Sequence[str]) -> Steps[list[Reason]]:
 def _verdicts(request: _Request, wanted: Needs, profiles: Sequence[Profile]) -> Steps[Mapping[Profile, Reason]]:
     """The reason for each profile: remembered, or packed now; what needs a search gets an equal share of the budget."""
     known = request.memory.verdicts(wanted)
-    hard: list[Profile] = []
-    nothing = Budget(0)
-    for count, profile in enumerate(set(profiles) - known.keys(), start=1):
-        reason = reason_for(wanted, profile, nothing)
-        if reason is Reason.UNDECIDED:
-            hard.append(profile)
-        else:
-            known[profile] = reason
-        if count % _PROFILES_PER_PAUSE == 0:
-            yield
+    unknown = list(set(profiles) - known.keys())
+    for start in range(0, len(unknown), _PROFILES_PER_PAUSE):
+        some = unknown[start : start + _PROFILES_PER_PAUSE]
+        known.update(zip(some, quick_reasons(wanted, some), strict=True))
+        yield
+    hard = [profile for profile in unknown if known[profile] is Reason.UNDECIDED]
     if not hard:
         return known
     found = yield from _searched(request, wanted, sorted(hard, key=lambda profile: profile.key))
@@ -221,6 +217,8 @@ def _searched(request: _Request, wanted: Needs, hard: list[Profile]) -> Steps[di
     """
     known = request.memory.verdicts(wanted)
     found = dict.fromkeys(hard, Reason.UNDECIDED)
+    for profile in hard:
+        del known[profile]
     for _ in range(_ROUNDS):
         shares = request.budget.shares(len(hard))
         for profile, share in zip(hard, shares, strict=True):

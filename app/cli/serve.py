@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shlex
 import signal
@@ -94,6 +95,9 @@ def _run(snapshot: Snapshot, settings: Settings, listener: socket.socket) -> Non
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
+    # What was loaded lives as long as the process; the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
     # uvicorn raises the signal that stopped it once more after a clean shutdown; that is no failure.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)

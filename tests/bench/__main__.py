@@ -1,0 +1,9 @@
+"""Every benchmark in one run: `make bench`."""
+
+from __future__ import annotations
+
+from tests.bench import http, packing
+
+if __name__ == "__main__":
+    for bench in (packing, http):
+        print(bench.run(), flush=True)

@@ -1,0 +1,111 @@
+"""Clusters and requests of any size for the benchmarks, as kubectl and kube-scheduler would print them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+GI = 1024**3
+RECORDED = Path(__file__).parents[1] / "golden" / "recorded"
+
+
+def name_of(index: int) -> str:
+    """The name of a node."""
+    return f"node-{index:05d}"
+
+
+def snapshot(nodes: int, *, half: bool) -> dict[str, Any]:
+    """A cluster of nodes with two disks each, no two nodes alike; with `half` every other node is too full for the pod."""
+    items: list[dict[str, Any]] = [
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": "longhorn"},
+            "provisioner": "driver.longhorn.io",
+            "parameters": {"numberOfReplicas": "1", "dataLocality": "best-effort"},
+        }
+    ]
+    for index in range(nodes):
+        full = half and index % 2 == 1
+        free = (10 * GI, 20 * GI) if full else (150 * GI, 90 * GI)
+        items.append(_node(name_of(index), [size + index * 2**20 for size in free]))
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+def _node(name: str, free: list[int]) -> dict[str, Any]:
+    good = [{"type": "Ready", "status": "True"}, {"type": "Schedulable", "status": "True"}]
+    disks = {f"disk-{index}": size for index, size in enumerate(free)}
+    return {
+        "apiVersion": "longhorn.io/v1beta2",
+        "kind": "Node",
+        "metadata": {"name": name, "namespace": "longhorn-system"},
+        "spec": {
+            "allowScheduling": True,
+            "disks": {
+                disk: {"allowScheduling": True, "diskType": "filesystem", "path": "/var/lib/longhorn/", "tags": []}
+                for disk in disks
+            },
+        },
+        "status": {
+            "conditions": good,
+            "diskStatus": {
+                disk: {
+                    "diskUUID": f"{name}-{disk}",
+                    "storageMaximum": 400 * GI,
+                    "storageAvailable": 380 * GI,
+                    "storageScheduled": 400 * GI - size,
+                    "scheduledReplica": {},
+                    "conditions": good,
+                    "diskType": "filesystem",
+                    "filesystemType": "ext4",
+                }
+                for disk, size in disks.items()
+            },
+        },
+    }
+
+
+def pod(name: str, sizes: list[int]) -> dict[str, Any]:
+    """A pod with one generic ephemeral volume per size in bytes, so that its claims need not exist."""
+    template = json.loads((RECORDED / "filter-node-names.json").read_bytes())["Pod"]
+    template["metadata"]["name"] = name
+    template["spec"]["volumes"] = [
+        {
+            "name": f"data-{index}",
+            "ephemeral": {
+                "volumeClaimTemplate": {
+                    "spec": {
+                        "storageClassName": "longhorn",
+                        "accessModes": ["ReadWriteOnce"],
+                        "resources": {"requests": {"storage": str(size)}},
+                    }
+                }
+            },
+        }
+        for index, size in enumerate(sizes)
+    ]
+    found: dict[str, Any] = template
+    return found
+
+
+def names_body(question: dict[str, Any], nodes: int) -> bytes:
+    """A request in the names form."""
+    return _dump({"Pod": question, "Nodes": None, "NodeNames": [name_of(index) for index in range(nodes)]})
+
+
+def nodes_body(question: dict[str, Any], nodes: int, node_bytes: int = 10_000) -> bytes:
+    """A request in the full form; the recorded node is padded with images to about `node_bytes`."""
+    node = json.loads((RECORDED / "filter-nodes.json").read_bytes())["Nodes"]["items"][0]
+    missing = node_bytes - len(_dump(node))
+    image = {"names": ["registry.example/app@sha256:" + "a" * 64, "registry.example/app:v1"], "sizeBytes": 123456789}
+    node["status"]["images"] = [image] * (missing // (len(_dump(image)) + 1))
+    text = json.dumps(node, separators=(",", ":"))
+    first = json.dumps(node["metadata"]["name"])
+    items = ",".join(text.replace(first, json.dumps(name_of(index))) for index in range(nodes))
+    head = _dump(question).decode()
+    return f'{{"Pod":{head},"Nodes":{{"metadata":{{}},"items":[{items}]}},"NodeNames":null}}'.encode()
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

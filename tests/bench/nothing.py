@@ -1,0 +1,21 @@
+"""A FastAPI route that reads the body and does nothing else: what /filter cannot be faster than by this road."""
+
+from __future__ import annotations
+
+import sys
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+
+app = FastAPI()
+
+
+@app.post("/nothing")
+async def nothing(request: Request) -> Response:
+    """Reads, answers an empty object."""
+    await request.body()
+    return Response(b"{}", media_type="application/json")
+
+
+if __name__ == "__main__":
+    uvicorn.run(app, port=int(sys.argv[1]), http="httptools", loop="uvloop", access_log=False, log_level="warning")

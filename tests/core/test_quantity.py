@@ -1,0 +1,110 @@
+"""Kubernetes quantities are read exactly."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_core.errors import QuantityError
+from scheduler_core.quantity import MAX_BYTES, format_bytes, parse_bytes
+
+SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("100Gi", 100 * 2**30),
+        ("1.5Gi", 3 * 2**29),
+        ("1e3", 1000),
+        ("1E3", 1000),
+        ("1E", 10**18),
+        ("12e-1", 2),
+        ("500m", 1),
+        ("1500m", 2),
+        ("1n", 1),
+        ("1u", 1),
+        (".5Ki", 512),
+        ("5.", 5),
+        ("+3k", 3000),
+        ("-1Gi", -(2**30)),
+        ("-500m", -1),
+        ("007", 7),
+        ("0e999999999999", 0),
+        ("1e-99999999999", 1),
+        (str(MAX_BYTES), MAX_BYTES),
+        ("8796093022207.999999Mi", MAX_BYTES),
+    ],
+)
+def test_a_quantity_has_an_exact_value_rounded_up(text: str, value: int) -> None:
+    """Suffixes, exponents and fractions give whole bytes; a fraction of a byte counts as one more."""
+    assert parse_bytes(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " 1",
+        "1 ",
+        "1Gb",
+        "1i",
+        "1KiB",
+        "NaN",
+        "Infinity",
+        "1_000",
+        "٣",
+        "0x10",
+        "1e",
+        "--1",
+        "1.1.1",
+        "e3",
+        ".",
+        "Gi",
+        "1 Gi",
+    ],
+)
+def test_what_is_no_quantity_is_refused_by_name(text: str) -> None:
+    """Python would read some of these as numbers; Kubernetes does not."""
+    with pytest.raises(QuantityError, match="is not a quantity"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["9223372036854775808", "9Ei", "10E", "1e30", "1e999999999999"])
+def test_what_does_not_fit_64_bits_is_refused(text: str) -> None:
+    """An absurd size is an error, found without computing it."""
+    with pytest.raises(QuantityError, match="more than"):
+        parse_bytes(text)
+
+
+@given(st.integers(0, 10**9), st.integers(0, 999), st.sampled_from(sorted(SUFFIXES)))
+def test_a_decimal_number_equals_its_fraction(whole: int, thousandths: int, suffix: str) -> None:
+    """No floating point is involved: the value is the ceiling of the exact product."""
+    exact = (Fraction(whole) + Fraction(thousandths, 1000)) * SUFFIXES[suffix]
+    text = f"{whole}.{thousandths:03}{suffix}"
+    if exact > MAX_BYTES:
+        with pytest.raises(QuantityError):
+            parse_bytes(text)
+    else:
+        assert parse_bytes(text) == -(-exact.numerator // exact.denominator)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0"), (999, "999"), (1024, "1Ki"), (100 * 2**30, "100Gi"), (3 * 2**29, "1536Mi"), (-(2**30), "-1Gi")],
+)
+def test_a_round_size_is_printed_in_its_largest_unit(size: int, text: str) -> None:
+    """Sizes for people read as they were written."""
+    assert format_bytes(size) == text
+
+
+@given(st.integers(-MAX_BYTES, MAX_BYTES))
+def test_a_printed_size_is_never_mistaken_for_a_rounder_one(size: int) -> None:
+    """Only an exact multiple is printed as a bare unit."""
+    text = format_bytes(size)
+    if text.endswith("i") and "." not in text and "+" not in text:
+        assert parse_bytes(text) == size

@@ -1,0 +1,271 @@
+"""Which Longhorn volumes a pod has, and what an unbound claim will become."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_core.errors import ResolutionError
+from scheduler_core.resolve import MissingObjectError, PodVolume, resolve
+from tests.builders import (
+    GI,
+    Object,
+    as_pod,
+    bound,
+    claim,
+    ephemeral_spec,
+    persistent_volume,
+    pod,
+    replica,
+    setting,
+    storage_class,
+    view,
+    volume,
+)
+
+
+def volumes(raw_pod: Object, *objects: Object | list[Object], require_best_effort: bool = True) -> list[PodVolume]:
+    """The resolved volumes of a pod."""
+    return list(resolve(as_pod(raw_pod), view(*objects), require_best_effort=require_best_effort).volumes)
+
+
+def test_a_bound_claim_leads_to_its_longhorn_volume_and_replicas() -> None:
+    """Pod, claim, PersistentVolume and volume handle are followed; replicas come in the order of their names."""
+    (found,) = volumes(
+        pod("a"), bound("a", 10), replica("r2", "vol-a", "n1", size=10), replica("r1", "vol-a", "n2", size=10)
+    )
+    assert (found.name, found.claim, found.bound, found.volume.size) == ("vol-a", "default/a", True, 10 * GI)
+    assert [entry.name for entry in found.replicas] == ["r1", "r2"]
+
+
+def test_spec_volume_name_decides_whether_a_claim_is_bound() -> None:
+    """The phase lags: right after binding it is still Pending, or missing altogether."""
+    (found,) = volumes(
+        pod("a"), claim("a", 10, bound=True, phase="Pending"), persistent_volume("a"), volume("vol-a", 10)
+    )
+    assert found.bound
+
+
+def test_a_phase_of_bound_without_a_volume_name_is_not_believed() -> None:
+    """Nothing says where the volume is, so it is one to be created."""
+    (found,) = volumes(pod("a"), claim("a", 10, phase="Bound"), storage_class())
+    assert not found.bound
+
+
+def test_a_claim_named_twice_counts_once() -> None:
+    """Two mounts of one claim are one volume."""
+    assert [entry.name for entry in volumes(pod("a", "a"), bound("a"))] == ["vol-a"]
+
+
+def test_two_claims_of_one_longhorn_volume_count_once() -> None:
+    """The volume occupies a disk once, however many PersistentVolumes name it."""
+    second = [claim("b", bound=True), persistent_volume("b", handle="vol-a")]
+    assert [entry.name for entry in volumes(pod("a", "b"), bound("a"), second)] == ["vol-a"]
+
+
+def test_a_pod_without_claims_has_no_volumes() -> None:
+    """Nothing to decide."""
+    assert volumes(pod()) == []
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        pytest.param([claim("a", bound=True), persistent_volume("a", driver="ebs.csi.aws.com")], id="other driver"),
+        pytest.param([claim("a"), storage_class(provisioner="rancher.io/local-path")], id="other provisioner"),
+        pytest.param([claim("a", storage_class="gone")], id="missing StorageClass"),
+        pytest.param([claim("a", storage_class=""), storage_class(default=True)], id="no StorageClass wanted"),
+        pytest.param([claim("a", storage_class=None), storage_class()], id="no default StorageClass"),
+    ],
+)
+def test_a_claim_that_is_not_longhorns_is_skipped(objects: list[Object]) -> None:
+    """Other drivers and classes are none of our business and must not cost the pod its nodes."""
+    assert volumes(pod("a"), objects) == []
+
+
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        pytest.param([], r"PersistentVolumeClaim default/a does not exist \(named by pod default/pod\)", id="claim"),
+        pytest.param(
+            [claim("a", bound=True)], r"PersistentVolume pv-a does not exist \(named by .*default/a\)", id="PV"
+        ),
+        pytest.param(
+            [claim("a", bound=True), persistent_volume("a")],
+            r"Longhorn volume vol-a does not exist \(named by PersistentVolume pv-a\)",
+            id="Longhorn volume",
+        ),
+    ],
+)
+def test_a_missing_object_is_named_with_who_names_it(objects: list[Object], message: str) -> None:
+    """What is missing is an error, never an empty list of volumes."""
+    with pytest.raises(MissingObjectError, match=message):
+        volumes(pod("a"), objects)
+
+
+def test_the_default_storage_class_serves_a_claim_without_one() -> None:
+    """The newest default class wins, as in Kubernetes; of equally old ones the first by name."""
+    (found,) = volumes(
+        pod("a"),
+        claim("a", storage_class=None),
+        storage_class("old", default=True, created="2025-01-01T00:00:00Z", dataLocality="disabled"),
+        storage_class("new", default=True, created="2026-01-01T00:00:00Z", dataLocality="strict-local"),
+    )
+    assert found.volume.data_locality == "strict-local"
+
+
+class TestEphemeral:
+    """Generic ephemeral volumes: the claim is named after pod and volume and belongs to the pod."""
+
+    POD = pod(ephemeral={"scratch": ephemeral_spec(5)})
+
+    def test_the_claim_may_not_exist_yet(self) -> None:
+        """Then the pod's own template says what it will be."""
+        (found,) = volumes(self.POD, storage_class())
+        assert (found.name, found.claim, found.volume.size) == ("pod-scratch", "default/pod-scratch", 5 * GI)
+
+    def test_an_existing_claim_of_the_pod_counts(self) -> None:
+        """Once it exists, the claim says what it is."""
+        owner = {"kind": "Pod", "name": "pod", "uid": "uid-pod"}
+        (found,) = volumes(self.POD, claim("pod-scratch", 7, owners=[owner]), storage_class())
+        assert found.volume.size == 7 * GI
+
+    @pytest.mark.parametrize(
+        "owners",
+        [[], [{"kind": "Pod", "name": "pod", "uid": "uid-older"}], [{"kind": "Job", "name": "pod", "uid": "uid-pod"}]],
+    )
+    def test_somebody_elses_claim_of_that_name_is_an_error(self, owners: list[Object]) -> None:
+        """Kubernetes would not start the pod either; the error says what to do."""
+        with pytest.raises(ResolutionError, match="does not belong to pod default/pod"):
+            volumes(self.POD, claim("pod-scratch", owners=owners), storage_class())
+
+
+class TestUnbound:
+    """An unbound claim is the volume Longhorn would create: parameters first, then settings' defaults."""
+
+    @pytest.mark.parametrize(
+        ("request_", "parameters", "size"),
+        [
+            pytest.param("1", {}, 10 * 2**20, id="at least 10 MiB"),
+            pytest.param("10Mi", {}, 10 * 2**20, id="exactly 10 MiB"),
+            pytest.param("10485761", {}, 12 * 2**20, id="rounded up to 2 MiB"),
+            pytest.param("100Gi", {}, 100 * 2**30, id="a multiple stays"),
+            pytest.param("20Mi", {"fsType": "xfs"}, 300 * 2**20, id="xfs needs 300 MiB"),
+            pytest.param("20Mi", {"csi.storage.k8s.io/fstype": "xfs"}, 300 * 2**20, id="xfs by the CSI name"),
+            pytest.param("301Mi", {"fsType": "xfs"}, 302 * 2**20, id="xfs rounded up"),
+        ],
+    )
+    def test_the_size_is_what_the_csi_driver_makes_of_it(
+        self, request_: str, parameters: dict[str, str], size: int
+    ) -> None:
+        """csi/controller_server.go:CreateVolume."""
+        (found,) = volumes(pod("a"), claim("a", request_), storage_class(**parameters))
+        assert found.volume.size == size
+
+    def test_parameters_become_fields(self) -> None:
+        """Selectors are split untrimmed, as the CSI driver does."""
+        (found,) = volumes(
+            pod("a"),
+            claim("a"),
+            storage_class(
+                numberOfReplicas="2",
+                dataLocality="disabled",
+                dataEngine="v2",
+                nodeSelector="storage, fast",
+                diskSelector="ssd",
+                migratable="true",
+            ),
+        )
+        made = found.volume
+        assert (made.number_of_replicas, made.data_locality, made.data_engine, made.migratable) == (
+            2,
+            "disabled",
+            "v2",
+            True,
+        )
+        assert (made.node_selector, made.disk_selector) == (("storage", " fast"), ("ssd",))
+
+    def test_settings_fill_in_what_parameters_leave_out(self) -> None:
+        """default-replica-count and default-data-locality."""
+        (found,) = volumes(
+            pod("a"),
+            claim("a"),
+            storage_class(numberOfReplicas="", dataLocality=""),
+            setting("default-replica-count", '{"v1":"2","v2":"1"}'),
+            setting("default-data-locality", "best-effort"),
+        )
+        assert (found.volume.number_of_replicas, found.local) == (2, True)
+
+    def test_a_strict_local_volume_has_one_replica(self) -> None:
+        """Longhorn's webhook refuses anything else."""
+        (found,) = volumes(pod("a"), claim("a"), storage_class(numberOfReplicas="3", dataLocality="strict-local"))
+        assert found.volume.number_of_replicas == 1
+
+    def test_a_present_but_empty_selector_matches_nothing(self) -> None:
+        """csi/util.go splits "" into one empty tag, which no disk bears."""
+        (found,) = volumes(pod("a"), claim("a"), storage_class(diskSelector=""))
+        assert found.volume.disk_selector == ("",)
+
+    @pytest.mark.parametrize(
+        ("objects", "message"),
+        [
+            pytest.param([claim("a", None), storage_class()], "asks for no storage", id="no request"),
+            pytest.param([claim("a"), storage_class(numberOfReplicas="many")], "'many' is not a number", id="replicas"),
+            pytest.param([claim("a"), storage_class(migratable="maybe")], "neither true nor false", id="migratable"),
+        ],
+    )
+    def test_a_claim_that_cannot_become_a_volume_is_an_error(self, objects: list[Object], message: str) -> None:
+        """The claim is named, so that it can be mended."""
+        with pytest.raises(ResolutionError, match=f"default/a.*{message}"):
+            volumes(pod("a"), objects)
+
+
+@pytest.mark.parametrize(
+    ("fields", "access", "local"),
+    [
+        pytest.param({"locality": "best-effort"}, "ReadWriteOnce", True, id="best-effort"),
+        pytest.param({"locality": "strict-local"}, "ReadWriteOnce", True, id="strict-local"),
+        pytest.param({"locality": "disabled"}, "ReadWriteOnce", False, id="disabled"),
+        pytest.param({"locality": "best-effort", "accessMode": "rwx"}, "ReadWriteMany", False, id="share-manager"),
+        pytest.param(
+            {"locality": "best-effort", "accessMode": "rwx", "migratable": True}, "ReadWriteMany", True, id="migratable"
+        ),
+    ],
+)
+def test_only_volumes_with_data_locality_need_local_room(fields: dict[str, object], access: str, local: bool) -> None:
+    """A volume shared through a share-manager is served over the network; a migratable one is attached like any other."""
+    (found,) = volumes(pod("a"), bound("a", access=access, **fields))
+    assert found.local is local
+
+
+def test_best_effort_can_be_relaxed_to_a_preference() -> None:
+    """Then only strict-local volumes need local room."""
+    found = volumes(pod("a", "b"), bound("a"), bound("b", locality="strict-local"), require_best_effort=False)
+    assert [entry.local for entry in found] == [False, True]
+
+
+class TestClaimInUse:
+    """A pod that shares an exclusive claim with a live pod can only run beside it."""
+
+    @pytest.mark.parametrize(
+        ("other", "nodes"),
+        [
+            pytest.param(pod("a", name="other", uid="2", node="n1", phase="Running"), {"n1"}, id="running"),
+            pytest.param(pod("a", name="other", uid="2", node="n1"), {"n1"}, id="just bound"),
+            pytest.param(pod("a", name="other", uid="2"), set(), id="not bound yet"),
+            pytest.param(pod("a", name="other", uid="2", node="n1", phase="Succeeded"), set(), id="finished"),
+            pytest.param(pod("a", name="other", uid="2", node="n1", deleting=True), set(), id="being deleted"),
+            pytest.param(pod("a", name="other", uid="2", node="n1", namespace="x"), set(), id="other namespace"),
+            pytest.param(pod("a", node="n1", phase="Running"), set(), id="the pod itself"),
+        ],
+    )
+    def test_where_an_exclusive_claim_is_in_use(self, other: Object, nodes: set[str]) -> None:
+        """Only a live pod on a node counts."""
+        (found,) = volumes(pod("a"), bound("a"), other)
+        assert found.in_use_on == nodes
+
+    def test_a_shared_claim_ties_nobody(self) -> None:
+        """ReadWriteMany claims may be used from anywhere: live migration does."""
+        (found,) = volumes(
+            pod("a"), bound("a", access="ReadWriteMany"), pod("a", name="other", uid="2", node="n1", phase="Running")
+        )
+        assert found.in_use_on == frozenset()
