@@ -17,9 +17,9 @@ from scheduler_core.view import View
 def describe(view: View, resolution: Resolution, name: str, reason: Reason, budget: Budget) -> Verdict:
     """A node's verdict with its detail and plan; `reason` is what was decided and is not questioned here."""
     if reason is Reason.NO_VOLUMES:
-        return Verdict(reason)
+        return Verdict(reason, order_safe=True)
     if reason is Reason.HOME:
-        return Verdict(reason, _kept(view, resolution, name))
+        return Verdict(reason, _kept(view, resolution, name), order_safe=True)
     if reason in (Reason.HOME_ELSEWHERE, Reason.CLAIM_IN_USE, Reason.STRICT_LOCAL_ELSEWHERE):
         return Verdict(reason, _tied(resolution, reason))
     if reason is Reason.NO_ROOM_IN_CLUSTER:
@@ -27,11 +27,37 @@ def describe(view: View, resolution: Resolution, name: str, reason: Reason, budg
     node = local_node(view, resolution, name)
     if node.blocked is not None:
         return Verdict(reason, node.blocked.detail)
-    if reason.fits:
-        plan = node.plan(budget) or {}
-        return Verdict(reason, _kept(view, resolution, name), plan)
+    if reason.fits or reason is Reason.ORDER_UNSAFE:
+        return _with_room(view, resolution, node, name, reason, budget)
     missing, detail = _missing(view, node, name, reason, budget)
     return Verdict(reason, detail, missing=missing)
+
+
+def _with_room(  # noqa: PLR0913, PLR0917
+    view: View, resolution: Resolution, node: LocalNode, name: str, reason: Reason, budget: Budget
+) -> Verdict:
+    """A node where a packing exists: the plan, and whether every placement order succeeds."""
+    plan = node.plan(budget) or {}
+    safety = node.safety(budget)
+    disks = dict(enumerate(zip((disk.uuid for disk in node.disks), _labels(view, node, name), strict=True)))
+    order = [
+        (node.needs.volumes[at].name, disks[disk] if disk is not None else None) for at, disk in safety.counter_example
+    ]
+    parts = [_kept(view, resolution, name), _unlucky(order) if order else ""]
+    if safety.answer is Answer.UNDECIDED:
+        parts.append("not proven to fit in every order")
+    return Verdict(
+        reason,
+        "; ".join(part for part in parts if part),
+        plan,
+        order_safe=safety.answer is Answer.YES,
+        counter_example=tuple((volume, disk[0] if disk else "") for volume, disk in order),
+    )
+
+
+def _unlucky(order: list[tuple[str, tuple[str, str] | None]]) -> str:
+    placed = ", ".join(f"{volume} on disk {disk[1]}" for volume, disk in order if disk)
+    return f"unlucky order: {placed}, then no disk is left for {order[-1][0]}"
 
 
 def _kept(view: View, resolution: Resolution, name: str) -> str:

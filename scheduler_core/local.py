@@ -15,10 +15,11 @@ from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.placement import disk_candidates, prefiltered
 from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.order_safe import Safety
 from scheduler_core.profiles import OpenDisk, Profile, look
 from scheduler_core.reasons import Blocked
 from scheduler_core.resolve import PodVolume, Resolution
-from scheduler_core.together import plan_for, reason_for
+from scheduler_core.together import plan_for, reason_for, safety_for
 from scheduler_core.verdict import Reason
 from scheduler_core.view import View
 
@@ -49,6 +50,10 @@ class LocalNode:
         if self.blocked is None and not self.needs.sizes:
             return Reason.ROOM
         return reason_for(self.needs, self.profile, budget, self.only)
+
+    def safety(self, budget: Budget) -> Safety:
+        """Whether every order of placing the needs succeeds here; only meaningful where they have room."""
+        return safety_for(self.needs, self.profile, budget, self.only)
 
     def plan(self, budget: Budget) -> dict[str, str] | None:
         """A disk UUID for each volume that needs space here, by volume name; None if none was found."""

@@ -7,6 +7,7 @@ nodes cost a look-up. Nothing here is needed for a right answer: an empty memory
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from scheduler_core.needs import Kinds, Needs
@@ -19,8 +20,30 @@ from scheduler_core.view import View
 MOST_TABLES: Final = 64
 MOST_DEMANDS: Final = 512
 
-Verdicts = dict[Profile, Reason]
 _Value = TypeVar("_Value")
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known for one set of needs.
+
+    Attributes:
+        reasons: by profile; never UNDECIDED, because another request may have more to spend
+        room: the profiles whose reason is ROOM
+        safe: those of them where every placement order succeeds
+        unsafe: those of them where some order fails
+    """
+
+    reasons: dict[Profile, Reason] = field(default_factory=dict[Profile, Reason])
+    room: set[Profile] = field(default_factory=set[Profile])
+    safe: set[Profile] = field(default_factory=set[Profile])
+    unsafe: set[Profile] = field(default_factory=set[Profile])
+
+    def add(self, profile: Profile, reason: Reason) -> None:
+        """Remembers a reason that was found."""
+        self.reasons[profile] = reason
+        if reason is Reason.ROOM:
+            self.room.add(profile)
 
 
 class _Recent(Generic[_Value]):
@@ -49,7 +72,7 @@ class Memory:
     def __init__(self, view: View) -> None:
         self.view = view
         self._tables: _Recent[Table] = _Recent(MOST_TABLES)
-        self._verdicts: _Recent[Verdicts] = _Recent(MOST_DEMANDS)
+        self._known: _Recent[Known] = _Recent(MOST_DEMANDS)
 
     def table(self, kinds: Kinds) -> Steps[Table]:
         """The profiles of all nodes for some kinds, looked at now if nobody asked before."""
@@ -60,10 +83,10 @@ class Memory:
             self._tables.put(kinds, table)
         return table
 
-    def verdicts(self, needs: Needs) -> Verdicts:
+    def known(self, needs: Needs) -> Known:
         """What is known about each profile for these needs; the caller adds what it finds out."""
-        known = self._verdicts.get(needs.key)
+        known = self._known.get(needs.key)
         if known is None:
-            known = {}
-            self._verdicts.put(needs.key, known)
+            known = Known()
+            self._known.put(needs.key, known)
         return known

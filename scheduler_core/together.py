@@ -15,6 +15,7 @@ from scheduler_core.needs import Needs
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import assign, fits
+from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.quick import quick_answers
 from scheduler_core.profiles import Profile
 from scheduler_core.verdict import Reason
@@ -67,6 +68,27 @@ def quick_reasons(needs: Needs, profiles: Sequence[Profile]) -> list[Reason]:
                 reason = Reason.NOT_TOGETHER if profile.free[0] >= largest else Reason.INSUFFICIENT_STORAGE
         found.append(reason)
     return found
+
+
+def safety_for(needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None = None) -> Safety:
+    """Whether Longhorn finds room for all needs in whatever order and on whichever open disk it places them.
+
+    Only meaningful where there is room. A backing image that is missing on a disk is taken off there beforehand: what is
+    safe then is safe; otherwise nothing is claimed.
+    """
+    if not needs.sizes:
+        return Safety(Answer.YES)
+    if needs.uniform and not only:
+        return order_safe(needs.load, None, profile.free, None, None, budget)
+    masks = allowed_masks(needs, profile, only)
+    free = tuple(
+        room - sum(size for _, size in copies) for room, copies in zip(profile.free, profile.copies, strict=True)
+    )
+    rewrites = needs.kinds.rewrites
+    found = order_safe(
+        needs.load, needs.required if rewrites else None, free, profile.headroom if rewrites else None, masks, budget
+    )
+    return found if free == profile.free or found.answer is Answer.YES else Safety(Answer.UNDECIDED)
 
 
 def plan_for(

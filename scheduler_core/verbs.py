@@ -15,20 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from scheduler_core.explanation import describe
 from scheduler_core.homes import homes
-from scheduler_core.local import local_node
-from scheduler_core.memory import Memory
+from scheduler_core.local import LocalNode, local_node
+from scheduler_core.memory import Known, Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.needs import Needs, needs
+from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
+from scheduler_core.packing.order_safe import counting_says_safe
 from scheduler_core.profiles import Profile, attach_blocked
 from scheduler_core.resolve import PodVolume, Resolution, resolve
 from scheduler_core.steps import Steps
-from scheduler_core.together import quick_reasons, reason_for
+from scheduler_core.together import quick_reasons, reason_for, safety_for
 from scheduler_core.verdict import Reason, Verdict
 from scheduler_core.view import View
 
@@ -36,15 +39,28 @@ _PROFILES_PER_PAUSE: Final = 256
 _ROUNDS: Final = 3
 
 
+class Packing(StrEnum):
+    """Which nodes with room are offered.
+
+    AUTO: only order-safe ones where there are any, otherwise all (Longhorn's proposal). ORDER_SAFE: only those. EXACT: all.
+    """
+
+    AUTO = "auto"
+    ORDER_SAFE = "order-safe"
+    EXACT = "exact"
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What an administrator may choose about deciding.
 
     Attributes:
+        packing: which nodes with room are offered
         require_best_effort: whether a best-effort volume needs local room, or only prefers it
         steps: how much searching one request may do (`packing.budget`)
     """
 
+    packing: Packing = Packing.AUTO
     require_best_effort: bool = True
     steps: int = STEPS_PER_REQUEST
 
@@ -79,6 +95,7 @@ class _Request:
     resolution: Resolution
     needs: Needs
     candidates: Sequence[str]
+    options: Options
     budget: Budget
 
 
@@ -91,8 +108,9 @@ def filter_nodes(pod: Pod, candidates: Sequence[str], memory: Memory, options: O
     view = memory.view
     resolution = resolve(pod, view, require_best_effort=options.require_best_effort)
     wanted = needs(resolution.local, resolution.volumes)
-    budget = Budget(options.steps)
-    reasons = yield from _reasons(_Request(view, memory, resolution, wanted, candidates, budget))
+    reasons = yield from _reasons(
+        _Request(view, memory, resolution, wanted, candidates, options, Budget(options.steps))
+    )
     return Decision(resolution, candidates, reasons, reasons.count(Reason.UNDECIDED))
 
 
@@ -116,14 +134,23 @@ def _reasons(request: _Request) -> Steps[list[Reason]]:
     decided = _tied_elsewhere(request)
     returned = _homes(request, decided)
     if returned:
-        return [Reason.HOME if name in returned else Reason.HOME_ELSEWHERE for name in request.candidates]
+        elsewhere = Reason.HOME_ELSEWHERE
+        return [Reason.HOME if name in returned else decided.get(name, elsewhere) for name in request.candidates]
     if not (yield from _room_in_cluster(request)):
         return [Reason.NO_ROOM_IN_CLUSTER] * len(request.candidates)
-    decided |= _with_replicas(request, decided)
-    if not decided:
-        return (yield from _by_profile(request, request.candidates))
-    rest = [name for name in request.candidates if name not in decided]
-    decided |= zip(rest, (yield from _by_profile(request, rest)), strict=True)
+    special = _with_replicas(request, decided)
+    names = request.candidates
+    if decided or special:
+        names = [name for name in names if name not in decided and name not in special]
+    table = yield from request.memory.table(request.needs.kinds)
+    profiles = table.of(names)
+    by_profile = yield from _verdicts(request, request.needs, set(profiles))
+    if request.options.packing is not Packing.EXACT:
+        by_profile = yield from _only_safe(request, by_profile, set(profiles), special)
+    if not decided and not special:
+        return [by_profile[profile] for profile in profiles]
+    decided |= {name: reason for name, (_, reason) in special.items()}
+    decided |= zip(names, (by_profile[profile] for profile in profiles), strict=True)
     return [decided[name] for name in request.candidates]
 
 
@@ -171,62 +198,115 @@ def _room_in_cluster(request: _Request) -> Steps[bool]:
 def _somewhere(request: _Request, volume: PodVolume) -> Steps[bool]:
     alone = needs([volume], ())
     table = yield from request.memory.table(alone.kinds)
-    verdicts = yield from _verdicts(request, alone, list(dict.fromkeys(table.profiles.values())))
-    return any(verdict.fits for verdict in verdicts.values())
+    verdicts = yield from _verdicts(request, alone, set(table.profiles.values()))
+    return any(verdicts[profile].fits for profile in table.profiles.values())
 
 
-def _with_replicas(request: _Request, out: Mapping[str, Reason]) -> dict[str, Reason]:
+_Special = dict[str, tuple[LocalNode, Reason]]
+
+
+def _with_replicas(request: _Request, out: Mapping[str, Reason]) -> _Special:
     """The candidates that hold a replica of a local volume, decided one by one."""
     touched = {replica.node_id for volume in request.resolution.local for replica in volume.replicas}
-    names = [name for name in request.candidates if name in touched and name not in out]
+    names = [name for name in request.candidates if name in touched and name not in out] if touched else []
     shares = request.budget.shares(len(names) + 1)
-    found = {
-        name: local_node(request.view, request.resolution, name).reason(share)
-        for name, share in zip(names, shares, strict=False)
-    }
+    found: _Special = {}
+    for name, share in zip(names, shares, strict=False):
+        node = local_node(request.view, request.resolution, name)
+        found[name] = (node, node.reason(share))
     request.budget.take_back(shares)
     return found
 
 
-def _by_profile(request: _Request, names: Sequence[str]) -> Steps[list[Reason]]:
-    table = yield from request.memory.table(request.needs.kinds)
-    profiles = table.of(names)
-    verdicts = yield from _verdicts(request, request.needs, profiles)
-    return [verdicts[profile] for profile in profiles]
-
-
-def _verdicts(request: _Request, wanted: Needs, profiles: Sequence[Profile]) -> Steps[Mapping[Profile, Reason]]:
+def _verdicts(request: _Request, wanted: Needs, profiles: set[Profile]) -> Steps[Mapping[Profile, Reason]]:
     """The reason for each profile: remembered, or packed now; what needs a search gets an equal share of the budget."""
-    known = request.memory.verdicts(wanted)
-    unknown = list(set(profiles) - known.keys())
+    known = request.memory.known(wanted)
+    unknown = list(profiles - known.reasons.keys())
+    hard: list[Profile] = []
     for start in range(0, len(unknown), _PROFILES_PER_PAUSE):
         some = unknown[start : start + _PROFILES_PER_PAUSE]
-        known.update(zip(some, quick_reasons(wanted, some), strict=True))
+        for profile, reason in zip(some, quick_reasons(wanted, some), strict=True):
+            if reason is Reason.UNDECIDED:
+                hard.append(profile)
+            else:
+                known.add(profile, reason)
         yield
-    hard = [profile for profile in unknown if known[profile] is Reason.UNDECIDED]
     if not hard:
-        return known
-    found = yield from _searched(request, wanted, sorted(hard, key=lambda profile: profile.key))
-    return {**known, **found}
+        return known.reasons
+    undecided = yield from _searched(request, wanted, known, hard)
+    return {**known.reasons, **dict.fromkeys(undecided, Reason.UNDECIDED)}
 
 
-def _searched(request: _Request, wanted: Needs, hard: list[Profile]) -> Steps[dict[Profile, Reason]]:
-    """Profiles that need a search; what quick ones leave of their shares goes to the others in another round.
+def _searched(request: _Request, wanted: Needs, known: Known, hard: list[Profile]) -> Steps[list[Profile]]:
+    """Searches for a packing on each profile; returns those where the budget did not suffice.
 
-    An answer that was found is remembered; giving up is not, because another request may have more to spend.
+    What quick ones leave of their shares goes to the others in another round. The order is that of the profiles' bytes,
+    so that nothing depends on the order of the nodes.
     """
-    known = request.memory.verdicts(wanted)
-    found = dict.fromkeys(hard, Reason.UNDECIDED)
-    for profile in hard:
-        del known[profile]
+    hard = sorted(hard, key=lambda profile: profile.key)
     for _ in range(_ROUNDS):
         shares = request.budget.shares(len(hard))
+        undecided = []
         for profile, share in zip(hard, shares, strict=True):
-            found[profile] = reason_for(wanted, profile, share)
+            reason = reason_for(wanted, profile, share)
+            if reason is Reason.UNDECIDED:
+                undecided.append(profile)
+            else:
+                known.add(profile, reason)
             yield
         request.budget.take_back(shares)
-        known.update((profile, reason) for profile, reason in found.items() if reason is not Reason.UNDECIDED)
-        hard = [profile for profile in hard if found[profile] is Reason.UNDECIDED]
+        hard = undecided
         if not hard:
             break
-    return found
+    return hard
+
+
+def _only_safe(
+    request: _Request, reasons: Mapping[Profile, Reason], profiles: set[Profile], special: _Special
+) -> Steps[Mapping[Profile, Reason]]:
+    """Refuses nodes where an unlucky placement order fails: all such, or with AUTO only if another node is safe.
+
+    Refuses the nodes in `special` there, and returns the reasons of the profiles. What could not be proven counts as
+    unsafe.
+    """
+    known = request.memory.known(request.needs)
+    room = profiles & known.room
+    doubtful = room - known.safe
+    single = [name for name, (_, reason) in special.items() if reason is Reason.ROOM]
+    if not doubtful and not single:
+        return reasons
+    yield from _examined(request, known, doubtful - known.unsafe, parts=len(single))
+    shares = request.budget.shares(len(single))
+    safe_names = {
+        name for name, share in zip(single, shares, strict=True) if special[name][0].safety(share).answer is Answer.YES
+    }
+    request.budget.take_back(shares)
+    unsafe = room - known.safe
+    if request.options.packing is Packing.AUTO and not safe_names and len(unsafe) == len(room):
+        return reasons
+    for name in single:
+        if name not in safe_names:
+            special[name] = (special[name][0], Reason.ORDER_UNSAFE)
+    return {**reasons, **dict.fromkeys(unsafe, Reason.ORDER_UNSAFE)} if unsafe else reasons
+
+
+def _examined(request: _Request, known: Known, doubtful: set[Profile], parts: int) -> Steps[None]:
+    """Finds out which profiles are order-safe; counting settles most, the others share the budget with `parts` nodes."""
+    wanted = request.needs
+    hard = []
+    for count, profile in enumerate(doubtful, start=1):
+        if wanted.uniform and counting_says_safe(wanted.load, profile.free):
+            known.safe.add(profile)
+        else:
+            hard.append(profile)
+        if count % _PROFILES_PER_PAUSE == 0:
+            yield
+    if not hard:
+        return
+    shares = request.budget.shares(len(hard) + parts)
+    for profile, share in zip(sorted(hard, key=lambda profile: profile.key), shares, strict=False):
+        answer = safety_for(wanted, profile, share).answer
+        if answer is not Answer.UNDECIDED:
+            (known.safe if answer is Answer.YES else known.unsafe).add(profile)
+        yield
+    request.budget.take_back(shares)

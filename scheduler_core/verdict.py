@@ -38,6 +38,7 @@ class Reason(Enum):
     LOW_AVAILABLE = ("Longhorn disks have too little available space", False)
     INSUFFICIENT_STORAGE = ("insufficient Longhorn storage", False)
     NOT_TOGETHER = ("insufficient Longhorn storage for all volumes together", False)
+    ORDER_UNSAFE = ("volumes may not fit in every order Longhorn places them", False)
     NO_ROOM_IN_CLUSTER = ("no Longhorn disk in the cluster can take the volume", False)
     UNDECIDED = ("packing the volumes took too long to decide", False)
     NO_BACKING_IMAGE = ("the volume's backing image does not exist", False)
@@ -59,14 +60,16 @@ class Verdict:
     Attributes:
         detail: the numbers, as a sentence; it may name nodes, disks and volumes
         plan: for each local volume that needs space here, by name, the UUID of a disk
-        order_safe: whether Longhorn finds room in whatever order it places the volumes; None: not examined
+        order_safe: whether Longhorn is proven to find room in whatever order it places the volumes
+        counter_example: an order that fails, as (volume, disk UUID); the last volume finds no disk: ""
         missing: the least bytes that, freed on one disk, would let all volumes fit; 0 where that is no answer
     """
 
     reason: Reason
     detail: str = ""
     plan: Mapping[str, str] = field(default_factory=dict[str, str])
-    order_safe: bool | None = None
+    order_safe: bool = False
+    counter_example: tuple[tuple[str, str], ...] = ()
     missing: int = 0
 
     @property

@@ -1,0 +1,43 @@
+"""What the documents say is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scheduler_core.verdict import Reason
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+
+
+def test_every_reason_is_documented_with_its_text() -> None:
+    """docs/reasons.md lists the reasons in the code's order, texts included."""
+    rows = re.findall(r"^\| ([A-Z_]+) \| ([^|]+) \|", (ROOT / "docs/reasons.md").read_text(), re.MULTILINE)
+    assert rows == [(reason.name, reason.text) for reason in Reason]
+
+
+def test_reasons_hold_no_numbers_and_are_short() -> None:
+    """kube-scheduler groups equal texts and cuts the event at 1,024 characters; a dozen of them must fit."""
+    texts = [reason.text for reason in Reason if not reason.fits]
+    assert not any(re.search(r"\d", text) for text in texts)
+    assert sum(sorted((len(f"5000 {text}, ") for text in texts), reverse=True)[:12]) < 1024
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    """Relative links of a document name existing files."""
+    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
+    missing = [link for link in links if not (document.parent / link).exists()]
+    assert missing == []
+
+
+def test_every_make_target_in_the_readme_exists() -> None:
+    """The README's commands are the Makefile's."""
+    named = set(re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text()))
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert named <= targets
+    assert {"run", "test"} <= named
