@@ -12,11 +12,13 @@ from scheduler_core.verdict import Verdict
 from scheduler_core.view import View
 
 
-class _Answer(BaseModel):
+class Answer(BaseModel):
+    """Something that is answered; never changed once made."""
+
     model_config = ConfigDict(frozen=True)
 
 
-class ReplicaAnswer(_Answer):
+class ReplicaAnswer(Answer):
     """A replica of one of the pod's volumes."""
 
     name: str
@@ -26,7 +28,7 @@ class ReplicaAnswer(_Answer):
     failed: bool
 
 
-class VolumeAnswer(_Answer):
+class VolumeAnswer(Answer):
     """A Longhorn volume of the pod."""
 
     name: str = Field(description="the Longhorn volume; the claim while it is unbound")
@@ -39,20 +41,31 @@ class VolumeAnswer(_Answer):
     replicas: list[ReplicaAnswer]
 
 
-class NodeAnswer(_Answer):
+class PlacementAnswer(Answer):
+    """One step of a placement order."""
+
+    volume: str
+    disk: str = Field(description="UUID of the disk Longhorn picks; empty for the volume that finds none")
+
+
+class NodeAnswer(Answer):
     """What is said about one node."""
 
     fits: bool
-    order_safe: bool | None = Field(
-        description="whether Longhorn finds room in whatever order it places the volumes; null: not examined"
+    order_safe: bool = Field(
+        description="whether Longhorn is proven to find room in whatever order it places the volumes"
     )
     reason: str
     detail: str
     plan: dict[str, str] = Field(description="the UUID of a disk for each volume that needs space here")
+    counter_example: list[PlacementAnswer] = Field(
+        serialization_alias="counterExample",
+        description="an order that fails; empty if there is none or none was found",
+    )
     missing: int = Field(description="the least bytes that, freed on one disk, would let all fit; 0: not applicable")
 
 
-class ExplainAnswer(_Answer):
+class ExplainAnswer(Answer):
     """Why a pod fits or does not fit on each node."""
 
     pod: str = Field(description="namespace/name")
@@ -79,16 +92,18 @@ def _volume(volume: PodVolume) -> VolumeAnswer:
         data_locality=volume.volume.data_locality,
         size=volume.volume.size,
         actual_size=volume.volume.actual_size,
-        replicas=[
-            ReplicaAnswer(
-                name=replica.name,
-                node=replica.node_id,
-                disk=replica.disk_id,
-                healthy=bool(replica.healthy_at and not replica.failed_at),
-                failed=bool(replica.failed_at),
-            )
-            for replica in volume.replicas
-        ],
+        replicas=[replica_answer(replica) for replica in volume.replicas],
+    )
+
+
+def replica_answer(replica: longhorn.Replica) -> ReplicaAnswer:
+    """A replica as data."""
+    return ReplicaAnswer(
+        name=replica.name,
+        node=replica.node_id,
+        disk=replica.disk_id,
+        healthy=bool(replica.healthy_at and not replica.failed_at),
+        failed=bool(replica.failed_at),
     )
 
 
@@ -99,11 +114,12 @@ def _node(verdict: Verdict) -> NodeAnswer:
         reason=verdict.reason.text,
         detail=verdict.detail,
         plan=dict(verdict.plan),
+        counter_example=[PlacementAnswer(volume=volume, disk=disk) for volume, disk in verdict.counter_example],
         missing=verdict.missing,
     )
 
 
-class DiskState(_Answer):
+class DiskState(Answer):
     """A disk and what counts on it, in bytes."""
 
     name: str
@@ -128,7 +144,7 @@ class DiskState(_Answer):
     )
 
 
-class NodeState(_Answer):
+class NodeState(Answer):
     """A Longhorn node."""
 
     ready: bool
@@ -140,7 +156,7 @@ class NodeState(_Answer):
     disks: list[DiskState]
 
 
-class StateAnswer(_Answer):
+class StateAnswer(Answer):
     """What decisions are based on at this moment."""
 
     version: int = Field(description="of the view; grows with every change")

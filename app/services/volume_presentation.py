@@ -1,0 +1,156 @@
+"""Why a volume's next replica can or cannot be placed, as plain data: the stable JSON of `explain --volume`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import Field
+
+from app.services.presentation import Answer, ReplicaAnswer, replica_answer
+from scheduler_core.errors import CoreError
+from scheduler_core.longhorn.anti_affinity import Tier
+from scheduler_core.longhorn.ask import Ask
+from scheduler_core.longhorn.balance import choices
+from scheduler_core.longhorn.explanation import DiskExplanation, Explanation, NodeExplanation, explain
+from scheduler_core.longhorn.new_volume import waits_for_attachment
+from scheduler_core.longhorn.placement import preferred
+from scheduler_core.longhorn.rules import Rule
+from scheduler_core.longhorn.space import space_detail
+from scheduler_core.model.longhorn import Volume
+from scheduler_core.view import View
+
+_RULES = list(Rule)
+NODE_RULES = _RULES[_RULES.index(Rule.NODE_DELETING) : _RULES.index(Rule.DISK_NOT_IN_STATUS)]
+DISK_RULES = _RULES[_RULES.index(Rule.DISK_NOT_IN_STATUS) :]
+_SPACE_RULES = (Rule.ACTUAL_SPACE, Rule.SCHEDULING_SPACE)
+
+
+class RuleAnswer(Answer):
+    """One rule Longhorn applied to a node or disk, in its order; rules after the first that failed are not reached."""
+
+    rule: str
+    passed: bool
+    detail: str = Field(description="the numbers; empty where a passed rule has none")
+
+
+class VolumeDiskAnswer(Answer):
+    """A disk, in bytes."""
+
+    uuid: str
+    candidate: bool
+    free: int = Field(description="what may still be scheduled: size <= free")
+    headroom: int = Field(description="what may still be written: actual size < headroom")
+    rules: list[RuleAnswer]
+
+
+class VolumeNodeAnswer(Answer):
+    """A Longhorn node and its disks by name."""
+
+    tier: str = Field(description="the anti-affinity tier it was tried in; empty if it was not")
+    rules: list[RuleAnswer]
+    disks: dict[str, VolumeDiskAnswer]
+
+
+class CandidateAnswer(Answer):
+    """A disk the replica may go to."""
+
+    node: str
+    disk: str
+    uuid: str
+    chosen: str = Field(description="why Longhorn may choose it; empty if it would not")
+
+
+class VolumeExplainAnswer(Answer):
+    """Why the next replica of a volume can or cannot be placed."""
+
+    volume: str
+    size: int
+    actual_size: int = Field(serialization_alias="actualSize")
+    number_of_replicas: int = Field(serialization_alias="numberOfReplicas")
+    data_locality: str = Field(serialization_alias="dataLocality")
+    replicas: list[ReplicaAnswer]
+    next_replica: str = Field(
+        serialization_alias="nextReplica", description="the unplaced replica that is asked about; empty: one more"
+    )
+    waits_for_attachment: bool = Field(
+        serialization_alias="waitsForAttachment", description="Longhorn places local data only once it is attached"
+    )
+    candidates: list[CandidateAnswer]
+    reasons: list[str] = Field(description="what Longhorn itself would report without a candidate; often nothing")
+    nodes: dict[str, VolumeNodeAnswer]
+
+
+def explain_volume(view: View, name: str) -> VolumeExplainAnswer:
+    """The decision about a volume's next replica: an unplaced one it has, or else one more.
+
+    Raises:
+        CoreError: there is no such volume
+    """
+    volume = view.snapshot.volumes.get(name)
+    if volume is None:
+        known = ", ".join(sorted(view.snapshot.volumes)[:5]) or "none"
+        raise CoreError(f"there is no volumes.longhorn.io {name} in the snapshot; there are {known}, ...")
+    replicas = view.replicas_of(name)
+    waiting = next((replica for replica in replicas if not replica.node_id and not replica.failed_at), None)
+    ask = Ask.of(volume, waiting) if waiting else Ask.fresh(volume)
+    found = explain(view.cluster, ask, replicas)
+    return VolumeExplainAnswer(
+        volume=name,
+        size=volume.size,
+        actual_size=volume.actual_size,
+        number_of_replicas=volume.number_of_replicas,
+        data_locality=volume.data_locality,
+        replicas=[replica_answer(replica) for replica in replicas],
+        next_replica=waiting.name if waiting else "",
+        waits_for_attachment=waits_for_attachment(volume),
+        candidates=_candidates(volume, ask, view, found),
+        reasons=sorted(str(reason) for reason in found.candidates.reasons),
+        nodes={entry.node.name: _node(view, volume, entry, found) for entry in found.nodes},
+    )
+
+
+def _candidates(volume: Volume, ask: Ask, view: View, found: Explanation) -> list[CandidateAnswer]:
+    disks = found.candidates.disks
+    possible = preferred(volume, disks, view.replicas_of(volume.name))
+    why = (
+        {choice.candidate.disk_uuid: choice.why.text for choice in choices(possible, ask.replica_size)} if disks else {}
+    )
+    return [
+        CandidateAnswer(
+            node=entry.node.name, disk=entry.disk.name, uuid=entry.disk_uuid, chosen=why.get(entry.disk_uuid, "")
+        )
+        for entry in disks
+    ]
+
+
+def _node(view: View, volume: Volume, entry: NodeExplanation, found: Explanation) -> VolumeNodeAnswer:
+    refused = entry.refusal or found.refusal
+    rules = list(_checked(NODE_RULES, refused.rule if refused else None, refused.detail if refused else ""))
+    return VolumeNodeAnswer(
+        tier=entry.tier.value if isinstance(entry.tier, Tier) else "",
+        rules=rules,
+        disks={disk.disk.name: _disk(view, volume, entry, disk) for disk in entry.disks},
+    )
+
+
+def _disk(view: View, volume: Volume, node: NodeExplanation, entry: DiskExplanation) -> VolumeDiskAnswer:
+    failed = entry.refusal.rule if entry.refusal else None
+    numbers = {rule: space_detail(rule, entry.disk, view.settings, entry.room, volume) for rule in _SPACE_RULES}
+    return VolumeDiskAnswer(
+        uuid=entry.disk.uuid,
+        candidate=failed is None and node.refusal is None,
+        free=entry.room.free,
+        headroom=entry.room.headroom,
+        rules=list(_checked(DISK_RULES, failed, entry.refusal.detail if entry.refusal else "", numbers)),
+    )
+
+
+def _checked(
+    order: Sequence[Rule], failed: Rule | None, detail: str, numbers: dict[Rule, str] | None = None
+) -> Iterator[RuleAnswer]:
+    """The rules up to the one that failed; one that is not of this order stopped everything before it."""
+    reached = order[: order.index(failed)] if failed in order else order if failed is None else []
+    for rule in reached:
+        yield RuleAnswer(rule=rule.text, passed=True, detail=(numbers or {}).get(rule, ""))
+    if failed is not None:
+        yield RuleAnswer(rule=failed.text, passed=False, detail=detail)
