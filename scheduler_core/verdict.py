@@ -31,6 +31,7 @@ class Reason(Enum):
     TOPOLOGY = ("volume topology requirement does not match", False)
     ANTI_AFFINITY = ("replica anti-affinity does not allow the node", False)
     NO_DISK = ("no Longhorn disk on the node allows scheduling", False)
+    DISK_PRESSURE = ("Longhorn disks are under disk pressure", False)
     DISK_TYPE = ("no Longhorn disk of the volume's data engine", False)
     DISK_TAGS = ("Longhorn disk tags do not match", False)
     VOLUME_TOO_LARGE = ("volume is too large for the disk's file system", False)

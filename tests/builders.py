@@ -46,6 +46,7 @@ def disk(
     evict: bool = False,
     ready: bool = True,
     schedulable: bool = True,
+    pressure: bool = False,
     listed: Mapping[str, float] | None = None,
     filesystem: str = "ext4",
 ) -> Object:
@@ -67,7 +68,10 @@ def disk(
             "scheduledReplica": replicas,
             "diskType": kind,
             "filesystemType": filesystem,
-            "conditions": [condition("Ready", ready), condition("Schedulable", schedulable and ready)],
+            "conditions": [
+                condition("Ready", ready),
+                condition("Schedulable", schedulable and ready and not pressure, "DiskPressure" if pressure else ""),
+            ],
         },
     }
 

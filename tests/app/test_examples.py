@@ -172,7 +172,7 @@ def test_the_pending_pod_of_the_mixed_cluster_meets_many_reasons() -> None:
         "east-1": Reason.ROOM,
         "east-2": Reason.ROOM,
         "east-3": Reason.NOT_TOGETHER,
-        "east-4": Reason.NO_DISK,
+        "east-4": Reason.DISK_PRESSURE,
         "north-1": Reason.DISK_TAGS,
         "north-2": Reason.ROOM,
         "north-3": Reason.NODE_TAGS,

@@ -70,6 +70,7 @@ def test_a_pod_without_longhorn_volumes_may_go_anywhere() -> None:
         pytest.param(longhorn_node("n1", {"d": disk(allow=False)}), "NO_DISK", id="disk closed"),
         pytest.param(longhorn_node("n1", {"d": disk(evict=True)}), "NO_DISK", id="disk evicting"),
         pytest.param(longhorn_node("n1", {"d": disk(schedulable=False)}), "NO_DISK", id="disk not schedulable"),
+        pytest.param(longhorn_node("n1", {"d": disk(pressure=True)}), "DISK_PRESSURE", id="disk pressure"),
         pytest.param(longhorn_node("n1", {"d": disk(kind="block")}), "DISK_TYPE", id="block disk, v1 volume"),
         pytest.param(longhorn_node("n1", {"d": disk(available=25)}), "LOW_AVAILABLE", id="minimal available, equal"),
         pytest.param(
@@ -107,7 +108,7 @@ def test_a_node_is_judged_by_longhorns_rules(node: Object, reason: str) -> None:
         pytest.param({"backingImage": "none"}, longhorn_node("n1"), "NO_BACKING_IMAGE", id="backing image missing"),
     ],
 )
-def test_a_storage_class_decides_which_disks_are_open(parameters: dict[str, str], node: Object, reason: str) -> None:
+def test_a_storage_class_decides_which_disks_are_open(parameters: dict[str, Any], node: Object, reason: str) -> None:
     """Its parameters become the fields Longhorn's rules read."""
     assert one_reason(node, pod("a"), claim("a", 10), storage_class(**parameters)) == reason
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scheduler_core.errors import ResolutionError
@@ -155,7 +157,7 @@ class TestUnbound:
         ],
     )
     def test_the_size_is_what_the_csi_driver_makes_of_it(
-        self, request_: str, parameters: dict[str, str], size: int
+        self, request_: str, parameters: dict[str, Any], size: int
     ) -> None:
         """csi/controller_server.go:CreateVolume."""
         (found,) = volumes(pod("a"), claim("a", request_), storage_class(**parameters))
@@ -231,7 +233,7 @@ class TestUnbound:
         ),
     ],
 )
-def test_only_volumes_with_data_locality_need_local_room(fields: dict[str, object], access: str, local: bool) -> None:
+def test_only_volumes_with_data_locality_need_local_room(fields: dict[str, Any], access: str, local: bool) -> None:
     """A volume shared through a share-manager is served over the network; a migratable one is attached like any other."""
     (found,) = volumes(pod("a"), bound("a", access=access, **fields))
     assert found.local is local

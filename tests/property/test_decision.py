@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.services.presentation import explain_answer
 from scheduler_core.memory import Memory
 from scheduler_core.steps import finish
-from scheduler_core.verbs import Options, filter_nodes
+from scheduler_core.verbs import Options, Packing, filter_nodes
 from tests.builders import (
     Object,
     as_pod,
@@ -49,6 +49,7 @@ def disks(draw: st.DrawFn) -> Object:
     }
 
 
+EXACT = Options(packing=Packing.EXACT)
 VOLUMES = st.lists(st.tuples(SIZES, TAGS, st.sampled_from([0, 0, 5, 15])), min_size=1, max_size=4)
 CLUSTERS = st.lists(st.lists(disks(), max_size=3), min_size=1, max_size=4)
 
@@ -92,7 +93,7 @@ def test_a_node_fits_exactly_when_some_assignment_keeps_all_rules(
     cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]]
 ) -> None:
     """Tags, closed disks, both space rules and packing together, over all assignments."""
-    explanation = explained(asked(volumes), objects(cluster, volumes))
+    explanation = explained(asked(volumes), objects(cluster, volumes), options=EXACT)
     expected = [f"n{index}" for index, node in enumerate(cluster) if brute_force(node, volumes)]
     assert fitting(explanation) == expected
 
@@ -100,7 +101,7 @@ def test_a_node_fits_exactly_when_some_assignment_keeps_all_rules(
 @given(CLUSTERS, VOLUMES)
 def test_a_plan_keeps_every_rule(cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]]) -> None:
     """Where a node fits its plan gives each volume a disk, and no disk more than it has."""
-    explanation = explained(asked(volumes), objects(cluster, volumes))
+    explanation = explained(asked(volumes), objects(cluster, volumes), options=EXACT)
     for name, verdict in zip(explanation.decision.candidates, explanation.verdicts, strict=True):
         if not verdict.fits:
             assert verdict.plan == {}
@@ -119,10 +120,27 @@ def test_more_room_never_loses_a_node(
     cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]], more: int
 ) -> None:
     """Taking promises back from every disk keeps every node that fitted."""
-    before = fitting(explained(asked(volumes), objects(cluster, volumes)))
+    before = fitting(explained(asked(volumes), objects(cluster, volumes), options=EXACT))
     roomier = [[{**entry, "scheduled": max(0, entry["scheduled"] - more)} for entry in node] for node in cluster]
-    after = fitting(explained(asked(volumes), objects(roomier, volumes)))
+    after = fitting(explained(asked(volumes), objects(roomier, volumes), options=EXACT))
     assert set(before) <= set(after)
+
+
+@given(CLUSTERS, VOLUMES)
+def test_auto_offers_the_safe_nodes_or_else_all_with_room(
+    cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]]
+) -> None:
+    """The three ways to pack differ in nothing but what is done about unsafe nodes."""
+    raw, made = asked(volumes), objects(cluster, volumes)
+    exact, auto, safe = (
+        explained(raw, made, options=Options(packing=mode))
+        for mode in (Packing.EXACT, Packing.AUTO, Packing.ORDER_SAFE)
+    )
+    proven = [
+        name for name, verdict in zip(exact.decision.candidates, exact.verdicts, strict=True) if verdict.order_safe
+    ]
+    assert fitting(safe) == proven
+    assert fitting(auto) == (proven or fitting(exact))
 
 
 def shuffled(value: Any, order: random.Random) -> Any:

@@ -1,0 +1,145 @@
+"""Anti-affinity: which nodes and zones the volume's replicas use, and the tiers in which nodes are then tried."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol, TypeVar
+
+from scheduler_core.longhorn.ask import Ask, balances_best_effort, override
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.node_stage import tag_refusal
+from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.space import under_pressure
+from scheduler_core.model.longhorn import Node, Replica, Volume
+
+
+@dataclass(frozen=True, slots=True)
+class SoftAntiAffinity:
+    """Whether replicas of a volume may share a node, a zone, a disk: the volume's fields over the settings."""
+
+    node: bool
+    zone: bool
+    disk: bool
+
+    @classmethod
+    def of(cls, volume: Volume, settings: Settings) -> SoftAntiAffinity:
+        """What counts for a volume."""
+        return cls(
+            node=override(volume.replica_soft_anti_affinity, settings.replica_soft_anti_affinity),
+            zone=override(volume.replica_zone_soft_anti_affinity, settings.replica_zone_soft_anti_affinity),
+            disk=override(volume.replica_disk_soft_anti_affinity, settings.replica_disk_soft_anti_affinity),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """Names of the nodes and zones that replicas of the volume use, and of those that only evicting ones use."""
+
+    nodes: frozenset[str]
+    zones: frozenset[str]
+    evicting_nodes: frozenset[str]
+    evicting_zones: frozenset[str]
+
+
+def occupied(
+    replicas: Iterable[Replica], candidates: Mapping[str, Node], *, ignore_failed: bool, replenishing: bool
+) -> Occupied:
+    """Where replicas count (getCurrentNodesAndZones): only on node candidates, so a cordoned node frees its zone."""
+    counting = [
+        replica
+        for replica in replicas
+        if replica.node_id in candidates
+        and not replica.deleting
+        and (not replica.failed_at or (not (ignore_failed or replenishing) and replica.potentially_reusable))
+    ]
+    staying = [replica for replica in counting if not replica.eviction_requested]
+    nodes, zones = _places(counting, candidates)
+    staying_nodes, staying_zones = _places(staying, candidates)
+    return Occupied(nodes, zones, nodes - staying_nodes, zones - staying_zones)
+
+
+def _places(replicas: Iterable[Replica], nodes: Mapping[str, Node]) -> tuple[frozenset[str], frozenset[str]]:
+    names = frozenset(replica.node_id for replica in replicas)
+    return names, frozenset(nodes[name].zone for name in names)
+
+
+class Tier(Enum):
+    """A set of nodes that is tried as a whole; a later one only when no disk of the earlier ones fits."""
+
+    UNUSED_ZONE = "unused node in an unused zone"
+    EVICTING_ZONE = "node whose zone only holds evicting replicas"
+    UNUSED_NODE = "unused node in a used zone"
+    EVICTING_NODE = "node that only holds evicting replicas"
+    USED_NODE = "used node"
+
+
+TIER_ORDER: Final[Mapping[tuple[bool, bool], tuple[Tier, ...]]] = {
+    (False, False): (Tier.UNUSED_ZONE, Tier.EVICTING_ZONE),
+    (False, True): (Tier.UNUSED_ZONE, Tier.EVICTING_ZONE),
+    (True, False): (Tier.UNUSED_ZONE, Tier.UNUSED_NODE, Tier.EVICTING_NODE),
+    (True, True): (Tier.UNUSED_ZONE, Tier.UNUSED_NODE, Tier.USED_NODE),
+}
+"""By (zone soft, node soft). Replicas that must not share a zone cannot share a node, so node soft is then ignored."""
+
+
+def tiers(
+    cluster: Cluster, ask: Ask, candidates: Mapping[str, Node], used: Occupied
+) -> Sequence[tuple[Tier, tuple[Node, ...]]]:
+    """The tiers in the order getDiskCandidates tries them, each with its nodes in the order of their names.
+
+    Every tier but the last, USED_NODE, only holds nodes whose tags fit.
+    """
+    soft = SoftAntiAffinity.of(ask.volume, cluster.settings)
+    tagged = [node for node in candidates.values() if tag_refusal(cluster, ask, node) is None]
+    best_effort = balances_best_effort(ask.volume, cluster.settings)
+    members = {
+        Tier.UNUSED_ZONE: [node for node in tagged if node.zone not in used.zones],
+        Tier.EVICTING_ZONE: [
+            node
+            for node in tagged
+            if node.name in used.evicting_nodes and (best_effort or node.zone in used.evicting_zones)
+        ],
+        Tier.UNUSED_NODE: [
+            node for node in tagged if node.name not in used.nodes or (best_effort and _pressed(node, cluster.settings))
+        ],
+        Tier.EVICTING_NODE: [node for node in tagged if node.name in used.evicting_nodes],
+        Tier.USED_NODE: [node for node in candidates.values() if node.name in used.nodes],
+    }
+    return [(tier, tuple(members[tier])) for tier in TIER_ORDER[soft.zone, soft.node]]
+
+
+def _pressed(node: Node, settings: Settings) -> bool:
+    """Whether a disk is under pressure, so that best-effort auto-balance may use the node again for another disk."""
+    percentage = settings.replica_auto_balance_disk_pressure_percentage
+    return percentage > 0 and any(under_pressure(disk, percentage) for disk in node.disks if disk.in_status)
+
+
+class OnDisk(Protocol):
+    """Something that stands for a disk."""
+
+    @property
+    def disk_uuid(self) -> str:
+        """The disk's UUID."""
+        ...
+
+
+_OnDisk = TypeVar("_OnDisk", bound=OnDisk)
+
+
+def spread_over_disks(
+    disks: Sequence[_OnDisk], replicas: Iterable[Replica], *, soft: bool, ignore_failed: bool
+) -> Sequence[_OnDisk]:
+    """The disks without a replica of the volume; without such, all of them if `soft` (filterDisksWithMatchingReplicas).
+
+    Deleting and evicting replicas count here, failed ones while they may be reused, also during replenishment.
+    """
+    held = Counter(
+        replica.disk_id
+        for replica in replicas
+        if not replica.failed_at or (not ignore_failed and replica.potentially_reusable)
+    )
+    empty = [disk for disk in disks if not held[disk.disk_uuid]]
+    return disks if soft and not empty else empty

@@ -1,0 +1,93 @@
+"""A snapshot prepared for the engine: parsed settings and the look-ups every rule needs, built once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import attrgetter
+from typing import TypeVar
+
+from scheduler_core.longhorn.settings import Settings
+from scheduler_core.model import kube, longhorn
+from scheduler_core.model.snapshot import Snapshot
+
+NodeAndEngine = tuple[str, str]
+_Named = TypeVar("_Named", longhorn.Node, longhorn.Replica, longhorn.InstanceManager, longhorn.EngineImage)
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What Longhorn would read from the API server for a decision made at `now` (an aware datetime).
+
+    Attributes:
+        nodes: Longhorn's nodes by name, in the order of their names
+        kube_nodes: Kubernetes' nodes by name
+        replicas_by_volume: the replicas of each volume, ordered by name
+        instance_managers: by node and data engine, ordered by name; None if the snapshot does not say: then all are ready
+        engine_images: by image, ordered by name; None if the snapshot does not say: then all are ready
+    """
+
+    snapshot: Snapshot
+    now: datetime
+    settings: Settings
+    nodes: Mapping[str, longhorn.Node]
+    kube_nodes: Mapping[str, kube.Node]
+    replicas_by_volume: Mapping[str, tuple[longhorn.Replica, ...]]
+    instance_managers: Mapping[NodeAndEngine, tuple[longhorn.InstanceManager, ...]] | None
+    engine_images: Mapping[str, tuple[longhorn.EngineImage, ...]] | None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, now: datetime, settings: Settings | None = None) -> Cluster:
+        """Prepares a snapshot; `settings` replaces those of the snapshot, for instance ones with faults.
+
+        Raises:
+            SettingError: a setting of the snapshot does not parse
+        """
+        managers, images = snapshot.instance_managers, snapshot.engine_images
+        return cls(
+            snapshot=snapshot,
+            now=now,
+            settings=settings or Settings.parse(snapshot.settings),
+            nodes={node.name: node for node in _by_name(snapshot.longhorn_nodes.values())},
+            kube_nodes=snapshot.nodes,
+            replicas_by_volume=_grouped(snapshot.replicas.values(), _volume),
+            instance_managers=None if managers is None else _grouped(managers.values(), _node_and_engine),
+            engine_images=None if images is None else _grouped(images.values(), _image),
+        )
+
+    def replicas_of(self, volume: str) -> tuple[longhorn.Replica, ...]:
+        """The replicas of a volume, ordered by name."""
+        return self.replicas_by_volume.get(volume, ())
+
+    def backing_image(self, name: str) -> longhorn.BackingImage | None:
+        """A backing image, None if it does not exist."""
+        return self.snapshot.backing_images.get(name)
+
+    def with_nodes(self, nodes: Iterable[longhorn.Node]) -> Cluster:
+        """The same cluster with some nodes replaced."""
+        return replace(self, nodes={**self.nodes, **{node.name: node for node in nodes}})
+
+
+def _by_name(values: Iterable[_Named]) -> list[_Named]:
+    return sorted(values, key=attrgetter("name"))
+
+
+def _grouped(values: Iterable[_Named], key: Callable[[_Named], _Key]) -> dict[_Key, tuple[_Named, ...]]:
+    found: dict[_Key, list[_Named]] = {}
+    for value in _by_name(values):
+        found.setdefault(key(value), []).append(value)
+    return {name: tuple(group) for name, group in found.items()}
+
+
+def _volume(replica: longhorn.Replica) -> str:
+    return replica.volume
+
+
+def _node_and_engine(manager: longhorn.InstanceManager) -> NodeAndEngine:
+    return (manager.node, manager.data_engine)
+
+
+def _image(image: longhorn.EngineImage) -> str:
+    return image.image

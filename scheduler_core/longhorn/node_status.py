@@ -1,0 +1,191 @@
+"""What the node controller writes into a Longhorn node's status (controller/node_controller.go).
+
+The scheduler only sees a cluster through this status, so its delays and its arithmetic decide as much as the rules do.
+Sizes are bytes. Nothing here depends on allowScheduling or evictionRequested.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.moment import parse_time
+from scheduler_core.longhorn.space import room, space_detail, space_refusal
+from scheduler_core.model import longhorn
+from scheduler_core.model.kube import Condition
+from scheduler_core.model.longhorn import FILESYSTEM, Disk, Node
+
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+REGION_LABEL: Final = "topology.kubernetes.io/region"
+ROUNDING: Final = 100 * 1024**2
+_NOT_READY_GRACE: Final = timedelta(seconds=15)
+_PRESSURES: Final = ("DiskPressure", "PIDPressure", "MemoryPressure", "NetworkUnavailable")
+_ASKS_NOTHING: Final = longhorn.Volume(name="")
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerPod:
+    """The longhorn-manager pod of a node."""
+
+    ready: bool = True
+    phase: str = "Running"
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What the disk monitor found on one disk; an `error_reason` voids the numbers."""
+
+    uuid: str
+    storage_maximum: int = 0
+    storage_available: int = 0
+    filesystem_type: str = ""
+    fsid: str = ""
+    error_reason: str = ""
+
+
+def synced_node(
+    cluster: Cluster, node: Node, pods: Iterable[ManagerPod], collected: Mapping[str, Collected] | None = None
+) -> Node:
+    """The node with the status a sync would write; `collected` is by disk name, None if the monitor has not run yet."""
+    kube_node = cluster.kube_nodes.get(node.name)
+    labels = kube_node.labels if kube_node else {}
+    ready = ready_condition(cluster, node, tuple(pods))
+    disks = node.disks if ready.status == "True" else tuple(_of_lost_node(disk) for disk in node.disks)
+    if collected is not None:
+        disks = collected_disks(disks, collected)
+    return replace(
+        node,
+        zone=labels.get(ZONE_LABEL, ""),
+        region=labels.get(REGION_LABEL, ""),
+        conditions=(ready, schedulable_condition(cluster, node)),
+        disks=tuple(accounted_disk(cluster, disk) for disk in disks),
+    )
+
+
+def ready_condition(cluster: Cluster, node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
+    """The node's Ready condition: the manager pod's, over which Kubernetes' conditions win, the last one that is bad."""
+    kube_node = cluster.kube_nodes.get(node.name)
+    if kube_node is None:
+        return Condition("Ready", "False", "KubernetesNodeGone", f"Kubernetes node {node.name} does not exist")
+    found = _pod_condition(node, pods)
+    for entry in kube_node.conditions:
+        if entry.type == "Ready" and _down(cluster, entry):
+            because = f"Kubernetes node {node.name} is not ready"
+            found = Condition("Ready", "False", "KubernetesNodeNotReady", because)
+        elif entry.type in _PRESSURES and entry.status == "True":
+            because = f"Kubernetes node {node.name} has {entry.type}"
+            found = Condition("Ready", "False", "KubernetesNodePressure", because)
+    return found
+
+
+def _pod_condition(node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
+    if not pods:
+        return Condition("Ready", "False", "ManagerPodMissing", f"node {node.name} has no manager pod")
+    if not any(pod.ready and pod.phase == "Running" for pod in pods):
+        return Condition("Ready", "False", "ManagerPodDown", f"the manager pod of node {node.name} is not running")
+    return Condition("Ready", "True")
+
+
+def _down(cluster: Cluster, ready: Condition) -> bool:
+    """Whether Kubernetes holds a node for not ready; a False younger than 15 s is not believed yet."""
+    if ready.status != "False":
+        return ready.status != "True"
+    since = parse_time(ready.last_transition_time)
+    return since is None or cluster.now - since >= _NOT_READY_GRACE
+
+
+def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
+    """The node's Schedulable condition: only a cordon counts, and only if the setting says so (SetSchedulableCondition)."""
+    kube_node = cluster.kube_nodes.get(node.name)
+    cordoned = kube_node is not None and kube_node.unschedulable
+    if cordoned and cluster.settings.disable_scheduling_on_cordoned_node:
+        return Condition("Schedulable", "False", "KubernetesNodeCordoned", f"node {node.name} is cordoned")
+    return Condition("Schedulable", "True")
+
+
+def _of_lost_node(disk: Disk) -> Disk:
+    """MarkAllDisksNotReadyWhenNodeNotReady."""
+    return _with_conditions(disk, Condition("Ready", "False", "NodeNotReady", f"disk {disk.name}: node is not ready"))
+
+
+def _with_conditions(disk: Disk, *conditions: Condition) -> Disk:
+    kept = (entry for entry in disk.conditions if entry.type not in {new.type for new in conditions})
+    return replace(disk, conditions=(*conditions, *kept))
+
+
+def collected_disks(disks: Iterable[Disk], collected: Mapping[str, Collected]) -> tuple[Disk, ...]:
+    """The disks with the monitor's numbers: size and Ready condition."""
+    fsids = Counter(entry.fsid for entry in collected.values() if entry.fsid)
+    return tuple(_collected_disk(disk, collected.get(disk.name), fsids) for disk in disks)
+
+
+def _collected_disk(disk: Disk, found: Collected | None, fsids: Mapping[str, int]) -> Disk:
+    if found is None or found.error_reason:
+        return _lost(disk, (found.error_reason if found else "") or "NoDiskInfo", "the monitor could not read it")
+    if disk.uuid not in ("", found.uuid):
+        return _lost(disk, "DiskFilesystemChanged", "the disk's UUID is not the recorded one")
+    if fsids.get(found.fsid, 0) > 1:
+        return _lost(disk, "DiskFilesystemChanged", "another disk is on the same file system")
+    available = found.storage_available
+    if disk.spec_type == FILESYSTEM:
+        available -= available % ROUNDING
+    return replace(
+        _with_conditions(disk, Condition("Ready", "True")),
+        uuid=found.uuid,
+        storage_maximum=found.storage_maximum,
+        storage_available=available,
+        filesystem_type=found.filesystem_type,
+    )
+
+
+def _lost(disk: Disk, reason: str, because: str) -> Disk:
+    condition = Condition("Ready", "False", reason, f"disk {disk.name}: {because}")
+    return replace(_with_conditions(disk, condition), storage_maximum=0, storage_available=0)
+
+
+def accounted_disk(cluster: Cluster, disk: Disk) -> Disk:
+    """The disk with what is scheduled on it, and its Schedulable condition (syncDiskStatus)."""
+    if not disk.ready:
+        lost = Condition("Schedulable", "False", "DiskNotReady", f"disk {disk.name} is not ready")
+        return replace(_with_conditions(disk, lost), storage_scheduled=0, scheduled_replicas={})
+    replicas = scheduled_replicas(cluster, disk)
+    images = scheduled_backing_images(cluster, disk)
+    counted = replace(
+        disk,
+        storage_scheduled=sum(replicas.values()) + sum(images.values()),
+        scheduled_replicas=replicas,
+        scheduled_backing_images=images,
+    )
+    return _with_conditions(counted, disk_schedulable_condition(cluster, counted))
+
+
+def scheduled_replicas(cluster: Cluster, disk: Disk) -> dict[str, int]:
+    """Every replica object on the disk with its size: failed, deleting, inactive and evicting ones too."""
+    found = {
+        replica.name: replica.size
+        for replicas in cluster.replicas_by_volume.values()
+        for replica in replicas
+        if replica.disk_id == disk.uuid
+    }
+    return dict(sorted(found.items()))
+
+
+def scheduled_backing_images(cluster: Cluster, disk: Disk) -> dict[str, int]:
+    """Every backing image that is, or is to be, on the disk with its real size (0 until known)."""
+    images = cluster.snapshot.backing_images
+    return {name: image.real_size for name, image in sorted(images.items()) if disk.uuid in image.disks}
+
+
+def disk_schedulable_condition(cluster: Cluster, disk: Disk) -> Condition:
+    """The Schedulable condition of a ready disk: could it take a replica of no size (IsSchedulableToDisk(0, 0))?"""
+    found = room(disk, cluster.settings)
+    rule = space_refusal(0, 0, found)
+    if rule is None:
+        return Condition("Schedulable", "True")
+    return Condition(
+        "Schedulable", "False", "DiskPressure", space_detail(rule, disk, cluster.settings, found, _ASKS_NOTHING)
+    )

@@ -1,0 +1,79 @@
+"""Whether a node can run replicas: instance managers, engine images and the v2 switch (datastore/longhorn.go)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from scheduler_core.longhorn.ask import is_v2
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.model.longhorn import InstanceManager
+
+RUNNING = "running"
+DISABLE_V2_LABEL = "node.longhorn.io/disable-v2-data-engine"
+_DEPLOYED = ("deployed", "deploying")
+
+
+def v2_disabled(cluster: Cluster, node: str) -> bool:
+    """Whether v2 volumes cannot use a node: no Kubernetes node, or its label says so (IsV2DataEngineDisabledForNode)."""
+    kube_node = cluster.kube_nodes.get(node)
+    return kube_node is None or kube_node.labels.get(DISABLE_V2_LABEL) == "true"
+
+
+def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> bool:
+    """Whether an instance manager can take a replica (CheckInstanceManagersReadiness).
+
+    v2: any running one that is not terminating. v1: the one with the default image, running or terminating; of several
+    Longhorn looks at a random one (`one_manager_per_node` lists the possibilities), here all of them must be ready.
+    """
+    if cluster.instance_managers is None:
+        return True
+    managers = cluster.instance_managers.get((node, data_engine), ())
+    if is_v2(data_engine):
+        return any(manager.state == RUNNING and not manager.deleting for manager in managers)
+    default = _with_default_image(cluster, managers)
+    return bool(default) and all(manager.state == RUNNING or manager.deleting for manager in default)
+
+
+def one_manager_per_node(cluster: Cluster) -> Iterator[Cluster]:
+    """The clusters Longhorn may see where a node has several default v1 managers: one for each random pick."""
+    managers = cluster.instance_managers
+    ambiguous = (
+        []
+        if managers is None
+        else [
+            (key, _with_default_image(cluster, group))
+            for key, group in sorted(managers.items())
+            if not is_v2(key[1]) and len(_with_default_image(cluster, group)) > 1
+        ]
+    )
+    for pick in product(*(group for _, group in ambiguous)):
+        chosen = {key: (manager,) for (key, _), manager in zip(ambiguous, pick, strict=True)}
+        yield replace(cluster, instance_managers={**managers, **chosen}) if managers is not None else cluster
+
+
+def _with_default_image(cluster: Cluster, managers: tuple[InstanceManager, ...]) -> tuple[InstanceManager, ...]:
+    image = cluster.settings.default_instance_manager_image
+    return tuple(manager for manager in managers if image is None or manager.image in ("", image))
+
+
+def engine_image_ready(cluster: Cluster, data_engine: str, image: str, node: str) -> bool:
+    """Whether an engine image is usable on a node (CheckDataEngineImageReadiness); v2 needs none.
+
+    An image being deployed counts where the node is in its map already. "" is the default image, any if that is unknown.
+    """
+    if is_v2(data_engine) or cluster.engine_images is None:
+        return True
+    wanted = image or cluster.settings.default_engine_image
+    groups = cluster.engine_images.values() if wanted is None else (cluster.engine_images.get(wanted, ()),)
+    return any(entry.state in _DEPLOYED and node in entry.nodes for group in groups for entry in group)
+
+
+def running_instance_manager(cluster: Cluster, data_engine: str, node: str) -> bool:
+    """Whether the manager of a replica that may be used again runs and stays (GetInstanceManagerByInstanceRO)."""
+    if cluster.instance_managers is None:
+        return True
+    managers = cluster.instance_managers.get((node, data_engine), ())
+    default = managers if is_v2(data_engine) else _with_default_image(cluster, managers)
+    return bool(default) and all(manager.state == RUNNING and not manager.deleting for manager in default)

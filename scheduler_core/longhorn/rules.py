@@ -1,0 +1,84 @@
+"""Every rule by which Longhorn refuses a node or a disk, and what it then reports.
+
+`ScheduleError` holds the reasons of k8s/pkg/apis/longhorn/v1beta2/node.go (ErrorReplicaSchedule...). Many rules are
+silent in Longhorn: it drops the node or disk without a word, which is why its conditions so often say nothing useful.
+Here every refusal has a rule, and `Rule.reported` tells what Longhorn itself would say, None where it is silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+
+class ScheduleError(StrEnum):
+    """The reasons Longhorn reports for a replica that cannot be scheduled."""
+
+    INSUFFICIENT_STORAGE = "insufficient storage"
+    DISK_NOT_FOUND = "disk not found"
+    DISKS_UNAVAILABLE = "disks are unavailable"
+    TAGS_NOT_FULFILLED = "tags not fulfilled"
+    NODES_UNAVAILABLE = "nodes are unavailable"
+    ENGINE_IMAGE_NOT_READY = "none of the node candidates contains a ready engine image"
+    HARD_AFFINITY = "hard affinity cannot be satisfied"
+    TOPOLOGY = "topology requirement cannot be satisfied"
+    LINKED_CLONE = "linked clone replica cannot be satisfied"
+    SCHEDULING_FAILED = "replica scheduling failed"
+    UNUSED_FAILED_REPLICA = "unused failed replica is not supported"
+    ALREADY_SCHEDULED = "replica already scheduled"
+    CLIENT_OPERATION_FAILED = "longhorn client operation failed"
+    INCOMPATIBLE_VOLUME_SIZE = "incompatible volume size"
+
+
+class Rule(Enum):
+    """A rule that can refuse a node or a disk: its text for people, and the reason Longhorn reports (None: silent)."""
+
+    SETTING_FAULT = ("a setting cannot be read", ScheduleError.CLIENT_OPERATION_FAILED)
+    BACKING_IMAGE_MISSING = ("the volume's backing image does not exist", ScheduleError.CLIENT_OPERATION_FAILED)
+    LINKED_CLONE_SOURCE_MISSING = ("the named source replica does not exist", ScheduleError.CLIENT_OPERATION_FAILED)
+    DEGRADED_SINCE_FAULT = ("lastDegradedAt cannot be read", ScheduleError.CLIENT_OPERATION_FAILED)
+
+    NODE_DELETING = ("node is being deleted", None)
+    NODE_NOT_READY = ("node is not ready", None)
+    NODE_NOT_SCHEDULABLE = ("node is not schedulable (cordoned)", None)
+    NODE_SCHEDULING_DISABLED = ("node does not allow scheduling", None)
+    V2_DISABLED = ("v2 data engine is disabled on the node", None)
+    LINKED_CLONE = ("no source replica of the linked clone", None)
+    HARD_NODE_AFFINITY = ("replica must be on another node", None)
+    TOPOLOGY = ("topology requirement does not match", None)
+    INSTANCE_MANAGER = ("instance manager is not ready", None)
+    ENGINE_IMAGE = ("engine image is not ready", None)
+    NODE_TAGS = ("node tags do not match", None)
+    BACKING_IMAGE_NODE_TAGS = ("node tags do not match the backing image", None)
+
+    NODE_ANTI_AFFINITY = ("node has a replica of the volume", None)
+    ZONE_ANTI_AFFINITY = ("zone has a replica of the volume", None)
+    DISK_ANTI_AFFINITY = ("disk has a replica of the volume", None)
+
+    DISK_NOT_IN_STATUS = ("disk is not known to the node yet", None)
+    DISK_NOT_IN_SPEC = ("disk is not in the node's spec", None)
+    DISK_SCHEDULING_DISABLED = ("disk does not allow scheduling", None)
+    DISK_EVICTION_REQUESTED = ("disk is being evicted", None)
+    DISK_NOT_SCHEDULABLE = ("disk is not schedulable", None)
+    DISK_PRESSURE = ("disk is not schedulable: disk pressure", None)
+    LINKED_CLONE_DISK = ("no source replica of the linked clone on the disk", None)
+    DISK_TYPE = ("disk is of another data engine", ScheduleError.DISKS_UNAVAILABLE)
+    FILESYSTEM_LIMIT = ("volume is too large for the file system", ScheduleError.INCOMPATIBLE_VOLUME_SIZE)
+    DISK_TAGS = ("disk tags do not match", ScheduleError.TAGS_NOT_FULFILLED)
+    BACKING_IMAGE_DISK_TAGS = ("disk tags do not match the backing image", ScheduleError.TAGS_NOT_FULFILLED)
+    STORAGE_MAXIMUM = ("storage maximum is not positive", ScheduleError.INSUFFICIENT_STORAGE)
+    STORAGE_AVAILABLE = ("storage available is not positive", ScheduleError.INSUFFICIENT_STORAGE)
+    ACTUAL_SPACE = ("too little available space", ScheduleError.INSUFFICIENT_STORAGE)
+    SCHEDULING_SPACE = ("over-provisioning limit reached", ScheduleError.INSUFFICIENT_STORAGE)
+
+    def __init__(self, text: str, reported: ScheduleError | None) -> None:
+        self.text = text
+        self.reported = reported
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why one node or disk is out: the rule, and a sentence with the names and numbers."""
+
+    rule: Rule
+    detail: str

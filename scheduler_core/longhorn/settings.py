@@ -1,0 +1,211 @@
+"""Longhorn's settings that decide about placement (longhorn-manager: types/setting.go), parsed once.
+
+A setting that is missing takes Longhorn's default. A value that does not parse stops Longhorn only where it reads that
+setting, so `Settings.read` keeps such faults by name and the engine asks for them in Longhorn's order; `Settings.parse`
+raises the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import msgspec
+
+from scheduler_core.errors import SettingError
+
+AUTO_BALANCE_DISABLED: Final = "disabled"
+LEAST_EFFORT: Final = "least-effort"
+BEST_EFFORT: Final = "best-effort"
+
+_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+_INT64: Final = 2**63
+_ENGINES: Final = ("v1", "v2")
+
+Parser = Callable[[str], Any]
+
+
+def parse_bool(text: str) -> bool:
+    """Go's strconv.ParseBool.
+
+    Raises:
+        ValueError: the text is none of the twelve spellings
+    """
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError("a boolean")
+
+
+def parse_int(text: str) -> int:
+    """Go's strconv.ParseInt(text, 10, 64): an optional sign and ASCII digits, nothing else.
+
+    Raises:
+        ValueError: the text is no number, or does not fit 64 bits
+    """
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 32):
+        raise ValueError("a whole number")
+    value = int(text)
+    if not -_INT64 <= value < _INT64:
+        raise ValueError("a whole number of 64 bits")
+    return value
+
+
+def _per_engine(parser: Parser) -> Parser:
+    """One value for both data engines, or a JSON object of texts by engine (types.SettingDefinition.DataEngineSpecific)."""
+
+    def parse(text: str) -> dict[str, Any]:
+        if not text.lstrip().startswith("{"):
+            return dict.fromkeys(_ENGINES, parser(text))
+        try:
+            values = msgspec.json.decode(text.encode(), type=dict[str, str | bool | int])
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError("a JSON object with a value by data engine") from error
+        return {engine: parser(_as_text(value)) for engine, value in values.items()}
+
+    return parse
+
+
+def _as_text(value: str | bool | int) -> str:  # noqa: FBT001 # a JSON value
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _one_of(*choices: str) -> Parser:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError("one of " + ", ".join(choices))
+        return text
+
+    return parse
+
+
+def _image(text: str) -> str | None:
+    return text or None
+
+
+def _setting(name: str, default: str, parser: Parser) -> Any:
+    """A field that is read from the setting `name`; `default` is written as Longhorn writes it."""
+    value = parser(default)
+    metadata = {"name": name, "default": default, "parser": parser}
+    if isinstance(value, dict):
+        return field(default_factory=lambda: dict(value), metadata=metadata)
+    return field(default=value, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting a placement decision reads, with Longhorn's defaults; `faults` holds those that do not parse."""
+
+    replica_soft_anti_affinity: bool = _setting("replica-soft-anti-affinity", "false", parse_bool)
+    """Whether two replicas of a volume may share a node. Default false."""
+
+    replica_zone_soft_anti_affinity: bool = _setting("replica-zone-soft-anti-affinity", "true", parse_bool)
+    """Whether two replicas of a volume may share a zone. Default true."""
+
+    replica_disk_soft_anti_affinity: bool = _setting("replica-disk-soft-anti-affinity", "true", parse_bool)
+    """Whether two replicas of a volume may share a disk. Default true."""
+
+    storage_over_provisioning_percentage: int = _setting("storage-over-provisioning-percentage", "100", parse_int)
+    """Per cent of (maximum - reserved) that may be promised to replicas; at least 0. Default 100."""
+
+    storage_minimal_available_percentage: int = _setting("storage-minimal-available-percentage", "25", parse_int)
+    """Per cent of the maximum that must stay available; 0 to 100. Default 25."""
+
+    storage_reserved_percentage_for_default_disk: int = _setting(
+        "storage-reserved-percentage-for-default-disk", "30", parse_int
+    )
+    """Per cent of the maximum that is reserved on a default disk Longhorn creates itself. Default 30."""
+
+    allow_empty_node_selector_volume: bool = _setting("allow-empty-node-selector-volume", "true", parse_bool)
+    """Whether a volume without node selector may use tagged nodes. Default true."""
+
+    allow_empty_disk_selector_volume: bool = _setting("allow-empty-disk-selector-volume", "true", parse_bool)
+    """Whether a volume without disk selector may use tagged disks. Default true."""
+
+    disable_scheduling_on_cordoned_node: bool = _setting("disable-scheduling-on-cordoned-node", "true", parse_bool)
+    """Whether `kubectl cordon` makes a Longhorn node unschedulable. Default true."""
+
+    replica_auto_balance: str = _setting(
+        "replica-auto-balance", AUTO_BALANCE_DISABLED, _one_of(AUTO_BALANCE_DISABLED, LEAST_EFFORT, BEST_EFFORT)
+    )
+    """How far replicas are spread again after the cluster changed; a volume may override it. Default disabled."""
+
+    replica_auto_balance_disk_pressure_percentage: int = _setting(
+        "replica-auto-balance-disk-pressure-percentage", "90", parse_int
+    )
+    """Per cent of use from which best-effort auto-balance sees a disk under pressure; 0 switches it off. Default 90."""
+
+    replica_replenishment_wait_interval: int = _setting("replica-replenishment-wait-interval", "600", parse_int)
+    """Seconds a degraded volume waits for a failed replica before a new one is made. Default 600."""
+
+    concurrent_replica_rebuild_per_node_limit: int = _setting(
+        "concurrent-replica-rebuild-per-node-limit", "5", parse_int
+    )
+    """Rebuilds at a time on one node; 0 stops replenishment, except a new volume's first replicas. Default 5."""
+
+    allow_volume_creation_with_degraded_availability: bool = _setting(
+        "allow-volume-creation-with-degraded-availability", "true", parse_bool
+    )
+    """Whether a detached volume counts as scheduled once one of its replicas is. Default true."""
+
+    fast_replica_rebuild_enabled: Mapping[str, bool] = _setting(
+        "fast-replica-rebuild-enabled", '{"v1":"true","v2":"true"}', _per_engine(parse_bool)
+    )
+    """By data engine: whether a failed v2 replica may be reused. Default true for both."""
+
+    default_replica_count: Mapping[str, int] = _setting(
+        "default-replica-count", '{"v1":"3","v2":"3"}', _per_engine(parse_int)
+    )
+    """By data engine: replicas of a volume that does not say how many. Default 3 for both."""
+
+    default_data_locality: str = _setting(
+        "default-data-locality", "disabled", _one_of("disabled", "best-effort", "strict-local")
+    )
+    """Data locality of a volume that does not say which. Default disabled."""
+
+    node_drain_policy: str = _setting("node-drain-policy", "block-if-contains-last-replica", str)
+    """What `kubectl drain` does to replicas; only the block-for-eviction policies evict them."""
+
+    default_engine_image: str | None = _setting("default-engine-image", "", _image)
+    """The engine image of volumes that name none; None means unknown: then any image counts as it."""
+
+    default_instance_manager_image: str | None = _setting("default-instance-manager-image", "", _image)
+    """The image a v1 instance manager must have to count; None means unknown: then any image does."""
+
+    faults: Mapping[str, SettingError] = field(default_factory=dict[str, SettingError])
+    """The settings that do not parse, by name; their fields hold the default."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, str]) -> Settings:
+        """The settings by name; values that do not parse go to `faults`, unknown names are ignored."""
+        parsed: dict[str, Any] = {}
+        faults: dict[str, SettingError] = {}
+        for entry in fields(cls):
+            name = entry.metadata.get("name")
+            if name is None or name not in values:
+                continue
+            try:
+                parsed[entry.name] = entry.metadata["parser"](values[name])
+            except ValueError as error:
+                faults[name] = SettingError(name, values[name], str(error))
+        return cls(**parsed, faults=faults)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> Settings:
+        """The settings by name; unknown names are ignored.
+
+        Raises:
+            SettingError: a value does not parse; the first by name
+        """
+        settings = cls.read(values)
+        for name in sorted(settings.faults):
+            raise settings.faults[name]
+        return settings
+
+    def fault(self, names: Iterable[str]) -> SettingError | None:
+        """The first of `names` that does not parse: what stops Longhorn when it reads them in this order."""
+        return next((self.faults[name] for name in names if name in self.faults), None) if self.faults else None

@@ -1,0 +1,189 @@
+"""Replays recorded decisions of the real Longhorn: ``python -m scheduler_core.longhorn.vectors FILE.jsonl [...]``.
+
+Every line is a scenario, a question and what Longhorn answered. Where Longhorn's answer depends on chance, the engine's
+set of possible outcomes must contain everything recorded, and whatever it holds beyond that must be due to chance; where
+Longhorn's answer was always the same, the sets must be equal. Reasons compare as sets, texts for people not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from scheduler_core.errors import CoreError
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.questions import QUESTIONS, Answer, Answers, Question
+from scheduler_core.longhorn.readiness import one_manager_per_node
+from scheduler_core.longhorn.scenario import Json, read_cluster
+
+_SHOWN: Final = 400
+_PROGRESS_EVERY: Final = 250
+
+
+class InputError(CoreError):
+    """A file that cannot be read as recorded decisions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A recorded decision the engine does not reproduce, and the rules that decided here."""
+
+    id: str
+    note: str
+    expected: str
+    got: str
+    decided: str
+
+    def __str__(self) -> str:
+        heading = f"{self.id} ({self.note})" if self.note else self.id
+        return f"{heading}\n  expected {self.expected}\n  got      {self.got}\n  decided  {self.decided}"
+
+
+def check(vector: Json) -> Mismatch | None:
+    """The difference between a recorded decision and the engine's, or None.
+
+    Raises:
+        CoreError: the scenario cannot be read
+    """
+    question = QUESTIONS[vector["schedule"]["op"]]
+    cluster, recorded = _read(vector, question)
+    possible = _possible(vector, question, cluster)
+    by_chance = vector["decision"]["result"].get("deterministic") is False
+    extra = {answer for answer, chance in possible.items() if answer not in recorded and not (by_chance and chance)}
+    if recorded <= possible.keys() and not extra:
+        return None
+    return Mismatch(
+        id=str(vector.get("id")),
+        note=str(vector.get("note", "")),
+        expected=_shown(recorded),
+        got=_shown(possible),
+        decided=question.decided(cluster, vector),
+    )
+
+
+def _read(vector: Json, question: Question) -> tuple[Cluster, frozenset[Answer]]:
+    try:
+        return read_cluster(vector), frozenset(question.read(vector["decision"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{vector.get('id')}: not a recorded decision: {error!r}") from error
+
+
+def _possible(vector: Json, question: Question, cluster: Cluster) -> Answers:
+    """Every possible answer, over all clusters Longhorn may see, and whether it depends on chance."""
+    seen = list(one_manager_per_node(cluster))
+    possible: Answers = {}
+    try:
+        for each in seen:
+            for answer, chance in question.ask(each, vector).items():
+                possible[answer] = possible.get(answer, False) or chance or len(seen) > 1
+    except KeyError as error:
+        raise InputError(f"{vector.get('id')}: the question names {error}, which the scenario lacks") from error
+    return possible
+
+
+def _shown(answers: Iterable[object]) -> str:
+    text = " | ".join(sorted(str(answer) for answer in answers)) or "nothing"
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def read_vectors(path: Path) -> Iterator[dict[str, Any]]:
+    """The decisions of a file, one JSON object a line; empty lines are skipped.
+
+    Raises:
+        InputError: the file cannot be read, or a line is no recorded decision
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield _vector(line, f"{path}:{number}")
+
+
+class _Schedule(msgspec.Struct, rename="camel"):
+    """The question, checked before it is asked so that a malformed one is told from a fault of the engine."""
+
+    op: str
+    volume: str = ""
+    replica: str = ""
+    hard_node_affinity: str = ""
+    node: str = ""
+    disk: str = ""
+    size: int = 0
+    required: int = 0
+    new_size: int = 0
+    topology: dict[str, str] = {}
+    parameters: dict[str, str] = {}
+    collected: dict[str, dict[str, str | int]] | None = None
+
+
+class _Decision(msgspec.Struct):
+    result: dict[str, Any]
+    errors: list[str]
+
+
+class _Vector(msgspec.Struct):
+    id: str
+    nodes: list[dict[str, Any]]
+    schedule: _Schedule
+    decision: _Decision
+
+
+def _vector(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        vector = msgspec.json.decode(line, type=dict[str, Any])
+        checked = msgspec.convert(vector, _Vector)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{where}: not a recorded decision: {error}") from error
+    if checked.schedule.op not in QUESTIONS:
+        raise InputError(f"{where}: schedule.op {checked.schedule.op!r} is none of {', '.join(QUESTIONS)}")
+    return vector
+
+
+def run(paths: Sequence[Path]) -> tuple[int, list[Mismatch]]:
+    """How many decisions the files hold, and those the engine does not reproduce, which are printed on the way.
+
+    Raises:
+        CoreError: a file or an object in it cannot be read
+    """
+    total, failed = 0, list[Mismatch]()
+    for path in paths:
+        for vector in read_vectors(path):
+            total += 1
+            mismatch = check(vector)
+            if mismatch is not None:
+                failed.append(mismatch)
+                print(mismatch)
+            if total % _PROGRESS_EVERY == 0 and sys.stderr.isatty():
+                print(f"\r{total} decisions", end="", file=sys.stderr, flush=True)
+    return total, failed
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the files named as arguments; 0 if all decisions are reproduced, 1 if not, 2 for bad input."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scheduler_core.longhorn.vectors",
+        description="Replays recorded decisions of the real Longhorn through the policy engine.",
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.jsonl", help="recorded decisions, one a line")
+    files = parser.parse_args(arguments).files
+    try:
+        total, failed = run(files)
+    except CoreError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr)
+    print(f"{total - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

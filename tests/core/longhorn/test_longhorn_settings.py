@@ -1,0 +1,73 @@
+"""Settings: Longhorn's defaults, Go's spelling of values, and faults that only stop what reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_core.errors import SettingError
+from scheduler_core.longhorn.settings import Settings
+
+
+def test_missing_settings_take_longhorns_defaults() -> None:
+    """An empty cluster behaves as a freshly installed Longhorn."""
+    settings = Settings.parse({})
+    assert (settings.storage_over_provisioning_percentage, settings.storage_minimal_available_percentage) == (100, 25)
+    assert (settings.replica_soft_anti_affinity, settings.replica_zone_soft_anti_affinity) == (False, True)
+
+
+@pytest.mark.parametrize("text", ["1", "t", "T", "true", "TRUE", "True"])
+def test_booleans_are_spelled_as_in_go(text: str) -> None:
+    """Go's ParseBool knows six spellings of true."""
+    assert Settings.parse({"replica-soft-anti-affinity": text}).replica_soft_anti_affinity is True
+
+
+@pytest.mark.parametrize("text", ["yes", " true", "tRUE", "", "2"])
+def test_other_spellings_are_faults(text: str) -> None:
+    """Whatever ParseBool refuses is refused, with the setting's name."""
+    with pytest.raises(SettingError, match="replica-soft-anti-affinity"):
+        Settings.parse({"replica-soft-anti-affinity": text})
+
+
+@pytest.mark.parametrize("text", ["1.5", "1_000", "٣", "", "9223372036854775808", "0x10", " 1"])
+def test_integers_are_what_go_parses(text: str) -> None:
+    """Only an optional sign and ASCII digits that fit 64 bits are a number."""
+    with pytest.raises(SettingError, match="storage-over-provisioning-percentage"):
+        Settings.parse({"storage-over-provisioning-percentage": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param('{"v1":"2","v2":"1"}', {"v1": 2, "v2": 1}, id="by engine"),
+        pytest.param("2", {"v1": 2, "v2": 2}, id="one for both"),
+    ],
+)
+def test_settings_per_data_engine(text: str, expected: dict[str, int]) -> None:
+    """A setting per data engine is a JSON object, or one value for both."""
+    assert Settings.parse({"default-replica-count": text}).default_replica_count == expected
+
+
+@pytest.mark.parametrize("text", ["{", '{"v1":[]}', '{"v1":"x"}', "[" * 5000])
+def test_malformed_settings_per_data_engine_are_faults(text: str) -> None:
+    """Bad JSON is a fault of the setting, never a crash."""
+    assert "default-replica-count" in Settings.read({"default-replica-count": text}).faults
+
+
+def test_read_keeps_faults_and_defaults() -> None:
+    """A value that does not parse leaves the default and is remembered."""
+    settings = Settings.read({"replica-auto-balance": "sometimes", "unknown-setting": "?"})
+    assert settings.replica_auto_balance == "disabled"
+    assert list(settings.faults) == ["replica-auto-balance"]
+
+
+def test_fault_is_the_first_in_the_order_asked() -> None:
+    """What stops Longhorn is the first bad setting in the order it reads them."""
+    settings = Settings.read({"replica-soft-anti-affinity": "x", "allow-empty-node-selector-volume": "y"})
+    found = settings.fault(("allow-empty-node-selector-volume", "replica-soft-anti-affinity"))
+    assert found is not None
+    assert found.name == "allow-empty-node-selector-volume"
+
+
+def test_an_empty_image_setting_means_unknown() -> None:
+    """No default image known: any image counts as it."""
+    assert Settings.parse({"default-engine-image": ""}).default_engine_image is None

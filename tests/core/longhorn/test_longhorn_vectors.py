@@ -1,0 +1,116 @@
+"""Recorded decisions of the real Longhorn, and the command that replays them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_core.longhorn.questions import QUESTIONS
+from scheduler_core.longhorn.readiness import one_manager_per_node
+from scheduler_core.longhorn.scenario import read_cluster
+from scheduler_core.longhorn.vectors import check, main, read_vectors
+
+GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "longhorn").glob("*.jsonl"))
+
+
+def line(**changes: Any) -> dict[str, Any]:
+    """A recorded decision about a disk that reports nothing, so nothing fits."""
+    node = {
+        "metadata": {"name": "n1"},
+        "spec": {"disks": {"d1": {"allowScheduling": True}}},
+        "status": {"diskStatus": {"d1": {"diskUUID": "u"}}},
+    }
+    keys = ("schedulable", "conditionSchedulable", "underPressure", "schedulableConsideringPressure")
+    result: dict[str, Any] = dict.fromkeys(keys, False)
+    return {
+        "id": "made-0001",
+        "nodes": [node],
+        "schedule": {"op": "disk", "node": "n1", "disk": "d1"},
+        "decision": {"result": {**result, "underPressure": True}, "errors": []},
+        **changes,
+    }
+
+
+def write(path: Path, *vectors: dict[str, Any]) -> str:
+    """A file of decisions."""
+    path.write_text("".join(json.dumps(vector) + "\n" for vector in vectors))
+    return str(path)
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_recorded_decisions(path: Path) -> None:
+    """The engine decides as Longhorn did."""
+    assert [str(mismatch) for mismatch in map(check, read_vectors(path)) if mismatch] == []
+
+
+def test_every_question_is_recorded() -> None:
+    """Each question of the engine has recorded answers here."""
+    asked = {vector["schedule"]["op"] for path in GOLDEN for vector in read_vectors(path)}
+    assert asked == set(QUESTIONS)
+
+
+def test_nothing_more_is_possible_than_was_seen() -> None:
+    """Where Longhorn's answer depends on chance, its many runs saw every outcome the engine holds for possible."""
+    extra = {
+        vector["id"]: sorted(map(str, possible - recorded))
+        for path in GOLDEN
+        for vector in read_vectors(path)
+        for question in [QUESTIONS[vector["schedule"]["op"]]]
+        for recorded in [frozenset(question.read(vector["decision"]))]
+        for possible in [
+            {answer for seen in one_manager_per_node(read_cluster(vector)) for answer in question.ask(seen, vector)}
+        ]
+        if possible - recorded
+    }
+    assert extra == {}
+
+
+def test_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is printed but the closing line."""
+    assert main([write(tmp_path / "a.jsonl", line(), line(id="made-0002"))]) == 0
+    assert capsys.readouterr().out == "2 passed, 0 failed\n"
+
+
+def test_a_mismatch_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its id, its note, both answers and the rules that decided."""
+    wrong = line(
+        note="made up", decision={"result": {**line()["decision"]["result"], "schedulable": True}, "errors": []}
+    )
+    assert main([write(tmp_path / "a.jsonl", wrong, line())]) == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "made-0001 (made up)"
+    assert "STORAGE_MAXIMUM" in shown[3]
+    assert shown[-1] == "1 passed, 1 failed"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("nonsense\n", "not a recorded decision", id="no JSON"),
+        pytest.param("[1]\n", "not a recorded decision", id="no object"),
+        pytest.param('{"id": "x", "nodes": []}\n', "schedule", id="no question"),
+        pytest.param(json.dumps(line(schedule={"op": "guess"})), "guess", id="unknown question"),
+        pytest.param(json.dumps(line(schedule={"op": "disk", "node": "n9"})), "'n9'", id="unknown node"),
+        pytest.param(json.dumps(line(schedule={"op": "disk", "size": "1"})), "schedule.size", id="wrong type"),
+        pytest.param(json.dumps(line(nodes=[{"metadata": 1}])), "made-0001", id="malformed object"),
+        pytest.param(json.dumps(line(decision={"result": {}, "errors": []})), "schedulable", id="nothing recorded"),
+    ],
+)
+def test_bad_input(text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bad input is told in one line, with exit code 2."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    assert main([str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert problem in captured.err
+
+
+def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is not there is bad input."""
+    assert main([str(tmp_path / "none.jsonl")]) == 2
+    assert "none.jsonl: No such file or directory" in capsys.readouterr().err

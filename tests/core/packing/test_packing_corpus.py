@@ -1,0 +1,56 @@
+"""The recorded packing questions: no answer is wrong, and hardly any is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.feasible import Answer, Load, assign, fits
+
+CORPUS = Path(__file__).parents[2] / "golden" / "packing" / "packing.jsonl"
+INSTANCES: list[dict[str, Any]] = [json.loads(line) for line in CORPUS.read_text().splitlines()]
+FAMILIES = sorted({instance["family"] for instance in INSTANCES})
+
+
+def _masks(instance: dict[str, Any]) -> tuple[int, ...] | None:
+    if instance["allowed"] is None:
+        return None
+    return tuple(sum(1 << disk for disk in disks) for disks in instance["allowed"])
+
+
+@pytest.mark.parametrize("scale", [1, 1 << 30, 12_345_678_901], ids=["units", "GiB", "odd bytes"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recorded_answers_are_reproduced(family: str, scale: int) -> None:
+    """Answers are known by construction or by a CP-SAT solver; none may differ, and none of these is too hard."""
+    budget = Budget(10**9)
+    wrong = []
+    for instance in (instance for instance in INSTANCES if instance["family"] == family):
+        load = Load([size * scale for size in instance["volumes"]])
+        free = tuple(room * scale for room in instance["disks"])
+        expected = Answer.YES if instance["fits"] else Answer.NO
+        if fits(load, free, _masks(instance), budget) is not expected:
+            wrong.append(instance["id"])
+
+    assert wrong == []
+    assert budget.gave_up == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_plans_for_recorded_questions_hold(family: str) -> None:
+    """A plan uses allowed disks only and overfills none; there is one exactly when the volumes fit."""
+    for instance in (instance for instance in INSTANCES if instance["family"] == family):
+        masks = _masks(instance)
+        plan = assign(Load(instance["volumes"]), tuple(instance["disks"]), masks, Budget())
+        if isinstance(plan, Answer):
+            assert (plan, instance["fits"]) == (Answer.NO, False), instance["id"]
+            continue
+        left = list(instance["disks"])
+        for volume, disk in enumerate(plan):
+            left[disk] -= instance["volumes"][volume]
+            assert masks is None or masks[volume] >> disk & 1, instance["id"]
+        assert instance["fits"], instance["id"]
+        assert min(left) >= 0, instance["id"]

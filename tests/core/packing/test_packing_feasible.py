@@ -1,0 +1,149 @@
+"""Whether volumes fit the disks jointly: every boundary, and that the three ways to ask agree."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
+
+GI = 1 << 30
+YES, NO = Answer.YES, Answer.NO
+
+# Three of these fill a disk of 1,000 exactly; greedy attempts do not find out which.
+TRIPLETS = (387, 339, 274, 411, 314, 275, 462, 261, 277, 280, 373, 347, 268, 461, 271, 297, 308, 395, 269, 315, 416, 262, 314, 424)  # fmt: skip
+
+CASES = [
+    pytest.param((), (), None, YES, id="no volumes need no disks"),
+    pytest.param((), (-1,), None, YES, id="no volumes fit an overfull disk"),
+    pytest.param((0,), (), None, NO, id="an empty volume still needs a disk"),
+    pytest.param((0,), (0,), None, YES, id="an empty volume fits a full disk"),
+    pytest.param((0,), (-1,), None, NO, id="an empty volume does not fit an overfull disk"),
+    pytest.param((0, 0), (-1, 0), None, YES, id="empty volumes share a full disk"),
+    pytest.param((5,), (5,), None, YES, id="exactly full fits"),
+    pytest.param((5,), (4,), None, NO, id="one byte short does not fit"),
+    pytest.param((5, 5), (9, 9), None, YES, id="one on each of two disks"),
+    pytest.param((5, 5, 5), (9, 9), None, NO, id="the sum would fit but the pieces do not"),
+    pytest.param((6, 5, 4, 3), (9, 9), None, YES, id="two disks filled to the last byte"),
+    pytest.param((6, 6, 3, 3), (9, 9), None, YES, id="best fit decreasing fills both"),
+    pytest.param((7, 5, 4, 2), (9, 9), None, YES, id="large with small"),
+    pytest.param((4, 4, 4, 3, 3), (9, 9), None, NO, id="no subset sums to nine exactly"),
+    pytest.param((5, 5), (100, -90), None, YES, id="an overfull disk takes nothing away from the others"),
+    pytest.param((10, 10), (15, 9), None, NO, id="the second disk is a byte too small"),
+    pytest.param((3, 3, 3), (3, 3, 3), None, YES, id="one each on three disks"),
+    pytest.param((3, 3, 3, 1), (4, 3, 3), None, YES, id="the smallest fills the gap"),
+    pytest.param((6, 5, 5, 4, 4, 3, 3), (10, 10, 10), None, YES, id="three disks with no slack"),
+    pytest.param((6, 6, 6, 6), (10, 10, 10), None, NO, id="one of a kind per disk"),
+    pytest.param((5,), (9, 4), (0b10,), NO, id="the only allowed disk is too small"),
+    pytest.param((5,), (9, 4), (0b00,), NO, id="no disk allowed"),
+    pytest.param((0,), (9, 4), (0b00,), NO, id="no disk allowed for an empty volume"),
+    pytest.param((5, 5), (9, 9), (0b01, 0b01), NO, id="both confined to one disk"),
+    pytest.param((5, 5), (9, 9), (0b01, 0b11), YES, id="the free one goes elsewhere"),
+    pytest.param((5, 4), (5, 4), (0b11, 0b01), NO, id="the confined one takes the other's place"),
+    pytest.param((0, 9), (-1, 9), (0b01, 0b10), NO, id="an empty volume confined to an overfull disk"),
+    pytest.param((4, 4, 4), (8, 8, 8), (0b011, 0b011, 0b011), YES, id="all confined to the same two disks"),
+    pytest.param((5, 5, 5), (8, 8, 8), (0b011, 0b011, 0b011), NO, id="one too many for the same two disks"),
+    pytest.param((5, 5, 5), (8, 8, 8), (0b011, 0b110, 0b101), YES, id="a ring of restrictions"),
+    pytest.param((5, 5, 5, 5), (8, 8, 8), (0b011, 0b110, 0b101, 0b111), NO, id="a ring with one too many"),
+    pytest.param((50 * GI, 30 * GI, 20 * GI), (50 * GI, 50 * GI), None, YES, id="real sizes, exactly full"),
+    pytest.param((50 * GI, 30 * GI, 20 * GI), (50 * GI, 50 * GI - 1), None, NO, id="real sizes, a byte short"),
+]
+
+
+@pytest.mark.parametrize(("sizes", "free", "allowed", "expected"), CASES)
+def test_fits_is_exact_at_every_boundary(
+    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: Answer
+) -> None:
+    """A packing exists exactly where the table says so."""
+    assert fits(Load(sizes), free, allowed, Budget()) is expected
+
+
+@pytest.mark.parametrize(("sizes", "free", "allowed", "expected"), CASES)
+def test_assign_agrees_with_fits_and_its_plan_holds(
+    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: Answer
+) -> None:
+    """Where volumes fit there is a disk for each, allowed and not overfull; where they do not there is NO."""
+    plan = assign(Load(sizes), free, allowed, Budget())
+
+    if isinstance(plan, Answer):
+        assert plan is expected
+        return
+    assert expected is YES
+    left = list(free)
+    for volume, disk in enumerate(plan):
+        left[disk] -= sizes[volume]
+        assert allowed is None or allowed[volume] >> disk & 1
+    assert all(left[disk] >= 0 for disk in plan)
+
+
+@pytest.mark.parametrize(("sizes", "free", "allowed", "expected"), CASES)
+def test_asking_about_many_nodes_answers_each_as_if_alone(
+    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: Answer
+) -> None:
+    """A node's answer is the same among others."""
+    roomy = tuple(room + 10**12 for room in free)
+
+    answers = fits_many(Load(sizes), [roomy, free, free], Budget(), [allowed] * 3)
+
+    assert answers[1:] == [expected] * 2
+
+
+def test_many_nodes_get_the_same_answers_in_any_order() -> None:
+    """Shares of the budget are equal, so no node profits from being asked about first."""
+    load = Load([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
+    profiles = [(215 + i, 215 - i, 210, 210, 190, 190) for i in range(40)]
+
+    forward = fits_many(load, profiles, Budget(3_000))
+    backward = fits_many(load, profiles[::-1], Budget(3_000))
+
+    assert forward == backward[::-1]
+
+
+def test_a_search_without_steps_is_undecided_and_counted() -> None:
+    """Giving up is an answer of its own, never a NO."""
+    budget = Budget(0)
+
+    answer = fits(Load(TRIPLETS), (1000,) * 8, None, budget)
+
+    assert answer is Answer.UNDECIDED
+    assert budget.gave_up == 1
+
+
+def test_easy_questions_need_no_budget() -> None:
+    """One disk, two disks, too large, plenty of room: answered without a search."""
+    load = Load([50, 30, 20])
+    profiles = [(100,), (99,), (50, 50), (49, 51), (200, 1, 1), (40, 40, 40), (33, 33, 33)]
+
+    assert fits_many(load, profiles, Budget(0)) == [YES, NO, YES, NO, YES, NO, NO]
+
+
+def test_a_load_refuses_negative_sizes() -> None:
+    """A negative size would make room."""
+    with pytest.raises(ValueError, match="negative"):
+        Load([3, -1])
+
+
+def test_loads_are_equal_by_their_sizes_in_order() -> None:
+    """A load can key a memory of answers."""
+    assert len({Load([1, 2]), Load((1, 2)), Load([2, 1])}) == 2
+
+
+def test_sixty_volumes_on_twelve_disks_are_packed_to_the_last_byte() -> None:
+    """A joint set of several pods: common sizes, no slack at all."""
+    sizes = [100, 50, 50, 20, 20, 20, 10, 10, 10, 5, 5, 5, 5, 2, 2, 2, 1, 1, 1, 1] * 3
+    free = [160, 160, 160, 80, 80, 80, 40, 40, 40, 40, 40, 40]
+    assert sum(sizes) == sum(free)
+
+    plan = assign(Load([size * GI for size in sizes]), tuple(room * GI for room in free), None, Budget())
+
+    assert not isinstance(plan, Answer)
+    for disk, room in enumerate(free):
+        assert sum(size for size, place in zip(sizes, plan, strict=True) if place == disk) == room
+
+
+def test_three_hundred_equal_volumes_are_counted_not_searched() -> None:
+    """Equal volumes are one kind; more of them than a byte can count are no trouble."""
+    load = Load([7] * 300)
+
+    assert fits(load, (700, 700, 700), None, Budget()) is YES
+    assert fits(load, (706, 706, 694), None, Budget()) is NO
