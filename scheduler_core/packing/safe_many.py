@@ -1,0 +1,122 @@
+"""Order safety of many nodes at once: answers only, without the counter-examples."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from scheduler_core.packing.answer import Answer
+from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.load import Load
+from scheduler_core.packing.order_safe import counting_says_safe, order_safe
+
+# Seven volumes of different sizes beside the largest one; eight to ten when some sizes repeat.
+_MOST_PAIRS: Final = 3_000
+_STEPS_OF_A_FIRST_LOOK: Final = 100
+
+
+def order_safe_many(load: Load, profiles: Sequence[tuple[int, ...]], budget: Budget) -> list[Answer]:
+    """`order_safe` for new volumes that may use any disk, one answer for each profile of free bytes, in order.
+
+    Counting settles most nodes, a table of the load those with two disks, and two quick attempts to shut out the largest
+    volume most of the others. Equal profiles are searched once, and which gets how many steps does not depend on
+    the order of the profiles.
+    """
+    pairs = _pairs_of_sums(load)
+    orders = (load.descending[1:], load.descending[:0:-1])
+    found: dict[tuple[int, ...], Answer] = {}
+    hard: list[tuple[int, ...]] = []
+    for free in profiles:
+        if free in found:
+            continue
+        if counting_says_safe(load, free):
+            found[free] = Answer.YES
+        elif len(free) == 2 and pairs:
+            found[free] = Answer.NO if _can_shut_two(pairs, load.largest, free) else Answer.YES
+        elif any(_greedily_shut(others, load.largest, sorted(free)) for others in orders):
+            found[free] = Answer.NO
+        else:
+            found[free] = Answer.UNDECIDED
+            hard.append(free)
+    settled = _searched_fairly(load, {tuple(sorted(free)) for free in hard}, budget)
+    for free in hard:
+        found[free] = settled[tuple(sorted(free))]
+    return [found[free] for free in profiles]
+
+
+def _searched_fairly(load: Load, profiles: set[tuple[int, ...]], budget: Budget) -> dict[tuple[int, ...], Answer]:
+    """The answers for all profiles: first a short look at each, the roomiest first, then equal shares of the rest."""
+    found: dict[tuple[int, ...], Answer] = {}
+    waiting = sorted(profiles, key=lambda free: (-sum(free), free))
+    gave_up = budget.gave_up
+    for free in waiting:
+        portion = budget.portion(_STEPS_OF_A_FIRST_LOOK)
+        found[free] = order_safe(load, None, free, None, None, portion).answer
+        budget.take_back([portion])
+    waiting = [free for free in waiting if found[free] is Answer.UNDECIDED]
+    shares = budget.shares(len(waiting))
+    for free, share in zip(waiting, shares, strict=True):
+        found[free] = order_safe(load, None, free, None, None, share).answer
+    budget.take_back(shares)
+    budget.gave_up = gave_up + list(found.values()).count(Answer.UNDECIDED)
+    return found
+
+
+def _greedily_shut(others: Sequence[int], size: int, free: Sequence[int]) -> bool:
+    """Whether taking the others in turn, disk by disk, leaves each with less than `size` bytes; False proves nothing."""
+    waiting = others
+    for room in free:
+        needed = room - size + 1
+        if needed > 0:
+            kept = []
+            for other in waiting:
+                # A disk that is still open has room for the largest volume, so for any other.
+                if needed > 0:
+                    needed -= other
+                else:
+                    kept.append(other)
+            if needed > 0:
+                return False
+            waiting = kept
+    return True
+
+
+Pairs = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+
+
+@lru_cache(maxsize=64)
+def _pairs_of_sums(load: Load) -> Pairs | None:
+    """What all volumes but the largest can put on two disks: each sum on the one, with the sums then possible on the other.
+
+    Both ascending; None when there are too many pairs. Only the largest volume has to be looked at, because whatever
+    shuts out a smaller one also shuts out the largest (see `order_safe`).
+    """
+    pairs = {(0, 0)}
+    for size in load.descending[1:]:
+        pairs |= {(one + size, other) for one, other in pairs} | {(one, other + size) for one, other in pairs}
+        if len(pairs) > _MOST_PAIRS:
+            return None
+    beside: dict[int, list[int]] = {}
+    for one, other in sorted(pairs):
+        beside.setdefault(one, []).append(other)
+    return tuple(beside), tuple([tuple(others) for others in beside.values()])
+
+
+def _can_shut_two(pairs: Pairs, size: int, free: Sequence[int]) -> bool:
+    """Whether other volumes can leave each of two disks with less than `size` bytes.
+
+    A disk that is too small for the volume in the first place needs nothing on it.
+    """
+    sums, beside = pairs
+    most = max(free[0], 0)
+    low, high = max(free[1] - size + 1, 0), max(free[1], 0)
+    at = bisect_left(sums, max(free[0] - size + 1, 0))
+    while at < len(sums) and sums[at] <= most:
+        others = beside[at]
+        place = bisect_left(others, low)
+        if place < len(others) and others[place] <= high:
+            return True
+        at += 1
+    return False

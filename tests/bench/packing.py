@@ -1,0 +1,284 @@
+"""What packing and order safety cost and how often they give up, family by family: `python -m tests.bench.packing`.
+
+The recorded corpus, then seeded instances of the same families and of larger ones, then order safety on tight nodes, then
+whole requests of 5,000 different nodes. Times are for information; nothing here passes or fails by them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
+from scheduler_core.packing.order_safe import order_safe
+from scheduler_core.packing.safe_many import order_safe_many
+
+CORPUS = Path(__file__).parents[1] / "golden" / "packing" / "packing.jsonl"
+GI = 1 << 30
+GENERATED = 150
+NODES = 5_000
+
+
+class Instance(NamedTuple):
+    """A packing question; `expected` is None where the answer is not known."""
+
+    free: tuple[int, ...]
+    sizes: tuple[int, ...]
+    allowed: tuple[int, ...] | None
+    expected: bool | None
+
+
+class Row(NamedTuple):
+    """How one question went: the answer, whether it was wrong, and how long it took in ms."""
+
+    answer: Answer
+    wrong: bool
+    elapsed: float
+
+
+def run() -> str:
+    """All tables as text."""
+    lines = [_heading("packing: recorded corpus")]
+    lines += [_line(family, [_packed(one) for one in found]) for family, found in sorted(_corpus().items())]
+    lines.append(_heading(f"packing: generated, {GENERATED} each (answers checked where known)"))
+    for name, make in {**FAMILIES, **LARGER}.items():
+        rng = random.Random(name)  # noqa: S311 -- seeded instances, no secrets
+        lines.append(_line(name, [_packed(make(rng)) for _ in range(GENERATED)]))
+    lines.append(_heading("order safety: tight nodes on which a packing exists"))
+    lines += [_line(name, rows) for name, rows in _order_safety().items()]
+    lines += ["", f"requests over {NODES} different nodes (ms)".ljust(52) + "fits  order-safe  gave up", *_requests()]
+    return "\n".join(lines)
+
+
+def _heading(title: str) -> str:
+    return f"\n{title:<52}{'n':>6}{'yes':>6}{'no':>6}{'gave up':>9}{'wrong':>7}{'p50':>9}{'p99':>9}{'max ms':>9}"
+
+
+def _line(name: str, rows: list[Row]) -> str:
+    times = sorted(row.elapsed for row in rows)
+    answers = [row.answer for row in rows]
+    counts = [answers.count(answer) for answer in (Answer.YES, Answer.NO)]
+    p50, p99 = (times[min(len(times) - 1, int(len(times) * part))] for part in (0.5, 0.99))
+    return (
+        f"{name:<52}{len(rows):>6}{counts[0]:>6}{counts[1]:>6}{answers.count(Answer.UNDECIDED):>9}"
+        f"{sum(row.wrong for row in rows):>7}{p50:>9.3f}{p99:>9.3f}{times[-1]:>9.3f}"
+    )
+
+
+def _corpus() -> dict[str, list[Instance]]:
+    families: dict[str, list[Instance]] = {}
+    for line in CORPUS.read_text().splitlines():
+        record = json.loads(line)
+        allowed = record["allowed"] and tuple(sum(1 << disk for disk in disks) for disks in record["allowed"])
+        families.setdefault(record["family"], []).append(
+            Instance(tuple(record["disks"]), tuple(record["volumes"]), allowed, record["fits"])
+        )
+    return families
+
+
+def _packed(instance: Instance) -> Row:
+    """Ask, and check: a YES by its plan, a NO by what is known."""
+    started = time.perf_counter()
+    answer = fits(Load(instance.sizes), instance.free, instance.allowed, Budget())
+    elapsed = (time.perf_counter() - started) * 1_000
+    wrong = answer is (Answer.NO if instance.expected else Answer.YES) and instance.expected is not None
+    if answer is Answer.YES:
+        plan = assign(Load(instance.sizes), instance.free, instance.allowed, Budget())
+        wrong = wrong or isinstance(plan, Answer) or not _holds(instance, plan)
+    return Row(answer, wrong, elapsed)
+
+
+def _holds(instance: Instance, plan: tuple[int, ...]) -> bool:
+    left = list(instance.free)
+    for volume, disk in enumerate(plan):
+        left[disk] -= instance.sizes[volume]
+        if instance.allowed is not None and not instance.allowed[volume] >> disk & 1:
+            return False
+    return min(left) >= 0
+
+
+def _equal_bins(rng: random.Random, *, over: bool) -> Instance:
+    sizes: list[int] = []
+    while len(sizes) < 24:
+        one, other = rng.randint(250, 470), rng.randint(250, 470)
+        if 250 <= 1_000 - one - other <= 500:
+            sizes += [one, other, 1_000 - one - other]
+    free = [1_000] * 8
+    if over:
+        sizes[0] += 1
+        free[-1] += 2
+    rng.shuffle(sizes)
+    return Instance(tuple(free), tuple(sizes), None, None if over else True)
+
+
+def _planted(rng: random.Random, disks: int, ranges: list[tuple[int, int]], slack: int, *, known: bool) -> Instance:
+    contents = [[rng.randint(*limits) for limits in ranges] for _ in range(disks)]
+    free = [sum(disk) for disk in contents]
+    sizes = [size for disk in contents for size in disk]
+    if slack:
+        free[rng.randrange(disks)] += slack
+        if rng.random() < 0.5:
+            sizes[rng.randrange(len(sizes))] += 1
+    rng.shuffle(sizes)
+    return Instance(tuple(free), tuple(sizes), None, known or None)
+
+
+def _multiples(rng: random.Random, unit: int) -> Instance:
+    disks, per = rng.randint(6, 12), rng.choice([2, 3])
+    count = min(24, disks * per) // disks
+    contents = [[unit * rng.randint(20, 60) for _ in range(count)] for _ in range(disks)]
+    free = [sum(disk) + rng.randrange(unit) + rng.choice([0, 0, 0, unit, -unit]) for disk in contents]
+    return Instance(tuple(free), tuple(size for disk in contents for size in disk), None, None)
+
+
+def _equal_sizes(rng: random.Random) -> Instance:
+    size = rng.randint(60, 90)
+    return Instance(tuple(rng.randint(150, 225) for _ in range(12)), (size,) * 24, None, None)
+
+
+def _near_equal(rng: random.Random) -> Instance:
+    free = tuple(rng.randint(198, 204) for _ in range(12))
+    return Instance(free, tuple(rng.randint(96, 104) for _ in range(24)), None, None)
+
+
+def _powers_of_two(rng: random.Random) -> Instance:
+    disks = rng.randint(5, 10)
+    sizes = tuple(2 ** rng.randint(0, 6) for _ in range(24))
+    free = [max(1, sum(sizes) // disks + rng.randint(-8, 8)) for _ in range(disks)]
+    free[0] += max(0, sum(sizes) - sum(free)) + rng.randint(0, 10)
+    return Instance(tuple(free), sizes, None, None)
+
+
+def _random_tight(rng: random.Random) -> Instance:
+    disks = rng.randint(2, 12)
+    free = tuple(rng.randint(100, 400) for _ in range(disks))
+    weights = [rng.randint(20, 120) for _ in range(min(24, rng.randint(2 * disks, 6 * disks)))]
+    part = sum(free) / sum(weights) * rng.choice([0.8, 0.9, 0.95, 0.99, 1.0])
+    sizes = tuple(max(1, int(weight * part)) for weight in weights)
+    allowed = None
+    if rng.random() < 0.4:
+        allowed = tuple(sum(1 << d for d in rng.sample(range(disks), rng.randint(1, disks))) for _ in sizes)
+    return Instance(free, sizes, allowed, None)
+
+
+def _tags(rng: random.Random) -> Instance:
+    disks = rng.randint(8, 12)
+    free, sizes, allowed = [0] * disks, [], []
+    for _ in range(rng.randint(16, 24)):
+        size, home = rng.randint(20, 90), rng.randrange(disks)
+        free[home] += size
+        sizes.append(size)
+        allowed.append(1 << home | sum({1 << disk for disk in rng.choices(range(disks), k=3)} - {1 << home}))
+    if over := rng.random() < 0.3:
+        sizes[0] += 1
+    return Instance(tuple(free), tuple(sizes), tuple(allowed), None if over else True)
+
+
+def _joint(rng: random.Random, *, odd: bool) -> Instance:
+    """Several pods: 30 to 60 volumes of common sizes; `odd` ones differ a little each."""
+    common = [1, 1, 2, 2, 5, 5, 8, 10, 10, 20, 20, 50, 100]
+    sizes = [rng.choice(common) * 512 + (rng.randint(0, 200) if odd else 0) for _ in range(rng.randint(30, 60))]
+    shares = [rng.randint(50, 100) for _ in range(rng.randint(2, 12))]
+    total = sum(sizes) * rng.choice([1.0, 1.01, 1.05, 1.2])
+    unit = 1 if odd else 512
+    return Instance(
+        tuple(int(total * share / sum(shares) / unit + 1) * unit for share in shares), tuple(sizes), None, None
+    )
+
+
+def _joint_planted(rng: random.Random) -> Instance:
+    """As `_joint`, filled to the last byte by construction."""
+    free, sizes = [0] * rng.randint(2, 12), []
+    for _ in range(rng.randint(30, 60)):
+        size = rng.choice([1, 2, 5, 8, 10, 20, 50]) * 512
+        free[rng.randrange(len(free))] += size
+        sizes.append(size)
+    return Instance(tuple(free), tuple(sizes), None, expected=True)
+
+
+Maker = Callable[[random.Random], Instance]
+FAMILIES: dict[str, Maker] = {
+    "equal-bins-triplets": lambda rng: _equal_bins(rng, over=False),
+    "equal-bins-one-over": lambda rng: _equal_bins(rng, over=True),
+    "equal-sizes": _equal_sizes,
+    "multiples-of-2": lambda rng: _multiples(rng, 2),
+    "multiples-of-3": lambda rng: _multiples(rng, 3),
+    "multiples-of-7": lambda rng: _multiples(rng, 7),
+    "near-equal": _near_equal,
+    "pairs-no-slack": lambda rng: _planted(rng, 12, [(240, 500), (400, 740)], 0, known=True),
+    "pairs-one-over": lambda rng: _planted(rng, 12, [(240, 500), (400, 740)], 1, known=False),
+    "powers-of-two": _powers_of_two,
+    "random-tight": _random_tight,
+    "tags": _tags,
+    "triplets-no-slack": lambda rng: _planted(rng, 8, [(150, 350), (150, 400), (160, 600)], 0, known=True),
+}
+LARGER: dict[str, Maker] = {
+    "four per disk, no slack": lambda rng: _planted(rng, 6, [(100, 400)] * 4, 0, known=True),
+    "six per disk, no slack": lambda rng: _planted(rng, 4, [(100, 400)] * 6, 0, known=True),
+    "joint, 30-60 volumes of common sizes": lambda rng: _joint(rng, odd=False),
+    "joint, 30-60 volumes of common sizes, no slack": _joint_planted,
+    "joint, 30-60 volumes all different": lambda rng: _joint(rng, odd=True),
+}
+
+
+def _order_safety() -> dict[str, list[Row]]:
+    rows: dict[str, list[Row]] = {}
+    rng = random.Random("order safety")  # noqa: S311
+    for _ in range(12_000):
+        for count, name, row in _one_order_question(rng):
+            group = "up to 5" if count <= 5 else "6 to 12" if count <= 12 else "13 to 24" if count <= 24 else "40 to 60"
+            rows.setdefault(f"{group} volumes, {name}", []).append(row)
+            rows.setdefault("all up to 24 volumes" if count <= 24 else "all above", []).append(row)
+    return dict(sorted(rows.items()))
+
+
+def _one_order_question(rng: random.Random) -> Iterator[tuple[int, str, Row]]:
+    count, disks = rng.choice([2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 40, 60]), rng.choice([1, 2, 2, 3, 4, 6, 8, 12])
+    name = rng.choice(["common sizes", "all different", "tags", "rebuilds"])
+    sizes = [rng.randint(10, 1_000) << 21 if name == "all different" else rng.choice([1, 2, 5, 10, 20, 50, 100]) * GI for _ in range(count)]  # fmt: skip
+    each = sum(sizes) / disks * rng.uniform(1, 2.5)
+    free = tuple(int(each * rng.uniform(0.6, 1.4)) for _ in range(disks))
+    allowed = required = headroom = None
+    if name == "tags":
+        everywhere = (1 << disks) - 1
+        allowed = tuple(rng.choice([everywhere, rng.randint(1, everywhere)]) for _ in sizes)
+    if name == "rebuilds":
+        required = tuple(rng.choice([0, rng.randint(0, size)]) for size in sizes)
+        headroom = tuple(int(sum(required) / disks * rng.uniform(0.5, 2.5)) + 1 for _ in range(disks))
+    load = Load(sizes)
+    if fits(load, free, allowed, Budget()) is not Answer.YES:
+        return
+    started = time.perf_counter()
+    safety = order_safe(load, required, free, headroom, allowed, Budget())
+    yield count, name, Row(safety.answer, False, (time.perf_counter() - started) * 1_000)
+
+
+def _requests() -> Iterator[str]:
+    rng = random.Random("requests")  # noqa: S311
+    for count in (2, 6, 12):
+        for disks in (2, 3, 4):
+            load = Load([rng.choice([5, 10, 20, 50]) * GI for _ in range(count)])
+            profiles = [
+                tuple(int(load.total / disks * rng.uniform(0.5, 2)) for _ in range(disks)) for _ in range(NODES)
+            ]
+            budget = Budget()
+            started = time.perf_counter()
+            answers = fits_many(load, profiles, budget)
+            between = time.perf_counter()
+            order_safe_many(
+                load, [free for free, answer in zip(profiles, answers, strict=True) if answer is Answer.YES], budget
+            )
+            done = time.perf_counter()
+            yield (
+                f"  {count} volumes, {disks} disks, {answers.count(Answer.YES)} nodes fit".ljust(48)
+                + f"{(between - started) * 1_000:>8.1f}{(done - between) * 1_000:>12.1f}{budget.gave_up:>9}"
+            )
+
+
+if __name__ == "__main__":
+    print(run())
