@@ -14,16 +14,19 @@ from typing import Final
 from scheduler_core.needs import Needs
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.feasible import assign, fits
+from scheduler_core.packing.fairly import fairly
+from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.order_safe import Safety, order_safe
-from scheduler_core.packing.quick import quick_answers
+from scheduler_core.packing.safe_many import order_safe_many
 from scheduler_core.profiles import Profile
+from scheduler_core.steps import Steps
 from scheduler_core.verdict import Reason
 
 Masks = tuple[int, ...]
 Variant = tuple[tuple[int, ...], Masks | None]
 # Two volumes of different images on twelve disks have 169 choices; more than this is a cluster to simplify.
 MOST_VARIANTS: Final = 4096
+_FIRST_LOOK: Final = 1_000
 
 
 def reason_for(needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None = None) -> Reason:
@@ -36,38 +39,57 @@ def reason_for(needs: Needs, profile: Profile, budget: Budget, only: Mapping[int
         return profile.reason
     if not needs.sizes:
         return Reason.ATTACHABLE
-    answer = _any(
-        Answer.UNDECIDED if variant is None else fits(needs.load, *variant, budget)
-        for variant in variants(needs, profile, only)
-    )
+    return _reason(needs, profile, _packs(needs, profile, budget, only), only)
+
+
+def reasons_for(needs: Needs, profiles: Sequence[Profile], budget: Budget) -> Steps[list[Reason]]:
+    """`reason_for` many profiles, which share the budget fairly; pauses every now and then.
+
+    Profiles with a backing image to bring along are asked about one by one, all others in one go.
+    """
+    found: dict[Profile, Reason] = {}
+    plain: list[Profile] = []
+    copying: list[Profile] = []
+    for profile in profiles:
+        if profile.reason is not None or not needs.sizes:
+            found[profile] = profile.reason or Reason.ATTACHABLE
+        else:
+            (copying if any(profile.copies) else plain).append(profile)
+    masks = None if needs.uniform else [allowed_masks(needs, profile) for profile in plain]
+    answers = yield from fits_many(needs.load, [profile.free for profile in plain], budget, masks)
+    for profile, answer in zip(plain, answers, strict=True):
+        found[profile] = _reason(needs, profile, answer)
+    copying.sort(key=lambda profile: (-sum(profile.free), profile.key))
+    searched = yield from fairly(copying, lambda profile, share: _packs(needs, profile, share), _FIRST_LOOK, budget)
+    found.update((profile, _reason(needs, profile, answer)) for profile, answer in searched.items())
+    return [found[profile] for profile in profiles]
+
+
+def _packs(needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None = None) -> Answer:
+    undecided = False
+    for variant in variants(needs, profile, only):
+        answer = Answer.UNDECIDED if variant is None else fits(needs.load, *variant, budget)
+        if answer is Answer.YES:
+            return answer
+        undecided |= answer is Answer.UNDECIDED
+    return Answer.UNDECIDED if undecided else Answer.NO
+
+
+def _reason(needs: Needs, profile: Profile, answer: Answer, only: Mapping[int, int] | None = None) -> Reason:
     if answer is Answer.YES:
         return Reason.ROOM
     return Reason.UNDECIDED if answer is Answer.UNDECIDED else shortage(needs, profile, only)
 
 
-def quick_reasons(needs: Needs, profiles: Sequence[Profile]) -> list[Reason]:
-    """`reason_for` each profile as far as that needs no search; UNDECIDED where it does.
-
-    Sizes alone decide nearly always, and there may be thousands of profiles: those are asked about in one go.
-    """
-    if not needs.uniform or not needs.sizes:
-        nothing = Budget(0)
-        return [reason_for(needs, profile, nothing) for profile in profiles]
-    answer_for = quick_answers(needs.load)
-    largest = needs.load.largest
-    found = []
-    for profile in profiles:
-        reason = profile.reason
-        if reason is None:
-            answer = answer_for(profile.free)
-            if answer is Answer.YES:
-                reason = Reason.ROOM
-            elif answer is Answer.UNDECIDED:
-                reason = Reason.UNDECIDED
-            else:
-                reason = Reason.NOT_TOGETHER if profile.free[0] >= largest else Reason.INSUFFICIENT_STORAGE
-        found.append(reason)
-    return found
+def safeties_for(needs: Needs, profiles: Sequence[Profile], budget: Budget) -> Steps[list[Answer]]:
+    """Whether each of many profiles, all with room, is order-safe; they share the budget fairly."""
+    if needs.uniform and needs.sizes:
+        return (yield from order_safe_many(needs.load, [profile.free for profile in profiles], budget))
+    ordered = sorted(set(profiles), key=lambda profile: (-sum(profile.free), profile.key))
+    found = yield from fairly(
+        ordered, lambda profile, share: safety_for(needs, profile, share).answer, _FIRST_LOOK, budget
+    )
+    return [found[profile] for profile in profiles]
 
 
 def safety_for(needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None = None) -> Safety:
@@ -180,12 +202,3 @@ def _with_copies(
             free[disk] -= lacking[disk]
         closed[image] = sum(1 << disk for disk in lacking if disk not in copied)
     return tuple(free), tuple(mask & ~closed.get(image, 0) for mask, image in zip(masks, needs.images, strict=True))
-
-
-def _any(answers: Iterator[Answer]) -> Answer:
-    undecided = False
-    for answer in answers:
-        if answer is Answer.YES:
-            return answer
-        undecided |= answer is Answer.UNDECIDED
-    return Answer.UNDECIDED if undecided else Answer.NO

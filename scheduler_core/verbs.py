@@ -16,27 +16,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from scheduler_core.explanation import describe
 from scheduler_core.homes import homes
 from scheduler_core.local import LocalNode, local_node
-from scheduler_core.memory import Known, Memory
+from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
-from scheduler_core.packing.order_safe import counting_says_safe
 from scheduler_core.profiles import Profile, attach_blocked
 from scheduler_core.resolve import PodVolume, Resolution, resolve
 from scheduler_core.steps import Steps
-from scheduler_core.together import quick_reasons, reason_for, safety_for
+from scheduler_core.together import reasons_for, safeties_for
 from scheduler_core.verdict import Reason, Verdict
 from scheduler_core.view import View
-
-_PROFILES_PER_PAUSE: Final = 256
-_ROUNDS: Final = 3
 
 
 class Packing(StrEnum):
@@ -219,46 +214,19 @@ def _with_replicas(request: _Request, out: Mapping[str, Reason]) -> _Special:
 
 
 def _verdicts(request: _Request, wanted: Needs, profiles: set[Profile]) -> Steps[Mapping[Profile, Reason]]:
-    """The reason for each profile: remembered, or packed now; what needs a search gets an equal share of the budget."""
+    """The reason for each profile: remembered, or packed now. Giving up is not remembered: others may have more to spend."""
     known = request.memory.known(wanted)
     unknown = list(profiles - known.reasons.keys())
-    hard: list[Profile] = []
-    for start in range(0, len(unknown), _PROFILES_PER_PAUSE):
-        some = unknown[start : start + _PROFILES_PER_PAUSE]
-        for profile, reason in zip(some, quick_reasons(wanted, some), strict=True):
-            if reason is Reason.UNDECIDED:
-                hard.append(profile)
-            else:
-                known.add(profile, reason)
-        yield
-    if not hard:
+    if not unknown:
         return known.reasons
-    undecided = yield from _searched(request, wanted, known, hard)
-    return {**known.reasons, **dict.fromkeys(undecided, Reason.UNDECIDED)}
-
-
-def _searched(request: _Request, wanted: Needs, known: Known, hard: list[Profile]) -> Steps[list[Profile]]:
-    """Searches for a packing on each profile; returns those where the budget did not suffice.
-
-    What quick ones leave of their shares goes to the others in another round. The order is that of the profiles' bytes,
-    so that nothing depends on the order of the nodes.
-    """
-    hard = sorted(hard, key=lambda profile: profile.key)
-    for _ in range(_ROUNDS):
-        shares = request.budget.shares(len(hard))
-        undecided = []
-        for profile, share in zip(hard, shares, strict=True):
-            reason = reason_for(wanted, profile, share)
-            if reason is Reason.UNDECIDED:
-                undecided.append(profile)
-            else:
-                known.add(profile, reason)
-            yield
-        request.budget.take_back(shares)
-        hard = undecided
-        if not hard:
-            break
-    return hard
+    found = yield from reasons_for(wanted, unknown, request.budget)
+    undecided = []
+    for profile, reason in zip(unknown, found, strict=True):
+        if reason is Reason.UNDECIDED:
+            undecided.append(profile)
+        else:
+            known.add(profile, reason)
+    return {**known.reasons, **dict.fromkeys(undecided, Reason.UNDECIDED)} if undecided else known.reasons
 
 
 def _only_safe(
@@ -271,11 +239,12 @@ def _only_safe(
     """
     known = request.memory.known(request.needs)
     room = profiles & known.room
-    doubtful = room - known.safe
     single = [name for name, (_, reason) in special.items() if reason is Reason.ROOM]
-    if not doubtful and not single:
-        return reasons
-    yield from _examined(request, known, doubtful - known.unsafe, parts=len(single))
+    doubtful = list(room - known.safe - known.unsafe)
+    if doubtful:
+        answers = yield from safeties_for(request.needs, doubtful, request.budget)
+        known.safe.update(profile for profile, answer in zip(doubtful, answers, strict=True) if answer is Answer.YES)
+        known.unsafe.update(profile for profile, answer in zip(doubtful, answers, strict=True) if answer is Answer.NO)
     shares = request.budget.shares(len(single))
     safe_names = {
         name for name, share in zip(single, shares, strict=True) if special[name][0].safety(share).answer is Answer.YES
@@ -288,25 +257,3 @@ def _only_safe(
         if name not in safe_names:
             special[name] = (special[name][0], Reason.ORDER_UNSAFE)
     return {**reasons, **dict.fromkeys(unsafe, Reason.ORDER_UNSAFE)} if unsafe else reasons
-
-
-def _examined(request: _Request, known: Known, doubtful: set[Profile], parts: int) -> Steps[None]:
-    """Finds out which profiles are order-safe; counting settles most, the others share the budget with `parts` nodes."""
-    wanted = request.needs
-    hard = []
-    for count, profile in enumerate(doubtful, start=1):
-        if wanted.uniform and counting_says_safe(wanted.load, profile.free):
-            known.safe.add(profile)
-        else:
-            hard.append(profile)
-        if count % _PROFILES_PER_PAUSE == 0:
-            yield
-    if not hard:
-        return
-    shares = request.budget.shares(len(hard) + parts)
-    for profile, share in zip(sorted(hard, key=lambda profile: profile.key), shares, strict=False):
-        answer = safety_for(wanted, profile, share).answer
-        if answer is not Answer.UNDECIDED:
-            (known.safe if answer is Answer.YES else known.unsafe).add(profile)
-        yield
-    request.budget.take_back(shares)

@@ -1,0 +1,1 @@
+"""Tests, by what they are about: core, property, golden, app, architecture; benchmarks in bench."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-STEPS_PER_REQUEST: Final = 200_000
+STEPS_PER_REQUEST: Final = 150_000
 
 
 class OutOfStepsError(Exception):

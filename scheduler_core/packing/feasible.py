@@ -12,15 +12,18 @@ from typing import Final
 
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget, OutOfStepsError
+from scheduler_core.packing.fairly import fairly
 from scheduler_core.packing.load import Load
 from scheduler_core.packing.quick import Quick, quick_answers, quick_restricted_answers
 from scheduler_core.packing.solve import solve
+from scheduler_core.steps import Steps
 
 __all__ = ["Answer", "Load", "assign", "fits", "fits_many"]
 
 # No single question may take longer than this, even when the request has more: about 60 ms.
 STEPS_PER_QUESTION: Final = 50_000
-_STEPS_OF_A_FIRST_LOOK: Final = 1_000
+_FIRST_LOOK: Final = 1_000
+_QUICK_PER_PAUSE: Final = 256
 
 Question = tuple[tuple[int, ...], tuple[int, ...] | None]
 
@@ -42,10 +45,11 @@ def fits_many(
     profiles: Sequence[tuple[int, ...]],
     budget: Budget,
     restrictions: Sequence[tuple[int, ...] | None] | None = None,
-) -> list[Answer]:
+) -> Steps[list[Answer]]:
     """`fits` for many nodes, one answer each, in order; `restrictions` has the `allowed` of each (None: all unrestricted).
 
-    Equal profiles are searched once, and which gets how many steps does not depend on the order of the profiles.
+    Equal profiles are searched once, and which gets how many steps does not depend on the order of the profiles. Pauses
+    every now and then.
     """
     answers: list[Answer] = []
     hard: list[Question] = []
@@ -53,38 +57,20 @@ def fits_many(
     for free, allowed in zip(profiles, restrictions if restrictions is not None else repeat(None), strict=False):
         if allowed not in quick:
             quick[allowed] = _quick(load, allowed)
-        answers.append(quick[allowed](free))
-        if answers[-1] is Answer.UNDECIDED:
+        answer = quick[allowed](free)
+        answers.append(answer)
+        if answer is Answer.UNDECIDED:
             hard.append((free if allowed else tuple(sorted(free)), allowed))
-    found = _searched_fairly(load, hard, budget)
+        if not len(answers) % _QUICK_PER_PAUSE:
+            yield
+    ordered = sorted(set(hard), key=lambda question: (-sum(question[0]), question[0], question[1] or ()))
+    found = yield from fairly(ordered, lambda question, share: _answer(load, question, share), _FIRST_LOOK, budget)
     searched = iter(hard)
     return [found[next(searched)] if answer is Answer.UNDECIDED else answer for answer in answers]
 
 
 def _quick(load: Load, allowed: tuple[int, ...] | None) -> Quick:
     return quick_answers(load) if allowed is None else quick_restricted_answers(load, allowed)
-
-
-def _searched_fairly(load: Load, questions: Sequence[Question], budget: Budget) -> dict[Question, Answer]:
-    """The answers to all questions: first a short look at each, the roomiest profile first, then equal shares of the rest.
-
-    Most are settled by the short look and leave most of it unused. Should the budget not even last for that, the nodes
-    most likely to take the pod have been looked at.
-    """
-    found = dict.fromkeys(questions, Answer.UNDECIDED)
-    waiting = sorted(found, key=lambda question: (-sum(question[0]), question[0], question[1] or ()))
-    gave_up = budget.gave_up
-    for question in waiting:
-        portion = budget.portion(_STEPS_OF_A_FIRST_LOOK)
-        found[question] = _answer(load, question, portion)
-        budget.take_back([portion])
-    waiting = [question for question in waiting if found[question] is Answer.UNDECIDED]
-    shares = budget.shares(len(waiting))
-    for question, share in zip(waiting, shares, strict=True):
-        found[question] = _answer(load, question, share)
-    budget.take_back(shares)
-    budget.gave_up = gave_up + list(found.values()).count(Answer.UNDECIDED)
-    return found
 
 
 def _answer(load: Load, question: Question, budget: Budget) -> Answer:

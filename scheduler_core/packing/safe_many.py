@@ -3,65 +3,61 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.fairly import fairly
 from scheduler_core.packing.load import Load
 from scheduler_core.packing.order_safe import counting_says_safe, order_safe
+from scheduler_core.steps import Steps
 
 # Seven volumes of different sizes beside the largest one; eight to ten when some sizes repeat.
 _MOST_PAIRS: Final = 3_000
-_STEPS_OF_A_FIRST_LOOK: Final = 100
+_FIRST_LOOK: Final = 100
+_QUICK_PER_PAUSE: Final = 256
 
 
-def order_safe_many(load: Load, profiles: Sequence[tuple[int, ...]], budget: Budget) -> list[Answer]:
+def order_safe_many(load: Load, profiles: Sequence[tuple[int, ...]], budget: Budget) -> Steps[list[Answer]]:
     """`order_safe` for new volumes that may use any disk, one answer for each profile of free bytes, in order.
 
     Counting settles most nodes, a table of the load those with two disks, and two quick attempts to shut out the largest
     volume most of the others. Equal profiles are searched once, and which gets how many steps does not depend on
-    the order of the profiles.
+    the order of the profiles. Pauses every now and then.
     """
-    pairs = _pairs_of_sums(load)
-    orders = (load.descending[1:], load.descending[:0:-1])
+    quick = _quick(load)
     found: dict[tuple[int, ...], Answer] = {}
-    hard: list[tuple[int, ...]] = []
-    for free in profiles:
-        if free in found:
-            continue
-        if counting_says_safe(load, free):
-            found[free] = Answer.YES
-        elif len(free) == 2 and pairs:
-            found[free] = Answer.NO if _can_shut_two(pairs, load.largest, free) else Answer.YES
-        elif any(_greedily_shut(others, load.largest, sorted(free)) for others in orders):
-            found[free] = Answer.NO
-        else:
-            found[free] = Answer.UNDECIDED
-            hard.append(free)
-    settled = _searched_fairly(load, {tuple(sorted(free)) for free in hard}, budget)
-    for free in hard:
-        found[free] = settled[tuple(sorted(free))]
+    for count, free in enumerate(profiles, start=1):
+        if free not in found:
+            found[free] = quick(free)
+        if not count % _QUICK_PER_PAUSE:
+            yield
+    hard = {free: tuple(sorted(free)) for free, answer in found.items() if answer is Answer.UNDECIDED}
+    ordered = sorted(set(hard.values()), key=lambda free: (-sum(free), free))
+    settled = yield from fairly(
+        ordered, lambda free, share: order_safe(load, None, free, None, None, share).answer, _FIRST_LOOK, budget
+    )
+    found.update((free, settled[key]) for free, key in hard.items())
     return [found[free] for free in profiles]
 
 
-def _searched_fairly(load: Load, profiles: set[tuple[int, ...]], budget: Budget) -> dict[tuple[int, ...], Answer]:
-    """The answers for all profiles: first a short look at each, the roomiest first, then equal shares of the rest."""
-    found: dict[tuple[int, ...], Answer] = {}
-    waiting = sorted(profiles, key=lambda free: (-sum(free), free))
-    gave_up = budget.gave_up
-    for free in waiting:
-        portion = budget.portion(_STEPS_OF_A_FIRST_LOOK)
-        found[free] = order_safe(load, None, free, None, None, portion).answer
-        budget.take_back([portion])
-    waiting = [free for free in waiting if found[free] is Answer.UNDECIDED]
-    shares = budget.shares(len(waiting))
-    for free, share in zip(waiting, shares, strict=True):
-        found[free] = order_safe(load, None, free, None, None, share).answer
-    budget.take_back(shares)
-    budget.gave_up = gave_up + list(found.values()).count(Answer.UNDECIDED)
-    return found
+def _quick(load: Load) -> Callable[[tuple[int, ...]], Answer]:
+    """A function from free bytes to what needs no search; UNDECIDED means: search."""
+    pairs = _pairs_of_sums(load)
+    orders = (load.descending[1:], load.descending[:0:-1])
+
+    def answer(free: tuple[int, ...]) -> Answer:
+        if counting_says_safe(load, free):
+            return Answer.YES
+        if len(free) == 2 and pairs:
+            return Answer.NO if _can_shut_two(pairs, load.largest, free) else Answer.YES
+        if any(_greedily_shut(others, load.largest, sorted(free)) for others in orders):
+            return Answer.NO
+        return Answer.UNDECIDED
+
+    return answer
 
 
 def _greedily_shut(others: Sequence[int], size: int, free: Sequence[int]) -> bool:

@@ -17,6 +17,7 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
 from scheduler_core.packing.order_safe import order_safe
 from scheduler_core.packing.safe_many import order_safe_many
+from scheduler_core.steps import finish
 
 CORPUS = Path(__file__).parents[1] / "golden" / "packing" / "packing.jsonl"
 GI = 1 << 30
@@ -268,10 +269,12 @@ def _requests() -> Iterator[str]:
             ]
             budget = Budget()
             started = time.perf_counter()
-            answers = fits_many(load, profiles, budget)
+            answers = finish(fits_many(load, profiles, budget))
             between = time.perf_counter()
-            order_safe_many(
-                load, [free for free, answer in zip(profiles, answers, strict=True) if answer is Answer.YES], budget
+            finish(
+                order_safe_many(
+                    load, [free for free, answer in zip(profiles, answers, strict=True) if answer is Answer.YES], budget
+                )
             )
             done = time.perf_counter()
             yield (

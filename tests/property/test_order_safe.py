@@ -13,6 +13,7 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import Answer, Load, fits
 from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.safe_many import order_safe_many
+from scheduler_core.steps import finish
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def test_many_nodes_are_answered_as_one(node: Node) -> None:
     """The table for two disks says what the search says."""
     alone = order_safe(Load(node.sizes), None, node.free, None, None, Budget()).answer
 
-    assert order_safe_many(Load(node.sizes), [node.free, node.free], Budget()) == [alone, alone]
+    assert finish(order_safe_many(Load(node.sizes), [node.free, node.free], Budget())) == [alone, alone]
 
 
 @settings(max_examples=100, deadline=None)

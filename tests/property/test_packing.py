@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
+from scheduler_core.steps import finish
 
 Question = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]
 
@@ -128,7 +129,7 @@ def test_many_nodes_are_answered_as_one(asked: list[Question]) -> None:
     same_masks = [allowed for sizes, _, allowed in asked if allowed is None or len(sizes) == len(load)]
     profiles = [free for sizes, free, allowed in asked if allowed is None or len(sizes) == len(load)]
 
-    answers = fits_many(load, profiles, Budget(), same_masks)
+    answers = finish(fits_many(load, profiles, Budget(), same_masks))
 
     assert answers == [fits(load, free, allowed, Budget()) for free, allowed in zip(profiles, same_masks, strict=True)]
 

@@ -6,6 +6,7 @@ import pytest
 
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
+from scheduler_core.steps import finish
 
 GI = 1 << 30
 YES, NO = Answer.YES, Answer.NO
@@ -83,7 +84,7 @@ def test_asking_about_many_nodes_answers_each_as_if_alone(
     """A node's answer is the same among others."""
     roomy = tuple(room + 10**12 for room in free)
 
-    answers = fits_many(Load(sizes), [roomy, free, free], Budget(), [allowed] * 3)
+    answers = finish(fits_many(Load(sizes), [roomy, free, free], Budget(), [allowed] * 3))
 
     assert answers[1:] == [expected] * 2
 
@@ -93,8 +94,8 @@ def test_many_nodes_get_the_same_answers_in_any_order() -> None:
     load = Load([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
     profiles = [(215 + i, 215 - i, 210, 210, 190, 190) for i in range(40)]
 
-    forward = fits_many(load, profiles, Budget(3_000))
-    backward = fits_many(load, profiles[::-1], Budget(3_000))
+    forward = finish(fits_many(load, profiles, Budget(3_000)))
+    backward = finish(fits_many(load, profiles[::-1], Budget(3_000)))
 
     assert forward == backward[::-1]
 
@@ -114,7 +115,7 @@ def test_easy_questions_need_no_budget() -> None:
     load = Load([50, 30, 20])
     profiles = [(100,), (99,), (50, 50), (49, 51), (200, 1, 1), (40, 40, 40), (33, 33, 33)]
 
-    assert fits_many(load, profiles, Budget(0)) == [YES, NO, YES, NO, YES, NO, NO]
+    assert finish(fits_many(load, profiles, Budget(0))) == [YES, NO, YES, NO, YES, NO, NO]
 
 
 def test_a_load_refuses_negative_sizes() -> None:

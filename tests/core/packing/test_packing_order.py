@@ -8,6 +8,7 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import Answer, Load
 from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.safe_many import order_safe_many
+from scheduler_core.steps import finish
 
 YES, NO = Answer.YES, Answer.NO
 
@@ -51,7 +52,7 @@ def test_many_nodes_are_answered_as_one(
     """The table for two disks and the search say the same."""
     roomy = tuple(room + 10**12 for room in free) or (10**12,)
 
-    assert order_safe_many(Load(sizes), [free, roomy, free], Budget()) == [expected, YES, expected]
+    assert finish(order_safe_many(Load(sizes), [free, roomy, free], Budget())) == [expected, YES, expected]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,6 @@ def test_many_nodes_do_not_depend_on_their_order() -> None:
     load = Load([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
     profiles = [(300 + i, 310 - i, 320, 330) for i in range(60)]
 
-    forward = order_safe_many(load, profiles, Budget(2_000))
+    forward = finish(order_safe_many(load, profiles, Budget(2_000)))
 
-    assert forward == order_safe_many(load, profiles[::-1], Budget(2_000))[::-1]
+    assert forward == finish(order_safe_many(load, profiles[::-1], Budget(2_000)))[::-1]
