@@ -7,6 +7,7 @@ nodes cost a look-up. Nothing here is needed for a right answer: an empty memory
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -39,11 +40,11 @@ class Known:
     safe: set[Profile] = field(default_factory=set[Profile])
     unsafe: set[Profile] = field(default_factory=set[Profile])
 
-    def add(self, profile: Profile, reason: Reason) -> None:
-        """Remembers a reason that was found."""
-        self.reasons[profile] = reason
-        if reason is Reason.ROOM:
-            self.room.add(profile)
+    def add(self, found: Mapping[Profile, Reason]) -> None:
+        """Remembers the reasons that were found, but for giving up."""
+        decided = {profile: reason for profile, reason in found.items() if reason is not Reason.UNDECIDED}
+        self.reasons.update(decided)
+        self.room.update([profile for profile, reason in decided.items() if reason is Reason.ROOM])
 
 
 class _Recent(Generic[_Value]):

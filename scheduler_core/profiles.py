@@ -48,7 +48,7 @@ class OpenDisk:
 class Profile:
     """The open disks of a node without their names, or the reason why none matters."""
 
-    __slots__ = ("copies", "free", "headroom", "kinds", "reason")
+    __slots__ = ("copies", "copying", "free", "headroom", "kinds", "reason")
 
     def __init__(self, reason: Reason | None, disks: tuple[OpenDisk, ...] = ()) -> None:
         self.reason = reason
@@ -56,6 +56,7 @@ class Profile:
         self.headroom = tuple(disk.headroom for disk in disks)
         self.kinds = tuple(disk.kinds for disk in disks)
         self.copies = tuple(disk.copies for disk in disks)
+        self.copying = any(self.copies)
 
     @property
     def key(self) -> tuple[object, ...]:

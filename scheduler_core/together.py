@@ -47,18 +47,18 @@ def reasons_for(needs: Needs, profiles: Sequence[Profile], budget: Budget) -> St
 
     Profiles with a backing image to bring along are asked about one by one, all others in one go.
     """
-    found: dict[Profile, Reason] = {}
-    plain: list[Profile] = []
-    copying: list[Profile] = []
-    for profile in profiles:
-        if profile.reason is not None or not needs.sizes:
-            found[profile] = profile.reason or Reason.ATTACHABLE
-        else:
-            (copying if any(profile.copies) else plain).append(profile)
+    if not needs.sizes:
+        return [profile.reason or Reason.ATTACHABLE for profile in profiles]
+    found = {profile: profile.reason for profile in profiles if profile.reason is not None}
+    plain = [profile for profile in profiles if profile.reason is None and not profile.copying]
+    copying = [profile for profile in profiles if profile.reason is None and profile.copying]
     masks = None if needs.uniform else [allowed_masks(needs, profile) for profile in plain]
     answers = yield from fits_many(needs.load, [profile.free for profile in plain], budget, masks)
-    for profile, answer in zip(plain, answers, strict=True):
-        found[profile] = _reason(needs, profile, answer)
+    room, yes = Reason.ROOM, Answer.YES
+    found.update(
+        (profile, room if answer is yes else _reason(needs, profile, answer))
+        for profile, answer in zip(plain, answers, strict=True)
+    )
     copying.sort(key=lambda profile: (-sum(profile.free), profile.key))
     searched = yield from fairly(copying, lambda profile, share: _packs(needs, profile, share), _FIRST_LOOK, budget)
     found.update((profile, _reason(needs, profile, answer)) for profile, answer in searched.items())

@@ -219,14 +219,10 @@ def _verdicts(request: _Request, wanted: Needs, profiles: set[Profile]) -> Steps
     unknown = list(profiles - known.reasons.keys())
     if not unknown:
         return known.reasons
-    found = yield from reasons_for(wanted, unknown, request.budget)
-    undecided = []
-    for profile, reason in zip(unknown, found, strict=True):
-        if reason is Reason.UNDECIDED:
-            undecided.append(profile)
-        else:
-            known.add(profile, reason)
-    return {**known.reasons, **dict.fromkeys(undecided, Reason.UNDECIDED)} if undecided else known.reasons
+    reasons = yield from reasons_for(wanted, unknown, request.budget)
+    found = dict(zip(unknown, reasons, strict=True))
+    known.add(found)
+    return {**known.reasons, **found} if Reason.UNDECIDED in reasons else known.reasons
 
 
 def _only_safe(

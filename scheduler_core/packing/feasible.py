@@ -52,17 +52,22 @@ def fits_many(
     every now and then.
     """
     answers: list[Answer] = []
-    hard: list[Question] = []
-    quick: dict[tuple[int, ...] | None, Quick] = {}
-    for free, allowed in zip(profiles, restrictions if restrictions is not None else repeat(None), strict=False):
-        if allowed not in quick:
-            quick[allowed] = _quick(load, allowed)
-        answer = quick[allowed](free)
-        answers.append(answer)
-        if answer is Answer.UNDECIDED:
-            hard.append((free if allowed else tuple(sorted(free)), allowed))
-        if not len(answers) % _QUICK_PER_PAUSE:
-            yield
+    for start in range(0, len(profiles), _QUICK_PER_PAUSE):
+        some = profiles[start : start + _QUICK_PER_PAUSE]
+        if restrictions is None:
+            quick = quick_answers(load)
+            answers += [quick(free) for free in some]
+        else:
+            answers += [
+                _quick(load, allowed)(free)
+                for free, allowed in zip(some, restrictions[start : start + _QUICK_PER_PAUSE], strict=True)
+            ]
+        yield
+    hard: list[Question] = [
+        (free if allowed else tuple(sorted(free)), allowed)
+        for free, allowed, answer in zip(profiles, restrictions or repeat(None), answers, strict=False)
+        if answer is Answer.UNDECIDED
+    ]
     ordered = sorted(set(hard), key=lambda question: (-sum(question[0]), question[0], question[1] or ()))
     found = yield from fairly(ordered, lambda question, share: _answer(load, question, share), _FIRST_LOOK, budget)
     searched = iter(hard)

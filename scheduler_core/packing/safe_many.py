@@ -11,7 +11,7 @@ from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.fairly import fairly
 from scheduler_core.packing.load import Load
-from scheduler_core.packing.order_safe import counting_says_safe, order_safe
+from scheduler_core.packing.order_safe import order_safe
 from scheduler_core.steps import Steps
 
 # Seven volumes of different sizes beside the largest one; eight to ten when some sizes repeat.
@@ -28,34 +28,40 @@ def order_safe_many(load: Load, profiles: Sequence[tuple[int, ...]], budget: Bud
     the order of the profiles. Pauses every now and then.
     """
     quick = _quick(load)
-    found: dict[tuple[int, ...], Answer] = {}
-    for count, free in enumerate(profiles, start=1):
-        if free not in found:
-            found[free] = quick(free)
-        if not count % _QUICK_PER_PAUSE:
-            yield
-    hard = {free: tuple(sorted(free)) for free, answer in found.items() if answer is Answer.UNDECIDED}
-    ordered = sorted(set(hard.values()), key=lambda free: (-sum(free), free))
+    answers: list[Answer] = []
+    for start in range(0, len(profiles), _QUICK_PER_PAUSE):
+        answers += [quick(free) for free in profiles[start : start + _QUICK_PER_PAUSE]]
+        yield
+    hard = [tuple(sorted(free)) for free, answer in zip(profiles, answers, strict=True) if answer is Answer.UNDECIDED]
+    ordered = sorted(set(hard), key=lambda free: (-sum(free), free))
     settled = yield from fairly(
         ordered, lambda free, share: order_safe(load, None, free, None, None, share).answer, _FIRST_LOOK, budget
     )
-    found.update((free, settled[key]) for free, key in hard.items())
-    return [found[free] for free in profiles]
+    searched = iter(hard)
+    return [settled[next(searched)] if answer is Answer.UNDECIDED else answer for answer in answers]
 
 
 def _quick(load: Load) -> Callable[[tuple[int, ...]], Answer]:
     """A function from free bytes to what needs no search; UNDECIDED means: search."""
     pairs = _pairs_of_sums(load)
     orders = (load.descending[1:], load.descending[:0:-1])
+    largest = load.largest
+    enough = load.total - largest
+    yes, no, undecided = Answer.YES, Answer.NO, Answer.UNDECIDED
 
     def answer(free: tuple[int, ...]) -> Answer:
-        if counting_says_safe(load, free):
-            return Answer.YES
+        # counting_says_safe, written out: this runs for every node of the cluster.
+        needed = 0
+        for room in free:
+            if room >= largest:
+                needed += room - largest + 1
+        if needed > enough or not load.sizes:
+            return yes
         if len(free) == 2 and pairs:
-            return Answer.NO if _can_shut_two(pairs, load.largest, free) else Answer.YES
-        if any(_greedily_shut(others, load.largest, sorted(free)) for others in orders):
-            return Answer.NO
-        return Answer.UNDECIDED
+            return no if _can_shut_two(pairs, largest, free) else yes
+        if any(_greedily_shut(others, largest, sorted(free)) for others in orders):
+            return no
+        return undecided
 
     return answer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,17 @@ def snapshot(nodes: int, *, half: bool) -> dict[str, Any]:
         free = (10 * GI, 20 * GI) if full else (150 * GI, 90 * GI)
         items.append(_node(name_of(index), [size + index * 2**20 for size in free]))
     return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+def tight_snapshot(nodes: int, sizes: list[int], disks: int = 8) -> dict[str, Any]:
+    """A cluster of nodes, no two alike, on each of which volumes of these sizes fit barely or just do not."""
+    chance = random.Random(24)  # noqa: S311 # repeatable, not secret
+    found = snapshot(0, half=False)
+    share = sum(sizes) // disks // GI
+    found["items"] += [
+        _node(name_of(index), [(share + chance.randrange(-3, 6)) * GI for _ in range(disks)]) for index in range(nodes)
+    ]
+    return found
 
 
 def _node(name: str, free: list[int]) -> dict[str, Any]:
