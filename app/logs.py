@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+from typing import Final, Literal
 
 import structlog
 
 LogFormat = Literal["auto", "json", "console"]
+
+# Local variables of a failed request are its pod, whose environment may hold secrets: they stay out, in both forms.
+_TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
 
 
 def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
@@ -21,9 +26,9 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty())]
+        [structlog.dev.ConsoleRenderer(sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback)]
         if console
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        else [_TRACEBACKS, structlog.processors.JSONRenderer()]
     )
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(

@@ -1,7 +1,8 @@
-"""Reading a request's body once, into one buffer of its size, and never more than the limit.
+"""Reading a request's body once, into one buffer, and never more than the limit.
 
-A body of full nodes is tens of megabytes; every copy of it costs more than deciding. So it is received into a bytearray
-that is made in one go from Content-Length, and everything later is a view of that.
+A body of full nodes is tens of megabytes; every copy of it costs more than deciding, so everything later is a view of
+this buffer. It is made as large as Content-Length says once enough of the body has come to make that credible: callers
+who promise a lot and send nothing cost no memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from app.api.errors import BodyTooLargeError, RequestError
 
 _SLICE: Final = 1 << 20
+_CREDIT: Final = 64  # bytes of memory for each byte received
 
 
 async def read_body(request: Request, limit: int) -> bytearray:
@@ -24,20 +26,24 @@ async def read_body(request: Request, limit: int) -> bytearray:
         BodyTooLargeError: it is, or says it is, larger than `limit` bytes
         RequestError: it is empty, cut off, or no UTF-8
     """
-    announced = _announced(request, limit)
-    body = bytearray(announced or 0)
+    # The server has refused a Content-Length that is no number before it comes here.
+    announced = int(request.headers.get("content-length", limit))
+    if announced > limit:
+        raise _too_large(limit)
+    body = bytearray(min(_SLICE, announced))
     filled = 0
     try:
         async for chunk in request.stream():
             end = filled + len(chunk)
             if end > limit:
                 raise _too_large(limit)
+            if end > len(body):
+                body = _larger(body, filled, min(_CREDIT * end, announced))
             body[filled:end] = chunk
             filled = end
     except ClientDisconnect as error:
         raise RequestError(f"the caller hung up after {filled} bytes") from error
-    if filled < len(body):
-        raise RequestError(f"the body has {filled} bytes, Content-Length announced {len(body)}")
+    del body[filled:]
     if not body:
         raise RequestError("the body is empty, expected JSON")
     if not body.isascii():
@@ -45,15 +51,10 @@ async def read_body(request: Request, limit: int) -> bytearray:
     return body
 
 
-def _announced(request: Request, limit: int) -> int | None:
-    text = request.headers.get("content-length")
-    if text is None:
-        return None
-    # The server has refused anything that is no number before it comes here.
-    length = int(text)
-    if length > limit:
-        raise _too_large(limit)
-    return length
+def _larger(body: bytearray, filled: int, size: int) -> bytearray:
+    larger = bytearray(size)
+    larger[:filled] = memoryview(body)[:filled]
+    return larger
 
 
 def _too_large(limit: int) -> BodyTooLargeError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.body import read_body
+from app.api.documentation import EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS
 from app.api.state import AppState, state_of
 from app.api.wire import (
     FilterQuestion,
@@ -28,53 +29,6 @@ router = APIRouter(tags=["kube-scheduler"])
 log = structlog.get_logger("extender")
 
 _JSON: Final = "application/json"
-_ARGS: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            _JSON: {
-                "schema": {
-                    "type": "object",
-                    "required": ["Pod"],
-                    "description": "ExtenderArgs: a pod and either whole nodes or their names",
-                    "properties": {
-                        "Pod": {"type": "object", "description": "core/v1 Pod"},
-                        "Nodes": {"type": ["object", "null"], "description": "core/v1 NodeList"},
-                        "NodeNames": {"type": ["array", "null"], "items": {"type": "string"}},
-                    },
-                },
-                "example": {
-                    "Pod": {
-                        "metadata": {"namespace": "shop", "name": "orders-0"},
-                        "spec": {
-                            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data-orders-0"}}]
-                        },
-                    },
-                    "NodeNames": ["east-1", "west-1"],
-                },
-            }
-        },
-    }
-}
-_PREEMPTION_ARGS: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            _JSON: {
-                "schema": {
-                    "type": "object",
-                    "required": ["Pod"],
-                    "description": "ExtenderPreemptionArgs: a pod and the victims on each node, as pods or by UID",
-                    "properties": {
-                        "Pod": {"type": "object", "description": "core/v1 Pod"},
-                        "NodeNameToVictims": {"type": ["object", "null"]},
-                        "NodeNameToMetaVictims": {"type": ["object", "null"]},
-                    },
-                }
-            }
-        },
-    }
-}
 
 
 class _Sent(Response):
@@ -96,7 +50,7 @@ class _Sent(Response):
         self._state.metrics.filter_duration.observe(perf_counter() - self._started)
 
 
-@router.post("/filter", openapi_extra=_ARGS, summary="Which nodes can hold all the pod's Longhorn volumes")
+@router.post("/filter", openapi_extra=EXTENDER_ARGS, summary="Which nodes can hold all the pod's Longhorn volumes")
 async def filter_verb(request: Request) -> Response:
     """kube-scheduler's filter call: answers in the form asked, with a reason for every node that does not fit."""
     state = state_of(request)
@@ -136,7 +90,7 @@ def _report(state: AppState, question: FilterQuestion, decision: Decision, secon
     )
 
 
-@router.post("/preempt", openapi_extra=_PREEMPTION_ARGS, summary="Where preemption could help the pod")
+@router.post("/preempt", openapi_extra=EXTENDER_PREEMPTION_ARGS, summary="Where preemption could help the pod")
 async def preempt(request: Request) -> Response:
     """kube-scheduler's preempt call: keeps the nodes whose disks have room, and leaves their victims as they are.
 
@@ -156,7 +110,10 @@ async def preempt(request: Request) -> Response:
 
 
 @router.post(
-    "/explain", openapi_extra=_ARGS, response_model=ExplainAnswer, summary="Why the pod fits or does not, node by node"
+    "/explain",
+    openapi_extra=EXTENDER_ARGS,
+    response_model=ExplainAnswer,
+    summary="Why the pod fits or does not, node by node",
 )
 async def explain(request: Request) -> Response:
     """The decision /filter would give, with a plan for each node that fits and the missing bytes for each that does not."""

@@ -1,7 +1,7 @@
 """Full nodes inside a request's body: found, named and echoed as bytes, never parsed into objects.
 
-`slice_nodes` walks over the items that the JSON decoder has delimited and notes where each lies in the body, so that the
-answer can send the kept ones as views of the request, byte for byte, without a copy.
+The JSON decoder delimits the items; `node_names` reads what each is called and `locate_nodes` where each lies in the body,
+so that the answer can send the kept ones as views of the request, byte for byte, without a copy.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ _NODE: Final = msgspec.json.Decoder(_Node)
 
 @dataclass(frozen=True, slots=True)
 class NodeRuns:
-    """The nodes of a body: their names, and where each starts and ends in it."""
+    """The nodes of a body: where each starts and ends in it."""
 
     body: bytearray
-    names: list[str]
     starts: list[int]
     ends: list[int]
 
@@ -78,22 +77,27 @@ class NodeRuns:
             yield first, last
 
 
-def slice_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> NodeRuns:
-    """Names the items of a node list and finds them in the body they were decoded from.
+def node_names(items: Sequence[msgspec.Raw]) -> list[str]:
+    """The names of the items of a node list.
 
     Raises:
-        RequestError: an item is no node with a name
+        RequestError: an item is no node
     """
-    names = [_name(item, index) for index, item in enumerate(items)]
-    start = -1
-    while items:
-        start = body.find(items[0], start + 1)
-        if start < 0:
-            raise RequestError("Nodes.items are not where they were decoded")  # unreachable: the items are views of it
+    return [_name(item, index) for index, item in enumerate(items)]
+
+
+def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> NodeRuns:
+    """Where the items of a node list lie in the body they were decoded from.
+
+    No two items may be equal: then each place where the first one occurs is left at once, or is the right one.
+    """
+    start = body.find(items[0]) if items else -1
+    while start >= 0:
         found = _walk(body, items, start)
         if found is not None:
-            return NodeRuns(body, names, *found)
-    return NodeRuns(body, names, [], [])
+            return NodeRuns(body, *found)
+        start = body.find(items[0], start + 1)
+    return NodeRuns(body, [], [])
 
 
 def _walk(body: bytearray, items: Sequence[msgspec.Raw], start: int) -> tuple[list[int], list[int]] | None:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from app.api.errors import RequestError
-from app.api.nodes import NodeRuns, slice_nodes
+from app.api.nodes import NodeRuns, locate_nodes, node_names
 from scheduler_core.convert import kube as wire
 from scheduler_core.errors import CoreError
 from scheduler_core.model.kube import Pod
@@ -42,6 +42,7 @@ class _Victims(msgspec.Struct, gc=False):
     pods: list[_Victim] | None = None
     NumPDBViolations: int = 0
     numPDBViolations: int = 0
+    numpdbviolations: int = 0
 
 
 class _VictimMetadata(msgspec.Struct, gc=False):
@@ -61,8 +62,10 @@ class _PreemptionArgs(msgspec.Struct, gc=False):
     pod: wire.Pod | None = None
     NodeNameToVictims: dict[str, _Victims] | None = None
     nodeNameToVictims: dict[str, _Victims] | None = None
+    nodenametovictims: dict[str, _Victims] | None = None
     NodeNameToMetaVictims: dict[str, _Victims] | None = None
     nodeNameToMetaVictims: dict[str, _Victims] | None = None
+    nodenametometavictims: dict[str, _Victims] | None = None
 
 
 _ARGS: Final = msgspec.json.Decoder(_Args)
@@ -99,18 +102,15 @@ def decode_filter(body: bytearray) -> FilterQuestion:
     pod = _pod(args.Pod, args.pod)
     nodes = _one("Nodes", args.Nodes, args.nodes)
     names = _one("NodeNames", args.NodeNames, args.nodeNames, args.nodenames)
-    if (nodes is None) == (names is None):
-        raise RequestError("expected one of Nodes and NodeNames, got " + ("neither" if nodes is None else "both"))
+    _check_forms("Nodes and NodeNames", nodes, names)
     if nodes is None:
-        candidates = names or []
-        runs = None
-    elif nodes.items is None:
+        _check_names(names or [])
+        return FilterQuestion(pod, names or [], None)
+    if nodes.items is None:
         raise RequestError("Nodes.items is missing or null, expected a list of nodes")
-    else:
-        runs = slice_nodes(body, nodes.items)
-        candidates = runs.names
-    _check_names(candidates)
-    return FilterQuestion(pod, candidates, runs)
+    names = node_names(nodes.items)
+    _check_names(names)
+    return FilterQuestion(pod, names, locate_nodes(body, nodes.items))
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -129,19 +129,19 @@ def decode_preempt(body: bytearray) -> PreemptQuestion:
         RequestError: it is not JSON, has another shape, or contradicts itself; names the field
     """
     args = _decode(_PREEMPTION_ARGS, body)
-    victims = _one("NodeNameToVictims", args.NodeNameToVictims, args.nodeNameToVictims)
-    meta = _one("NodeNameToMetaVictims", args.NodeNameToMetaVictims, args.nodeNameToMetaVictims)
-    if victims and meta:
-        raise RequestError("expected one of NodeNameToVictims and NodeNameToMetaVictims, got both")
-    return PreemptQuestion(
-        _pod(args.Pod, args.pod), {name: _victims(found) for name, found in (victims or meta or {}).items()}
+    victims = _one("NodeNameToVictims", args.NodeNameToVictims, args.nodeNameToVictims, args.nodenametovictims)
+    meta = _one(
+        "NodeNameToMetaVictims", args.NodeNameToMetaVictims, args.nodeNameToMetaVictims, args.nodenametometavictims
     )
+    _check_forms("NodeNameToVictims and NodeNameToMetaVictims", victims, meta)
+    asked = {name: _victims(found) for name, found in (victims or meta or {}).items()}
+    return PreemptQuestion(_pod(args.Pod, args.pod), asked)
 
 
 def _victims(found: _Victims) -> tuple[tuple[str, ...], int]:
     pods = found.Pods or found.pods or ()
     uids = tuple(pod.UID or pod.uid or (pod.metadata.uid if pod.metadata else "") for pod in pods)
-    return uids, found.NumPDBViolations or found.numPDBViolations
+    return uids, found.NumPDBViolations or found.numPDBViolations or found.numpdbviolations
 
 
 def _decode(decoder: msgspec.json.Decoder[_Decoded], body: bytearray) -> _Decoded:
@@ -161,6 +161,11 @@ def _one(name: str, *spellings: _Given | None) -> _Given | None:
     if len(given) > 1:
         raise RequestError(f"{name} is given twice, in two spellings")
     return given[0] if given else None
+
+
+def _check_forms(names: str, full: object, short: object) -> None:
+    if (full is None) == (short is None):
+        raise RequestError(f"expected one of {names}, got {'neither' if full is None else 'both'}")
 
 
 def _pod(*spellings: wire.Pod | None) -> Pod:

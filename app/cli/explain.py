@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from app.cli.load import BestEffortOption, SnapshotOption, now, snapshot_from
+from app.cli.load import BestEffortOption, PackingOption, SnapshotOption, now, options_of, snapshot_from
 from app.kube.snapshot_file import load_pod
 from app.services.presentation import ExplainAnswer, NodeAnswer, VolumeAnswer, explain_answer
 from app.settings import BestEffort
@@ -17,10 +18,11 @@ from scheduler_core.memory import Memory
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.quantity import format_bytes
 from scheduler_core.steps import finish
-from scheduler_core.verbs import Options, explain_nodes
+from scheduler_core.verbs import Packing, explain_nodes
 from scheduler_core.view import View
 
 DOES_NOT_FIT = 1
+_UNLIMITED = 2**16
 
 
 class Output(StrEnum):
@@ -41,9 +43,12 @@ def explain(
             "pod in the snapshot.",
         ),
     ],
-    node: Annotated[list[str] | None, typer.Option(help="Ask about this node only; may be repeated.")] = None,
+    node: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Ask about this node only; may be repeated.")
+    ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
     best_effort: BestEffortOption = BestEffort.REQUIRE,
+    packing: PackingOption = Packing.AUTO,
 ) -> None:
     """Tell for every node whether the pod's Longhorn volumes fit, on which disks, and what is missing.
 
@@ -52,7 +57,7 @@ def explain(
     loaded = snapshot_from(snapshot)
     asked, merged = load_pod(pod, loaded)
     candidates = sorted(set(node or _nodes(merged)))
-    options = Options(require_best_effort=best_effort is BestEffort.REQUIRE)
+    options = options_of(best_effort, packing)
     explanation = finish(explain_nodes(asked, candidates, Memory(View.of(merged, now())), options))
     answer = explain_answer(asked, explanation)
     _print(answer, output)
@@ -66,6 +71,8 @@ def _nodes(snapshot: Snapshot) -> list[str]:
 
 
 def _print(answer: ExplainAnswer, output: Output) -> None:
+    # A reader that has seen enough, `head` for instance, ends this program as it ends any filter.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     data = answer.model_dump(by_alias=True)
     if output is Output.JSON:
         typer.echo(json.dumps(data, indent=2))
@@ -82,8 +89,9 @@ def _print_tables(answer: ExplainAnswer) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    # Away from a terminal nothing should be cut or broken to fit a width nobody asked for.
-    console = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 220)
+    # Away from a terminal nothing is cut or broken to fit a width nobody asked for.
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else _UNLIMITED, markup=False, emoji=False, highlight=False)
     console.print(Text(f"pod {answer.pod}", style="bold"))
     for volume in answer.volumes:
         console.print(Text(f"  {_volume_line(volume)}"))

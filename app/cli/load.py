@@ -10,6 +10,7 @@ import typer
 from app.kube.snapshot_file import load_snapshot
 from app.settings import BestEffort
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.verbs import Options, Packing
 
 SnapshotOption = Annotated[
     str,
@@ -28,6 +29,20 @@ BestEffortOption = Annotated[
         help="Whether best-effort volumes require room on the pod's node, or only prefer it.",
     ),
 ]
+PackingOption = Annotated[
+    Packing,
+    typer.Option(
+        "--packing",
+        envvar="LONGHORN_EXTENDER_PACKING",
+        help="Which nodes with room are offered: auto = those where every placement order succeeds, if there are any; "
+        "order-safe = only those; exact = all.",
+    ),
+]
+
+
+def options_of(best_effort: BestEffort, packing: Packing) -> Options:
+    """How decisions are made."""
+    return Options(packing=packing, require_best_effort=best_effort is BestEffort.REQUIRE)
 
 
 def snapshot_from(source: str) -> Snapshot:

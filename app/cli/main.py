@@ -5,25 +5,24 @@ Exit code 0: it fits, or all went well. 1: it does not fit. 2: bad input, with o
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
 
-import click
 import typer
 
 from app import DISTRIBUTION
 from app.cli import explain, serve
 from scheduler_core.errors import CoreError
 
+NAME = "longhorn-extender"
 BAD_INPUT = 2
 
 cli = typer.Typer(
-    name="longhorn-extender",
+    name=NAME,
     help="Offers a pod only the nodes whose Longhorn disks can hold all of its volumes.",
-    no_args_is_help=True,
     add_completion=True,
+    rich_markup_mode=None,  # its boxes cut long words, such as the list of kinds a snapshot takes
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -33,29 +32,25 @@ cli.command("explain")(explain.explain)
 
 @cli.callback(invoke_without_command=True)
 def options(
+    context: typer.Context,
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,  # noqa: FBT002
 ) -> None:
     """Options of the program itself."""
     if show_version:
         typer.echo(version(DISTRIBUTION))
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(BAD_INPUT)
 
 
 def main() -> None:
     """Runs the program and turns what went wrong into one line and an exit code."""
     try:
-        sys.exit(cli(standalone_mode=False) or 0)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(BAD_INPUT)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(cli(standalone_mode=False, prog_name=NAME) or 0)
+    except typer.TyperException as error:
+        problem = f"{error.format_message().rstrip('.')}; see --help"
     except CoreError as error:
-        typer.echo(f"longhorn-extender: {error}", err=True)
-        sys.exit(BAD_INPUT)
-    except BrokenPipeError:
-        # The reader, `head` for instance, has seen enough; Python would complain again while closing standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        problem = str(error)
+    typer.echo(f"{NAME}: {' '.join(problem.split())}", err=True)
+    sys.exit(BAD_INPUT)

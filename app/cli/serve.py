@@ -7,18 +7,22 @@ import json
 import shlex
 import signal
 import socket
-from typing import Annotated, Any
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.load import BestEffortOption, SnapshotOption, now, snapshot_from
+from app.cli.load import BestEffortOption, PackingOption, SnapshotOption, now, options_of, snapshot_from
 from app.logs import LogFormat, configure
 from app.settings import DEFAULT_HOST, DEFAULT_MAX_BODY, DEFAULT_PORT, BestEffort, Settings
-from scheduler_core.errors import CoreError
+from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.quantity import parse_bytes
-from scheduler_core.verbs import Options
+from scheduler_core.verbs import Packing
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 # Go's HTTP client keeps idle connections for 90 s and does not repeat a POST that meets a closing server.
 KEEP_ALIVE_SECONDS = 120
@@ -37,6 +41,7 @@ def serve(
         typer.Option(envvar="LONGHORN_EXTENDER_MAX_BODY", metavar="QUANTITY", help="Largest request body, e.g. 256Mi."),
     ] = f"{DEFAULT_MAX_BODY // 1024**2}Mi",
     best_effort: BestEffortOption = BestEffort.REQUIRE,
+    packing: PackingOption = Packing.AUTO,
     log_format: Annotated[
         LogFormat, typer.Option(envvar="LONGHORN_EXTENDER_LOG_FORMAT", help="auto: readable on a terminal, else JSON.")
     ] = "auto",
@@ -47,19 +52,29 @@ def serve(
         host=host,
         port=port,
         max_body=_positive(max_body),
-        options=Options(require_best_effort=best_effort is BestEffort.REQUIRE),
+        options=options_of(best_effort, packing),
     )
     _check_level(log_level)
+    from app.bootstrap import create_app
+
+    # uvicorn raises the signal that stopped it once more after a clean shutdown; that is no failure.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
     loaded = snapshot_from(snapshot)
+    app = create_app(loaded, settings, now())
     listener = _listen(settings.host, settings.port)
     configure(log_format, log_level)
-    _run(loaded, settings, listener)
+    typer.echo(_welcome(loaded, settings.host, listener.getsockname()[1]), err=True)
+    _run(app, listener)
 
 
 def _positive(text: str) -> int:
-    size = parse_bytes(text)
+    try:
+        size = parse_bytes(text)
+    except QuantityError as error:
+        raise CoreError(f"--max-body: {error}") from error
     if size <= 0:
-        raise CoreError(f"--max-body {text}: must be more than 0 bytes")
+        raise CoreError(f"--max-body: {text} must be more than 0 bytes")
     return size
 
 
@@ -73,19 +88,17 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address, family=family, backlog=2048)
-    except OSError as error:
-        raise CoreError(f"cannot listen on {host} port {port}: {error.strerror}; see --host and --port") from error
+    except (OSError, UnicodeError) as error:
+        # Python adds "(while attempting to bind ...)", which says what this says.
+        problem = str(error.strerror).partition(" (")[0] if isinstance(error, OSError) else "no host has such a name"
+        raise CoreError(f"cannot listen on {host} port {port}: {problem}; see --host and --port") from error
 
 
-def _run(snapshot: Snapshot, settings: Settings, listener: socket.socket) -> None:
+def _run(app: FastAPI, listener: socket.socket) -> None:
     import uvicorn
 
-    from app.bootstrap import create_app
-
-    port = listener.getsockname()[1]
-    typer.echo(_welcome(snapshot, settings.host, port), err=True)
     config = uvicorn.Config(
-        create_app(snapshot, settings, now()),
+        app,
         http="httptools",
         loop="uvloop",
         lifespan="off",
@@ -98,9 +111,6 @@ def _run(snapshot: Snapshot, settings: Settings, listener: socket.socket) -> Non
     # What was loaded lives as long as the process; the collector need not look at it again and again.
     gc.collect()
     gc.freeze()
-    # uvicorn raises the signal that stopped it once more after a clean shutdown; that is no failure.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -25,6 +25,7 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 
 STDIN: Final = "-"
+_DEEPEST: Final = 200  # no Kubernetes object comes near
 _Read = TypeVar("_Read")
 
 
@@ -70,7 +71,7 @@ def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
     Raises:
         SnapshotFileError: no such file or pod, none or several pods in the file, or an object that cannot be read
     """
-    if source != STDIN and not Path(source).exists():
+    if source != STDIN and not _exists(source):
         return _snapshot_pod(source, snapshot), snapshot
     pods: list[tuple[str, object]] = []
     extra: list[tuple[Kind, object]] = []
@@ -88,6 +89,13 @@ def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
     return pod, _named(source, lambda: build_snapshot(extra, base=snapshot))
 
 
+def _exists(source: str) -> bool:
+    try:
+        return Path(source).exists()
+    except OSError:  # too long for a file's name
+        return False
+
+
 def _pod(kind: str, raw: object) -> Pod:
     if kind == "Pod":
         return wire.pod(shape(kind, raw, wire.Pod))
@@ -103,29 +111,33 @@ def _snapshot_pod(name: str, snapshot: Snapshot) -> Pod:
 
 
 def _objects(source: str) -> Iterator[tuple[str, str, object]]:
-    for document in _documents(source):
-        yield from _flatten(source, document)
+    documents = [document for document in _documents(source) if document is not None]
+    for index, document in enumerate(documents):
+        place = f"{source}: document {index + 1}" if len(documents) > 1 else source
+        try:
+            yield from _flatten(place, document)
+        except RecursionError as error:
+            raise SnapshotFileError(f"{place}: lists are nested too deeply") from error
 
 
-def _flatten(source: str, document: object) -> Iterator[tuple[str, str, object]]:
-    if document is None:
-        return
-    if not isinstance(document, dict) or not isinstance(kind := document.get("kind"), str) or not kind:
-        raise SnapshotFileError(f"{source}: a document is no Kubernetes object: it has no kind")
+def _flatten(place: str, document: object) -> Iterator[tuple[str, str, object]]:
+    if not isinstance(document, dict):
+        raise SnapshotFileError(f"{place}: is no Kubernetes object")
+    kind = document.get("kind")
+    if not isinstance(kind, str) or not kind:
+        raise SnapshotFileError(f"{place}: is no Kubernetes object: it has no kind")
     api_version = document.get("apiVersion")
     group = group_of(api_version if isinstance(api_version, str) else "v1")
-    items = document.get("items")
     if not kind.endswith("List") or "items" not in document:
         yield kind, group, document
         return
+    items = document["items"] if document["items"] is not None else []  # Go writes an empty list as null
     if not isinstance(items, list):
-        raise SnapshotFileError(f"{source}: {kind}: items: expected a list of objects")
-    for item in items:
-        if isinstance(item, dict) and kind != "List":
-            # kubectl get --raw prints typed lists whose items carry neither kind nor apiVersion.
-            yield from _flatten(source, {"kind": kind.removesuffix("List"), "apiVersion": api_version, **item})
-        else:
-            yield from _flatten(source, item if item is not None else "")
+        raise SnapshotFileError(f"{place}: {kind}: items: expected a list of objects")
+    # kubectl get --raw prints typed lists whose items carry neither kind nor apiVersion.
+    implied = {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": api_version}
+    for index, item in enumerate(items):
+        yield from _flatten(f"{place}: {kind}: items[{index}]", {**implied, **item} if isinstance(item, dict) else item)
 
 
 def _documents(source: str) -> Iterable[Any]:
@@ -133,7 +145,9 @@ def _documents(source: str) -> Iterable[Any]:
     try:
         if text.lstrip()[:1] == b"{":
             return [msgspec.json.decode(text)]
-    except (msgspec.DecodeError, RecursionError) as error:
+    except RecursionError as error:
+        raise SnapshotFileError(f"{source}: is nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SnapshotFileError(f"{source}: is not JSON: {error}") from error
     try:
         return list(yaml.load_all(text, Loader=_KubernetesLoader))
@@ -157,12 +171,29 @@ def _text(source: str) -> bytes:
 class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML as Kubernetes prints it: `no` and dates stay texts, numbers are decimal (PyYAML alone reads YAML 1.1)."""
 
+    _depth = 0
+
+    def descend_resolver(self, _node: object, _index: object) -> None:
+        """Called for each node of the tree on the way down; libyaml's composer recurses in C, where nothing else limits it.
+
+        Raises:
+            RecursionError: the text is nested too deeply
+        """
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise RecursionError
+
+    def ascend_resolver(self) -> None:
+        """Called for each node on the way up."""
+        self._depth -= 1
+
 
 _KubernetesLoader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
     ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
-    ("int", r"^[-+]?[0-9]+$", list("-+0123456789")),
+    ("int", r"^[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
+    ("merge", r"^<<$", ["<"]),
     ("float", r"^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
 ):
     _KubernetesLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)

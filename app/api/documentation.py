@@ -1,0 +1,38 @@
+"""What /docs says about the bodies of kube-scheduler's requests, which the routes read as bytes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+
+def _body(description: str, forms: dict[str, Any], example: dict[str, Any] | None = None) -> dict[str, Any]:
+    properties = {"Pod": {"type": "object", "description": "core/v1 Pod"}, **forms}
+    content: dict[str, Any] = {
+        "schema": {"type": "object", "required": ["Pod"], "description": description, "properties": properties}
+    }
+    if example is not None:
+        content["example"] = example
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+EXTENDER_ARGS: Final = _body(
+    "ExtenderArgs: a pod and either whole nodes or their names",
+    {
+        "Nodes": {"type": ["object", "null"], "description": "core/v1 NodeList"},
+        "NodeNames": {"type": ["array", "null"], "items": {"type": "string"}},
+    },
+    example={
+        "Pod": {
+            "metadata": {"namespace": "shop", "name": "orders-0"},
+            "spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data-orders-0"}}]},
+        },
+        "NodeNames": ["east-1", "west-1"],
+    },
+)
+EXTENDER_PREEMPTION_ARGS: Final = _body(
+    "ExtenderPreemptionArgs: a pod and the victims on each node, as pods or by UID",
+    {
+        "NodeNameToVictims": {"type": ["object", "null"]},
+        "NodeNameToMetaVictims": {"type": ["object", "null"]},
+    },
+)

@@ -1,0 +1,15 @@
+"""Fixtures of the HTTP and CLI tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.app.cli import run
+
+__all__ = ["anyio_backend", "run"]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The event loop uvicorn's applications run on."""
+    return "asyncio"

@@ -1,0 +1,107 @@
+"""The service under test: asked in this process over ASGI, or run as a whole process over a socket."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from httpx import ASGITransport, AsyncClient
+
+from app.bootstrap import create_app
+from app.settings import Settings
+from tests.builders import NOW, Object, claim, flat, kube_node, longhorn_node, pod, snapshot, storage_class
+
+EXTENDER = str(Path(sys.executable).with_name("longhorn-extender"))
+NODES = ("node-1", "node-2", "node-3", "node-4")
+REFUSED = "insufficient Longhorn storage"
+
+
+def small_cluster() -> list[Object]:
+    """Four nodes and the unbound claim data-db-0 of 50Gi; node-1 and node-3 have room for it."""
+    sizes = dict(zip(NODES, (100, 40, 60, 10), strict=True))
+    return flat(
+        [kube_node(name) for name in NODES],
+        [longhorn_node(name, size) for name, size in sizes.items()],
+        storage_class(),
+        claim("data-db-0", 50),
+    )
+
+
+def db_pod(**metadata: Any) -> Object:
+    """The pod that mounts data-db-0."""
+    raw = pod("data-db-0", name="db-0", uid="uid-db-0")
+    raw["metadata"] |= metadata
+    return raw
+
+
+def application(*objects: Object | Iterable[Object], settings: Settings | None = None) -> FastAPI:
+    """The application over some objects; over the small cluster without any."""
+    return create_app(snapshot(*(objects or (small_cluster(),))), settings or Settings(), NOW)
+
+
+@asynccontextmanager
+async def asking(app: FastAPI, *, raise_app_exceptions: bool = True) -> AsyncIterator[AsyncClient]:
+    """A client of the application, without a socket."""
+    transport = ASGITransport(app, raise_app_exceptions=raise_app_exceptions)
+    async with AsyncClient(transport=transport, base_url="http://extender") as client:
+        yield client
+
+
+@asynccontextmanager
+async def small_service() -> AsyncIterator[AsyncClient]:
+    """A client of the service over the small cluster."""
+    async with asking(application()) as client:
+        yield client
+
+
+def by_names(raw_pod: Object, names: Iterable[str] = NODES) -> Object:
+    """ExtenderArgs in the names form, as Go writes it."""
+    return {"Pod": raw_pod, "Nodes": None, "NodeNames": list(names)}
+
+
+def by_nodes(raw_pod: Object, names: Iterable[str] = NODES) -> Object:
+    """ExtenderArgs in the full form, as Go writes it."""
+    return {"Pod": raw_pod, "Nodes": {"metadata": {}, "items": [kube_node(name) for name in names]}, "NodeNames": None}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A served snapshot: its process and port."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    def connect(self) -> http.client.HTTPConnection:
+        """A new keep-alive connection."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+
+
+@contextmanager
+def serving(folder: Path, *options: str, objects: Iterable[Object] | None = None) -> Iterator[Running]:
+    """`longhorn-extender serve` on a free port, over the small cluster or other objects; ended if the test has not done so."""
+    file = folder / "snapshot.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects or small_cluster())}))
+    process = subprocess.Popen(
+        [EXTENDER, "serve", "--snapshot", str(file), "--port", "0", *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        welcome = re.search(r":(\d+) ", process.stderr.readline())
+        assert welcome is not None, process.stderr.read()
+        yield Running(process, int(welcome[1]))
+    finally:
+        process.kill()
+        process.communicate()
