@@ -40,7 +40,7 @@ class SettingError(CoreError):
     """A Longhorn setting holds a value of the wrong kind; Longhorn itself then places nothing."""
 
     def __init__(self, name: str, value: str, expected: str) -> None:
-        super().__init__(f"setting {name}: {value!r} is not {expected}")
+        super().__init__(f"Setting.longhorn.io {name}: value: {value!r} is not {expected}")
         self.name = name
         self.value = value
 

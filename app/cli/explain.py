@@ -1,28 +1,33 @@
-"""`longhorn-extender explain`: why a pod fits or does not, node by node."""
+"""`longhorn-extender explain`: why a pod fits or does not, node by node; or why a volume's replica can or cannot be placed."""
 
 from __future__ import annotations
 
 import json
 import signal
 import sys
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from app.cli.load import BestEffortOption, PackingOption, SnapshotOption, now, options_of, snapshot_from
 from app.kube.snapshot_file import load_pod
-from app.services.presentation import ExplainAnswer, NodeAnswer, VolumeAnswer, explain_answer
+from app.services.presentation import Answer, explain_answer
+from app.services.volume_presentation import explain_volume
 from app.settings import BestEffort
+from scheduler_core.errors import CoreError
 from scheduler_core.memory import Memory
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.quantity import format_bytes
 from scheduler_core.steps import finish
-from scheduler_core.verbs import Packing, explain_nodes
+from scheduler_core.verbs import Options, Packing, explain_nodes
 from scheduler_core.view import View
 
-DOES_NOT_FIT = 1
-_UNLIMITED = 2**16
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DOES_NOT_FIT: Final = 1
+_UNLIMITED: Final = 2**16
 
 
 class Output(StrEnum):
@@ -36,13 +41,17 @@ class Output(StrEnum):
 def explain(
     snapshot: SnapshotOption,
     pod: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="FILE|NAME",
             help="A file with a Pod, or a Deployment, StatefulSet, ... whose template is taken; or namespace/name of a "
             "pod in the snapshot.",
         ),
-    ],
+    ] = None,
+    volume: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Instead of a pod: a Longhorn volume whose next replica is to be placed."),
+    ] = None,
     node: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Ask about this node only; may be repeated.")
     ] = None,
@@ -52,25 +61,51 @@ def explain(
 ) -> None:
     """Tell for every node whether the pod's Longhorn volumes fit, on which disks, and what is missing.
 
-    Exit code 0: some node fits. 1: none does. 2: bad input.
+    With --volume: by which rules Longhorn would place the volume's next replica, disk by disk, with the numbers.
+
+    Exit code 0: some node (or disk) fits. 1: none does. 2: bad input.
     """
+    if (pod is None) == (volume is None):
+        raise CoreError("explain needs either --pod or --volume; see --help")
     loaded = snapshot_from(snapshot)
-    asked, merged = load_pod(pod, loaded)
-    candidates = sorted(set(node or _nodes(merged)))
-    options = options_of(best_effort, packing)
-    explanation = finish(explain_nodes(asked, candidates, Memory(View.of(merged, now())), options))
-    answer = explain_answer(asked, explanation)
-    _print(answer, output)
-    if not any(entry.fits for entry in answer.nodes.values()):
+    if volume is not None:
+        fits = _explain_volume(volume, loaded, node, output)
+    else:
+        fits = _explain_pod(str(pod), loaded, node, output, options_of(best_effort, packing))
+    if not fits:
         raise typer.Exit(DOES_NOT_FIT)
 
 
-def _nodes(snapshot: Snapshot) -> list[str]:
-    """Every node of the cluster; a snapshot without Kubernetes nodes has Longhorn's."""
-    return list(snapshot.nodes or snapshot.longhorn_nodes)
+def _explain_pod(pod: str, loaded: Snapshot, nodes: list[str] | None, output: Output, options: Options) -> bool:
+    asked, merged = load_pod(pod, loaded)
+    # A snapshot without Kubernetes nodes has Longhorn's.
+    candidates = sorted(set(nodes or merged.nodes or merged.longhorn_nodes))
+    explanation = finish(explain_nodes(asked, candidates, Memory(View.of(merged, now())), options))
+    answer = explain_answer(asked, explanation)
+
+    def table(console: Console) -> None:
+        from app.cli.explain_pod import print_pod
+
+        disks = {disk.uuid: disk.name for entry in merged.longhorn_nodes.values() for disk in entry.disks}
+        print_pod(answer, disks, console)
+
+    _print(answer, output, table)
+    return any(entry.fits for entry in answer.nodes.values())
 
 
-def _print(answer: ExplainAnswer, output: Output) -> None:
+def _explain_volume(name: str, loaded: Snapshot, nodes: list[str] | None, output: Output) -> bool:
+    answer = explain_volume(View.of(loaded, now()), name, nodes)
+
+    def table(console: Console) -> None:
+        from app.cli.explain_volume import print_volume
+
+        print_volume(answer, console)
+
+    _print(answer, output, table)
+    return bool(answer.candidates)
+
+
+def _print(answer: Answer, output: Output, table: Callable[[Console], None]) -> None:
     # A reader that has seen enough, `head` for instance, ends this program as it ends any filter.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     data = answer.model_dump(by_alias=True)
@@ -81,50 +116,8 @@ def _print(answer: ExplainAnswer, output: Output) -> None:
 
         typer.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
     else:
-        _print_tables(answer)
+        from rich.console import Console
 
-
-def _print_tables(answer: ExplainAnswer) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # Away from a terminal nothing is cut or broken to fit a width nobody asked for.
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else _UNLIMITED, markup=False, emoji=False, highlight=False)
-    console.print(Text(f"pod {answer.pod}", style="bold"))
-    for volume in answer.volumes:
-        console.print(Text(f"  {_volume_line(volume)}"))
-    if not answer.volumes:
-        console.print("  no Longhorn volumes")
-    table = Table("NODE", "FITS", "REASON", "MISSING", "PLAN AND DETAIL", box=None, pad_edge=False)
-    for name, entry in answer.nodes.items():
-        style = "green" if entry.fits else "red"
-        table.add_row(
-            name,
-            Text("yes" if entry.fits else "no", style=style),
-            entry.reason,
-            format_bytes(entry.missing) if entry.missing else "",
-            Text(_plan_and_detail(entry)),
-        )
-    console.print()
-    console.print(table)
-    fitting = sum(entry.fits for entry in answer.nodes.values())
-    console.print(Text(f"\n{fitting} of {len(answer.nodes)} nodes fit", style="bold"))
-
-
-def _volume_line(volume: VolumeAnswer) -> str:
-    claim = volume.claim.partition("/")[2]
-    name = f"claim {claim}" + (f" ({volume.name})" if volume.bound else " (not bound yet)")
-    where = "needs room on the pod's node" if volume.local else "may be anywhere"
-    replicas = ", ".join(
-        f"{replica.node or 'no node yet'}{' failed' if replica.failed else '' if replica.healthy else ' not healthy'}"
-        for replica in volume.replicas
-    )
-    line = f"{name}: {format_bytes(volume.size)}, {volume.data_locality}, {where}"
-    return f"{line}; replicas: {replicas}" if replicas else line
-
-
-def _plan_and_detail(entry: NodeAnswer) -> str:
-    plan = [f"{volume} -> {disk}" for volume, disk in entry.plan.items()]
-    return "; ".join([*plan, *([entry.detail] if entry.detail else [])])
+        # Away from a terminal nothing is cut or broken to fit a width nobody asked for.
+        width = None if sys.stdout.isatty() else _UNLIMITED
+        table(Console(width=width, markup=False, emoji=False, highlight=False))

@@ -18,7 +18,7 @@ SnapshotOption = Annotated[
         "--snapshot",
         metavar="FILE",
         help="What `kubectl get nodes,pods,pvc,pv,sc,nodes.longhorn.io,volumes.longhorn.io,replicas.longhorn.io,"
-        "settings.longhorn.io -A -o yaml` prints, as YAML or JSON; - for standard input.",
+        "settings.longhorn.io,backingimages.longhorn.io,engineimages.longhorn.io,instancemanagers.longhorn.io -A -o yaml` prints, as YAML or JSON; - for standard input.",
     ),
 ]
 BestEffortOption = Annotated[

@@ -20,7 +20,8 @@ import yaml
 from scheduler_core.convert import kube as wire
 from scheduler_core.convert.registry import KINDS, WORKLOADS, Kind, build_snapshot, group_of
 from scheduler_core.convert.wire import shape
-from scheduler_core.errors import CoreError, ObjectError
+from scheduler_core.errors import CoreError, ObjectError, SettingError
+from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 
@@ -56,6 +57,7 @@ def load_snapshot(source: str) -> LoadedSnapshot:
         else:
             known.append((entry, raw))
     snapshot = _named(source, lambda: build_snapshot(known))
+    _named(source, lambda: Settings.parse(snapshot.settings))
     warnings = [f"ignored {count} of kind {kind}" for kind, count in sorted(ignored.items())]
     if not snapshot.longhorn_nodes:
         warnings.append("no nodes.longhorn.io: no node can take a Longhorn volume")
@@ -202,5 +204,5 @@ for _tag, _pattern, _first in (
 def _named(source: str, read: Callable[[], _Read]) -> _Read:
     try:
         return read()
-    except ObjectError as error:
+    except (ObjectError, SettingError) as error:
         raise SnapshotFileError(f"{source}: {error}") from error

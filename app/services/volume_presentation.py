@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from pydantic import Field
 
@@ -80,8 +80,10 @@ class VolumeExplainAnswer(Answer):
     nodes: dict[str, VolumeNodeAnswer]
 
 
-def explain_volume(view: View, name: str) -> VolumeExplainAnswer:
+def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) -> VolumeExplainAnswer:
     """The decision about a volume's next replica: an unplaced one it has, or else one more.
+
+    With `nodes` only these are told about; the decision is about all of them as ever.
 
     Raises:
         CoreError: there is no such volume
@@ -105,7 +107,11 @@ def explain_volume(view: View, name: str) -> VolumeExplainAnswer:
         waits_for_attachment=waits_for_attachment(volume),
         candidates=_candidates(volume, ask, view, found),
         reasons=sorted(str(reason) for reason in found.candidates.reasons),
-        nodes={entry.node.name: _node(view, volume, entry, found) for entry in found.nodes},
+        nodes={
+            entry.node.name: _node(view, volume, entry, found)
+            for entry in found.nodes
+            if not nodes or entry.node.name in nodes
+        },
     )
 
 

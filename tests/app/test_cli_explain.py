@@ -13,7 +13,7 @@ import yaml
 
 from tests.app.cli import Result, Run
 from tests.app.service import EXTENDER, db_pod, small_cluster
-from tests.builders import Object, claim, longhorn_node, pod, storage_class
+from tests.builders import Object, claim, longhorn_node, pod, replica, storage_class, volume
 
 GI = 1024**3
 
@@ -56,7 +56,7 @@ def test_the_table_tells_people_where_and_why(run: Run, snapshot: str) -> None:
     table = {line.split()[0]: line for line in lines[4:8]}
     assert list(table) == ["node-1", "node-2", "node-3", "node-4"]
     assert " yes " in table["node-1"]
-    assert "data-db-0 -> node-1-disk-1" in table["node-1"]
+    assert "data-db-0 on disk-1" in table["node-1"]
     assert " no " in table["node-2"]
     assert "insufficient Longhorn storage" in table["node-2"]
     assert "10Gi" in table["node-2"]
@@ -203,7 +203,12 @@ def test_long_lines_are_not_cut_away_from_a_terminal(run: Run, tmp_path: Path) -
     ("arguments", "problem"),
     [
         pytest.param(["explain"], "Missing option '--snapshot'", id="no snapshot"),
-        pytest.param(["explain", "--snapshot", "x"], "Missing option '--pod'", id="no pod"),
+        pytest.param(["explain", "--snapshot", "x"], "needs either --pod or --volume", id="nothing asked about"),
+        pytest.param(
+            ["explain", "--snapshot", "x", "--pod", "p", "--volume", "v"],
+            "needs either --pod or --volume",
+            id="both asked about",
+        ),
         pytest.param(["explain", "--pods"], "No such option: --pods", id="unknown option"),
         pytest.param(["nothing"], "No such command 'nothing'", id="unknown command"),
         pytest.param(["explain", "--snapshot", "x", "--pod", "y", "-o", "xml"], "'--output'", id="unknown output"),
@@ -273,3 +278,53 @@ def test_a_reader_that_has_seen_enough_is_no_trouble(snapshot: str) -> None:
     command = f"{EXTENDER} explain --snapshot {snapshot} --pod db-0 -o json | head -n 0"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
+
+
+class TestVolume:
+    """`explain --volume`: node by node, disk by disk, rule by rule."""
+
+    @pytest.fixture
+    def placed(self, tmp_path: Path) -> str:
+        """A volume of 50Gi with two replicas wanted, one of them on node-1; node-3 is too full for another."""
+        items = [
+            longhorn_node("node-1"),
+            longhorn_node("node-2"),
+            longhorn_node("node-3", 40),
+            volume("v", 50, locality="disabled", numberOfReplicas=2),
+            replica("r1", "v", "node-1", size=50),
+        ]
+        file = tmp_path / "volumes.json"
+        file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        return str(file)
+
+    def test_the_table_names_rule_and_numbers(self, run: Run, placed: str) -> None:
+        """Every node is there, with what decided about it."""
+        result = run("explain", "--snapshot", placed, "--volume", "v")
+        assert result.code == 0
+        lines = {line.split()[0]: line for line in result.out.splitlines() if line.startswith("node-")}
+        assert "node has a replica of the volume" in lines["node-1"]
+        assert "yes" in lines["node-2"]
+        assert "50Gi + 0 scheduled must be at most 100Gi" in lines["node-2"]
+        assert "over-provisioning limit reached" in lines["node-3"]
+        assert "node-2 disk-1: the only candidate" in result.out
+
+    @pytest.mark.parametrize("output", ["json", "yaml"])
+    def test_machines_get_the_same(self, run: Run, placed: str, output: str) -> None:
+        """One object, candidates first, then every rule of every node and disk."""
+        result = run("explain", "--snapshot", placed, "--volume", "v", "-o", output, "--node", "node-2")
+        answer = yaml.safe_load(result.out)
+        assert [entry["node"] for entry in answer["candidates"]] == ["node-2"]
+        assert list(answer["nodes"]) == ["node-2"]
+
+    def test_without_a_candidate_the_exit_code_is_one(self, run: Run, placed: str) -> None:
+        """And Longhorn's own words are told."""
+        text = Path(placed).read_text().replace('"53687091200"', '"536870912000"', 1)
+        Path(placed).write_text(text)
+        result = run("explain", "--snapshot", placed, "--volume", "v")
+        assert (result.code, "Longhorn itself reports insufficient storage" in result.out) == (1, True)
+
+    def test_an_unknown_volume_is_bad_input(self, run: Run, placed: str) -> None:
+        """One line, with volumes that exist."""
+        result = run("explain", "--snapshot", placed, "--volume", "w")
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert "no volumes.longhorn.io w" in result.err

@@ -215,14 +215,14 @@ def test_a_broken_snapshot_is_told_in_one_line(tmp_path: Path, run: Run, text: s
 
 @pytest.mark.parametrize("command", [["explain", "--pod", "x"], ["serve", "--port", "0"]])
 def test_a_setting_longhorn_cannot_read_is_told_in_one_line(tmp_path: Path, run: Run, command: list[str]) -> None:
-    """Longhorn would place nothing then; the line names the setting."""
+    """Longhorn would place nothing then; the line names file, setting and value."""
     file = tmp_path / "snapshot.json"
     name = "storage-over-provisioning-percentage"
     file.write_text(json.dumps(_list([*CLUSTER, pod(name="x"), setting(name, "lots")])))
     result = run(*command, "--snapshot", str(file))
     assert result.code == 2
     (line,) = result.err.splitlines()
-    assert line.startswith(f"longhorn-extender: setting {name}: 'lots' is not ")
+    assert line.startswith(f"longhorn-extender: {file}: Setting.longhorn.io {name}: value: 'lots' is not ")
 
 
 @pytest.mark.parametrize(
