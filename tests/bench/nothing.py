@@ -18,4 +18,12 @@ async def nothing(request: Request) -> Response:
 
 
 if __name__ == "__main__":
-    uvicorn.run(app, port=int(sys.argv[1]), http="httptools", loop="uvloop", access_log=False, log_level="warning")
+    uvicorn.run(
+        app,
+        port=int(sys.argv[1]),
+        http="httptools",
+        loop="uvloop",
+        access_log=False,
+        log_level="warning",
+        timeout_keep_alive=120,
+    )
