@@ -7,8 +7,6 @@ nodes cost a look-up. Nothing here is needed for a right answer: an empty memory
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from scheduler_core.needs import Kinds, Needs
@@ -20,31 +18,12 @@ from scheduler_core.view import View
 # A table of 5,000 nodes holds about 1 MB; a cluster has a handful of StorageClasses and so of kinds.
 MOST_TABLES: Final = 64
 MOST_DEMANDS: Final = 512
+FEWEST_DEMANDS: Final = 8
+# About 60 bytes each.
+MOST_VERDICTS: Final = 250_000
 
+Known = dict[Profile, Reason]
 _Value = TypeVar("_Value")
-
-
-@dataclass(slots=True)
-class Known:
-    """What is known for one set of needs.
-
-    Attributes:
-        reasons: by profile; never UNDECIDED, because another request may have more to spend
-        room: the profiles whose reason is ROOM
-        safe: those of them where every placement order succeeds
-        unsafe: those of them where some order fails
-    """
-
-    reasons: dict[Profile, Reason] = field(default_factory=dict[Profile, Reason])
-    room: set[Profile] = field(default_factory=set[Profile])
-    safe: set[Profile] = field(default_factory=set[Profile])
-    unsafe: set[Profile] = field(default_factory=set[Profile])
-
-    def add(self, found: Mapping[Profile, Reason]) -> None:
-        """Remembers the reasons that were found, but for giving up."""
-        decided = {profile: reason for profile, reason in found.items() if reason is not Reason.UNDECIDED}
-        self.reasons.update(decided)
-        self.room.update([profile for profile, reason in decided.items() if reason is Reason.ROOM])
 
 
 class _Recent(Generic[_Value]):
@@ -72,8 +51,9 @@ class Memory:
 
     def __init__(self, view: View) -> None:
         self.view = view
+        demands = MOST_VERDICTS // max(1, len(view.snapshot.longhorn_nodes))
         self._tables: _Recent[Table] = _Recent(MOST_TABLES)
-        self._known: _Recent[Known] = _Recent(MOST_DEMANDS)
+        self._known: _Recent[Known] = _Recent(max(FEWEST_DEMANDS, min(demands, MOST_DEMANDS)))
 
     def table(self, kinds: Kinds) -> Steps[Table]:
         """The profiles of all nodes for some kinds, looked at now if nobody asked before."""
@@ -84,10 +64,14 @@ class Memory:
             self._tables.put(kinds, table)
         return table
 
-    def known(self, needs: Needs) -> Known:
-        """What is known about each profile for these needs; the caller adds what it finds out."""
-        known = self._known.get(needs.key)
+    def known(self, needs: Needs, examined: bool) -> Known:  # noqa: FBT001 # part of the key, like the needs
+        """The reason found for each profile so far; the caller adds what it finds out.
+
+        `examined` tells ROOM that was proven order-safe from ROOM nobody examined.
+        """
+        key = (examined, needs.key)
+        known = self._known.get(key)
         if known is None:
-            known = Known()
-            self._known.put(needs.key, known)
+            known = {}
+            self._known.put(key, known)
         return known

@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from scheduler_core.explanation import describe
 from scheduler_core.homes import homes
-from scheduler_core.local import LocalNode, local_node
+from scheduler_core.local import local_node
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
@@ -58,6 +58,11 @@ class Options:
     packing: Packing = Packing.AUTO
     require_best_effort: bool = True
     steps: int = STEPS_PER_REQUEST
+
+    @property
+    def examines(self) -> bool:
+        """Whether order safety matters to what is offered."""
+        return self.packing is not Packing.EXACT
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +138,23 @@ def _reasons(request: _Request) -> Steps[list[Reason]]:
         return [Reason.HOME if name in returned else decided.get(name, elsewhere) for name in request.candidates]
     if not (yield from _room_in_cluster(request)):
         return [Reason.NO_ROOM_IN_CLUSTER] * len(request.candidates)
-    special = _with_replicas(request, decided)
-    names = request.candidates
-    if decided or special:
-        names = [name for name in names if name not in decided and name not in special]
+    decided |= _with_replicas(request, decided)
+    names = [name for name in request.candidates if name not in decided] if decided else request.candidates
     table = yield from request.memory.table(request.needs.kinds)
     profiles = table.of(names)
-    by_profile = yield from _verdicts(request, request.needs, set(profiles))
-    if request.options.packing is not Packing.EXACT:
-        by_profile = yield from _only_safe(request, by_profile, set(profiles), special)
-    if not decided and not special:
-        return [by_profile[profile] for profile in profiles]
-    decided |= {name: reason for name, (_, reason) in special.items()}
-    decided |= zip(names, (by_profile[profile] for profile in profiles), strict=True)
-    return [decided[name] for name in request.candidates]
+    worth = yield from _worth(request, request.needs, profiles, request.options.examines)
+    reasons = [worth[profile] for profile in profiles]
+    if decided:
+        decided |= zip(names, reasons, strict=True)
+        reasons = [decided[name] for name in request.candidates]
+    return _offered(reasons) if request.options.packing is Packing.AUTO else reasons
+
+
+def _offered(reasons: list[Reason]) -> list[Reason]:
+    """With packing AUTO: nodes where an unlucky order fails are offered if there are no others."""
+    if Reason.ORDER_UNSAFE not in reasons or Reason.ROOM in reasons:
+        return reasons
+    return [Reason.ROOM if reason is Reason.ORDER_UNSAFE else reason for reason in reasons]
 
 
 def _tied_elsewhere(request: _Request) -> dict[str, Reason]:
@@ -193,63 +201,51 @@ def _room_in_cluster(request: _Request) -> Steps[bool]:
 def _somewhere(request: _Request, volume: PodVolume) -> Steps[bool]:
     alone = needs([volume], ())
     table = yield from request.memory.table(alone.kinds)
-    verdicts = yield from _verdicts(request, alone, set(table.profiles.values()))
-    return any(verdicts[profile].fits for profile in table.profiles.values())
+    worth = yield from _worth(request, alone, list(table.profiles.values()), examine=False)
+    return any(worth[profile].fits for profile in table.profiles.values())
 
 
-_Special = dict[str, tuple[LocalNode, Reason]]
-
-
-def _with_replicas(request: _Request, out: Mapping[str, Reason]) -> _Special:
+def _with_replicas(request: _Request, out: Mapping[str, Reason]) -> dict[str, Reason]:
     """The candidates that hold a replica of a local volume, decided one by one."""
     touched = {replica.node_id for volume in request.resolution.local for replica in volume.replicas}
     names = [name for name in request.candidates if name in touched and name not in out] if touched else []
     shares = request.budget.shares(len(names) + 1)
-    found: _Special = {}
+    found = {}
     for name, share in zip(names, shares, strict=False):
         node = local_node(request.view, request.resolution, name)
-        found[name] = (node, node.reason(share))
+        reason = node.reason(share)
+        if reason is Reason.ROOM and request.options.examines and node.safety(share).answer is not Answer.YES:
+            reason = Reason.ORDER_UNSAFE
+        found[name] = reason
     request.budget.take_back(shares)
     return found
 
 
-def _verdicts(request: _Request, wanted: Needs, profiles: set[Profile]) -> Steps[Mapping[Profile, Reason]]:
-    """The reason for each profile: remembered, or packed now. Giving up is not remembered: others may have more to spend."""
-    known = request.memory.known(wanted)
-    unknown = list(profiles - known.reasons.keys())
-    if not unknown:
-        return known.reasons
-    reasons = yield from reasons_for(wanted, unknown, request.budget)
-    found = dict(zip(unknown, reasons, strict=True))
-    known.add(found)
-    return {**known.reasons, **found} if Reason.UNDECIDED in reasons else known.reasons
-
-
-def _only_safe(
-    request: _Request, reasons: Mapping[Profile, Reason], profiles: set[Profile], special: _Special
+def _worth(
+    request: _Request,
+    wanted: Needs,
+    profiles: Sequence[Profile],
+    examine: bool,  # noqa: FBT001
 ) -> Steps[Mapping[Profile, Reason]]:
-    """Refuses nodes where an unlucky placement order fails: all such, or with AUTO only if another node is safe.
+    """What each profile is worth to these needs: remembered, or found out now.
 
-    Refuses the nodes in `special` there, and returns the reasons of the profiles. What could not be proven counts as
-    unsafe.
+    With `examine` a profile has ROOM only if every placement order is proven to succeed, otherwise it is ORDER_UNSAFE. What
+    the budget did not suffice for is not remembered, because another request may have more to spend.
     """
-    known = request.memory.known(request.needs)
-    room = profiles & known.room
-    single = [name for name, (_, reason) in special.items() if reason is Reason.ROOM]
-    doubtful = list(room - known.safe - known.unsafe)
-    if doubtful:
-        answers = yield from safeties_for(request.needs, doubtful, request.budget)
-        known.safe.update(profile for profile, answer in zip(doubtful, answers, strict=True) if answer is Answer.YES)
-        known.unsafe.update(profile for profile, answer in zip(doubtful, answers, strict=True) if answer is Answer.NO)
-    shares = request.budget.shares(len(single))
-    safe_names = {
-        name for name, share in zip(single, shares, strict=True) if special[name][0].safety(share).answer is Answer.YES
-    }
-    request.budget.take_back(shares)
-    unsafe = room - known.safe
-    if request.options.packing is Packing.AUTO and not safe_names and len(unsafe) == len(room):
-        return reasons
-    for name in single:
-        if name not in safe_names:
-            special[name] = (special[name][0], Reason.ORDER_UNSAFE)
-    return {**reasons, **dict.fromkeys(unsafe, Reason.ORDER_UNSAFE)} if unsafe else reasons
+    known = request.memory.known(wanted, examine)
+    unknown = [profile for profile in profiles if profile not in known]
+    if not unknown:
+        return known
+    unknown = list(dict.fromkeys(unknown))
+    found = dict(zip(unknown, (yield from reasons_for(wanted, unknown, request.budget)), strict=True))
+    passing = {profile for profile, reason in found.items() if reason is Reason.UNDECIDED}
+    if examine:
+        room = [profile for profile, reason in found.items() if reason is Reason.ROOM]
+        answers = yield from safeties_for(wanted, room, request.budget)
+        for profile, answer in zip(room, answers, strict=True):
+            if answer is not Answer.YES:
+                found[profile] = Reason.ORDER_UNSAFE
+                if answer is Answer.UNDECIDED:
+                    passing.add(profile)
+    known.update(found if not passing else ((key, found[key]) for key in unknown if key not in passing))
+    return {**known, **found} if passing else known
