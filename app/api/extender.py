@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from time import perf_counter
 from typing import Final
 
@@ -11,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.body import read_body
 from app.api.documentation import EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS
+from app.api.nodes import Pieces
 from app.api.state import AppState, state_of
 from app.api.wire import (
     FilterQuestion,
@@ -32,19 +35,19 @@ _JSON: Final = "application/json"
 
 
 class _Sent(Response):
-    """An answer in pieces that are sent as they are; `started` is when decoding began, for the filter histogram."""
+    """A filter result whose nodes, if any, are sent as pieces of the request; `started` is when decoding began."""
 
-    def __init__(self, pieces: list[bytes | memoryview], state: AppState, started: float) -> None:
+    def __init__(self, head: bytes, nodes: Pieces | None, tail: bytes, state: AppState, started: float) -> None:
         super().__init__(media_type=_JSON)
-        self._pieces = pieces
+        self._parts: tuple[Iterable[bytes | memoryview], ...] = ([head], nodes or (), [tail])
         self._state = state
         self._started = started
-        self.headers["content-length"] = str(sum(len(piece) for piece in pieces))
+        self.headers["content-length"] = str(len(head) + (nodes.size if nodes else 0) + len(tail))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope, receive
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in self._pieces:
+        for piece in chain.from_iterable(self._parts):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
         self._state.metrics.filter_duration.observe(perf_counter() - self._started)
@@ -62,18 +65,19 @@ async def filter_verb(request: Request) -> Response:
     except ResolutionError as error:
         state.metrics.undecided()
         log.warning("filter refused", pod=question.pod.key, error=str(error))
-        return _Sent([filter_result(None, {}, str(error))], state, started)
+        return _Sent(filter_result(None, {}, str(error)), None, b"", state, started)
     _report(state, question, decision, perf_counter() - started)
-    return _Sent(_pieces(question, decision), state, started)
+    return _Sent(*_answer(question, decision), state, started)
 
 
-def _pieces(question: FilterQuestion, decision: Decision) -> list[bytes | memoryview]:
+def _answer(question: FilterQuestion, decision: Decision) -> tuple[bytes, Pieces | None, bytes]:
+    """The answer in the form of the question: what comes before the nodes, the nodes, and what comes after."""
     pairs = list(zip(decision.candidates, decision.reasons, strict=True))
     refused = {name: reason.text for name, reason in pairs if not reason.fits}
     if question.runs is None:
-        return [filter_result([name for name, reason in pairs if reason.fits], refused)]
+        return filter_result([name for name, reason in pairs if reason.fits], refused), None, b""
     head, tail = filter_result_around(refused)
-    return [head, *question.runs.pieces([reason.fits for reason in decision.reasons]), tail]
+    return head, question.runs.keep([reason.fits for reason in decision.reasons]), tail
 
 
 def _report(state: AppState, question: FilterQuestion, decision: Decision, seconds: float) -> None:

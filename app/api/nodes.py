@@ -34,20 +34,23 @@ _NODE: Final = msgspec.json.Decoder(_Node)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRuns:
-    """The nodes of a body: where each starts and ends in it."""
+class Pieces:
+    """Runs of a body to be sent one after the other with commas between; short ones are joined as they are sent."""
 
     body: bytearray
-    starts: list[int]
-    ends: list[int]
+    runs: list[tuple[int, int]]
 
-    def pieces(self, kept: Sequence[bool]) -> Iterator[bytes | memoryview]:
-        """The kept nodes as a comma-separated sequence; neighbours are one view, separators as they were sent."""
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(end - start for start, end in self.runs) + max(0, len(self.runs) - 1)
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
         view = memoryview(self.body)
         pending: list[bytes | memoryview] = []
         size = 0
         separator = b""
-        for start, end in self._runs(kept):
+        for start, end in self.runs:
             pending.append(separator)
             separator = b","
             if end - start >= _JOIN_BELOW:
@@ -61,6 +64,19 @@ class NodeRuns:
                 yield b"".join(pending)
                 pending, size = [], 0
         yield b"".join(pending)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRuns:
+    """The nodes of a body: where each starts and ends in it."""
+
+    body: bytearray
+    starts: list[int]
+    ends: list[int]
+
+    def keep(self, kept: Sequence[bool]) -> Pieces:
+        """The kept nodes as a comma-separated sequence; neighbours are one run, separators as they were sent."""
+        return Pieces(self.body, list(self._runs(kept)))
 
     def _runs(self, kept: Sequence[bool]) -> Iterator[tuple[int, int]]:
         first = -1
@@ -109,8 +125,11 @@ def _walk(body: bytearray, items: Sequence[msgspec.Raw], start: int) -> tuple[li
         starts.append(start)
         end = start + len(memoryview(item))
         ends.append(end)
-        separator = _SEPARATOR.match(body, end)
-        start = separator.end() if separator else end
+        if body.startswith(b",{", end):
+            start = end + 1
+        else:
+            separator = _SEPARATOR.match(body, end)
+            start = separator.end() if separator else end
     return starts, ends
 
 
