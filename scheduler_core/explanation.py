@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from scheduler_core.homes import Standing, standings
-from scheduler_core.local import LocalNode, local_node
+from scheduler_core.local import LocalNode, local_node, stop
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import fits
@@ -12,6 +14,8 @@ from scheduler_core.resolve import Resolution
 from scheduler_core.together import allowed_masks, missing_alone
 from scheduler_core.verdict import Reason, Verdict
 from scheduler_core.view import View
+
+_STEPS_A_TRY: Final = 10
 
 
 def describe(view: View, resolution: Resolution, name: str, reason: Reason, budget: Budget) -> Verdict:
@@ -24,6 +28,9 @@ def describe(view: View, resolution: Resolution, name: str, reason: Reason, budg
         return Verdict(reason, _tied(resolution, reason))
     if reason is Reason.NO_ROOM_IN_CLUSTER:
         return Verdict(reason, _nowhere(resolution))
+    stopped = stop(view, resolution)
+    if stopped is not None and stopped.reason is reason:
+        return Verdict(reason, stopped.detail)
     node = local_node(view, resolution, name)
     if node.blocked is not None:
         return Verdict(reason, node.blocked.detail)
@@ -37,19 +44,21 @@ def _with_room(  # noqa: PLR0913, PLR0917
     view: View, resolution: Resolution, node: LocalNode, name: str, reason: Reason, budget: Budget
 ) -> Verdict:
     """A node where a packing exists: the plan, and whether every placement order succeeds."""
-    plan = node.plan(budget) or {}
+    plan = node.plan(budget)
     safety = node.safety(budget)
     disks = dict(enumerate(zip((disk.uuid for disk in node.disks), _labels(view, node, name), strict=True)))
     order = [
         (node.needs.volumes[at].name, disks[disk] if disk is not None else None) for at, disk in safety.counter_example
     ]
     parts = [_kept(view, resolution, name), _unlucky(order) if order else ""]
+    if plan is None:
+        parts.append("a packing exists, but the budget did not suffice to write it out")
     if safety.answer is Answer.UNDECIDED:
         parts.append("not proven to fit in every order")
     return Verdict(
         reason,
         "; ".join(part for part in parts if part),
-        plan,
+        plan or {},
         order_safe=safety.answer is Answer.YES,
         counter_example=tuple((volume, disk[0] if disk else "") for volume, disk in order),
     )
@@ -62,11 +71,10 @@ def _unlucky(order: list[tuple[str, tuple[str, str] | None]]) -> str:
 
 def _kept(view: View, resolution: Resolution, name: str) -> str:
     """Which volumes need nothing new on the node, because a replica there is kept."""
-    nodes = view.snapshot.longhorn_nodes
     kept = [
         f"{volume.name} keeps its {found.value} replica"
         for volume in resolution.local
-        if (found := standings(volume, nodes).get(name, Standing.NONE)) is not Standing.NONE
+        if (found := standings(volume, view.cluster).get(name, Standing.NONE)) is not Standing.NONE
     ]
     return "; ".join(kept)
 
@@ -131,18 +139,29 @@ def _too_full(node: LocalNode, labels: list[str]) -> str:
 
 
 def _least_missing(node: LocalNode, budget: Budget) -> int:
-    """By halving: the least bytes more on one disk with which the needs pack; 0 when the budget ends before that is known."""
-    profile, load = node.profile, node.needs.load
-    allowed = allowed_masks(node.needs, profile, node.only)
-    best = load.total
-    for disk in range(len(profile.free)):
-        low, high = 0, best
-        while high - low > 1:
-            middle = (low + high) // 2
-            free = tuple(size + middle * (index == disk) for index, size in enumerate(profile.free))
-            answer = fits(load, free, allowed, budget)
-            if answer is Answer.UNDECIDED:
-                return 0
-            low, high = (low, middle) if answer is Answer.YES else (middle, high)
-        best = high
+    """The least bytes more on one disk with which the needs pack; 0 if no amount helps, or the budget ends before."""
+    best = 0
+    for disk in range(len(node.disks)):
+        found = _least_on(node, disk, best or node.needs.load.total, budget)
+        if found is None:
+            return 0
+        best = found or best
     return best
+
+
+def _least_on(node: LocalNode, disk: int, most: int, budget: Budget) -> int | None:
+    """By halving: the least bytes, at most `most`, that would help on this disk; 0 if they do not, None if undecided."""
+    allowed = allowed_masks(node.needs, node.profile, node.only)
+    low, high = 0, most
+    middle = most
+    while True:
+        free = tuple(size + middle * (index == disk) for index, size in enumerate(node.profile.free))
+        answer = fits(node.needs.load, free, allowed, budget) if budget.spend(_STEPS_A_TRY) else Answer.UNDECIDED
+        if answer is Answer.UNDECIDED:
+            return None
+        if answer is Answer.NO and middle == most:
+            return 0
+        low, high = (low, middle) if answer is Answer.YES else (middle, high)
+        if high - low <= 1:
+            return high
+        middle = (low + high) // 2

@@ -9,14 +9,20 @@ What one replica means (DESIGN: the table of "Restart"; seed: Filter step 3), on
 | failed, but reusable or salvageable            | only if the volume has no healthy one    | no                    |
 | evicting, deleting, not reusable               | no                                       | yes                   |
 
-A cordon, `allowScheduling: false` or a full disk does not end a home: nothing new is written there.
+A cordon, `allowScheduling: false` or a full disk does not end a home: nothing new is written there. Without any healthy
+replica a failed one is what the data is salvaged from; beside a healthy one it counts only if Longhorn would really
+use it again (`longhorn.reuse`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from enum import Enum
 
+from scheduler_core.longhorn.ask import Ask
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.node_stage import schedulable_refusal
+from scheduler_core.longhorn.reuse import is_reusable
 from scheduler_core.model import longhorn
 from scheduler_core.resolve import PodVolume
 
@@ -35,55 +41,62 @@ def is_healthy(replica: longhorn.Replica) -> bool:
     return bool(_stays(replica) and replica.healthy_at and not replica.failed_at)
 
 
-def standing(replica: longhorn.Replica, node: longhorn.Node | None, *, salvage: bool) -> Standing:
+def standing(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, *, salvage: bool) -> Standing:
     """What the replica means on its node; `salvage` says that the volume has no healthy replica at all."""
+    node = cluster.nodes.get(replica.node_id)
     if node is None or not node.ready or not _stays(replica) or not _disk_ready(node, replica.disk_id):
         return Standing.NONE
     if not replica.failed_at:
         return Standing.HEALTHY if replica.healthy_at else Standing.NEW
-    salvageable = salvage and replica.healthy_at != ""
-    return Standing.FAILED if replica.potentially_reusable or salvageable else Standing.NONE
+    if salvage:
+        useful = replica.potentially_reusable or replica.healthy_at != ""
+    else:
+        useful = _reused(volume.volume, replica, node, cluster)
+    return Standing.FAILED if useful else Standing.NONE
 
 
-def standings(volume: PodVolume, nodes: Mapping[str, longhorn.Node]) -> dict[str, Standing]:
+def _reused(volume: longhorn.Volume, replica: longhorn.Replica, node: longhorn.Node, cluster: Cluster) -> bool:
+    schedulable = schedulable_refusal(cluster, Ask.fresh(volume), node) is None
+    return schedulable and is_reusable(cluster, volume, replica, {node.name: node})
+
+
+def standings(volume: PodVolume, cluster: Cluster) -> dict[str, Standing]:
     """The best standing of the volume on each node that holds something of it."""
     salvage = not any(is_healthy(replica) for replica in volume.replicas)
     order = list(Standing)
     best: dict[str, Standing] = {}
     for replica in volume.replicas:
         if replica.node_id:
-            found = standing(replica, nodes.get(replica.node_id), salvage=salvage)
+            found = standing(volume, replica, cluster, salvage=salvage)
             known = best.setdefault(replica.node_id, found)
             best[replica.node_id] = min(known, found, key=order.index)
     return best
 
 
-def kept_on(volume: PodVolume, nodes: Mapping[str, longhorn.Node]) -> frozenset[str]:
+def kept_on(volume: PodVolume, cluster: Cluster) -> frozenset[str]:
     """The nodes where the volume needs no new space because a replica there is kept."""
-    return frozenset(name for name, found in standings(volume, nodes).items() if found is not Standing.NONE)
+    return frozenset(name for name, found in standings(volume, cluster).items() if found is not Standing.NONE)
 
 
-def homes(
-    local: Iterable[PodVolume], candidates: Collection[str], nodes: Mapping[str, longhorn.Node]
-) -> frozenset[str]:
+def homes(local: Iterable[PodVolume], candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
     """The candidates that are a home of every local volume; none when there is no local volume.
 
     Volumes that need no local room cannot have a home and are left out.
     """
     shared: frozenset[str] | None = None
     for volume in local:
-        found = _homes_of(volume, candidates, nodes)
+        found = _homes_of(volume, candidates, cluster)
         shared = found if shared is None else shared & found
         if not shared:
             return frozenset()
     return shared or frozenset()
 
 
-def _homes_of(volume: PodVolume, candidates: Collection[str], nodes: Mapping[str, longhorn.Node]) -> frozenset[str]:
+def _homes_of(volume: PodVolume, candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
     if not volume.replicas:
         return frozenset()
     by_standing: dict[Standing, set[str]] = {kind: set() for kind in Standing}
-    for name, found in standings(volume, nodes).items():
+    for name, found in standings(volume, cluster).items():
         if name in candidates:
             by_standing[found].add(name)
     if by_standing[Standing.HEALTHY]:

@@ -1,7 +1,7 @@
 """One node, looked at on its own: what the pod's volumes still need there, and which disks each may use.
 
 The way for nodes that hold a replica of the pod's volumes, where anti-affinity and kept replicas make each volume's case
-different; and for `explain`, which wants disks by name. For every other node it says the same as its profile.
+different; and for `explain`, which wants disks by name. For every other node it finds what the node's profile says.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scheduler_core.homes import kept_on
+from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
-from scheduler_core.longhorn.placement import disk_candidates, prefiltered
+from scheduler_core.longhorn.placement import cluster_refusal, disk_candidates, prefiltered
 from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import Safety
 from scheduler_core.profiles import OpenDisk, Profile, look
-from scheduler_core.reasons import Blocked
+from scheduler_core.reasons import Blocked, blocked_by
 from scheduler_core.resolve import PodVolume, Resolution
 from scheduler_core.together import plan_for, reason_for, safety_for
 from scheduler_core.verdict import Reason
@@ -33,12 +34,15 @@ class LocalNode:
         blocked: why the node is out whatever the sizes, or None
         disks: the open disks, in the order of the profile
         only: for some needs, by index, the bit mask of disks that anti-affinity leaves them
+        first: likewise, but of the disks Longhorn tries first: what it turns to when those are full is left out, because
+            order safety must not count on it
     """
 
     needs: Needs
     blocked: Blocked | None = None
     disks: tuple[OpenDisk, ...] = ()
     only: Mapping[int, int] = field(default_factory=dict[int, int])
+    first: Mapping[int, int] = field(default_factory=dict[int, int])
 
     @property
     def profile(self) -> Profile:
@@ -53,7 +57,7 @@ class LocalNode:
 
     def safety(self, budget: Budget) -> Safety:
         """Whether every order of placing the needs succeeds here; only meaningful where they have room."""
-        return safety_for(self.needs, self.profile, budget, self.only)
+        return safety_for(self.needs, self.profile, budget, self.first)
 
     def plan(self, budget: Budget) -> dict[str, str] | None:
         """A disk UUID for each volume that needs space here, by volume name; None if none was found."""
@@ -64,26 +68,37 @@ class LocalNode:
         return {volume.name: self.disks[disk].uuid for volume, disk in sorted(pairs, key=lambda pair: pair[0].name)}
 
 
+def stop(view: View, resolution: Resolution) -> Blocked | None:
+    """What stops Longhorn before it looks at any node for one of the local volumes; then no node can take it."""
+    for volume in resolution.local:
+        refusal = cluster_refusal(view.cluster, Ask.fresh(volume.volume))
+        if refusal is not None:
+            return blocked_by(refusal)
+    return None
+
+
 def local_node(view: View, resolution: Resolution, name: str) -> LocalNode:
     """What the pod's volumes find on one node."""
-    nodes = view.snapshot.longhorn_nodes
-    open_volumes = [volume for volume in resolution.local if name not in kept_on(volume, nodes)]
+    open_volumes = [volume for volume in resolution.local if name not in kept_on(volume, view.cluster)]
     wanted = needs(open_volumes, resolution.volumes)
     found = look(view, wanted.kinds, name)
     if isinstance(found, Blocked):
         return LocalNode(wanted, found)
+    first: dict[int, int] = {}
     only: dict[int, int] = {}
     for index, volume in enumerate(wanted.volumes):
         if any(replica.node_id == name for replica in volume.replicas):
             mask = _beside_replicas(view, volume, name, found)
             if isinstance(mask, Blocked):
                 return LocalNode(wanted, mask)
-            only[index] = mask
-    return LocalNode(wanted, None, found, only)
+            first[index] = mask
+            if not SoftAntiAffinity.of(volume.volume, view.settings).disk:
+                only[index] = mask
+    return LocalNode(wanted, None, found, only, first)
 
 
 def _beside_replicas(view: View, volume: PodVolume, name: str, disks: tuple[OpenDisk, ...]) -> int | Blocked:
-    """The disks Longhorn's anti-affinity leaves to a local replica on a node that has replicas of the volume already.
+    """The disks Longhorn tries first for a local replica on a node that has replicas of the volume already.
 
     Longhorn places the local replica with hardNodeAffinity, so replicas on other nodes use neither node nor zone.
     """
@@ -92,7 +107,9 @@ def _beside_replicas(view: View, volume: PodVolume, name: str, disks: tuple[Open
     ask = Ask.fresh(volume.volume, hard_node_affinity=name)
     found = disk_candidates(cluster, ask, {name: node}, {name: prefiltered(cluster, ask, node)}, volume.replicas)
     uuids = {candidate.disk.uuid for candidate in found.disks}
-    if not uuids and any(disk_and_space_refusal(cluster, ask, node, disk) is None for disk in node.disks):
+    if not uuids and any(
+        disk_and_space_refusal(cluster, ask, node, disk, view.uncounted_on(disk)) is None for disk in node.disks
+    ):
         return Blocked(
             Reason.ANTI_AFFINITY, f"replicas of volume {volume.name} on node {name} leave no disk to another"
         )

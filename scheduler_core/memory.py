@@ -1,7 +1,8 @@
 """What is remembered between requests about one view: node profiles per kinds of volumes, and their verdicts.
 
 A verdict belongs to a profile and a set of sizes, never to a node or a pod, so equal pods of a StatefulSet and equal
-nodes cost a look-up. Nothing here is needed for a right answer: an empty memory gives the same one, slower.
+nodes cost a look-up. Nothing here is needed for a right answer: an empty memory gives the same one, slower (and leaves
+less of the budget to what is still undecided).
 """
 
 from __future__ import annotations

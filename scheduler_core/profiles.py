@@ -4,7 +4,7 @@ Data flow, for nodes that hold no replica of the pod's volumes (nearly all of th
 
 1. `look` asks Longhorn's own rules (`scheduler_core.longhorn`) which disks of a node are open to each kind of volume;
 2. the open disks' free bytes, largest first, become a `Profile`; equal ones of one table are one object;
-3. a `Table` keeps the profile of every node for one `Kinds`; evaluation.py packs each profile once per set of sizes.
+3. a `Table` keeps the profile of every node for one `Kinds`; together.py packs each profile once per set of sizes.
 
 A profile holds no name and no size of a volume, so what was decided about it holds for whichever node has it.
 """
@@ -25,7 +25,7 @@ from scheduler_core.steps import Steps
 from scheduler_core.verdict import Reason
 from scheduler_core.view import View
 
-_NODES_PER_PAUSE: Final = 64
+_LOOKS_PER_PAUSE: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,9 @@ def _open_disks(view: View, kinds: Kinds, node: longhorn.Node, masks: list[int])
     found: list[OpenDisk] = []
     covered = 0
     low = []
+    rooms = view.rooms(node.name)
     for disk, mask in zip(node.disks, masks, strict=True):
-        room = view.room(disk)
+        room = rooms[disk.name]
         if mask and room.open and room.headroom > 0:
             covered |= mask
             headroom = room.headroom if kinds.rewrites else 0
@@ -148,9 +149,10 @@ class Table:
 
     def fill(self, view: View) -> Steps[Mapping[str, Profile]]:
         """Looks at every Longhorn node, pausing every few."""
+        often = max(1, _LOOKS_PER_PAUSE // (1 + len(self.kinds.asks)))
         for count, name in enumerate(view.snapshot.longhorn_nodes, start=1):
             self.profiles[name] = self._profile(look(view, self.kinds, name))
-            if count % _NODES_PER_PAUSE == 0:
+            if count % often == 0:
                 yield
         return self.profiles
 

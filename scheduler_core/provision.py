@@ -6,11 +6,11 @@ parameters first, then Longhorn's settings; the size is what the CSI driver make
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import ClaimSpec
 
@@ -19,6 +19,8 @@ MINIMUM_SIZE: Final = 10 * 1024**2
 MINIMUM_XFS_SIZE: Final = 300 * 1024**2
 SIZE_STEP: Final = 2 * 1024**2
 SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+_LOCALITIES: Final = (longhorn.DISABLED, longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL)
+_CREATED_IMAGES: Final = ("download", "export-from-volume")
 _FILE_SYSTEM_PARAMETERS: Final = ("csi.storage.k8s.io/fstype", "fsType")
 
 
@@ -42,7 +44,9 @@ def volume_for_claim(
     if claim.request is None:
         raise ResolutionError(f"{subject} asks for no storage: spec.resources.requests.storage is missing")
     engine = parameters.get("dataEngine") or longhorn.V1
-    locality = parameters.get("dataLocality") or settings.default_data_locality
+    locality = _locality(parameters, settings, subject)
+    shared = SHARED_ACCESS_MODES.intersection(claim.access_modes) or _flag(parameters, "share", subject)
+    source = _data_source(claim, parameters)
     file_system = next((parameters[key] for key in _FILE_SYSTEM_PARAMETERS if parameters.get(key)), "")
     return longhorn.Volume(
         name=name,
@@ -50,17 +54,18 @@ def volume_for_claim(
         number_of_replicas=_number_of_replicas(parameters, locality, engine, settings, subject),
         data_engine=engine,
         data_locality=locality,
-        access_mode="rwx" if SHARED_ACCESS_MODES.intersection(claim.access_modes) else "rwo",
+        access_mode="rwx" if shared else "rwo",
         migratable=_flag(parameters, "migratable", subject),
         node_selector=_selector(parameters, "nodeSelector"),
         disk_selector=_selector(parameters, "diskSelector"),
-        backing_image=parameters.get("backingImage", ""),
+        backing_image=_backing_image(parameters),
         image=settings.default_engine_image or "",
         replica_soft_anti_affinity=parameters.get("replicaSoftAntiAffinity", ""),
         replica_zone_soft_anti_affinity=parameters.get("replicaZoneSoftAntiAffinity", ""),
         replica_disk_soft_anti_affinity=parameters.get("replicaDiskSoftAntiAffinity", ""),
         replica_auto_balance=parameters.get("replicaAutoBalance", ""),
-        data_source=parameters.get("dataSource", ""),
+        clone_mode=parameters.get("cloneMode", "") if source else "",
+        data_source=source,
     )
 
 
@@ -72,16 +77,37 @@ def _number_of_replicas(
     text = parameters.get("numberOfReplicas", "")
     if not text:
         return settings.default_replica_count.get(engine, 3)
-    if not text.isascii() or not text.isdigit():
-        raise ResolutionError(f"StorageClass of {subject}: numberOfReplicas {text!r} is not a number")
-    return int(text)
+    return int(_parsed(parse_int, parameters, "numberOfReplicas", subject))
+
+
+def _locality(parameters: Mapping[str, str], settings: Settings, subject: str) -> str:
+    locality = parameters.get("dataLocality") or settings.default_data_locality
+    if locality not in _LOCALITIES:
+        raise ResolutionError(
+            f"StorageClass of {subject}: dataLocality {locality!r} is not one of {', '.join(_LOCALITIES)}"
+        )
+    return locality
+
+
+def _backing_image(parameters: Mapping[str, str]) -> str:
+    """The image, if it must exist: one that the CSI driver creates with the first volume is nowhere yet and of unknown size."""
+    return "" if parameters.get("backingImageDataSourceType") in _CREATED_IMAGES else parameters.get("backingImage", "")
+
+
+def _data_source(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
+    """What the volume is cloned from, as Longhorn writes it; the claim's own source wins over the class's parameter."""
+    return f"vol://{claim.source_volume}" if claim.source_volume else parameters.get("dataSource", "")
 
 
 def _flag(parameters: Mapping[str, str], key: str, subject: str) -> bool:
-    text = parameters.get(key, "")
-    if text.lower() not in ("", "true", "false"):
-        raise ResolutionError(f"StorageClass of {subject}: {key} {text!r} is neither true nor false")
-    return text.lower() == "true"
+    return bool(parameters.get(key)) and bool(_parsed(parse_bool, parameters, key, subject))
+
+
+def _parsed(parse: Callable[[str], int], parameters: Mapping[str, str], key: str, subject: str) -> int:
+    try:
+        return parse(parameters[key])
+    except ValueError as error:
+        raise ResolutionError(f"StorageClass of {subject}: {key} {parameters[key][:64]!r} is not {error}") from error
 
 
 def _selector(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:

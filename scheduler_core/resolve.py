@@ -7,10 +7,12 @@ other drivers are left out; an object that is named but missing is a `MissingObj
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.errors import ResolutionError
+from scheduler_core.longhorn.ask import LINKED_CLONE
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.provision import DRIVER, SHARED_ACCESS_MODES, volume_for_claim
@@ -79,15 +81,24 @@ def resolve(pod: kube.Pod, view: View, *, require_best_effort: bool = True) -> R
     for mount in sorted(pod.volumes, key=lambda mount: (mount.claim, mount.name)):
         volume = _volume(pod, mount, view, require_best_effort=require_best_effort)
         if volume is not None:
-            found.setdefault(volume.volume.name if volume.bound else volume.claim, volume)
-    return Resolution(tuple(found.values()))
+            key = volume.volume.name if volume.bound else volume.claim
+            known = found.get(key, volume)
+            found[key] = replace(known, in_use_on=known.in_use_on | volume.in_use_on)
+    return Resolution(tuple(_told_apart(volume, found.values()) for volume in found.values()))
+
+
+def _told_apart(volume: PodVolume, volumes: Iterable[PodVolume]) -> PodVolume:
+    """A claim that is named like another of the pod's Longhorn volumes goes by its full name."""
+    same = sum(other.name == volume.name for other in volumes) > 1
+    return replace(volume, name=volume.claim) if same and not volume.bound else volume
 
 
 def _volume(pod: kube.Pod, mount: kube.PodVolume, view: View, *, require_best_effort: bool) -> PodVolume | None:
     claim = _claim(pod, mount, view.snapshot)
     subject = f"PersistentVolumeClaim {claim.namespace}/{claim.name}"
-    if claim.spec.volume_name:
-        volume, name = _bound_volume(claim.spec.volume_name, subject, view.snapshot), ""
+    persistent = claim.spec.volume_name or view.reserved_for(claim)
+    if persistent:
+        volume, name = _bound_volume(persistent, subject, view.snapshot), ""
     else:
         volume, name = _unbound_volume(claim, subject, view), claim.name
     if volume is None:
@@ -142,7 +153,19 @@ def _unbound_volume(claim: kube.Claim, subject: str, view: View) -> longhorn.Vol
     storage_class = _storage_class(claim.spec.storage_class, view)
     if storage_class is None or storage_class.provisioner != DRIVER:
         return None
-    return volume_for_claim(claim.name, claim.spec, storage_class.parameters, view.settings, subject=subject)
+    spec = replace(claim.spec, source_volume=_source_volume(claim, storage_class, subject, view.snapshot))
+    return volume_for_claim(claim.name, spec, storage_class.parameters, view.settings, subject=subject)
+
+
+def _source_volume(claim: kube.Claim, storage_class: kube.StorageClass, subject: str, snapshot: Snapshot) -> str:
+    """The Longhorn volume a claim is cloned from; only a linked clone must know, it shares its source's disks."""
+    if not claim.spec.source_claim or storage_class.parameters.get("cloneMode") != LINKED_CLONE:
+        return ""
+    source = snapshot.claims.get((claim.namespace, claim.spec.source_claim))
+    if source is None or not source.spec.volume_name:
+        raise MissingObjectError("bound PersistentVolumeClaim", f"{claim.namespace}/{claim.spec.source_claim}", subject)
+    volume = _bound_volume(source.spec.volume_name, subject, snapshot)
+    return volume.name if volume is not None else ""
 
 
 def _storage_class(name: str | None, view: View) -> kube.StorageClass | None:

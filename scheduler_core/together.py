@@ -27,6 +27,7 @@ Variant = tuple[tuple[int, ...], Masks | None]
 # Two volumes of different images on twelve disks have 169 choices; more than this is a cluster to simplify.
 MOST_VARIANTS: Final = 4096
 _FIRST_LOOK: Final = 1_000
+_STEPS_A_VARIANT: Final = 20
 
 
 def reason_for(needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None = None) -> Reason:
@@ -67,12 +68,22 @@ def reasons_for(needs: Needs, profiles: Sequence[Profile], budget: Budget) -> St
 
 def _packs(needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None = None) -> Answer:
     undecided = False
-    for variant in variants(needs, profile, only):
-        answer = Answer.UNDECIDED if variant is None else fits(needs.load, *variant, budget)
+    for count, variant in enumerate(variants(needs, profile, only)):
+        # Even a choice that needs no search costs something when there are thousands of them.
+        if variant is None or (count and not budget.spend(_STEPS_A_VARIANT)):
+            return Answer.UNDECIDED
+        answer = fits(needs.load, *variant, budget)
         if answer is Answer.YES:
             return answer
+        if not count and profile.copying and _never(needs, profile, only, budget):
+            return Answer.NO
         undecided |= answer is Answer.UNDECIDED
     return Answer.UNDECIDED if undecided else Answer.NO
+
+
+def _never(needs: Needs, profile: Profile, only: Mapping[int, int] | None, budget: Budget) -> bool:
+    """Whether the needs would not pack even if every image were on every disk already."""
+    return fits(needs.load, profile.free, allowed_masks(needs, profile, only), budget) is Answer.NO
 
 
 def _reason(needs: Needs, profile: Profile, answer: Answer, only: Mapping[int, int] | None = None) -> Reason:

@@ -4,8 +4,8 @@ Data flow of one request (seed: Filter steps 1 to 4), all from one immutable `Vi
 
     pod → resolve → no Longhorn volumes?            → every node
                   → tied to some nodes?             → the others are out (strict-local, a claim in use)
-                  → homes of every local volume?    → only those (homes.py)
                   → no room anywhere for a volume that needs no local room? → no node
+                  → homes of every local volume?    → only those (homes.py)
                   → nodes with a replica of the pod: one by one (local.py); all others by profile (profiles.py)
 
 `explain_nodes` runs this very decision and adds plans and numbers per node, so the two cannot differ.
@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from scheduler_core.explanation import describe
 from scheduler_core.homes import homes
-from scheduler_core.local import local_node
+from scheduler_core.local import local_node, stop
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
@@ -32,6 +33,9 @@ from scheduler_core.steps import Steps
 from scheduler_core.together import reasons_for, safeties_for
 from scheduler_core.verdict import Reason, Verdict
 from scheduler_core.view import View
+
+# Writing out plans and what is missing takes longer than deciding, and nobody waits for it but the one who asked.
+STEPS_TO_EXPLAIN: Final = 4
 
 
 class Packing(StrEnum):
@@ -69,7 +73,7 @@ class Options:
 class Decision:
     """The answer to one request: the pod's volumes, and one reason per candidate in the order asked.
 
-    `gave_up` counts the searches that ended without an answer; their nodes do not fit.
+    `gave_up` counts the searches, for a packing or for order safety, that ended without an answer.
     """
 
     resolution: Resolution
@@ -108,10 +112,9 @@ def filter_nodes(pod: Pod, candidates: Sequence[str], memory: Memory, options: O
     view = memory.view
     resolution = resolve(pod, view, require_best_effort=options.require_best_effort)
     wanted = needs(resolution.local, resolution.volumes)
-    reasons = yield from _reasons(
-        _Request(view, memory, resolution, wanted, candidates, options, Budget(options.steps))
-    )
-    return Decision(resolution, candidates, reasons, reasons.count(Reason.UNDECIDED))
+    budget = Budget(options.steps)
+    reasons = yield from _reasons(_Request(view, memory, resolution, wanted, candidates, options, budget))
+    return Decision(resolution, candidates, reasons, budget.gave_up)
 
 
 def explain_nodes(pod: Pod, candidates: Sequence[str], memory: Memory, options: Options) -> Steps[Explanation]:
@@ -122,8 +125,9 @@ def explain_nodes(pod: Pod, candidates: Sequence[str], memory: Memory, options: 
     """
     decision = yield from filter_nodes(pod, candidates, memory, options)
     verdicts = []
-    for name, reason in zip(candidates, decision.reasons, strict=True):
-        verdicts.append(describe(memory.view, decision.resolution, name, reason, Budget(options.steps)))
+    shares = Budget(STEPS_TO_EXPLAIN * options.steps).shares(len(candidates))
+    for name, reason, share in zip(candidates, decision.reasons, shares, strict=True):
+        verdicts.append(describe(memory.view, decision.resolution, name, reason, share))
         yield
     return Explanation(decision, verdicts)
 
@@ -132,13 +136,16 @@ def _reasons(request: _Request) -> Steps[list[Reason]]:
     if not request.resolution.volumes:
         return [Reason.NO_VOLUMES] * len(request.candidates)
     decided = _tied_elsewhere(request)
+    if not (yield from _room_in_cluster(request)):
+        return [Reason.NO_ROOM_IN_CLUSTER] * len(request.candidates)
     returned = _homes(request, decided)
     if returned:
         elsewhere = Reason.HOME_ELSEWHERE
         return [Reason.HOME if name in returned else decided.get(name, elsewhere) for name in request.candidates]
-    if not (yield from _room_in_cluster(request)):
-        return [Reason.NO_ROOM_IN_CLUSTER] * len(request.candidates)
-    decided |= _with_replicas(request, decided)
+    stopped = stop(request.view, request.resolution)
+    if stopped is not None:
+        return [decided.get(name, stopped.reason) for name in request.candidates]
+    decided |= yield from _with_replicas(request, decided)
     names = [name for name in request.candidates if name not in decided] if decided else request.candidates
     table = yield from request.memory.table(request.needs.kinds)
     profiles = table.of(names)
@@ -181,13 +188,15 @@ def ties(resolution: Resolution) -> Iterable[tuple[frozenset[str], Reason]]:
 
 def _homes(request: _Request, out: Mapping[str, Reason]) -> frozenset[str]:
     """The candidates to return to: all local volumes have a home there, and all volumes can be attached."""
-    local = request.resolution.local
-    if not any(volume.replicas for volume in local):
-        return frozenset()
     view = request.view
-    candidates = {name for name in request.candidates if name not in out}
-    found = homes(local, candidates, view.snapshot.longhorn_nodes)
-    return frozenset(name for name in found if attach_blocked(view, request.needs.kinds, name) is None)
+    candidates = {name for name in _holding(request, out) if attach_blocked(view, request.needs.kinds, name) is None}
+    return homes(request.resolution.local, candidates, view.cluster)
+
+
+def _holding(request: _Request, out: Mapping[str, Reason]) -> list[str]:
+    """The candidates that hold a replica of a local volume."""
+    touched = {replica.node_id for volume in request.resolution.local for replica in volume.replicas}
+    return [name for name in request.candidates if name in touched and name not in out] if touched else []
 
 
 def _room_in_cluster(request: _Request) -> Steps[bool]:
@@ -205,10 +214,9 @@ def _somewhere(request: _Request, volume: PodVolume) -> Steps[bool]:
     return any(worth[profile].fits for profile in table.profiles.values())
 
 
-def _with_replicas(request: _Request, out: Mapping[str, Reason]) -> dict[str, Reason]:
+def _with_replicas(request: _Request, out: Mapping[str, Reason]) -> Steps[dict[str, Reason]]:
     """The candidates that hold a replica of a local volume, decided one by one."""
-    touched = {replica.node_id for volume in request.resolution.local for replica in volume.replicas}
-    names = [name for name in request.candidates if name in touched and name not in out] if touched else []
+    names = _holding(request, out)
     shares = request.budget.shares(len(names) + 1)
     found = {}
     for name, share in zip(names, shares, strict=False):
@@ -217,6 +225,7 @@ def _with_replicas(request: _Request, out: Mapping[str, Reason]) -> dict[str, Re
         if reason is Reason.ROOM and request.options.examines and node.safety(share).answer is not Answer.YES:
             reason = Reason.ORDER_UNSAFE
         found[name] = reason
+        yield
     request.budget.take_back(shares)
     return found
 

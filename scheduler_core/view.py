@@ -28,6 +28,8 @@ class View:
     cluster: Cluster
     default_storage_class: kube.StorageClass | None
     uncounted: Mapping[str, tuple[longhorn.Replica, ...]]
+    _rooms: Mapping[str, Mapping[str, Room]]
+    _reserved: Mapping[tuple[str, str, str], str]
     _pods_by_claim: Mapping[NamespacedName, tuple[kube.Pod, ...]]
 
     @classmethod
@@ -37,12 +39,16 @@ class View:
         Raises:
             SettingError: a Longhorn setting cannot be read
         """
+        cluster = Cluster.of(snapshot, now)
+        uncounted = _uncounted(snapshot)
         return cls(
             version=version,
             snapshot=snapshot,
-            cluster=Cluster.of(snapshot, now),
+            cluster=cluster,
             default_storage_class=_default_storage_class(snapshot),
-            uncounted=_uncounted(snapshot),
+            uncounted=uncounted,
+            _rooms={node.name: _rooms(node, cluster.settings, uncounted) for node in cluster.nodes.values()},
+            _reserved=_reserved(snapshot),
             _pods_by_claim=_pods_by_claim(snapshot),
         )
 
@@ -51,10 +57,18 @@ class View:
         """Longhorn's settings, parsed."""
         return self.cluster.settings
 
-    def room(self, disk: longhorn.Disk) -> Room:
-        """The bytes a disk can still take; a replica placed there counts at once, before Longhorn's status lists it."""
-        late = self.uncounted.get(disk.uuid, ())
-        return room(disk, self.settings, sum(replica.size for replica in late))
+    def rooms(self, node: str) -> Mapping[str, Room]:
+        """By disk name, the bytes each can still take; a replica placed there counts before Longhorn's status lists it."""
+        return self._rooms[node]
+
+    def uncounted_on(self, disk: longhorn.Disk) -> int:
+        """Bytes of the replicas placed on a disk that Longhorn's status does not list yet."""
+        return _bytes_of(self.uncounted.get(disk.uuid, ()))
+
+    def reserved_for(self, claim: kube.Claim) -> str:
+        """The PersistentVolume that names an unbound claim in its claimRef, "" for none; it will be bound to that."""
+        key = (claim.namespace, claim.name)
+        return self._reserved.get((*key, claim.uid)) or self._reserved.get((*key, "")) or ""
 
     def replicas_of(self, volume: str) -> tuple[longhorn.Replica, ...]:
         """The replicas of a Longhorn volume, ordered by name."""
@@ -63,6 +77,24 @@ class View:
     def pods_of(self, namespace: str, claim: str) -> tuple[kube.Pod, ...]:
         """The pods that mount a claim, ordered by name."""
         return self._pods_by_claim.get((namespace, claim), ())
+
+
+def _rooms(
+    node: longhorn.Node, settings: Settings, uncounted: Mapping[str, tuple[longhorn.Replica, ...]]
+) -> dict[str, Room]:
+    return {disk.name: room(disk, settings, _bytes_of(uncounted.get(disk.uuid, ()))) for disk in node.disks}
+
+
+def _bytes_of(replicas: tuple[longhorn.Replica, ...]) -> int:
+    return sum(replica.size for replica in replicas)
+
+
+def _reserved(snapshot: Snapshot) -> dict[tuple[str, str, str], str]:
+    found: dict[tuple[str, str, str], str] = {}
+    for volume in snapshot.persistent_volumes.values():
+        if volume.claim is not None:
+            found[volume.claim] = min(volume.name, found.get(volume.claim, volume.name))
+    return found
 
 
 def _default_storage_class(snapshot: Snapshot) -> kube.StorageClass | None:

@@ -136,6 +136,7 @@ def claim(
     access: str = "ReadWriteOnce",
     owners: Iterable[Object] = (),
     phase: str | None = None,
+    source: str | None = None,
 ) -> Object:
     """A PersistentVolumeClaim of `size` Gi (or a quantity); bound ones to PersistentVolume ``pv-<name>``."""
     spec: Object = {"accessModes": [access], "resources": {"requests": {}}}
@@ -145,6 +146,8 @@ def claim(
         spec["storageClassName"] = storage_class
     if bound:
         spec["volumeName"] = f"pv-{name}"
+    if source is not None:
+        spec["dataSource"] = {"kind": "PersistentVolumeClaim", "name": source}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -154,13 +157,16 @@ def claim(
     }
 
 
-def persistent_volume(claim_name: str, *, handle: str | None = None, driver: str = "driver.longhorn.io") -> Object:
-    """The PersistentVolume of a bound claim; its Longhorn volume is ``vol-<claim>``."""
+def persistent_volume(
+    claim_name: str, *, handle: str | None = None, driver: str = "driver.longhorn.io", uid: str | None = None
+) -> Object:
+    """The PersistentVolume of a bound claim; its Longhorn volume is ``vol-<claim>``. With `uid` it has a claimRef."""
+    reference = {} if uid is None else {"claimRef": {"namespace": "default", "name": claim_name, "uid": uid}}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {"name": f"pv-{claim_name}"},
-        "spec": {"csi": {"driver": driver, "volumeHandle": handle or f"vol-{claim_name}"}},
+        "spec": {"csi": {"driver": driver, "volumeHandle": handle or f"vol-{claim_name}"}, **reference},
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from scheduler_core.longhorn.space import Room
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.resolve import PodVolume
@@ -177,12 +178,11 @@ def _node_state(view: View, node: longhorn.Node) -> NodeState:
         eviction_requested=node.eviction_requested,
         zone=node.zone,
         tags=sorted(node.tags),
-        disks=[_disk_state(view, disk) for disk in node.disks],
+        disks=[_disk_state(view, disk, view.rooms(node.name)[disk.name]) for disk in node.disks],
     )
 
 
-def _disk_state(view: View, disk: longhorn.Disk) -> DiskState:
-    room = view.room(disk)
+def _disk_state(view: View, disk: longhorn.Disk, room: Room) -> DiskState:
     return DiskState(
         name=disk.name,
         uuid=disk.uuid,

@@ -44,9 +44,15 @@ class _Resources(Wire):
     requests: dict[str, str | int | float] | None = None
 
 
+class _DataSource(Wire):
+    kind: str = ""
+    name: str = ""
+
+
 class ClaimSpec(Wire):
     """spec of a PersistentVolumeClaim."""
 
+    data_source: _DataSource | None = None
     storage_class_name: str | None = None
     volume_name: str | None = None
     access_modes: list[str] | None = None
@@ -65,12 +71,14 @@ def claim_spec(wire: Claim, subject: Subject) -> kube.ClaimSpec:
     spec = wire.spec or ClaimSpec()
     requests = (spec.resources.requests if spec.resources else None) or {}
     request = requests.get("storage")
+    source = spec.data_source
     annotations = (wire.metadata.annotations if wire.metadata else None) or {}
     return kube.ClaimSpec(
         storage_class=annotations.get(STORAGE_CLASS_ANNOTATION, spec.storage_class_name),
         request=None if request is None else subject.size(request, "spec.resources.requests.storage"),
         access_modes=tuple(spec.access_modes or ()),
         volume_name=spec.volume_name or "",
+        source_claim=source.name if source is not None and source.kind == "PersistentVolumeClaim" else "",
     )
 
 
@@ -211,9 +219,15 @@ class _Csi(Wire):
     volume_handle: str = ""
 
 
+class _ClaimReference(Wire):
+    namespace: str | None = None
+    name: str = ""
+    uid: str | None = None
+
+
 class _PersistentVolumeSpec(Wire):
     csi: _Csi | None = None
-    access_modes: list[str] | None = None
+    claim_ref: _ClaimReference | None = None
 
 
 class PersistentVolume(Wire):
@@ -230,7 +244,9 @@ def persistent_volume(wire: PersistentVolume) -> kube.PersistentVolume:
         name=wire.metadata.name,
         driver=spec.csi.driver if spec.csi else "",
         handle=spec.csi.volume_handle if spec.csi else "",
-        access_modes=tuple(spec.access_modes or ()),
+        claim=(spec.claim_ref.namespace or "default", spec.claim_ref.name, spec.claim_ref.uid or "")
+        if spec.claim_ref
+        else None,
     )
 
 

@@ -12,6 +12,7 @@ from scheduler_core.model.longhorn import Volume
 DEGRADED = "degraded"
 WAIT_SETTING = "replica-replenishment-wait-interval"
 _NO_WAIT = timedelta(0)
+_LONGEST_WAIT = timedelta(days=365_000)
 
 
 def wait_refusal(cluster: Cluster, volume: Volume) -> Refusal | None:
@@ -29,8 +30,12 @@ def time_to_replacement(cluster: Cluster, volume: Volume) -> timedelta:
     since = parse_time(volume.last_degraded_at)
     if since is None or wait_refusal(cluster, volume) is not None:
         return _NO_WAIT
-    wait = timedelta(seconds=cluster.settings.replica_replenishment_wait_interval)
-    return max(_NO_WAIT, since + wait - cluster.now)
+    # Not as dates: a setting of centuries is beyond what a date can say.
+    waited = cluster.now - since
+    interval = cluster.settings.replica_replenishment_wait_interval
+    if interval > _LONGEST_WAIT.total_seconds():
+        return _LONGEST_WAIT
+    return max(_NO_WAIT, timedelta(seconds=max(0, interval)) - waited)
 
 
 def being_replenished(cluster: Cluster, volume: Volume) -> bool:

@@ -40,12 +40,15 @@ class ClaimSpec:
     """What a PersistentVolumeClaim asks for, or a template of one.
 
     `storage_class` None means the cluster's default class, "" means none; `request` is in bytes, None if absent.
+    `source_claim` is the claim it is cloned from; `source_volume` that claim's Longhorn volume, once resolved.
     """
 
     storage_class: str | None = None
     request: int | None = None
     access_modes: tuple[str, ...] = ()
     volume_name: str = ""
+    source_claim: str = ""
+    source_volume: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +104,15 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class PersistentVolume:
-    """A PersistentVolume; `driver` and `handle` are those of its CSI source, "" for other sources."""
+    """A PersistentVolume; `driver` and `handle` are those of its CSI source, "" for other sources.
+
+    `claim` is the (namespace, name, uid) it is bound to or reserved for; reserved by hand it has no uid.
+    """
 
     name: str
     driver: str = ""
     handle: str = ""
-    access_modes: tuple[str, ...] = ()
+    claim: tuple[str, str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

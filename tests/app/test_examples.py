@@ -154,7 +154,7 @@ def test_a_restarted_pod_returns_to_its_full_node() -> None:
         "node-4": Reason.HOME_ELSEWHERE,
     }
     view = View.of(_snapshot("goal-3-restart"), NOW)
-    assert [view.room(disk).free for disk in view.snapshot.longhorn_nodes["node-2"].disks] == [0]
+    assert [room.free for room in view.rooms("node-2").values()] == [0]
 
 
 @pytest.mark.parametrize("index", range(16))
@@ -198,7 +198,7 @@ def test_on_one_node_the_claims_fit_only_split_over_two_disks() -> None:
 def test_enough_room_in_total_is_not_enough() -> None:
     """east-3 has 427Gi left for 420Gi, on two disks between which they cannot be divided; 3Gi more would do."""
     view = View.of(_snapshot("mixed-cluster"), NOW)
-    free = [view.room(disk).free for disk in view.snapshot.longhorn_nodes["east-3"].disks]
+    free = [room.free for room in view.rooms("east-3").values()]
     assert free == [310 * GI, 117 * GI]
     assert _explained("mixed-cluster", "shop/orders-0")["east-3"].missing == 3 * GI
 

@@ -309,6 +309,66 @@ class TestBackingImages:
         explanation = explained(pod(*names), node_of(*disks), self.image(*on), storage_class(backingImage="bi"), made)
         assert (fitting(explanation) == ["n1"]) is fits
 
+    def test_an_image_that_comes_with_the_volume_need_not_exist(self) -> None:
+        """The CSI driver creates it with the first volume; refusing that one would be a deadlock."""
+        made = storage_class(backingImage="new", backingImageDataSourceType="download")
+        assert reasons(explained(pod("a"), node_of(100), made, claim("a", 50))) == {"n1": "ROOM"}
+
+    def test_many_choices_of_disks_are_bounded(self) -> None:
+        """Each choice of disks to copy to costs steps, so that a request ends; what is open then does not fit."""
+        names = [f"c{index}" for index in range(8)]
+        made = [claim(name, 61) for name in names]
+        decision = explained(
+            pod(*names), node_of(*[122] * 7), self.image(size=60), storage_class(backingImage="bi"), made,
+            options=Options(steps=100),
+        ).decision  # fmt: skip
+        assert list(decision.reasons) == [Reason.UNDECIDED]
+
+
+def test_a_volume_longhorn_cannot_read_fits_nowhere() -> None:
+    """A degraded volume whose lastDegradedAt is no time stops Longhorn's scheduler on every node."""
+    broken = bound("a", 10)
+    broken[2]["status"] |= {"robustness": "degraded", "lastDegradedAt": "yesterday"}
+    explanation = explained(
+        pod("a"),
+        longhorn_node("n1"),
+        longhorn_node("n2"),
+        broken,
+        replica("r", "vol-a", "n1", failed=True, rebuildRetryCount=5, healthy=False),
+    )
+    assert reasons(explanation) == dict.fromkeys(("n1", "n2"), "BAD_VOLUME")
+    assert "yesterday" in explanation.verdicts[0].detail
+
+
+@pytest.mark.parametrize(
+    ("interval", "since"),
+    [
+        ("999999999999", "2025-12-31T00:00:00Z"),
+        (str(2**63 - 1), "2025-12-31T00:00:00Z"),
+        (str(-(2**63)), "2025-12-31T00:00:00Z"),
+        ("600", "9999-12-31T23:59:59Z"),
+        ("600", "0001-01-01T00:00:00Z"),
+    ],
+)
+def test_no_time_is_too_far_away(interval: str, since: str) -> None:
+    """Settings and times of millennia are computed with, not stumbled over."""
+    degraded = bound("a", 10)
+    degraded[2]["status"] |= {"robustness": "degraded", "lastDegradedAt": since}
+    explanation = explained(
+        pod("a"), longhorn_node("n1", {"disk-1": disk(), "disk-2": disk()}), degraded,
+        replica("r", "vol-a", "n1", size=10, evictionRequested=True), setting("replica-replenishment-wait-interval", interval),
+    )  # fmt: skip
+    assert fitting(explanation) == ["n1"]
+
+
+def test_nothing_is_missing_where_no_amount_would_help() -> None:
+    """Two volumes short on two different disks: no single disk can make up for both."""
+    node = longhorn_node("n1", {"a": disk(60, tags=["ssd"]), "b": disk(60, tags=["hdd"])})
+    classes = [storage_class(kind, diskSelector=kind) for kind in ("ssd", "hdd")]
+    made = [claim(f"{kind}{index}", 60, storage_class=kind) for kind in ("ssd", "hdd") for index in (1, 2)]
+    (verdict,) = explained(pod("ssd1", "ssd2", "hdd1", "hdd2"), node, classes, made).verdicts
+    assert (verdict.reason, verdict.missing) == (Reason.NOT_TOGETHER, 0)
+
 
 class TestFreshReplicas:
     """A replica counts on its disk from the moment it is placed there."""

@@ -39,7 +39,7 @@ def standing_on_n1(*objects: Object) -> Standing:
     """What volume vol-a has on node n1."""
     current = view(NODES, bound("a"), *objects)
     (found,) = resolve(as_pod(pod("a")), current).volumes
-    return standings(found, current.snapshot.longhorn_nodes).get("n1", Standing.NONE)
+    return standings(found, current.cluster).get("n1", Standing.NONE)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_replica_counts_only_on_a_ready_disk_of_a_ready_node(node: Object) -> 
     """Otherwise the volume needs new space there."""
     current = view(node, bound("a"), replica("r1", "vol-a", "n1"))
     (found,) = resolve(as_pod(pod("a")), current).volumes
-    assert kept_on(found, current.snapshot.longhorn_nodes) == frozenset()
+    assert kept_on(found, current.cluster) == frozenset()
 
 
 class TestReturn:
@@ -176,6 +176,45 @@ class TestReturn:
         assert reasons(explanation) == {"n2": "ROOM", "n3": "ROOM"}
         assert [verdict.plan for verdict in explanation.verdicts] == [{}, {"vol-a": "n3-disk-1"}]
 
+    @pytest.mark.parametrize(
+        "node",
+        [
+            pytest.param(longhorn_node("n2", {"disk-1": disk(100, allow=False)}), id="its disk closed"),
+            pytest.param(longhorn_node("n2", schedulable=False), id="its node cordoned"),
+            pytest.param(longhorn_node("n2", allow=False), id="its node closed"),
+        ],
+    )
+    def test_beside_a_healthy_replica_a_failed_one_is_kept_only_if_longhorn_reuses_it(self, node: Object) -> None:
+        """Otherwise a rebuild needs new space, which a closed node does not give."""
+        explanation = explained(
+            pod("a"), longhorn_node("n1"), node, longhorn_node("n3"), bound("a", 60),
+            replica("r1", "vol-a", "n1", size=60), replica("r2", "vol-a", "n2", failed=True, size=60), nodes=["n2", "n3"],
+        )  # fmt: skip
+        assert fitting(explanation) == ["n3"]
+
+    def test_a_home_does_not_hide_that_another_volume_has_room_nowhere(self) -> None:
+        """The pod would go home and be stuck there, waiting for a volume that cannot be created."""
+        explanation = explained(
+            pod("a", "far"), longhorn_node("n1", {"disk-1": disk(100, listed={"r": 100})}), bound("a"),
+            replica("r", "vol-a", "n1"), bound("far", 50, locality="disabled"),
+        )  # fmt: skip
+        assert reasons(explanation) == {"n1": "NO_ROOM_IN_CLUSTER"}
+
+    def test_a_healthy_replica_where_nothing_attaches_hides_no_other_home(self) -> None:
+        """A candidate without the engine cannot be a home, so it takes no home from others."""
+        engine = {
+            "apiVersion": "longhorn.io/v1beta2",
+            "kind": "EngineImage",
+            "metadata": {"name": "ei"},
+            "spec": {"image": "engine:1"},
+            "status": {"state": "deployed", "nodeDeploymentMap": {"n2": True, "n3": True}},
+        }
+        explanation = explained(
+            pod("a"), NODES, engine, bound("a", image="engine:1"),
+            replica("r1", "vol-a", "n1"), replica("r2", "vol-a", "n2", healthy=False),
+        )  # fmt: skip
+        assert reasons(explanation) == {"n1": "HOME_ELSEWHERE", "n2": "HOME", "n3": "HOME_ELSEWHERE"}
+
     def test_a_home_without_the_volumes_engine_is_no_home(self) -> None:
         """Longhorn could not attach the volume there."""
         engine = {
@@ -205,6 +244,24 @@ def test_disk_anti_affinity_counts_beside_a_leaving_replica() -> None:
     raw = bound("a", replicaDiskSoftAntiAffinity="disabled")
     explanation = explained(pod("a"), node, raw, replica("r1", "vol-a", "n1", deleting=True))
     assert reasons(explanation) == {"n1": "ANTI_AFFINITY"}
+
+
+def test_soft_disk_anti_affinity_falls_back_to_the_disk_of_the_leaving_replica() -> None:
+    """A packing may use it, for Longhorn does when the other disk is full; order safety does not count on it."""
+    node = longhorn_node("n1", {"disk-1": disk(200), "disk-2": disk(60, tags=["ssd"])})
+    volumes = [bound("a", 50), bound("b", 60, diskSelector=["ssd"])]
+    leaving = replica("r1", "vol-a", "n1", size=50, evictionRequested=True)
+    (verdict,) = explained(pod("a", "b"), node, *volumes, leaving).verdicts
+    assert verdict.plan == {"vol-a": "n1-disk-1", "vol-b": "n1-disk-2"}
+    assert verdict.order_safe is False
+
+
+@pytest.mark.parametrize("listed", [{}, {"r1": 40}], ids=["not listed yet", "listed"])
+def test_a_replica_in_the_way_is_told_from_too_little_room(listed: dict[str, float]) -> None:
+    """Whether Longhorn's status lists the leaving replica yet changes no reason."""
+    node = longhorn_node("n1", {"disk-1": disk(60, listed=listed)})
+    leaving = replica("r1", "vol-a", "n1", size=40, evictionRequested=True)
+    assert reasons(explained(pod("a"), node, bound("a", 40), leaving)) == {"n1": "INSUFFICIENT_STORAGE"}
 
 
 class TestStrictLocal:

@@ -64,6 +64,12 @@ def test_two_claims_of_one_longhorn_volume_count_once() -> None:
     assert [entry.name for entry in volumes(pod("a", "b"), bound("a"), second)] == ["vol-a"]
 
 
+def test_a_claim_named_like_another_volume_is_told_apart() -> None:
+    """Plans name volumes, so two of one name would hide each other."""
+    found = volumes(pod("a", "vol-a"), bound("a"), claim("vol-a"), storage_class())
+    assert [entry.name for entry in found] == ["vol-a", "default/vol-a"]
+
+
 def test_a_pod_without_claims_has_no_volumes() -> None:
     """Nothing to decide."""
     assert volumes(pod()) == []
@@ -202,6 +208,42 @@ class TestUnbound:
         (found,) = volumes(pod("a"), claim("a"), storage_class(numberOfReplicas="3", dataLocality="strict-local"))
         assert found.volume.number_of_replicas == 1
 
+    def test_a_shared_volume_by_parameter_is_served_over_the_network(self) -> None:
+        """The class's `share` makes it RWX whatever the claim says."""
+        (found,) = volumes(pod("a"), claim("a"), storage_class(share="true"))
+        assert (found.volume.access_mode, found.local) == ("rwx", False)
+
+    @pytest.mark.parametrize(
+        "objects",
+        [
+            pytest.param([claim("a")], id="by parameter"),
+            pytest.param([claim("a", source="b"), *bound("b")], id="by the claim"),
+        ],
+    )
+    def test_a_linked_clone_stays_with_its_source(self, objects: list[Object]) -> None:
+        """Its replicas share the disks of the source's."""
+        made = storage_class(cloneMode="linked-clone", dataSource="vol://vol-b")
+        (found,) = volumes(pod("a"), objects, made)
+        assert (found.volume.clone_mode, found.volume.data_source) == ("linked-clone", "vol://vol-b")
+
+    def test_a_linked_clone_of_an_unbound_claim_is_an_error(self) -> None:
+        """Nobody knows yet where the source will be."""
+        with pytest.raises(MissingObjectError, match="bound PersistentVolumeClaim default/b"):
+            volumes(pod("a"), claim("a", source="b"), claim("b"), storage_class(cloneMode="linked-clone"))
+
+    @pytest.mark.parametrize("uid", ["", "uid-a"], ids=["by hand", "for this claim"])
+    def test_a_persistent_volume_reserved_for_the_claim_counts_as_its_own(self, uid: str) -> None:
+        """Kubernetes will bind the two, so no volume is created."""
+        (found,) = volumes(pod("a"), claim("a"), persistent_volume("a", uid=uid), volume("vol-a", 7), storage_class())
+        assert (found.name, found.volume.size) == ("vol-a", 7 * GI)
+
+    def test_a_volume_left_by_an_earlier_claim_of_that_name_does_not(self) -> None:
+        """A retained PersistentVolume names the claim that is gone, by its uid."""
+        (found,) = volumes(
+            pod("a"), claim("a", 5), persistent_volume("a", uid="uid-older"), volume("vol-a", 7), storage_class()
+        )
+        assert (found.bound, found.volume.size) == (False, 5 * GI)
+
     def test_a_present_but_empty_selector_matches_nothing(self) -> None:
         """csi/util.go splits "" into one empty tag, which no disk bears."""
         (found,) = volumes(pod("a"), claim("a"), storage_class(diskSelector=""))
@@ -211,8 +253,16 @@ class TestUnbound:
         ("objects", "message"),
         [
             pytest.param([claim("a", None), storage_class()], "asks for no storage", id="no request"),
-            pytest.param([claim("a"), storage_class(numberOfReplicas="many")], "'many' is not a number", id="replicas"),
-            pytest.param([claim("a"), storage_class(migratable="maybe")], "neither true nor false", id="migratable"),
+            pytest.param(
+                [claim("a"), storage_class(numberOfReplicas="many")], "'many' is not a whole number", id="replicas"
+            ),
+            pytest.param(
+                [claim("a"), storage_class(numberOfReplicas="1" * 5000)], "is not a whole number", id="endless"
+            ),
+            pytest.param(
+                [claim("a"), storage_class(dataLocality="best_effort")], "is not one of disabled", id="locality"
+            ),
+            pytest.param([claim("a"), storage_class(migratable="maybe")], "'maybe' is not a boolean", id="migratable"),
         ],
     )
     def test_a_claim_that_cannot_become_a_volume_is_an_error(self, objects: list[Object], message: str) -> None:
@@ -264,6 +314,14 @@ class TestClaimInUse:
         """Only a live pod on a node counts."""
         (found,) = volumes(pod("a"), bound("a"), other)
         assert found.in_use_on == nodes
+
+    def test_every_claim_of_a_volume_counts(self) -> None:
+        """Two claims of one Longhorn volume: whoever uses either holds the volume."""
+        second = [claim("b", bound=True), persistent_volume("b", handle="vol-a")]
+        (found,) = volumes(
+            pod("a", "b"), bound("a"), second, pod("b", name="other", uid="2", node="n1", phase="Running")
+        )
+        assert found.in_use_on == {"n1"}
 
     def test_a_shared_claim_ties_nobody(self) -> None:
         """ReadWriteMany claims may be used from anywhere: live migration does."""
