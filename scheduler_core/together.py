@@ -50,16 +50,19 @@ def reasons_for(needs: Needs, profiles: Sequence[Profile], budget: Budget) -> St
     """
     if not needs.sizes:
         return [profile.reason or Reason.ATTACHABLE for profile in profiles]
-    found = {profile: profile.reason for profile in profiles if profile.reason is not None}
     plain = [profile for profile in profiles if profile.reason is None and not profile.copying]
-    copying = [profile for profile in profiles if profile.reason is None and profile.copying]
     masks = None if needs.uniform else [allowed_masks(needs, profile) for profile in plain]
     answers = yield from fits_many(needs.load, [profile.free for profile in plain], budget, masks)
     room, yes = Reason.ROOM, Answer.YES
-    found.update(
-        (profile, room if answer is yes else _reason(needs, profile, answer))
+    reasons = [
+        room if answer is yes else _reason(needs, profile, answer)
         for profile, answer in zip(plain, answers, strict=True)
-    )
+    ]
+    if len(plain) == len(profiles):
+        return reasons
+    found = dict(zip(plain, reasons, strict=True))
+    found.update((profile, profile.reason) for profile in profiles if profile.reason is not None)
+    copying = [profile for profile in profiles if profile.reason is None and profile.copying]
     copying.sort(key=lambda profile: (-sum(profile.free), profile.key))
     searched = yield from fairly(copying, lambda profile, share: _packs(needs, profile, share), _FIRST_LOOK, budget)
     found.update((profile, _reason(needs, profile, answer)) for profile, answer in searched.items())

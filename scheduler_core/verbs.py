@@ -242,19 +242,27 @@ def _worth(
     the budget did not suffice for is not remembered, because another request may have more to spend.
     """
     known = request.memory.known(wanted, examine)
-    unknown = [profile for profile in profiles if profile not in known]
+    unknown = [profile for profile in profiles if profile not in known] if known else profiles
     if not unknown:
         return known
     unknown = list(dict.fromkeys(unknown))
-    found = dict(zip(unknown, (yield from reasons_for(wanted, unknown, request.budget)), strict=True))
-    passing = {profile for profile, reason in found.items() if reason is Reason.UNDECIDED}
-    if examine:
-        room = [profile for profile, reason in found.items() if reason is Reason.ROOM]
-        answers = yield from safeties_for(wanted, room, request.budget)
-        for profile, answer in zip(room, answers, strict=True):
-            if answer is not Answer.YES:
-                found[profile] = Reason.ORDER_UNSAFE
-                if answer is Answer.UNDECIDED:
-                    passing.add(profile)
+    reasons = yield from reasons_for(wanted, unknown, request.budget)
+    found = dict(zip(unknown, reasons, strict=True))
+    passing = set()
+    if Reason.UNDECIDED in reasons:
+        passing = {profile for profile, reason in found.items() if reason is Reason.UNDECIDED}
+    if examine and Reason.ROOM in reasons:
+        passing |= yield from _examined(request, wanted, found)
     known.update(found if not passing else ((key, found[key]) for key in unknown if key not in passing))
     return {**known, **found} if passing else known
+
+
+def _examined(request: _Request, wanted: Needs, found: dict[Profile, Reason]) -> Steps[set[Profile]]:
+    """Turns ROOM into ORDER_UNSAFE where some order fails or none was proven to; returns the profiles left unproven."""
+    room = [profile for profile, reason in found.items() if reason is Reason.ROOM]
+    answers = yield from safeties_for(wanted, room, request.budget)
+    if answers.count(Answer.YES) == len(answers):
+        return set()
+    doubtful = {profile: answer for profile, answer in zip(room, answers, strict=True) if answer is not Answer.YES}
+    found.update(dict.fromkeys(doubtful, Reason.ORDER_UNSAFE))
+    return {profile for profile, answer in doubtful.items() if answer is Answer.UNDECIDED}
