@@ -44,7 +44,7 @@ class Metrics:
         )
         self._gave_up = CounterMetric(
             f"{PREFIX}_packing_gave_up",
-            "Nodes refused because the search for a packing ran out of its budget",
+            "Searches, for a packing or for order safety, that ran out of their budget; the answer is then no",
             registry=self.registry,
         )
         for reason in Reason:
