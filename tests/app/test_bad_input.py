@@ -328,6 +328,7 @@ async def _ask_fuzzed(path: str, body: bytes) -> Response:
 
 
 def assert_no_fault(path: str, body: bytes) -> None:
+    """The answer is JSON and no 5xx."""
     response = asyncio.run(_ask_fuzzed(path, body))
     assert response.status_code < 500
     assert isinstance(response.json(), dict)
