@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 
+from app.cli.main import cli
 from scheduler_core.verdict import Reason
 
 ROOT = Path(__file__).parents[2]
@@ -41,3 +43,18 @@ def test_every_make_target_in_the_readme_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert named <= targets
     assert {"run", "test"} <= named
+
+
+def test_every_setting_of_serve_is_documented_with_its_variable_and_default() -> None:
+    """docs/configuration.md lists the flags in the program's order."""
+    rows = re.findall(
+        r"^\| `(--[a-z-]+)` \| (?:`([A-Z_]+)`)? ?\| (?:`([^`]+)`|\(required\)) \|",
+        (ROOT / "docs/configuration.md").read_text(),
+        re.MULTILINE,
+    )
+    command = typer.main.get_command(cli).get_command(None, "serve")  # type: ignore[attr-defined]
+    flags = [parameter for parameter in command.params if parameter.name != "help"]
+    assert rows == [
+        (flag.opts[0], flag.envvar or "", "" if flag.required else str(getattr(flag.default, "value", flag.default)))
+        for flag in flags
+    ]
