@@ -18,6 +18,8 @@ from typing import Final
 from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.disk_stage import disk_refusal
 from scheduler_core.longhorn.node_stage import engine_refusal, node_refusal
+from scheduler_core.longhorn.rules import Rule
+from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.needs import Kinds
 from scheduler_core.reasons import Blocked, blocked_by, blocked_by_disks
@@ -117,13 +119,16 @@ def _open_disks(view: View, kinds: Kinds, node: longhorn.Node, masks: list[int])
     low = []
     rooms = view.rooms(node.name)
     for disk, mask in zip(node.disks, masks, strict=True):
+        if not mask:
+            continue
         room = rooms[disk.name]
-        if mask and room.open and room.headroom > 0:
+        rule = space_refusal(0, 0, room)
+        if rule is None or rule is Rule.SCHEDULING_SPACE:
             covered |= mask
             headroom = room.headroom if kinds.rewrites else 0
             found.append(OpenDisk(disk.uuid, room.free, headroom, mask, _copies(view, kinds, disk.uuid)))
-        elif mask:
-            low.append(f"disk {disk.name} has {disk.storage_available} bytes available, {1 - room.headroom} too few")
+        else:
+            low.append(space_detail(rule, disk, view.settings, room, longhorn.Volume(name="")))
     if covered != (1 << len(kinds.asks)) - 1:
         return Blocked(Reason.LOW_AVAILABLE, "; ".join(low))
     found.sort(key=lambda disk: (-disk.free, -disk.headroom, disk.kinds, disk.copies, disk.uuid))

@@ -8,7 +8,7 @@ A backing image that a disk lacks takes its real size there once, so every choic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from typing import Final
 
 from scheduler_core.needs import Needs
@@ -71,9 +71,8 @@ def reasons_for(needs: Needs, profiles: Sequence[Profile], budget: Budget) -> St
 
 def _packs(needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None = None) -> Answer:
     undecided = False
-    for count, variant in enumerate(variants(needs, profile, only)):
-        # Even a choice that needs no search costs something when there are thousands of them.
-        if variant is None or (count and not budget.spend(_STEPS_A_VARIANT)):
+    for count, variant in enumerate(_affordable(needs, profile, budget, only)):
+        if variant is None:
             return Answer.UNDECIDED
         answer = fits(needs.load, *variant, budget)
         if answer is Answer.YES:
@@ -82,6 +81,17 @@ def _packs(needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, in
             return Answer.NO
         undecided |= answer is Answer.UNDECIDED
     return Answer.UNDECIDED if undecided else Answer.NO
+
+
+def _affordable(
+    needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None
+) -> Iterator[Variant | None]:
+    """`variants` as far as the budget goes: even one that needs no search costs something when there are thousands."""
+    for count, variant in enumerate(variants(needs, profile, only)):
+        if count and not budget.spend(_STEPS_A_VARIANT):
+            yield None
+            return
+        yield variant
 
 
 def _never(needs: Needs, profile: Profile, only: Mapping[int, int] | None, budget: Budget) -> bool:
@@ -131,7 +141,7 @@ def plan_for(
     needs: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None = None
 ) -> tuple[int, ...] | None:
     """The index of a disk for each need, None if there is no such plan or none was found in the budget."""
-    for variant in variants(needs, profile, only):
+    for variant in _affordable(needs, profile, budget, only):
         found = Answer.UNDECIDED if variant is None else assign(needs.load, *variant, budget)
         if not isinstance(found, Answer):
             return found
@@ -200,10 +210,13 @@ def _lacking(profile: Profile, image: str) -> dict[int, int]:
 
 
 def _choices(lacking: Mapping[int, int], volumes: int) -> list[tuple[int, ...]]:
-    """Sets of disks to copy an image to, small ones first; never more disks than volumes that use it."""
-    return [
-        chosen for count in range(min(volumes, len(lacking)) + 1) for chosen in combinations(sorted(lacking), count)
-    ]
+    """Sets of disks to copy an image to, small ones first; never more disks than volumes that use it.
+
+    Cut off one past what is tried, so that the caller sees that there are more.
+    """
+    disks = sorted(lacking)
+    sets = (chosen for count in range(min(volumes, len(disks)) + 1) for chosen in combinations(disks, count))
+    return list(islice(sets, MOST_VARIANTS + 1))
 
 
 def _with_copies(

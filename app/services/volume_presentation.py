@@ -9,19 +9,19 @@ from pydantic import Field
 from app.services.presentation import Answer, ReplicaAnswer, replica_answer
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.anti_affinity import Tier
-from scheduler_core.longhorn.ask import Ask
-from scheduler_core.longhorn.balance import choices
-from scheduler_core.longhorn.explanation import DiskExplanation, Explanation, NodeExplanation, explain
+from scheduler_core.longhorn.explanation import (
+    DiskExplanation,
+    Explanation,
+    NextReplica,
+    NodeExplanation,
+    explain_next_replica,
+)
 from scheduler_core.longhorn.new_volume import waits_for_attachment
-from scheduler_core.longhorn.placement import preferred
-from scheduler_core.longhorn.rules import Rule
+from scheduler_core.longhorn.rules import DISK_RULES, NODE_RULES, Rule
 from scheduler_core.longhorn.space import space_detail
 from scheduler_core.model.longhorn import Volume
 from scheduler_core.view import View
 
-_RULES = list(Rule)
-NODE_RULES = _RULES[_RULES.index(Rule.NODE_DELETING) : _RULES.index(Rule.DISK_NOT_IN_STATUS)]
-DISK_RULES = _RULES[_RULES.index(Rule.DISK_NOT_IN_STATUS) :]
 _SPACE_RULES = (Rule.ACTUAL_SPACE, Rule.SCHEDULING_SPACE)
 
 
@@ -92,20 +92,18 @@ def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) 
     if volume is None:
         known = ", ".join(sorted(view.snapshot.volumes)[:5]) or "none"
         raise CoreError(f"there is no volumes.longhorn.io {name} in the snapshot; there are {known}, ...")
-    replicas = view.replicas_of(name)
-    waiting = next((replica for replica in replicas if not replica.node_id and not replica.failed_at), None)
-    ask = Ask.of(volume, waiting) if waiting else Ask.fresh(volume)
-    found = explain(view.cluster, ask, replicas)
+    asked = explain_next_replica(view.cluster, volume)
+    found = asked.explanation
     return VolumeExplainAnswer(
         volume=name,
         size=volume.size,
         actual_size=volume.actual_size,
         number_of_replicas=volume.number_of_replicas,
         data_locality=volume.data_locality,
-        replicas=[replica_answer(replica) for replica in replicas],
-        next_replica=waiting.name if waiting else "",
+        replicas=[replica_answer(replica) for replica in view.replicas_of(name)],
+        next_replica=asked.replica.name if asked.replica else "",
         waits_for_attachment=waits_for_attachment(volume),
-        candidates=_candidates(volume, ask, view, found),
+        candidates=_candidates(asked),
         reasons=sorted(str(reason) for reason in found.candidates.reasons),
         nodes={
             entry.node.name: _node(view, volume, entry, found)
@@ -115,17 +113,13 @@ def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) 
     )
 
 
-def _candidates(volume: Volume, ask: Ask, view: View, found: Explanation) -> list[CandidateAnswer]:
-    disks = found.candidates.disks
-    possible = preferred(volume, disks, view.replicas_of(volume.name))
-    why = (
-        {choice.candidate.disk_uuid: choice.why.text for choice in choices(possible, ask.replica_size)} if disks else {}
-    )
+def _candidates(asked: NextReplica) -> list[CandidateAnswer]:
+    why = {choice.candidate.disk_uuid: choice.why.text for choice in asked.choices}
     return [
         CandidateAnswer(
             node=entry.node.name, disk=entry.disk.name, uuid=entry.disk_uuid, chosen=why.get(entry.disk_uuid, "")
         )
-        for entry in disks
+        for entry in asked.explanation.candidates.disks
     ]
 
 

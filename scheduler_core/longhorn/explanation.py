@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.ask import Ask
+from scheduler_core.longhorn.balance import Choice, choices
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.node_stage import node_refusal
@@ -15,12 +16,13 @@ from scheduler_core.longhorn.placement import (
     cluster_refusal,
     find_candidates,
     node_candidates,
+    preferred,
     tiers_of,
     uncounted,
 )
 from scheduler_core.longhorn.rules import Refusal, Rule
 from scheduler_core.longhorn.space import Room, room
-from scheduler_core.model.longhorn import Disk, Node, Replica
+from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,31 @@ class Explanation:
     candidates: Candidates
     refusal: Refusal | None
     nodes: tuple[NodeExplanation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NextReplica:
+    """What would become of a volume's next replica.
+
+    Attributes:
+        replica: the unplaced one that is asked about, None for one more
+        choices: the candidates Longhorn may choose, and why; the others it would not
+    """
+
+    replica: Replica | None
+    explanation: Explanation
+    choices: tuple[Choice, ...]
+
+
+def explain_next_replica(cluster: Cluster, volume: Volume) -> NextReplica:
+    """The decision about the first replica of a volume that has no place, or about one more."""
+    replicas = cluster.replicas_of(volume.name)
+    waiting = next((replica for replica in replicas if not replica.node_id and not replica.failed_at), None)
+    ask = Ask.of(volume, waiting) if waiting else Ask.fresh(volume)
+    found = explain(cluster, ask, replicas)
+    disks = found.candidates.disks
+    possible = choices(preferred(volume, disks, replicas), ask.replica_size) if disks else ()
+    return NextReplica(waiting, found, possible)
 
 
 def explain(cluster: Cluster, ask: Ask, replicas: Sequence[Replica]) -> Explanation:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from typing import Final
 
 
 class ScheduleError(StrEnum):
@@ -74,6 +75,13 @@ class Rule(Enum):
     def __init__(self, text: str, reported: ScheduleError | None) -> None:
         self.text = text
         self.reported = reported
+
+
+_RULES: Final = tuple(Rule)
+NODE_RULES: Final = _RULES[_RULES.index(Rule.NODE_DELETING) : _RULES.index(Rule.DISK_NOT_IN_STATUS)]
+"""The rules a node meets, in Longhorn's order; what stops everything comes before them."""
+DISK_RULES: Final = _RULES[_RULES.index(Rule.DISK_NOT_IN_STATUS) :]
+"""The rules a disk meets, in Longhorn's order."""
 
 
 @dataclass(frozen=True, slots=True)

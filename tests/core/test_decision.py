@@ -325,6 +325,16 @@ class TestBackingImages:
         assert list(decision.reasons) == [Reason.UNDECIDED]
 
 
+def test_many_disks_have_more_choices_than_anyone_can_list() -> None:
+    """Ten volumes of one image on twenty-two disks: the choices are cut off before they are listed."""
+    names = [f"c{index}" for index in range(10)]
+    made = [claim(name, 61) for name in names]
+    asked = node_of(*[122] * 8, *[60] * 14)
+    image = TestBackingImages.image(size=60)
+    decision = explained(pod(*names), asked, image, storage_class(backingImage="bi"), made).decision
+    assert list(decision.reasons) == [Reason.UNDECIDED]
+
+
 def test_a_volume_longhorn_cannot_read_fits_nowhere() -> None:
     """A degraded volume whose lastDegradedAt is no time stops Longhorn's scheduler on every node."""
     broken = bound("a", 10)
