@@ -27,7 +27,7 @@ lint: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: .venv/dev ## measure /filter and the packing against the budgets, as tables
+bench: .venv/dev ## measure /filter, packing and order safety against the budgets, as tables
 	$(BIN)/python -m tests.bench
 
 lock: ## resolve the newest allowed versions into requirements/*.lock

@@ -34,15 +34,12 @@ class LocalNode:
         blocked: why the node is out whatever the sizes, or None
         disks: the open disks, in the order of the profile
         only: for some needs, by index, the bit mask of disks that anti-affinity leaves them
-        first: likewise, but of the disks Longhorn tries first: what it turns to when those are full is left out, because
-            order safety must not count on it
     """
 
     needs: Needs
     blocked: Blocked | None = None
     disks: tuple[OpenDisk, ...] = ()
     only: Mapping[int, int] = field(default_factory=dict[int, int])
-    first: Mapping[int, int] = field(default_factory=dict[int, int])
 
     @property
     def profile(self) -> Profile:
@@ -57,7 +54,7 @@ class LocalNode:
 
     def safety(self, budget: Budget) -> Safety:
         """Whether every order of placing the needs succeeds here; only meaningful where they have room."""
-        return safety_for(self.needs, self.profile, budget, self.first)
+        return safety_for(self.needs, self.profile, budget, self.only)
 
     def plan(self, budget: Budget) -> dict[str, str] | None:
         """A disk UUID for each volume that needs space here, by volume name; None if none was found."""
@@ -84,17 +81,16 @@ def local_node(view: View, resolution: Resolution, name: str) -> LocalNode:
     found = look(view, wanted.kinds, name)
     if isinstance(found, Blocked):
         return LocalNode(wanted, found)
-    first: dict[int, int] = {}
     only: dict[int, int] = {}
     for index, volume in enumerate(wanted.volumes):
         if any(replica.node_id == name for replica in volume.replicas):
             mask = _beside_replicas(view, volume, name, found)
             if isinstance(mask, Blocked):
                 return LocalNode(wanted, mask)
-            first[index] = mask
+            # With soft anti-affinity Longhorn turns to the other disks when these are full.
             if not SoftAntiAffinity.of(volume.volume, view.settings).disk:
                 only[index] = mask
-    return LocalNode(wanted, None, found, only, first)
+    return LocalNode(wanted, None, found, only)
 
 
 def _beside_replicas(view: View, volume: PodVolume, name: str, disks: tuple[OpenDisk, ...]) -> int | Blocked:

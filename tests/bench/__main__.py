@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.bench import http, packing
+from tests.bench import http, orders, packing
 
 if __name__ == "__main__":
-    for bench in (packing, http):
+    for bench in (packing, orders, http):
         print(bench.run(), flush=True)

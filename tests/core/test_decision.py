@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_core.memory import Memory
 from scheduler_core.steps import finish
-from scheduler_core.verbs import Options, filter_nodes
+from scheduler_core.verbs import Options, Packing, filter_nodes
 from scheduler_core.verdict import Reason
 from tests.builders import (
     GI,
@@ -31,6 +31,10 @@ from tests.builders import (
 )
 
 BYTE = 1 / GI
+# These fill seven disks of 1000 and one of 1002 to the last; finding out how takes a search.
+HARD = (
+    339, 363, 299, 361, 308, 331, 360, 266, 374, 280, 467, 253, 409, 317, 274, 298, 303, 399, 368, 279, 353, 257, 414, 329,
+)  # fmt: skip
 
 
 def node_of(*sizes: float, name: str = "n1") -> Object:
@@ -208,10 +212,7 @@ class TestPacking:
 
     def test_a_search_that_gives_up_is_no_fit(self) -> None:
         """With no steps to spend a node that needs a search is refused, and counted."""
-        sizes = (
-            339, 363, 299, 361, 308, 331, 360, 266, 374, 280, 467, 253, 409, 317, 274, 298, 303, 399, 368, 279, 353, 257, 414, 329,
-        )  # fmt: skip
-        asked, extra = claims_of(*sizes)
+        asked, extra = claims_of(*HARD)
         node = node_of(*[1000] * 7, 1002)
         decision = explained(asked, node, extra, options=Options(steps=0)).decision
         assert (list(decision.reasons), decision.gave_up) == ([Reason.UNDECIDED], 1)
@@ -388,6 +389,12 @@ class TestFreshReplicas:
         asked, extra = claims_of(60)
         assert one_reason(node_of(100), asked, extra, replica("r", "other", "n1", size=50)) == "INSUFFICIENT_STORAGE"
 
+    def test_one_without_a_node_does_not(self) -> None:
+        """It has no place yet, whatever disk it names."""
+        asked, extra = claims_of(60)
+        homeless = replica("r", "other", "", size=50, diskID="n1-disk-1")
+        assert one_reason(node_of(100), asked, extra, homeless) == "ROOM"
+
     def test_one_that_the_status_lists_counts_once(self) -> None:
         """Never twice."""
         asked, extra = claims_of(50)
@@ -415,12 +422,61 @@ class TestMemory:
         assert ask(names[::-1]) == first
         assert ask(["n99"]) == {"n99": first["n99"]}
 
+    def test_giving_up_is_not_remembered(self) -> None:
+        """A later request that may search longer gets its answer."""
+        asked, extra = claims_of(*HARD)
+        memory = Memory(view(node_of(*[1000] * 7, 1002), extra))
+        answers = [
+            list(finish(filter_nodes(as_pod(asked), ["n1"], memory, Options(steps=steps))).reasons)
+            for steps in (0, Options().steps)
+        ]
+        assert answers == [[Reason.UNDECIDED], [Reason.ROOM]]
+
+    def test_what_exact_packing_found_is_not_taken_for_order_safe(self) -> None:
+        """Nobody examined that when only a packing was asked for."""
+        asked, extra = claims_of(50, 100)
+        memory = Memory(view(node_of(100, 60), extra))
+        answers = [
+            list(finish(filter_nodes(as_pod(asked), ["n1"], memory, Options(packing=packing))).reasons)
+            for packing in (Packing.EXACT, Packing.ORDER_SAFE, Packing.EXACT)
+        ]
+        assert answers == [[Reason.ROOM], [Reason.ORDER_UNSAFE], [Reason.ROOM]]
+
     def test_a_long_question_pauses(self) -> None:
         """So that the event loop can serve others; the more nodes, the more pauses."""
         asked, extra = claims_of(10)
         names = [f"n{index}" for index in range(300)]
         memory = Memory(view([longhorn_node(name) for name in names], extra))
         assert sum(1 for _ in filter_nodes(as_pod(asked), names, memory, Options())) >= 4
+
+
+def test_a_deleting_longhorn_node_attaches_nothing() -> None:
+    """Not even a volume that needs no room there."""
+    leaving = longhorn_node("n1", 200)
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    explanation = explained(pod("far"), leaving, longhorn_node("n2"), bound("far", 10, locality="disabled"))
+    assert reasons(explanation) == {"n1": "NODE_NOT_READY", "n2": "ATTACHABLE"}
+
+
+def test_a_volume_pinned_to_zones_stays_in_them() -> None:
+    """volume.spec.topologyRequirement."""
+    nodes = [longhorn_node("n1", zone="east"), longhorn_node("n2", zone="west")]
+    explanation = explained(pod("a"), nodes, bound("a", 10, topologyRequirement=[{"zone": "west"}]))
+    assert reasons(explanation) == {"n1": "TOPOLOGY", "n2": "ROOM"}
+
+
+@pytest.mark.parametrize(
+    ("size", "filesystem", "reason"),
+    [
+        (16 * 1024, "ext4", "VOLUME_TOO_LARGE"),
+        (16 * 1024 - 1, "ext4", "ROOM"),
+        (16 * 1024, "xfs", "ROOM"),
+    ],
+)
+def test_a_file_system_holds_files_up_to_its_limit(size: float, filesystem: str, reason: str) -> None:
+    """ext4 below 16 TiB."""
+    node = longhorn_node("n1", {"d": disk(20 * 1024, filesystem=filesystem)})
+    assert reasons(explained(pod("a"), node, bound("a", size))) == {"n1": reason}
 
 
 def test_an_ephemeral_volume_is_packed_like_any_other() -> None:

@@ -247,13 +247,21 @@ def test_disk_anti_affinity_counts_beside_a_leaving_replica() -> None:
 
 
 def test_soft_disk_anti_affinity_falls_back_to_the_disk_of_the_leaving_replica() -> None:
-    """A packing may use it, for Longhorn does when the other disk is full; order safety does not count on it."""
+    """A packing may use it, for Longhorn does when the other disk is full; an order that wastes the other is told."""
     node = longhorn_node("n1", {"disk-1": disk(200), "disk-2": disk(60, tags=["ssd"])})
     volumes = [bound("a", 50), bound("b", 60, diskSelector=["ssd"])]
     leaving = replica("r1", "vol-a", "n1", size=50, evictionRequested=True)
     (verdict,) = explained(pod("a", "b"), node, *volumes, leaving).verdicts
     assert verdict.plan == {"vol-a": "n1-disk-1", "vol-b": "n1-disk-2"}
     assert verdict.order_safe is False
+
+
+def test_every_order_may_succeed_because_of_that_fallback() -> None:
+    """Whichever volume takes the free disk first, the other finds the disk of the leaving replica."""
+    node = longhorn_node("n1", {"disk-1": disk(100), "disk-2": disk(50)})
+    leaving = replica("r1", "vol-a", "n1", size=50, evictionRequested=True)
+    (verdict,) = explained(pod("a", "b"), node, bound("a", 50), bound("b", 50), leaving).verdicts
+    assert (verdict.fits, verdict.order_safe) == (True, True)
 
 
 @pytest.mark.parametrize("listed", [{}, {"r1": 40}], ids=["not listed yet", "listed"])
