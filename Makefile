@@ -42,7 +42,7 @@ clean: ## remove the environment and everything built
 	$(PYTHON) -m venv .venv
 
 .venv/runtime: requirements/build.lock requirements/runtime.lock pyproject.toml | .venv/bin/python
-	@echo "installing the locked dependencies into .venv (about a minute the first time)"
+	@echo "installing the locked dependencies into .venv (once)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.lock -r requirements/runtime.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@

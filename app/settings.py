@@ -30,7 +30,7 @@ class Settings:
     """TCP port to listen on; 0 picks a free one."""
 
     max_body: int = DEFAULT_MAX_BODY
-    """Bytes a request's body may have. 5,000 full nodes are about 55 MB."""
+    """Bytes a request's body may have. 5,000 full nodes of 10 kB are 50 MB."""
 
     options: Options = field(default_factory=Options)
     """How decisions are made."""

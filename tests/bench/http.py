@@ -189,7 +189,7 @@ def _go(folder: Path) -> Iterator[int | None]:
     if shutil.which("go") is None:
         yield None
         return
-    print("building the Go yardstick (about a minute the first time)", file=sys.stderr)
+    print("building the Go yardstick (half a minute the first time)", file=sys.stderr)
     program = folder / "go-extender"
     subprocess.run(["go", "build", "-o", str(program), "."], cwd=HERE / "go", check=True)
     with _server([str(program)]) as port:
