@@ -58,7 +58,7 @@ class Needs:
         """Equal for needs that every node answers alike."""
         return self.sizes, self.required, self.kind, self.kinds
 
-    @property
+    @cached_property
     def images(self) -> tuple[str, ...]:
         """The backing image of each volume, "" for none."""
         return tuple(volume.volume.backing_image for volume in self.volumes)

@@ -150,6 +150,9 @@ def plan_for(
 
 def shortage(needs: Needs, profile: Profile, only: Mapping[int, int] | None = None) -> Reason:
     """Why needs that do not pack do not: a volume no open disk can take even alone, or all of them together."""
+    if needs.uniform and not only:
+        # Disks are in the order of their free bytes; this is asked for every node that does not fit.
+        return Reason.NOT_TOGETHER if profile.free[0] >= needs.load.largest else Reason.INSUFFICIENT_STORAGE
     masks = allowed_masks(needs, profile, only)
     if not all(masks):
         return Reason.LOW_AVAILABLE
