@@ -1,13 +1,14 @@
-"""What is remembered between requests about one view: node profiles per kinds of volumes, and their verdicts.
+"""What is remembered between requests: node profiles per kinds of volumes, and their verdicts.
 
 A verdict belongs to a profile and a set of sizes, never to a node or a pod, so equal pods of a StatefulSet and equal
-nodes cost a look-up. Nothing here is needed for a right answer: an empty memory gives the same one, slower (and leaves
+nodes cost a look-up; and a verdict outlives the view it was found in. Only the nodes a change touched are looked at again. Nothing here is needed for a right answer: an empty memory gives the same one, slower (and leaves
 less of the budget to what is still undecided).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
 from scheduler_core.needs import Kinds, Needs
@@ -23,24 +24,31 @@ FEWEST_DEMANDS: Final = 8
 # 30 bytes each, measured with 5,000 nodes.
 MOST_VERDICTS: Final = 250_000
 
+# A table whose nodes have changed this often is made anew, or it would keep every profile it ever met.
+_DEAD_PROFILES: Final = 4
+
 Known = dict[Profile, Reason]
+_Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-class _Recent(Generic[_Value]):
+class _Recent(Generic[_Key, _Value]):
     """A mapping that forgets what was not asked for longest."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._values: OrderedDict[object, _Value] = OrderedDict()
+        self._values: OrderedDict[_Key, _Value] = OrderedDict()
 
-    def get(self, key: object) -> _Value | None:
+    def get(self, key: _Key) -> _Value | None:
         value = self._values.get(key)
         if value is not None:
             self._values.move_to_end(key)
         return value
 
-    def put(self, key: object, value: _Value) -> None:
+    def items(self) -> Iterable[tuple[_Key, _Value]]:
+        return self._values.items()
+
+    def put(self, key: _Key, value: _Value) -> None:
         self._values[key] = value
         self._values.move_to_end(key)
         while len(self._values) > self._most:
@@ -48,22 +56,39 @@ class _Recent(Generic[_Value]):
 
 
 class Memory:
-    """The tables and verdicts of one view; a new view starts a new memory."""
+    """The tables of one view, and the verdicts found so far."""
 
     def __init__(self, view: View) -> None:
         self.view = view
+        self._stale: dict[Kinds, set[str]] = {}
         demands = MOST_VERDICTS // max(1, len(view.snapshot.longhorn_nodes))
-        self._tables: _Recent[Table] = _Recent(MOST_TABLES)
-        self._known: _Recent[Known] = _Recent(max(FEWEST_DEMANDS, min(demands, MOST_DEMANDS)))
+        self._tables: _Recent[Kinds, Table] = _Recent(MOST_TABLES)
+        self._known: _Recent[tuple[bool, object], Known] = _Recent(max(FEWEST_DEMANDS, min(demands, MOST_DEMANDS)))
 
     def table(self, kinds: Kinds) -> Steps[Table]:
         """The profiles of all nodes for some kinds, looked at now if nobody asked before."""
         table = self._tables.get(kinds)
-        if table is None:
+        stale = self._stale.get(kinds)
+        if table is None or table.met > _DEAD_PROFILES * len(self.view.cluster.nodes) + MOST_TABLES:
             table = Table(kinds)
             yield from table.fill(self.view)
             self._tables.put(kinds, table)
+        elif stale:
+            table = yield from table.after(self.view, stale)
+            self._tables.put(kinds, table)
+        self._stale.pop(kinds, None)
         return table
+
+    def after(self, view: View, touched: frozenset[str] | None) -> Memory:
+        """The memory of a later view in which only the `touched` nodes may have other profiles; None: any may."""
+        later = Memory(view)
+        if touched is None:
+            return later
+        later._known = self._known  # its own kind
+        for kinds, table in self._tables.items():
+            later._tables.put(kinds, table)
+            later._stale[kinds] = self._stale.get(kinds, set()) | touched
+        return later
 
     def known(self, needs: Needs, examined: bool) -> Known:  # noqa: FBT001 # part of the key, like the needs
         """The reason found for each profile so far; the caller adds what it finds out.

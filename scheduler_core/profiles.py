@@ -11,7 +11,7 @@ A profile holds no name and no size of a volume, so what was decided about it ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -142,7 +142,7 @@ def _copies(view: View, kinds: Kinds, uuid: str) -> tuple[tuple[str, int], ...]:
 
 
 class Table:
-    """The profile of every Longhorn node for one `Kinds`, filled once per view."""
+    """The profile of every Longhorn node for one `Kinds`."""
 
     __slots__ = ("_elsewhere", "_interned", "kinds", "profiles")
 
@@ -154,12 +154,37 @@ class Table:
 
     def fill(self, view: View) -> Steps[Mapping[str, Profile]]:
         """Looks at every Longhorn node, pausing every few."""
-        often = max(1, _LOOKS_PER_PAUSE // (1 + len(self.kinds.asks)))
-        for count, name in enumerate(view.snapshot.longhorn_nodes, start=1):
+        for count, name in enumerate(view.cluster.nodes, start=1):
             self.profiles[name] = self._profile(look(view, self.kinds, name))
-            if count % often == 0:
+            if count % self._often == 0:
                 yield
         return self.profiles
+
+    def after(self, view: View, touched: Iterable[str]) -> Steps[Table]:
+        """The table of a later view, in which only the `touched` nodes may have another profile.
+
+        Equal profiles stay one object, so what is known of them holds for both tables.
+        """
+        later = Table(self.kinds)
+        later._interned, later._elsewhere = self._interned, self._elsewhere  # its own kind
+        later.profiles = dict(self.profiles)
+        for count, name in enumerate(touched, start=1):
+            if count % self._often == 0:
+                yield
+            if name in view.cluster.nodes:
+                later.profiles[name] = later._profile(look(view, self.kinds, name))
+            else:
+                later.profiles.pop(name, None)
+        return later
+
+    @property
+    def met(self) -> int:
+        """How many different profiles this table and those before it have met."""
+        return len(self._interned)
+
+    @property
+    def _often(self) -> int:
+        return max(1, _LOOKS_PER_PAUSE // (1 + len(self.kinds.asks)))
 
     def of(self, names: Sequence[str]) -> list[Profile]:
         """The profiles of some nodes; a name without a Longhorn node has one too."""

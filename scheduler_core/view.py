@@ -1,16 +1,84 @@
-"""One immutable, versioned view of the cluster: a snapshot with the indexes a decision needs, built once per change."""
+"""One immutable, versioned view of the cluster: a snapshot with the indexes a decision needs.
+
+`View.of` builds one from a whole snapshot; `advance.py` makes the next one from what changed. The indexes that grow with the
+cluster are persistent maps, so that the next view shares all but the changed entries with the one before, which requests
+that are being decided go on reading.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
+from typing import TypeVar
+
+from rpds import HashTrieMap
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import Room, room
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
+
+Replicas = tuple[longhorn.Replica, ...]
+ClaimRef = tuple[str, str, str]
+_Value = TypeVar("_Value")
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """Look-ups over a snapshot, all derived from it.
+
+    Attributes:
+        uncounted: by disk UUID, the replicas placed there that the node's status does not list yet
+        rooms: by Longhorn node and disk name, the bytes the disk can still take
+        reserved: by the claim a PersistentVolume names in its claimRef, the names of those that do, in order
+        pods_by_claim: the pods that mount a claim, ordered by name
+        replicas_by_disk: by disk UUID, the replicas that say they are there, ordered by name
+        node_of_disk: the Longhorn node that lists a disk UUID
+    """
+
+    uncounted: HashTrieMap[str, Replicas]
+    rooms: HashTrieMap[str, Mapping[str, Room]]
+    reserved: HashTrieMap[ClaimRef, tuple[str, ...]]
+    pods_by_claim: HashTrieMap[NamespacedName, tuple[kube.Pod, ...]]
+    replicas_by_disk: HashTrieMap[str, Replicas]
+    node_of_disk: HashTrieMap[str, str]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Indexes:
+        """Builds all of them."""
+        snapshot = cluster.snapshot
+        by_disk = grouped(((replica.disk_id, replica) for replica in snapshot.replicas.values()), attrgetter("name"))
+        uncounted: dict[str, Replicas] = {}
+        for node in cluster.nodes.values():
+            for disk in node.disks:
+                late = late_replicas(disk, by_disk.get(disk.uuid, ()))
+                if late:
+                    uncounted[disk.uuid] = late
+        return cls(
+            uncounted=HashTrieMap(uncounted),
+            rooms=HashTrieMap(
+                {node.name: rooms_of(node, cluster.settings, uncounted) for node in cluster.nodes.values()}
+            ),
+            reserved=HashTrieMap(
+                grouped(
+                    ((entry.claim, entry.name) for entry in snapshot.persistent_volumes.values() if entry.claim), str
+                )
+            ),
+            pods_by_claim=HashTrieMap(
+                grouped(
+                    ((claim, pod) for pod in snapshot.pods.values() for claim in claims_of(pod)),
+                    attrgetter("name", "uid"),
+                )
+            ),
+            replicas_by_disk=HashTrieMap(by_disk),
+            node_of_disk=HashTrieMap(
+                {disk.uuid: node.name for node in cluster.nodes.values() for disk in node.disks if disk.uuid}
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,37 +88,23 @@ class View:
     Attributes:
         version: grows with every change; 0 for a snapshot file
         cluster: the same snapshot as Longhorn's policy engine reads it
-        uncounted: by disk UUID, the replicas placed there that the node's status does not list yet
     """
 
     version: int
     snapshot: Snapshot
     cluster: Cluster
     default_storage_class: kube.StorageClass | None
-    uncounted: Mapping[str, tuple[longhorn.Replica, ...]]
-    _rooms: Mapping[str, Mapping[str, Room]]
-    _reserved: Mapping[tuple[str, str, str], str]
-    _pods_by_claim: Mapping[NamespacedName, tuple[kube.Pod, ...]]
+    indexes: Indexes
 
     @classmethod
-    def of(cls, snapshot: Snapshot, now: datetime, version: int = 0) -> View:
-        """Builds the indexes of a snapshot taken at `now`.
+    def of(cls, snapshot: Snapshot, now: datetime, version: int = 0, settings: Settings | None = None) -> View:
+        """Builds the indexes of a snapshot taken at `now`; `settings` replaces those of the snapshot.
 
         Raises:
-            SettingError: a Longhorn setting cannot be read
+            SettingError: a Longhorn setting of the snapshot cannot be read
         """
-        cluster = Cluster.of(snapshot, now)
-        uncounted = _uncounted(snapshot)
-        return cls(
-            version=version,
-            snapshot=snapshot,
-            cluster=cluster,
-            default_storage_class=_default_storage_class(snapshot),
-            uncounted=uncounted,
-            _rooms={node.name: _rooms(node, cluster.settings, uncounted) for node in cluster.nodes.values()},
-            _reserved=_reserved(snapshot),
-            _pods_by_claim=_pods_by_claim(snapshot),
-        )
+        cluster = Cluster.of(snapshot, now, settings)
+        return cls(version, snapshot, cluster, default_class(snapshot), Indexes.of(cluster))
 
     @property
     def settings(self) -> Settings:
@@ -59,69 +113,68 @@ class View:
 
     def rooms(self, node: str) -> Mapping[str, Room]:
         """By disk name, the bytes each can still take; a replica placed there counts before Longhorn's status lists it."""
-        return self._rooms[node]
+        return self.indexes.rooms[node]
+
+    def late_on(self, disk: longhorn.Disk) -> Replicas:
+        """The replicas placed on a disk that Longhorn's status does not list yet."""
+        return self.indexes.uncounted.get(disk.uuid) or ()
 
     def uncounted_on(self, disk: longhorn.Disk) -> int:
         """Bytes of the replicas placed on a disk that Longhorn's status does not list yet."""
-        return _bytes_of(self.uncounted.get(disk.uuid, ()))
+        return bytes_of(self.late_on(disk))
 
     def reserved_for(self, claim: kube.Claim) -> str:
         """The PersistentVolume that names an unbound claim in its claimRef, "" for none; it will be bound to that."""
-        key = (claim.namespace, claim.name)
-        return self._reserved.get((*key, claim.uid)) or self._reserved.get((*key, "")) or ""
+        reserved = self.indexes.reserved
+        names = reserved.get((claim.namespace, claim.name, claim.uid)) or reserved.get(
+            (claim.namespace, claim.name, "")
+        )
+        return names[0] if names else ""
 
-    def replicas_of(self, volume: str) -> tuple[longhorn.Replica, ...]:
+    def replicas_of(self, volume: str) -> Replicas:
         """The replicas of a Longhorn volume, ordered by name."""
         return self.cluster.replicas_by_volume.get(volume, ())
 
     def pods_of(self, namespace: str, claim: str) -> tuple[kube.Pod, ...]:
         """The pods that mount a claim, ordered by name."""
-        return self._pods_by_claim.get((namespace, claim), ())
+        return self.indexes.pods_by_claim.get((namespace, claim)) or ()
 
 
-def _rooms(
-    node: longhorn.Node, settings: Settings, uncounted: Mapping[str, tuple[longhorn.Replica, ...]]
-) -> dict[str, Room]:
-    return {disk.name: room(disk, settings, _bytes_of(uncounted.get(disk.uuid, ()))) for disk in node.disks}
+def rooms_of(node: longhorn.Node, settings: Settings, uncounted: Mapping[str, Replicas]) -> dict[str, Room]:
+    """By disk name, the bytes each of a node's disks can still take."""
+    return {disk.name: room(disk, settings, bytes_of(uncounted.get(disk.uuid) or ())) for disk in node.disks}
 
 
-def _bytes_of(replicas: tuple[longhorn.Replica, ...]) -> int:
+def bytes_of(replicas: Replicas) -> int:
+    """What some replicas occupy."""
     return sum(replica.size for replica in replicas)
 
 
-def _reserved(snapshot: Snapshot) -> dict[tuple[str, str, str], str]:
-    found: dict[tuple[str, str, str], str] = {}
-    for volume in snapshot.persistent_volumes.values():
-        if volume.claim is not None:
-            found[volume.claim] = min(volume.name, found.get(volume.claim, volume.name))
-    return found
+def late_replicas(disk: longhorn.Disk, replicas: Replicas) -> Replicas:
+    """Those of a disk's replicas that its status does not list yet.
+
+    Longhorn's node controller adds up every replica of a disk, whatever its state; its status lags behind.
+    """
+    if not disk.uuid:
+        return ()
+    return tuple(replica for replica in replicas if replica.node_id and replica.name not in disk.scheduled_replicas)
 
 
-def _default_storage_class(snapshot: Snapshot) -> kube.StorageClass | None:
+def default_class(snapshot: Snapshot) -> kube.StorageClass | None:
+    """The StorageClass of claims that name none: the newest that says it is the default (Kubernetes' GetDefaultClass)."""
     defaults = [entry for entry in snapshot.storage_classes.values() if entry.is_default]
     newest = max((entry.created for entry in defaults), default="")
     return min((entry for entry in defaults if entry.created == newest), key=lambda entry: entry.name, default=None)
 
 
-def _uncounted(snapshot: Snapshot) -> dict[str, tuple[longhorn.Replica, ...]]:
-    """Longhorn's node controller adds up every replica of a disk, whatever its state; its status lags behind."""
-    listed = {
-        disk.uuid: disk.scheduled_replicas
-        for node in snapshot.longhorn_nodes.values()
-        for disk in node.disks
-        if disk.uuid
-    }
-    found: dict[str, list[longhorn.Replica]] = {}
-    for replica in snapshot.replicas.values():
-        known = listed.get(replica.disk_id) if replica.node_id else None
-        if known is not None and replica.name not in known:
-            found.setdefault(replica.disk_id, []).append(replica)
-    return {uuid: tuple(sorted(late, key=lambda entry: entry.name)) for uuid, late in found.items()}
+def claims_of(pod: kube.Pod) -> set[NamespacedName]:
+    """The claims a pod mounts."""
+    return {(pod.namespace, volume.claim) for volume in pod.volumes}
 
 
-def _pods_by_claim(snapshot: Snapshot) -> dict[NamespacedName, tuple[kube.Pod, ...]]:
-    found: dict[NamespacedName, list[kube.Pod]] = {}
-    for pod in snapshot.pods.values():
-        for claim in {volume.claim for volume in pod.volumes}:
-            found.setdefault((pod.namespace, claim), []).append(pod)
-    return {claim: tuple(sorted(pods, key=lambda pod: (pod.name, pod.uid))) for claim, pods in found.items()}
+def grouped(pairs: Iterable[tuple[_Key, _Value]], order: Callable[[_Value], object]) -> dict[_Key, tuple[_Value, ...]]:
+    """The values of each key, in order."""
+    found: dict[_Key, list[_Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return {key: tuple(sorted(values, key=order)) for key, values in found.items()}  # type: ignore[arg-type]

@@ -200,5 +200,5 @@ def _disk_state(view: View, disk: longhorn.Disk, room: Room) -> DiskState:
         headroom=room.headroom,
         replicas=dict(sorted(disk.scheduled_replicas.items())),
         backing_images=dict(sorted(disk.scheduled_backing_images.items())),
-        not_yet_scheduled={replica.name: replica.size for replica in view.uncounted.get(disk.uuid, ())},
+        not_yet_scheduled={replica.name: replica.size for replica in view.late_on(disk)},
     )

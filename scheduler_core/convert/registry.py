@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
+
 from scheduler_core.convert import kube, longhorn
-from scheduler_core.convert.wire import Metadata, Wire, shape
+from scheduler_core.convert.wire import Metadata, Wire, shape, shape_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
@@ -38,7 +40,17 @@ class Kind:
         Raises:
             ObjectError: a field is missing or wrong
         """
-        wire = shape(self.label, raw, self.wire)
+        return self._converted(shape(self.label, raw, self.wire))
+
+    def decode(self, raw: bytes | msgspec.Raw) -> tuple[Key, object]:
+        """The key and the model of one object as the API server sends it.
+
+        Raises:
+            ObjectError: as `read`
+        """
+        return self._converted(shape_json(self.label, raw, self.wire))
+
+    def _converted(self, wire: Wire) -> tuple[Key, object]:
         metadata: Metadata | None = getattr(wire, "metadata", None)
         if metadata is None or not metadata.name:
             raise ObjectError(self.label, "metadata.name", "is missing")

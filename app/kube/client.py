@@ -1,0 +1,235 @@
+"""Calls to the Kubernetes API as bytes: the official client's connection (credentials, TLS, proxies), none of its models.
+
+Decoding thousands of objects into the client's models takes seconds and blocks the event loop, so callers get the body
+and decode it with msgspec. Every call has a time-out; every answer that is no success is an `ApiError` that says what was
+asked, so that nobody has to look at a status code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+from kubernetes.aio import config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+
+from app import DISTRIBUTION
+from scheduler_core.errors import CoreError
+
+CALL_SECONDS: Final = 10.0
+MERGE_PATCH: Final = "application/merge-patch+json"
+_IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
+_NO_QUERY: Final[Mapping[str, str]] = {}
+_CONNECTIONS: Final = 100
+
+
+class ConnectError(CoreError):
+    """There is no cluster to talk to: no kubeconfig, a broken one, or one that names no server."""
+
+
+class ApiError(CoreError):
+    """The API server refused a call, or did not answer.
+
+    Attributes:
+        status: the HTTP status; 0 when there was no answer
+        reason: Kubernetes' machine-readable reason, such as ``Conflict``; "" if it gave none
+    """
+
+    def __init__(self, call: str, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{call}: {message}")
+        self.status = status
+        self.reason = reason
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether nothing answered, or nothing that knows: a later attempt may succeed."""
+        return self.status == 0 or self.status >= 500 or self.status == 429
+
+    @property
+    def not_found(self) -> bool:
+        """Whether the object, or its kind, does not exist."""
+        return self.status == 404
+
+    @property
+    def conflict(self) -> bool:
+        """Whether somebody else changed or created the object meanwhile."""
+        return self.status == 409
+
+    @property
+    def forbidden(self) -> bool:
+        """Whether this caller's RBAC, or its missing credentials, forbid the call."""
+        return self.status in (401, 403)
+
+    @property
+    def gone(self) -> bool:
+        """Whether a resource version or a continue token is too old."""
+        return self.status == 410
+
+
+class _Status(msgspec.Struct):
+    reason: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    method: str
+    path: str
+    seconds: float
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+    content_type: str = "application/json"
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class KubeClient:
+    """One connection pool to one API server."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> KubeClient:
+        """Reads credentials: the given kubeconfig, or a pod's own, or $KUBECONFIG, or ~/.kube/config.
+
+        Raises:
+            ConnectError: there are none, or they cannot be read
+        """
+        settings = Configuration()
+        settings.connection_pool_maxsize = _CONNECTIONS
+        try:
+            if kubeconfig is None and context is None and os.environ.get(_IN_CLUSTER):
+                config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            else:
+                await _load_kubeconfig(settings, kubeconfig, context)
+            api = ApiClient(settings)
+        except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
+            problem = " ".join(str(error).split()) or type(error).__name__
+            raise ConnectError(f"no cluster to talk to: {problem}; see --kubeconfig and --context") from error
+        api.user_agent = f"{DISTRIBUTION}/{version(DISTRIBUTION)}"
+        return cls(api)
+
+    @property
+    def server(self) -> str:
+        """The API server's address."""
+        return str(self._api.configuration.host)
+
+    async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY, seconds: float = CALL_SECONDS) -> bytes:
+        """The body of one GET.
+
+        Raises:
+            ApiError: any answer but a success, or none within `seconds`
+        """
+        return await self._answer(_Call("GET", path, seconds, query))
+
+    async def create(self, path: str, body: Mapping[str, Any], seconds: float = CALL_SECONDS) -> bytes:
+        """POSTs an object; the body of the answer.
+
+        Raises:
+            ApiError: as get
+        """
+        return await self._answer(_Call("POST", path, seconds, body=body))
+
+    async def replace(self, path: str, body: Mapping[str, Any], seconds: float = CALL_SECONDS) -> bytes:
+        """PUTs an object; with a resourceVersion in it, only if nobody changed the object meanwhile.
+
+        Raises:
+            ApiError: as get; `conflict` if somebody did
+        """
+        return await self._answer(_Call("PUT", path, seconds, body=body))
+
+    async def patch(
+        self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH, seconds: float = CALL_SECONDS
+    ) -> bytes:
+        """PATCHes an object; the body of the answer.
+
+        Raises:
+            ApiError: as get
+        """
+        return await self._answer(_Call("PATCH", path, seconds, body=body, content_type=content_type))
+
+    async def delete(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = CALL_SECONDS) -> bytes:
+        """DELETEs an object; `body` may hold DeleteOptions such as preconditions.
+
+        Raises:
+            ApiError: as get
+        """
+        return await self._answer(_Call("DELETE", path, seconds, body=body))
+
+    @asynccontextmanager
+    async def lines(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncIterator[aiohttp.StreamReader]:
+        """The answer of a watch as a stream, cut off after `seconds`.
+
+        Raises:
+            ApiError: any answer but a success; a stream that breaks later raises aiohttp's or asyncio's own errors
+        """
+        call = _Call("GET", path, seconds, query)
+        response = await self._sent(call)
+        try:
+            if response.status != 200:
+                raise _refusal(call, response.status, await response.read())
+            yield response.content
+        finally:
+            response.close()
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def _answer(self, call: _Call) -> bytes:
+        response = await self._sent(call)
+        try:
+            data = await response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise _silence(call, error) from error
+        if not 200 <= response.status < 300:
+            raise _refusal(call, response.status, data)
+        return data
+
+    async def _sent(self, call: _Call) -> aiohttp.ClientResponse:
+        content = {} if call.body is None else {"Content-Type": call.content_type}
+        try:
+            request = await self._api.param_serialize(
+                call.method,
+                call.path,
+                query_params=list(call.query.items()),
+                header_params={"Accept": "application/json", **content},
+                body=call.body,
+                auth_settings=["BearerToken"],
+            )
+            answer = await self._api.call_api(*request, _request_timeout=call.seconds)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise _silence(call, error) from error
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+
+async def _load_kubeconfig(settings: Configuration, kubeconfig: str | None, context: str | None) -> None:
+    await config.load_kube_config(  # type: ignore[no-untyped-call]
+        config_file=kubeconfig, context=context, client_configuration=settings, persist_config=False
+    )
+
+
+def _silence(call: _Call, error: Exception) -> ApiError:
+    if isinstance(error, asyncio.TimeoutError):
+        return ApiError(str(call), 0, "", f"no answer within {call.seconds:g} s")
+    return ApiError(str(call), 0, "", " ".join(str(error).split()) or type(error).__name__)
+
+
+def _refusal(call: _Call, status: int, body: bytes) -> ApiError:
+    try:
+        answer = msgspec.json.decode(body, type=_Status)
+    except msgspec.DecodeError:
+        answer = _Status()
+    text = answer.message or body[:200].decode(errors="replace").strip() or "no explanation"
+    return ApiError(str(call), status, answer.reason or "", f"{text} (HTTP {status})")

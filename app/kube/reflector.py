@@ -1,0 +1,340 @@
+"""A watch cache's other half: lists a kind, watches it, and tells a sink what is there and what changed.
+
+Data flow: paged list → `Sink.replaced` with everything at once → watch from there → `Sink.changed` per event, in order →
+on a clean end, silence or a broken connection: watch again from the last resource version → on 410, an error event or an
+event that cannot be understood: list again. A kind that does not exist (its CRD is missing) is an empty one, looked for again.
+One object that cannot be decoded is left out and counted; it never stops the others.
+
+Facts behind it: bookmarks come about every minute, so 90 s of silence mean a dead connection; the API server ends a watch
+at its `timeoutSeconds` and not before, so a short one that ended cleanly has delivered all there was when it began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Generic, Protocol, TypeVar
+
+import aiohttp
+import msgspec
+import structlog
+
+from app.kube.client import ApiError, KubeClient
+from app.kube.resources import Resource
+from scheduler_core.errors import ObjectError
+
+log = structlog.get_logger("watch")
+
+PAGE: Final = 500
+LIST_SECONDS: Final = 60.0
+SILENCE_SECONDS: Final = 90.0
+WATCH_SECONDS: Final = (240, 290)
+CATCH_UP_SECONDS: Final = 1
+_GRACE_SECONDS: Final = 15.0
+_SHORTEST_BACKOFF: Final = 0.2
+_LONGEST_BACKOFF: Final = 30.0
+_MISSING_SECONDS: Final = 5.0
+
+Key = str | tuple[str, str]
+_Value = TypeVar("_Value")
+_Decoded = TypeVar("_Decoded", covariant=True)  # noqa: PLC0105
+_Taken = TypeVar("_Taken", contravariant=True)  # noqa: PLC0105 # a protocol's parameter, named for what it does
+
+
+class Sink(Protocol[_Taken]):
+    """Who is told."""
+
+    def replaced(self, objects: Mapping[Key, _Taken]) -> None:
+        """The kind as a whole: what is not in `objects` is gone."""
+
+    def changed(self, key: Key, value: _Taken | None) -> None:
+        """One object is new or different; None: it is gone."""
+
+
+class Decode(Protocol[_Decoded]):
+    """Reads one object; a value of None means that the object does not matter, as if it were deleted.
+
+    Raises:
+        ObjectError: it cannot be read
+    """
+
+    def __call__(self, raw: bytes | msgspec.Raw) -> tuple[Key, _Decoded | None]:
+        """Key and value of one object."""
+
+
+class Phase(StrEnum):
+    """How far a cache is."""
+
+    STARTING = "starting"
+    SYNCED = "synced"
+    MISSING = "missing"  # the API server does not know the kind
+
+
+@dataclass(slots=True)
+class Standing:
+    """What is known of one cache's freshness; read by readiness and metrics, written by its reflector only.
+
+    Attributes:
+        disconnected_at: monotonic seconds since when the cache may be behind; None while a watch is connected
+        problem: the last trouble, "" when all is well
+        unreadable: the objects left out because they cannot be decoded, with why
+    """
+
+    phase: Phase = Phase.STARTING
+    disconnected_at: float | None = None
+    problem: str = ""
+    resource_version: str = ""
+    lists: int = 0
+    events: int = 0
+    unreadable: dict[Key | None, str] = field(default_factory=dict)
+
+    def behind(self, now: float) -> float:
+        """For how many seconds nothing was heard from the API server; 0 while connected."""
+        return 0.0 if self.disconnected_at is None else now - self.disconnected_at
+
+
+class _List(msgspec.Struct):
+    class Metadata(msgspec.Struct, rename={"resource_version": "resourceVersion", "next": "continue"}):
+        resource_version: str = ""
+        next: str | None = None
+
+    metadata: Metadata
+    items: list[msgspec.Raw] | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
+
+
+class _Status(msgspec.Struct):
+    code: int = 0
+    message: str = ""
+
+
+class _RelistError(Exception):
+    """The watch cannot go on from where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Time and chance, passed in. `between(a, b)` picks a number of seconds."""
+
+    clock: Callable[[], float]
+    between: Callable[[float, float], float]
+
+
+class Reflector(Generic[_Value]):
+    """Keeps one sink up to date with one kind, until cancelled."""
+
+    def __init__(  # noqa: PLR0913 # what makes one reflector differ from another
+        self,
+        client: KubeClient,
+        resource: Resource,
+        decode: Decode[_Value],
+        sink: Sink[_Value],
+        timing: Timing,
+        *,
+        namespace: str = "",
+        field_selector: str = "",
+    ) -> None:
+        self.resource = resource
+        self.standing = Standing(disconnected_at=timing.clock())
+        self._client = client
+        self._decode = decode
+        self._sink = sink
+        self._timing = timing
+        self._path = resource.path(namespace)
+        self._query = {"fieldSelector": field_selector} if field_selector else {}
+        self._backoff = _SHORTEST_BACKOFF
+        self._watching: asyncio.Task[bool] | None = None
+        self._caught_up = asyncio.Event()
+        self._catching_up = False
+
+    async def run(self) -> None:
+        """Lists and watches forever."""
+        while True:
+            try:
+                await self._list()
+                await self._watch_on()
+            except _RelistError as error:
+                self._trouble(str(error))
+            except ApiError as error:
+                self._refused(error)
+                if error.not_found:
+                    await asyncio.sleep(_MISSING_SECONDS)
+                    continue
+            except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
+                self._trouble(f"{self.resource.label}: {_text(error)}")
+            await self._wait()
+
+    async def catch_up(self) -> None:
+        """Returns once everything that had happened when this was called has been told to the sink."""
+        self._caught_up.clear()
+        self._catching_up = True
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._caught_up.wait()
+
+    async def _list(self) -> None:
+        objects: dict[Key, _Value] = {}
+        unreadable: dict[Key | None, str] = {}
+        token = ""
+        while True:
+            query = {**self._query, "limit": str(PAGE), **({"continue": token} if token else {})}
+            page = msgspec.json.decode(await self._client.get(self._path, query, LIST_SECONDS), type=_List)
+            for raw in page.items or ():
+                self._take(raw, objects, unreadable)
+            token = page.metadata.next or ""
+            if not token:
+                break
+            await asyncio.sleep(0)
+        standing = self.standing
+        standing.unreadable = unreadable
+        standing.resource_version = page.metadata.resource_version
+        standing.lists += 1
+        self._sink.replaced(objects)
+        self._connected()
+        self._caught_up.set()
+
+    def _take(self, raw: msgspec.Raw, objects: dict[Key, _Value], unreadable: dict[Key | None, str]) -> None:
+        try:
+            key, value = self._decode(raw)
+        except ObjectError as error:
+            unreadable[_key(raw)] = str(error)
+            log.warning("left out an object that cannot be read", problem=str(error))
+            return
+        if value is not None:
+            objects[key] = value
+
+    async def _watch_on(self) -> None:
+        """Watches again and again, as long as that goes on from where the last watch ended."""
+        while True:
+            short = self._catching_up
+            self._catching_up = False
+            self._watching = asyncio.create_task(self._watch(CATCH_UP_SECONDS if short else self._watch_seconds()))
+            try:
+                heard = await self._watching
+            except asyncio.CancelledError:
+                if not self._catching_up:
+                    raise
+                continue
+            finally:
+                self._watching.cancel()
+                self._watching = None
+            if short:
+                self._caught_up.set()
+            elif not heard:
+                await self._wait()
+
+    def _watch_seconds(self) -> int:
+        return int(self._timing.between(*WATCH_SECONDS))
+
+    async def _watch(self, seconds: int) -> bool:
+        """One watch to its end; whether anything was heard on it."""
+        query = {
+            **self._query,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self.standing.resource_version,
+            "timeoutSeconds": str(seconds),
+        }
+        heard = False
+        try:
+            async with self._client.lines(self._path, query, seconds + _GRACE_SECONDS) as stream:
+                self._connected()
+                while True:
+                    async with asyncio.timeout(SILENCE_SECONDS):
+                        line = await stream.readline()
+                    if not line:
+                        return heard
+                    self._heard(line)
+                    heard = True
+                    self._backoff = _SHORTEST_BACKOFF
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            self._trouble(f"{self.resource.label}: watch broke off: {_text(error)}")
+            await self._wait()
+            return True
+        except ApiError as error:
+            if error.gone or not error.unreachable:
+                raise
+            self._trouble(str(error))
+            await self._wait()
+            return True
+
+    def _heard(self, line: bytes) -> None:
+        try:
+            event = msgspec.json.decode(line, type=_Event)
+        except msgspec.DecodeError as error:
+            raise _RelistError(f"{self.resource.label}: the watch sent something else than events: {error}") from error
+        self.standing.events += 1
+        if event.type == "ERROR":
+            status = msgspec.json.decode(event.object, type=_Status)
+            raise _RelistError(f"{self.resource.label}: the watch ended: {status.message} (HTTP {status.code})")
+        meta = msgspec.json.decode(event.object, type=_Object).metadata
+        if event.type != "BOOKMARK":
+            self._changed(event, meta)
+        self.standing.resource_version = meta.resource_version
+
+    def _changed(self, event: _Event, meta: _Meta) -> None:
+        if event.type not in ("ADDED", "MODIFIED", "DELETED"):
+            raise _RelistError(f"{self.resource.label}: the watch sent an unknown event {event.type}")
+        name: Key | None = (meta.namespace, meta.name)
+        try:
+            key, value = self._decode(event.object)
+        except ObjectError as error:
+            if event.type != "DELETED":
+                self.standing.unreadable[name] = str(error)
+                log.warning("an object cannot be read, its last readable state stays", problem=str(error))
+                return
+            raise _RelistError(f"{self.resource.label}: a deleted object cannot be read") from error
+        self.standing.unreadable.pop(name, None)
+        self._sink.changed(key, None if event.type == "DELETED" else value)
+
+    def _connected(self) -> None:
+        self.standing.phase = Phase.SYNCED
+        self.standing.disconnected_at = None
+        self.standing.problem = ""
+
+    def _trouble(self, problem: str) -> None:
+        standing = self.standing
+        if standing.disconnected_at is None:
+            standing.disconnected_at = self._timing.clock()
+        if standing.problem != problem:
+            log.warning("watch interrupted", kind=self.resource.label, problem=problem)
+        standing.problem = problem
+
+    def _refused(self, error: ApiError) -> None:
+        self._trouble(str(error))
+        if error.not_found and self.standing.phase is not Phase.MISSING:
+            self.standing.phase = Phase.MISSING
+            self._sink.replaced({})
+            self._caught_up.set()
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._timing.between(self._backoff / 2, self._backoff))
+        self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
+
+
+def _key(raw: msgspec.Raw) -> Key | None:
+    try:
+        meta = msgspec.json.decode(raw, type=_Object).metadata
+    except msgspec.DecodeError:
+        return None
+    return (meta.namespace, meta.name)
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

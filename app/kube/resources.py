@@ -1,0 +1,67 @@
+"""Where each kind lives on the API server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+LONGHORN_NAMESPACE: Final = "longhorn-system"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind's REST path: its group ("" for core), version and plural name."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = False
+
+    @property
+    def api_version(self) -> str:
+        """What objects of the kind bear as apiVersion."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def label(self) -> str:
+        """The kind as RBAC and kubectl name it, ``volumes.longhorn.io``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The path of the collection, of one object, or of its subresource; without namespace, of all namespaces."""
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        parts += [quote(part, safe="") for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+NODES: Final = Resource("", "v1", "nodes", "Node")
+PODS: Final = Resource("", "v1", "pods", "Pod", namespaced=True)
+CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True)
+PERSISTENT_VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume")
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
+STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass")
+VOLUME_ATTACHMENTS: Final = Resource("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment")
+CAPACITIES: Final = Resource("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity", namespaced=True)
+CSI_NODES: Final = Resource("storage.k8s.io", "v1", "csinodes", "CSINode")
+CSI_DRIVERS: Final = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
+ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", namespaced=True)
+CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
+
+
+def _longhorn(plural: str, kind: str) -> Resource:
+    return Resource("longhorn.io", "v1beta2", plural, kind, namespaced=True)
+
+
+LONGHORN_NODES: Final = _longhorn("nodes", "Node")
+LONGHORN_VOLUMES: Final = _longhorn("volumes", "Volume")
+LONGHORN_REPLICAS: Final = _longhorn("replicas", "Replica")
+LONGHORN_SETTINGS: Final = _longhorn("settings", "Setting")
+LONGHORN_BACKING_IMAGES: Final = _longhorn("backingimages", "BackingImage")
+LONGHORN_ENGINE_IMAGES: Final = _longhorn("engineimages", "EngineImage")
+LONGHORN_INSTANCE_MANAGERS: Final = _longhorn("instancemanagers", "InstanceManager")

@@ -1,0 +1,169 @@
+"""A view advanced change by change equals one built from scratch, and so do the decisions made from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.advance import Advanced, advance, empty_snapshot, rebuilt
+from scheduler_core.convert.registry import KINDS, Key, group_of
+from scheduler_core.memory import Memory
+from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.steps import finish
+from scheduler_core.verbs import Options, explain_nodes
+from scheduler_core.view import View
+from tests import builders as make
+from tests.builders import NOW, Object
+
+NODES = ("a", "b", "c")
+VOLUMES = ("v1", "v2", "v3")
+
+
+def _node(name: str, scheduled: int, listed: dict[str, int], allow: bool, disks: int) -> Object:
+    disk = make.disk(100, scheduled=scheduled, listed=listed, allow=allow)
+    return make.longhorn_node(name, {f"disk-{index}": disk for index in range(1, 1 + disks)})
+
+
+def _manager(node: str) -> Object:
+    return {
+        "apiVersion": make.LONGHORN,
+        "kind": "InstanceManager",
+        "metadata": {"name": f"im-{node}", "namespace": "longhorn-system"},
+        "spec": {"nodeID": node, "dataEngine": "v1", "image": ""},
+        "status": {"currentState": "running"},
+    }
+
+
+def _engine_image(nodes: list[str]) -> Object:
+    return {
+        "apiVersion": make.LONGHORN,
+        "kind": "EngineImage",
+        "metadata": {"name": "ei", "namespace": "longhorn-system"},
+        "spec": {"image": ""},
+        "status": {"state": "deployed", "nodeDeploymentMap": dict.fromkeys(nodes, True)},
+    }
+
+
+names = st.sampled_from(NODES)
+changes = st.one_of(
+    st.builds(
+        lambda name, volume, node, size: make.replica(name, f"vol-{volume}", node, size=size),
+        st.sampled_from(["r1", "r2", "r3"]),
+        st.sampled_from(VOLUMES),
+        st.sampled_from(("", *NODES)),
+        st.integers(1, 90),
+    ),
+    st.builds(
+        _node,
+        names,
+        st.integers(0, 100),
+        st.dictionaries(st.sampled_from(["r1", "r2"]), st.integers(1, 50)),
+        st.booleans(),
+        st.integers(0, 2),
+    ),
+    st.builds(lambda name, label: make.kube_node(name, zone=label), names, st.sampled_from("xy")),
+    st.builds(lambda name, size: make.claim(name, size), st.sampled_from(["data", "logs"]), st.integers(1, 100)),
+    st.builds(lambda name: make.bound(name, 10), st.sampled_from(VOLUMES)),
+    st.builds(
+        lambda name, node, claims: make.pod(*claims, name=name, node=node),
+        st.sampled_from(["p", "q"]),
+        st.sampled_from(("", *NODES)),
+        st.lists(st.sampled_from(["data", "logs", *VOLUMES]), unique=True),
+    ),
+    st.builds(
+        lambda percent: make.setting("storage-over-provisioning-percentage", percent),
+        st.sampled_from(["100", "200", "x"]),
+    ),
+    st.builds(lambda: make.storage_class("longhorn")),
+    st.builds(lambda node: _manager(node), names),
+    st.builds(lambda nodes: _engine_image(nodes), st.lists(names, unique=True)),
+)
+
+
+def _read(raw: Object) -> tuple[str, Key, object]:
+    kind = KINDS[group_of(raw["apiVersion"]), raw["kind"]]
+    key, value = kind.read(raw)
+    return kind.field, key, value
+
+
+def _plain(value: Any) -> Any:
+    """Equal whatever kind of mapping holds it."""
+    if isinstance(value, Snapshot):
+        return {name: dict(getattr(value, name) or {}) for name in Snapshot.__dataclass_fields__}
+    return dict(value) if hasattr(value, "items") else value
+
+
+def _contents(view: View) -> dict[str, Any]:
+    cluster = {name: _plain(getattr(view.cluster, name)) for name in type(view.cluster).__dataclass_fields__}
+    indexes = {name: dict(getattr(view.indexes, name)) for name in type(view.indexes).__dataclass_fields__}
+    cluster["settings"] = repr(cluster["settings"])  # faults are exceptions, which equal only themselves
+    return {**cluster, **indexes, "class": view.default_storage_class, "order": list(view.cluster.nodes)}
+
+
+# What every history starts with, so that a change more often meets something it affects.
+BASE: list[Object] = [
+    make.storage_class("longhorn"),
+    *(make.longhorn_node(name) for name in NODES),
+    *(make.kube_node(name, zone="x") for name in NODES),
+    *(_manager(name) for name in NODES),
+    _engine_image(list(NODES)),
+    *(raw for name in VOLUMES for raw in make.bound(name, 10)),
+    make.claim("data", 40),
+    make.claim("logs", 40),
+    *(make.replica(f"r{index}", f"vol-v{index}", node=name, size=50) for index, name in enumerate(NODES, start=1)),
+    make.pod("v1", name="p", node="a"),
+]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(changes, st.sampled_from([False, False, True]), st.booleans()), min_size=4, max_size=15))
+def test_every_change_leads_to_the_view_and_the_decision_that_a_fresh_start_gives(
+    history: list[tuple[Object | list[Object], bool, bool]],
+) -> None:
+    objects: dict[tuple[str, Key], object] = {}
+    memory = Memory(rebuilt(empty_snapshot(), NOW, 0))
+    pending: dict[tuple[str, Key], object | None] = {}
+    asked = [make.as_pod(make.pod(*claims, uid="new", name="new")) for claims in (("data", "logs"), ("data",), VOLUMES)]
+    for change, deleted, batched in [(BASE, False, False), *history]:
+        for raw in make.flat(change):
+            field, key, value = _read(raw)
+            pending[field, key] = None if deleted else value
+            if deleted:
+                objects.pop((field, key), None)
+            else:
+                objects[field, key] = value
+        if batched:
+            continue
+        advanced = advance(memory.view, pending, NOW)
+        pending = {}
+        memory = memory.after(advanced.view, advanced.touched)
+        fresh = rebuilt(_snapshot(objects), NOW, 0)
+        assert _contents(advanced.view) == _contents(fresh)
+        for pod in asked:
+            assert _decision(memory, pod) == _decision(Memory(fresh), pod)
+
+
+def _snapshot(objects: dict[tuple[str, Key], object]) -> Snapshot:
+    found: dict[str, dict[Key, object]] = {name: {} for name in Snapshot.__dataclass_fields__}
+    for (field, key), value in objects.items():
+        found[field][key] = value
+    return replace(empty_snapshot(), **found)  # type: ignore[arg-type]
+
+
+def _decision(memory: Memory, pod: Any) -> Any:
+    from scheduler_core.errors import ResolutionError
+
+    try:
+        return finish(explain_nodes(pod, [*NODES, "elsewhere"], memory, Options())).verdicts
+    except ResolutionError as error:
+        return str(error)
+
+
+def test_a_change_that_makes_no_difference_leaves_the_version_alone() -> None:
+    field, key, value = _read(make.longhorn_node("a"))
+    first: Advanced = advance(rebuilt(empty_snapshot(), NOW, 0), {(field, key): value}, NOW)
+    again = advance(first.view, {(field, key): value}, NOW)
+    assert (first.view.version, again.view.version, again.touched) == (1, 1, frozenset())
