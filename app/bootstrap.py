@@ -1,4 +1,4 @@
-"""The only wiring: from a snapshot and settings to an application."""
+"""The wiring: from a snapshot file and settings to an application. `live_wiring.py` does it for a live cluster."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from app.api import errors, extender, operation
 from app.api.state import AppState
 from app.metrics import Metrics
 from app.services.scheduling import Scheduling
+from app.services.source import FixedView
+from app.services.verbs import Verbs
 from app.settings import Settings
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.view import View
@@ -25,13 +27,18 @@ def create_app(snapshot: Snapshot, settings: Settings, now: datetime) -> FastAPI
     Raises:
         SettingError: a Longhorn setting in the snapshot cannot be read
     """
+    scheduling = Scheduling(FixedView(View.of(snapshot, now)), settings.options)
+    return application(AppState(scheduling, Verbs(scheduling), Metrics(), settings.max_body))
+
+
+def application(state: AppState) -> FastAPI:
+    """The routes around some services."""
     app = FastAPIOffline(
         title="Longhorn scheduler extender",
         version=version(DISTRIBUTION),
         description="Offers a pod only the nodes whose Longhorn disks can hold all of its volumes.",
     )
-    metrics = Metrics()
-    app.state.extender = AppState(Scheduling(View.of(snapshot, now), settings.options), metrics, settings.max_body)
+    app.state.extender = state
     app.include_router(extender.router)
     app.include_router(operation.router)
 
@@ -40,5 +47,5 @@ def create_app(snapshot: Snapshot, settings: Settings, now: datetime) -> FastAPI
         return RedirectResponse("/docs")
 
     errors.install(app)
-    metrics.instrument(app)
+    state.metrics.instrument(app)
     return app

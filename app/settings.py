@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from scheduler_core.election import ElectionTiming
 from scheduler_core.verbs import Options
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9504
 DEFAULT_MAX_BODY = 256 * 1024**2
+DEFAULT_NAMESPACE = "longhorn-system"
+DEFAULT_STALE_AFTER = 60.0
 
 
 class BestEffort(StrEnum):
@@ -34,3 +38,35 @@ class Settings:
 
     options: Options = field(default_factory=Options)
     """How decisions are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """Where the cluster is, and who this process is there."""
+
+    identity: str
+    """Holder of the Lease; unique among the candidates."""
+
+    namespace: str = DEFAULT_NAMESPACE
+    """Where Longhorn is, and with it the Lease, the Service and the ConfigMap."""
+
+    kubeconfig: str | None = None
+    """A kubeconfig file; None: the pod's own credentials, else $KUBECONFIG or ~/.kube/config."""
+
+    context: str | None = None
+    """Which context of the kubeconfig; None: its current one."""
+
+    advertise: str = ""
+    """The IP address kube-scheduler reaches this process at; "" if it is reached in another way than the Service."""
+
+    node_name: str = ""
+    """The node this process runs on, for the heartbeat metric and the EndpointSlice."""
+
+    stale_after: float = DEFAULT_STALE_AFTER
+    """Seconds without a word from the API server about some kind after which nothing is decided."""
+
+    timing: ElectionTiming = field(default_factory=ElectionTiming)
+    """How long a Lease lasts, and how often it is renewed."""
+
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The extender's own settings given by flag or environment variable."""

@@ -168,6 +168,16 @@ def _source_volume(claim: kube.Claim, storage_class: kube.StorageClass, subject:
     return volume.name if volume is not None else ""
 
 
+def unseen_classes(pod: kube.Pod, view: View) -> tuple[str, ...]:
+    """The StorageClasses the pod's unbound claims name that are not in the view: not there, or not seen yet."""
+    specs = []
+    for mount in pod.volumes:
+        claim = view.snapshot.claims.get((pod.namespace, mount.claim))
+        specs.append(claim.spec if claim else mount.template)
+    names = {spec.storage_class for spec in specs if spec and spec.storage_class and not spec.volume_name}
+    return tuple(sorted(names - view.snapshot.storage_classes.keys()))
+
+
 def _storage_class(name: str | None, view: View) -> kube.StorageClass | None:
     """The class of a claim; without a name the default one, the newest of several (Kubernetes' GetDefaultClass)."""
     if name is not None:

@@ -6,6 +6,7 @@ Data flow of one request (seed: Filter steps 1 to 4), all from one immutable `Vi
                   → tied to some nodes?             → the others are out (strict-local, a claim in use)
                   → no room anywhere for a volume that needs no local room? → no node
                   → homes of every local volume?    → only those (homes.py)
+                  → reserved for another pod?       → out (seed 002, step 4)
                   → nodes with a replica of the pod: one by one (local.py); all others by profile (profiles.py)
 
 `explain_nodes` runs this very decision and adds plans and numbers per node, so the two cannot differ.
@@ -36,6 +37,7 @@ from scheduler_core.view import View
 
 # Writing out plans and what is missing takes longer than deciding, and nobody waits for it but the one who asked.
 STEPS_TO_EXPLAIN: Final = 4
+NOT_RESERVED: Final[frozenset[str]] = frozenset()
 
 
 class Packing(StrEnum):
@@ -101,10 +103,15 @@ class _Request:
     candidates: Sequence[str]
     options: Options
     budget: Budget
+    reserved: frozenset[str]
 
 
-def filter_nodes(pod: Pod, candidates: Sequence[str], memory: Memory, options: Options) -> Steps[Decision]:
+def filter_nodes(
+    pod: Pod, candidates: Sequence[str], memory: Memory, options: Options, reserved: frozenset[str] = NOT_RESERVED
+) -> Steps[Decision]:
     """Which of the candidate nodes can hold all the pod's Longhorn volumes, each with its reason.
+
+    A `reserved` node takes no new volumes now; a pod whose replicas are there already may return to it.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it
@@ -113,17 +120,19 @@ def filter_nodes(pod: Pod, candidates: Sequence[str], memory: Memory, options: O
     resolution = resolve(pod, view, require_best_effort=options.require_best_effort)
     wanted = needs(resolution.local, resolution.volumes)
     budget = Budget(options.steps)
-    reasons = yield from _reasons(_Request(view, memory, resolution, wanted, candidates, options, budget))
+    reasons = yield from _reasons(_Request(view, memory, resolution, wanted, candidates, options, budget, reserved))
     return Decision(resolution, candidates, reasons, budget.gave_up)
 
 
-def explain_nodes(pod: Pod, candidates: Sequence[str], memory: Memory, options: Options) -> Steps[Explanation]:
+def explain_nodes(
+    pod: Pod, candidates: Sequence[str], memory: Memory, options: Options, reserved: frozenset[str] = NOT_RESERVED
+) -> Steps[Explanation]:
     """`filter_nodes` with the numbers: for each candidate a plan, or what is missing.
 
     Raises:
         ResolutionError: as filter_nodes
     """
-    decision = yield from filter_nodes(pod, candidates, memory, options)
+    decision = yield from filter_nodes(pod, candidates, memory, options, reserved)
     verdicts = []
     shares = Budget(STEPS_TO_EXPLAIN * options.steps).shares(len(candidates))
     for name, reason, share in zip(candidates, decision.reasons, shares, strict=True):
@@ -145,6 +154,9 @@ def _reasons(request: _Request) -> Steps[list[Reason]]:
     stopped = stop(request.view, request.resolution)
     if stopped is not None:
         return [decided.get(name, stopped.reason) for name in request.candidates]
+    if request.needs.sizes:
+        kept = Reason.NODE_RESERVED
+        decided |= {name: kept for name in request.candidates if name in request.reserved and name not in decided}
     decided |= yield from _with_replicas(request, decided)
     names = [name for name in request.candidates if name not in decided] if decided else request.candidates
     table = yield from request.memory.table(request.needs.kinds)

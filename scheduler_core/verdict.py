@@ -24,6 +24,7 @@ class Reason(Enum):
     CLAIM_IN_USE = ("volume claim is in use by a pod on another node", False)
     STRICT_LOCAL_ELSEWHERE = ("strict-local volume has its replica on another node", False)
     HOME_ELSEWHERE = ("volume replicas are on another node", False)
+    NODE_RESERVED = ("node is reserved for another pod's volumes", False)
     NODE_EVICTING = ("Longhorn node is being evicted", False)
     NODE_SCHEDULING_DISABLED = ("Longhorn node does not allow scheduling", False)
     NODE_CORDONED = ("Longhorn node is not schedulable", False)

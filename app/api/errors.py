@@ -7,6 +7,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from app.services.gate import CallerGoneError, UnavailableError
+
 log = structlog.get_logger("http")
 
 
@@ -31,6 +33,17 @@ def install(app: FastAPI) -> None:
         # What is left of a body nobody reads must not be taken for the next request.
         headers = {"Connection": "close"} if isinstance(error, BodyTooLargeError) else None
         return JSONResponse({"error": str(error)}, error.status, headers=headers)
+
+    @app.exception_handler(UnavailableError)
+    async def elsewhere(request: Request, error: UnavailableError) -> JSONResponse:
+        log.info("refused question", path=request.url.path, why=str(error))
+        # The caller's next connection may lead to whoever answers; what is left of a body must not be taken for a request.
+        return JSONResponse({"error": str(error)}, 503, headers={"Connection": "close", "Retry-After": "1"})
+
+    @app.exception_handler(CallerGoneError)
+    async def gone(request: Request, error: CallerGoneError) -> JSONResponse:
+        log.info("caller has gone", path=request.url.path, error=str(error))
+        return JSONResponse({"error": "the caller hung up"}, 499)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:

@@ -57,11 +57,12 @@ class _Sent(Response):
 async def filter_verb(request: Request) -> Response:
     """kube-scheduler's filter call: answers in the form asked, with a reason for every node that does not fit."""
     state = state_of(request)
+    state.verbs.check()
     body = await read_body(request, state.max_body)
     started = perf_counter()
     question = decode_filter(body)
     try:
-        decision = await state.scheduling.filter(question.pod, question.candidates)
+        decision = await state.verbs.filter(question.pod, question.candidates, request.is_disconnected)
     except ResolutionError as error:
         state.metrics.undecided()
         log.warning("filter refused", pod=question.pod.key, error=str(error))
@@ -101,9 +102,10 @@ async def preempt(request: Request) -> Response:
     Evicting pods frees no Longhorn space, so a node without room is dropped whatever its victims.
     """
     state = state_of(request)
+    state.verbs.check()
     question = decode_preempt(await read_body(request, state.max_body))
     try:
-        decision = await state.scheduling.filter(question.pod, sorted(question.victims))
+        decision = await state.verbs.preempt(question.pod, sorted(question.victims))
     except ResolutionError as error:
         log.warning("preempt refused", pod=question.pod.key, error=str(error))
         return Response(preemption_result({}), media_type=_JSON)
@@ -122,9 +124,10 @@ async def preempt(request: Request) -> Response:
 async def explain(request: Request) -> Response:
     """The decision /filter would give, with a plan for each node that fits and the missing bytes for each that does not."""
     state = state_of(request)
+    state.verbs.check()
     question = decode_filter(await read_body(request, state.max_body))
     try:
-        explanation = await state.scheduling.explain(question.pod, question.candidates)
+        explanation = await state.verbs.explain(question.pod, question.candidates)
     except ResolutionError as error:
         return Response(error_result(str(error)), media_type=_JSON)
     answer = explain_answer(question.pod, explanation)

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from app.api.state import state_of
+from app.services.gate import UnavailableError
 from app.services.presentation import StateAnswer, state_answer
 
 router = APIRouter(tags=["operation"])
@@ -25,13 +26,19 @@ async def healthz() -> Health:
 
 @router.get("/readyz", summary="Whether questions can be answered")
 async def readyz(request: Request) -> Health:
-    """Answers ok once there is a view of the cluster to decide from; a snapshot is there from the start."""
-    state_of(request)
+    """Answers ok while the cluster's state is known well enough to decide; a snapshot's always is."""
+    live = state_of(request).live
+    problem = live.readiness_problem if live else ""
+    if problem:
+        raise UnavailableError(problem)
     return Health(status="ok")
 
 
 @router.get("/state", response_model=StateAnswer, summary="Nodes, disks, and what counts on each")
 async def state(request: Request) -> Response:
     """Everything a decision reads about disks, in bytes."""
-    answer = state_answer(state_of(request).scheduling.view)
+    app_state = state_of(request)
+    if app_state.live is not None and app_state.live.readiness_problem:
+        raise UnavailableError(app_state.live.readiness_problem)
+    answer = state_answer(app_state.scheduling.view, app_state.live.state() if app_state.live else None)
     return Response(answer.model_dump_json(by_alias=True), media_type="application/json")

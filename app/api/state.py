@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 
 from app.metrics import Metrics
 from app.services.scheduling import Scheduling
+from app.services.verbs import Verbs
+
+if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
+    from app.services.live import Live
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +21,14 @@ class AppState:
 
     Attributes:
         max_body: bytes a request's body may have
+        live: what a live cluster adds; None over a snapshot file
     """
 
     scheduling: Scheduling
+    verbs: Verbs
     metrics: Metrics
     max_body: int
+    live: Live | None = None
 
 
 def state_of(request: Request) -> AppState:

@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.cli.load import BestEffortOption, PackingOption, SnapshotOption, now, options_of, snapshot_from
+from app.cli.load import (
+    BestEffortOption,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    PackingOption,
+    SnapshotOption,
+    now,
+    options_of,
+    snapshot_of,
+)
 from app.kube.snapshot_file import load_pod
 from app.services.presentation import Answer, explain_answer
 from app.services.volume_presentation import explain_volume
-from app.settings import BestEffort
+from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.errors import CoreError
 from scheduler_core.memory import Memory
 from scheduler_core.model.snapshot import Snapshot
@@ -39,13 +49,13 @@ class Output(StrEnum):
 
 
 def explain(
-    snapshot: SnapshotOption,
+    snapshot: SnapshotOption = None,
     pod: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|NAME",
             help="A file with a Pod, or a Deployment, StatefulSet, ... whose template is taken; or namespace/name of a "
-            "pod in the snapshot.",
+            "pod in the snapshot or cluster.",
         ),
     ] = None,
     volume: Annotated[
@@ -58,6 +68,9 @@ def explain(
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    namespace: NamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
     """Tell for every node whether the pod's Longhorn volumes fit, on which disks, and what is missing.
 
@@ -67,7 +80,7 @@ def explain(
     """
     if (pod is None) == (volume is None):
         raise CoreError("explain needs either --pod or --volume; see --help")
-    loaded = snapshot_from(snapshot)
+    loaded = snapshot_of(snapshot, kubeconfig, context, namespace)
     if volume is not None:
         fits = _explain_volume(volume, loaded, node, output)
     else:

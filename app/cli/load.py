@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,13 +13,21 @@ from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.verbs import Options, Packing
 
 SnapshotOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--snapshot",
         metavar="FILE",
-        help="What `kubectl get nodes,pods,pvc,pv,sc,nodes.longhorn.io,volumes.longhorn.io,replicas.longhorn.io,"
-        "settings.longhorn.io,backingimages.longhorn.io,engineimages.longhorn.io,instancemanagers.longhorn.io -A -o yaml` prints, as YAML or JSON; - for standard input.",
+        help="Read a snapshot file instead of a cluster: what `longhorn-extender snapshot` writes, or `kubectl get ... -A "
+        "-o yaml` prints; - for standard input.",
     ),
+]
+KubeconfigOption = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Credentials; default: the pod's own, else $KUBECONFIG or ~/.kube/config."),
+]
+ContextOption = Annotated[str | None, typer.Option(metavar="NAME", help="Context of the kubeconfig.")]
+NamespaceOption = Annotated[
+    str, typer.Option(envvar="POD_NAMESPACE", help="Where Longhorn, the Lease, the Service and the ConfigMap are.")
 ]
 BestEffortOption = Annotated[
     BestEffort,
@@ -43,6 +51,46 @@ PackingOption = Annotated[
 def options_of(best_effort: BestEffort, packing: Packing) -> Options:
     """How decisions are made."""
     return Options(packing=packing, require_best_effort=best_effort is BestEffort.REQUIRE)
+
+
+def cluster_objects(
+    kubeconfig: str | None, context: str | None, namespace: str, *, progress: bool = False
+) -> list[dict[str, Any]]:
+    """The live cluster's objects, as a snapshot file has them; warnings, and progress on request, go to standard error.
+
+    Raises:
+        CoreError: there is no cluster to talk to, or it refuses
+    """
+    import asyncio
+
+    from app.kube.client import KubeClient
+    from app.kube.live_snapshot import read_cluster
+
+    def tell(text: str) -> None:
+        if progress:
+            typer.echo(text, err=True)
+
+    async def read() -> list[dict[str, Any]]:
+        client = await KubeClient.connect(kubeconfig, context)
+        try:
+            return await read_cluster(client, namespace, tell, lambda text: typer.echo(f"warning: {text}", err=True))
+        finally:
+            await client.close()
+
+    return asyncio.run(read())
+
+
+def snapshot_of(source: str | None, kubeconfig: str | None, context: str | None, namespace: str) -> Snapshot:
+    """The snapshot in a file, or, without one, of the live cluster.
+
+    Raises:
+        CoreError: it cannot be read
+    """
+    if source is not None:
+        return snapshot_from(source)
+    from app.kube.live_snapshot import as_snapshot
+
+    return as_snapshot(cluster_objects(kubeconfig, context, namespace))
 
 
 def snapshot_from(source: str) -> Snapshot:

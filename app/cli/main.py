@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from app import DISTRIBUTION
-from app.cli import explain, serve
+from app.cli import explain, serve, snapshot
 from scheduler_core.errors import CoreError
 
 NAME = "longhorn-extender"
@@ -28,6 +28,7 @@ cli = typer.Typer(
 )
 cli.command("serve")(serve.serve)
 cli.command("explain")(explain.explain)
+cli.command("snapshot")(snapshot.snapshot)
 
 
 @cli.callback(invoke_without_command=True)

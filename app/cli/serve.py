@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
-import gc
+import ipaddress
 import json
+import os
 import shlex
-import signal
 import socket
-import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from app.cli.load import BestEffortOption, PackingOption, SnapshotOption, now, options_of, snapshot_from
+from app.cli.load import (
+    BestEffortOption,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    PackingOption,
+    SnapshotOption,
+    now,
+    options_of,
+    snapshot_from,
+)
 from app.logs import LogFormat, configure
-from app.settings import DEFAULT_HOST, DEFAULT_MAX_BODY, DEFAULT_PORT, BestEffort, Settings
+from app.settings import (
+    DEFAULT_HOST,
+    DEFAULT_MAX_BODY,
+    DEFAULT_NAMESPACE,
+    DEFAULT_PORT,
+    DEFAULT_STALE_AFTER,
+    BestEffort,
+    LiveOptions,
+    Settings,
+)
+from scheduler_core.election import ElectionTiming
 from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.extender_settings import (
+    ENABLED,
+    NODE_RESERVATION_TIMEOUT,
+    POD_SCHEDULING_TIMEOUT,
+    SettingsHistory,
+    Source,
+)
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.quantity import parse_bytes
 from scheduler_core.verbs import Packing
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-# Go's HTTP client keeps idle connections for 90 s and does not repeat a POST that meets a closing server.
-KEEP_ALIVE_SECONDS = 120
-SHUTDOWN_SECONDS = 20
 _MOST_EXAMPLE_NODES = 12
 
 
-def serve(
-    snapshot: SnapshotOption,
+def serve(  # one parameter per flag
+    snapshot: SnapshotOption = None,
     host: Annotated[str, typer.Option(envvar="LONGHORN_EXTENDER_HOST", help="Address to listen on.")] = DEFAULT_HOST,
     port: Annotated[
         int, typer.Option(envvar="LONGHORN_EXTENDER_PORT", min=0, max=65535, help="TCP port; 0 picks a free one.")
@@ -42,30 +62,125 @@ def serve(
     ] = f"{DEFAULT_MAX_BODY // 1024**2}Mi",
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    namespace: NamespaceOption = DEFAULT_NAMESPACE,
+    identity: Annotated[
+        str, typer.Option(envvar="POD_NAME", help="Who this candidate is in the Lease; default: host name and process.")
+    ] = "",
+    advertise: Annotated[
+        str,
+        typer.Option(
+            envvar="POD_IP",
+            help="IP address the Service points to while this process leads; default: --host, if it is one.",
+        ),
+    ] = "",
+    node_name: Annotated[str, typer.Option(envvar="NODE_NAME", help="The node this runs on; default: host name.")] = "",
+    stale_after: Annotated[
+        float,
+        typer.Option(envvar="LONGHORN_EXTENDER_STALE_AFTER", min=1, help="Seconds without a word from the API server."),
+    ] = DEFAULT_STALE_AFTER,
+    lease_duration: Annotated[
+        float, typer.Option(envvar="LONGHORN_EXTENDER_LEASE_DURATION", help="Seconds until others may take the Lease.")
+    ] = 15.0,
+    renew_deadline: Annotated[
+        float, typer.Option(envvar="LONGHORN_EXTENDER_RENEW_DEADLINE", help="Seconds after which a leader gives up.")
+    ] = 10.0,
+    retry_period: Annotated[
+        float, typer.Option(envvar="LONGHORN_EXTENDER_RETRY_PERIOD", help="Seconds between renewals.")
+    ] = 2.0,
+    enabled: Annotated[
+        str, typer.Option(envvar="LONGHORN_EXTENDER_ENABLED", metavar="true|false", help=f"See {ENABLED}.")
+    ] = "",
+    pod_scheduling_timeout: Annotated[
+        str,
+        typer.Option(
+            envvar="LONGHORN_EXTENDER_POD_SCHEDULING_TIMEOUT", metavar="SECONDS", help=f"See {POD_SCHEDULING_TIMEOUT}."
+        ),
+    ] = "",
+    node_reservation_timeout: Annotated[
+        str,
+        typer.Option(
+            envvar="LONGHORN_EXTENDER_NODE_RESERVATION_TIMEOUT",
+            metavar="SECONDS",
+            help=f"See {NODE_RESERVATION_TIMEOUT}.",
+        ),
+    ] = "",
     log_format: Annotated[
         LogFormat, typer.Option(envvar="LONGHORN_EXTENDER_LOG_FORMAT", help="auto: readable on a terminal, else JSON.")
     ] = "auto",
     log_level: Annotated[str, typer.Option(envvar="LONGHORN_EXTENDER_LOG_LEVEL", help="debug, info, ...")] = "info",
 ) -> None:
-    """Serve /filter, /preempt, /explain, /state, /metrics and /docs from a snapshot of a cluster."""
-    settings = Settings(
-        host=host,
-        port=port,
-        max_body=_positive(max_body),
-        options=options_of(best_effort, packing),
-    )
-    _check_level(log_level)
-    from app.bootstrap import create_app
+    """Serve /filter, /preempt, /explain, /state, /metrics and /docs beside a cluster, or from a snapshot of one.
 
-    # uvicorn raises the signal that stopped it once more after a clean shutdown; that is no failure.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit(0))
+    Beside a cluster several of these may run; the one that holds the Lease answers.
+    """
+    settings = Settings(host=host, port=port, max_body=_positive(max_body), options=options_of(best_effort, packing))
+    _check_level(log_level)
+    if snapshot is not None:
+        _serve_snapshot(snapshot, settings, log_format, log_level)
+        return
+    written = {
+        ENABLED: enabled,
+        POD_SCHEDULING_TIMEOUT: pod_scheduling_timeout,
+        NODE_RESERVATION_TIMEOUT: node_reservation_timeout,
+    }
+    environment = {name: value for name, value in written.items() if value}
+    for problem in SettingsHistory().effective([Source("flag or environment", environment)]).problems:
+        raise CoreError(problem.partition(";")[0])
+    options = LiveOptions(
+        identity=identity or f"{socket.gethostname()}-{os.getpid()}",
+        namespace=namespace,
+        kubeconfig=kubeconfig,
+        context=context,
+        advertise=_advertised(advertise, host),
+        node_name=node_name or socket.gethostname(),
+        stale_after=stale_after,
+        timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
+        environment=environment,
+    )
+    _serve_cluster(options, settings, log_format, log_level)
+
+
+def _serve_snapshot(snapshot: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
+    from app.bootstrap import create_app
+    from app.server import exit_quietly, serve_snapshot
+
+    exit_quietly()
     loaded = snapshot_from(snapshot)
     app = create_app(loaded, settings, now())
     listener = _listen(settings.host, settings.port)
     configure(log_format, log_level)
     typer.echo(_welcome(loaded, settings.host, listener.getsockname()[1]), err=True)
-    _run(app, listener)
+    serve_snapshot(app, listener)
+
+
+def _serve_cluster(options: LiveOptions, settings: Settings, log_format: LogFormat, log_level: str) -> None:
+    from app.live_server import serve_cluster
+    from app.server import exit_quietly
+
+    exit_quietly()
+    listener = _listen(settings.host, settings.port)
+    configure(log_format, log_level)
+    url = _url(settings.host, listener.getsockname()[1])
+    typer.echo(
+        f"Serving a cluster on {url} as {options.identity} (state: {url}/state, Ctrl-C hands over and stops)", err=True
+    )
+    serve_cluster(options, settings, listener)
+
+
+def _advertised(advertise: str, host: str) -> str:
+    """The address for the EndpointSlice, which takes no loopback and no wildcard address; "" if there is none."""
+    try:
+        address = ipaddress.ip_address(advertise or host)
+    except ValueError as error:
+        if advertise:
+            raise CoreError(f"--advertise {advertise}: is no IP address") from error
+        return ""
+    usable = not (address.is_loopback or address.is_unspecified or address.is_link_local)
+    if advertise and not usable:
+        raise CoreError(f"--advertise {advertise}: an EndpointSlice takes no loopback, wildcard or link-local address")
+    return str(address) if usable else ""
 
 
 def _positive(text: str) -> int:
@@ -94,29 +209,12 @@ def _listen(host: str, port: int) -> socket.socket:
         raise CoreError(f"cannot listen on {host} port {port}: {problem}; see --host and --port") from error
 
 
-def _run(app: FastAPI, listener: socket.socket) -> None:
-    import uvicorn
-
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        loop="uvloop",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
-    # What was loaded lives as long as the process; the collector need not look at it again and again.
-    gc.collect()
-    gc.freeze()
-    uvicorn.Server(config).run(sockets=[listener])
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _welcome(snapshot: Snapshot, host: str, port: int) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{port}"
+    url = _url(host, port)
     counts = f"{len(snapshot.longhorn_nodes)} Longhorn nodes and {len(snapshot.volumes)} volumes"
     lines = [f"Serving {counts} on {url} (docs: {url}/docs, Ctrl-C stops)"]
     question = _example(snapshot)

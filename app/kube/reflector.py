@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Final, Generic, Protocol, TypeVar
 
 import aiohttp
@@ -22,19 +22,19 @@ import msgspec
 import structlog
 
 from app.kube.client import ApiError, KubeClient
+from app.kube.lists import pages
 from app.kube.resources import Resource
 from scheduler_core.errors import ObjectError
 
 log = structlog.get_logger("watch")
 
-PAGE: Final = 500
-LIST_SECONDS: Final = 60.0
 SILENCE_SECONDS: Final = 90.0
 WATCH_SECONDS: Final = (240, 290)
 CATCH_UP_SECONDS: Final = 1
+_ALMOST: Final = 0.9
 _GRACE_SECONDS: Final = 15.0
 _SHORTEST_BACKOFF: Final = 0.2
-_LONGEST_BACKOFF: Final = 30.0
+_LONGEST_BACKOFF: Final = 5.0
 _MISSING_SECONDS: Final = 5.0
 
 Key = str | tuple[str, str]
@@ -72,6 +72,11 @@ class Phase(StrEnum):
     MISSING = "missing"  # the API server does not know the kind
 
 
+class _Ended(Enum):
+    CLEANLY = "the API server ended it when it was meant to end"
+    EARLY = "anything else"
+
+
 @dataclass(slots=True)
 class Standing:
     """What is known of one cache's freshness; read by readiness and metrics, written by its reflector only.
@@ -93,15 +98,6 @@ class Standing:
     def behind(self, now: float) -> float:
         """For how many seconds nothing was heard from the API server; 0 while connected."""
         return 0.0 if self.disconnected_at is None else now - self.disconnected_at
-
-
-class _List(msgspec.Struct):
-    class Metadata(msgspec.Struct, rename={"resource_version": "resourceVersion", "next": "continue"}):
-        resource_version: str = ""
-        next: str | None = None
-
-    metadata: Metadata
-    items: list[msgspec.Raw] | None = None
 
 
 class _Event(msgspec.Struct):
@@ -150,7 +146,7 @@ class Reflector(Generic[_Value]):
         namespace: str = "",
         field_selector: str = "",
     ) -> None:
-        self.resource = resource
+        self.label = resource.label
         self.standing = Standing(disconnected_at=timing.clock())
         self._client = client
         self._decode = decode
@@ -159,9 +155,10 @@ class Reflector(Generic[_Value]):
         self._path = resource.path(namespace)
         self._query = {"fieldSelector": field_selector} if field_selector else {}
         self._backoff = _SHORTEST_BACKOFF
-        self._watching: asyncio.Task[bool] | None = None
-        self._caught_up = asyncio.Event()
-        self._catching_up = False
+        self._watching: asyncio.Task[_Ended] | None = None
+        self._wanted = 0
+        self._caught_up = 0
+        self._progress = asyncio.Event()
 
     async def run(self) -> None:
         """Lists and watches forever."""
@@ -177,37 +174,41 @@ class Reflector(Generic[_Value]):
                     await asyncio.sleep(_MISSING_SECONDS)
                     continue
             except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
-                self._trouble(f"{self.resource.label}: {_text(error)}")
+                self._trouble(f"{self.label}: {_text(error)}")
             await self._wait()
 
     async def catch_up(self) -> None:
         """Returns once everything that had happened when this was called has been told to the sink."""
-        self._caught_up.clear()
-        self._catching_up = True
+        if self.standing.phase is Phase.MISSING:
+            return
+        self._wanted += 1
+        wanted = self._wanted
         if self._watching is not None:
             self._watching.cancel()
-        await self._caught_up.wait()
+        while self._caught_up < wanted:
+            self._progress.clear()
+            await self._progress.wait()
+
+    def _reached(self, wanted: int) -> None:
+        self._caught_up = max(self._caught_up, wanted)
+        self._progress.set()
 
     async def _list(self) -> None:
         objects: dict[Key, _Value] = {}
         unreadable: dict[Key | None, str] = {}
-        token = ""
-        while True:
-            query = {**self._query, "limit": str(PAGE), **({"continue": token} if token else {})}
-            page = msgspec.json.decode(await self._client.get(self._path, query, LIST_SECONDS), type=_List)
-            for raw in page.items or ():
+        wanted, version = self._wanted, ""
+        async for page in pages(self._client, self._path, self._query):
+            for raw in page.items:
                 self._take(raw, objects, unreadable)
-            token = page.metadata.next or ""
-            if not token:
-                break
+            version = page.resource_version
             await asyncio.sleep(0)
         standing = self.standing
         standing.unreadable = unreadable
-        standing.resource_version = page.metadata.resource_version
+        standing.resource_version = version
         standing.lists += 1
         self._sink.replaced(objects)
         self._connected()
-        self._caught_up.set()
+        self._reached(wanted)
 
     def _take(self, raw: msgspec.Raw, objects: dict[Key, _Value], unreadable: dict[Key | None, str]) -> None:
         try:
@@ -222,28 +223,29 @@ class Reflector(Generic[_Value]):
     async def _watch_on(self) -> None:
         """Watches again and again, as long as that goes on from where the last watch ended."""
         while True:
-            short = self._catching_up
-            self._catching_up = False
-            self._watching = asyncio.create_task(self._watch(CATCH_UP_SECONDS if short else self._watch_seconds()))
+            wanted = self._wanted
+            short = self._caught_up < wanted
+            watching = asyncio.create_task(self._watch(CATCH_UP_SECONDS if short else self._watch_seconds()))
+            self._watching = watching
             try:
-                heard = await self._watching
+                ended = await watching
             except asyncio.CancelledError:
-                if not self._catching_up:
-                    raise
+                if self._wanted == wanted:
+                    raise  # it was this task that was cancelled
                 continue
             finally:
-                self._watching.cancel()
+                watching.cancel()
                 self._watching = None
-            if short:
-                self._caught_up.set()
-            elif not heard:
+            if ended is _Ended.CLEANLY and short:
+                self._reached(wanted)
+            elif ended is _Ended.EARLY:
                 await self._wait()
 
     def _watch_seconds(self) -> int:
         return int(self._timing.between(*WATCH_SECONDS))
 
-    async def _watch(self, seconds: int) -> bool:
-        """One watch to its end; whether anything was heard on it."""
+    async def _watch(self, seconds: int) -> _Ended:
+        """One watch to its end."""
         query = {
             **self._query,
             "watch": "true",
@@ -251,7 +253,7 @@ class Reflector(Generic[_Value]):
             "resourceVersion": self.standing.resource_version,
             "timeoutSeconds": str(seconds),
         }
-        heard = False
+        ends_at = self._timing.clock() + _ALMOST * seconds
         try:
             async with self._client.lines(self._path, query, seconds + _GRACE_SECONDS) as stream:
                 self._connected()
@@ -259,30 +261,26 @@ class Reflector(Generic[_Value]):
                     async with asyncio.timeout(SILENCE_SECONDS):
                         line = await stream.readline()
                     if not line:
-                        return heard
+                        return _Ended.CLEANLY if self._timing.clock() >= ends_at else _Ended.EARLY
                     self._heard(line)
-                    heard = True
                     self._backoff = _SHORTEST_BACKOFF
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._trouble(f"{self.resource.label}: watch broke off: {_text(error)}")
-            await self._wait()
-            return True
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            self._trouble(f"{self.label}: watch broke off: {_text(error)}")
         except ApiError as error:
-            if error.gone or not error.unreachable:
+            if not error.unreachable:
                 raise
             self._trouble(str(error))
-            await self._wait()
-            return True
+        return _Ended.EARLY
 
     def _heard(self, line: bytes) -> None:
         try:
             event = msgspec.json.decode(line, type=_Event)
         except msgspec.DecodeError as error:
-            raise _RelistError(f"{self.resource.label}: the watch sent something else than events: {error}") from error
+            raise _RelistError(f"{self.label}: the watch sent something else than events: {error}") from error
         self.standing.events += 1
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=_Status)
-            raise _RelistError(f"{self.resource.label}: the watch ended: {status.message} (HTTP {status.code})")
+            raise _RelistError(f"{self.label}: the watch ended: {status.message} (HTTP {status.code})")
         meta = msgspec.json.decode(event.object, type=_Object).metadata
         if event.type != "BOOKMARK":
             self._changed(event, meta)
@@ -290,7 +288,7 @@ class Reflector(Generic[_Value]):
 
     def _changed(self, event: _Event, meta: _Meta) -> None:
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
-            raise _RelistError(f"{self.resource.label}: the watch sent an unknown event {event.type}")
+            raise _RelistError(f"{self.label}: the watch sent an unknown event {event.type}")
         name: Key | None = (meta.namespace, meta.name)
         try:
             key, value = self._decode(event.object)
@@ -299,7 +297,7 @@ class Reflector(Generic[_Value]):
                 self.standing.unreadable[name] = str(error)
                 log.warning("an object cannot be read, its last readable state stays", problem=str(error))
                 return
-            raise _RelistError(f"{self.resource.label}: a deleted object cannot be read") from error
+            raise _RelistError(f"{self.label}: a deleted object cannot be read") from error
         self.standing.unreadable.pop(name, None)
         self._sink.changed(key, None if event.type == "DELETED" else value)
 
@@ -313,7 +311,7 @@ class Reflector(Generic[_Value]):
         if standing.disconnected_at is None:
             standing.disconnected_at = self._timing.clock()
         if standing.problem != problem:
-            log.warning("watch interrupted", kind=self.resource.label, problem=problem)
+            log.warning("watch interrupted", kind=self.label, problem=problem)
         standing.problem = problem
 
     def _refused(self, error: ApiError) -> None:
@@ -321,7 +319,7 @@ class Reflector(Generic[_Value]):
         if error.not_found and self.standing.phase is not Phase.MISSING:
             self.standing.phase = Phase.MISSING
             self._sink.replaced({})
-            self._caught_up.set()
+            self._reached(self._wanted)
 
     async def _wait(self) -> None:
         await asyncio.sleep(self._timing.between(self._backoff / 2, self._backoff))

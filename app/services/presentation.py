@@ -157,17 +157,36 @@ class NodeState(Answer):
     disks: list[DiskState]
 
 
+class ServiceState(Answer):
+    """Who answers, by which settings."""
+
+    answering: bool = Field(description="whether this process answers kube-scheduler")
+    refusal: str = Field(description="why it does not; empty if it does")
+    leader: str = Field(description="who holds the Lease, as far as known")
+    enabled: bool
+    pod_scheduling_timeout: int = Field(serialization_alias="podSchedulingTimeout", description="seconds")
+    node_reservation_timeout: int = Field(serialization_alias="nodeReservationTimeout", description="seconds")
+    origins: dict[str, str] = Field(description="where each setting's value comes from")
+    refused_settings: list[str] = Field(serialization_alias="refusedSettings", description="values that are not valid")
+    reserved_nodes: list[str] = Field(
+        serialization_alias="reservedNodes", description="nodes that take no new volumes now"
+    )
+
+
 class StateAnswer(Answer):
     """What decisions are based on at this moment."""
 
     version: int = Field(description="of the view; grows with every change")
+    service: ServiceState | None = Field(default=None, description="who answers and why; null over a snapshot file")
     nodes: dict[str, NodeState]
 
 
-def state_answer(view: View) -> StateAnswer:
+def state_answer(view: View, service: ServiceState | None = None) -> StateAnswer:
     """The view as data; nodes ordered by name."""
     nodes = view.snapshot.longhorn_nodes
-    return StateAnswer(version=view.version, nodes={name: _node_state(view, nodes[name]) for name in sorted(nodes)})
+    return StateAnswer(
+        version=view.version, service=service, nodes={name: _node_state(view, nodes[name]) for name in sorted(nodes)}
+    )
 
 
 def _node_state(view: View, node: longhorn.Node) -> NodeState:

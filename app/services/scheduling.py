@@ -1,4 +1,4 @@
-"""The owner of the view and its memory: runs the core's decisions in slices so that the event loop serves others meanwhile."""
+"""Runs the core's decisions: on the current view, in slices so that the event loop serves others meanwhile."""
 
 from __future__ import annotations
 
@@ -7,45 +7,71 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final, TypeVar
 
+from app.services.source import ViewSource
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
+from scheduler_core.resolve import MissingObjectError, unseen_classes
 from scheduler_core.steps import Steps
-from scheduler_core.verbs import Decision, Explanation, Options, explain_nodes, filter_nodes
+from scheduler_core.verbs import NOT_RESERVED, Decision, Explanation, Options, explain_nodes, filter_nodes
 from scheduler_core.view import View
 
 # Longer than most decisions take in all, short enough that nobody notices waiting for it.
 SLICE_SECONDS: Final = 0.005
+# Single reads on behalf of one question; a pod that names more objects nobody has seen is asked about again later.
+MOST_FETCHES: Final = 8
 _Result = TypeVar("_Result")
 
 
 class Scheduling:
     """Answers questions about pods from the current view."""
 
-    def __init__(self, view: View, options: Options, clock: Callable[[], float] = perf_counter) -> None:
-        self._memory = Memory(view)
+    def __init__(self, source: ViewSource, options: Options, clock: Callable[[], float] = perf_counter) -> None:
+        self._source = source
         self._options = options
         self._clock = clock
 
     @property
     def view(self) -> View:
         """The view that the next question is answered from."""
-        return self._memory.view
+        return self._source.memory().view
 
-    async def filter(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """Which candidates can hold the pod's volumes.
+    async def filter(
+        self, pod: Pod, candidates: Sequence[str], reserved: Callable[[], frozenset[str]] = frozenset
+    ) -> Decision:
+        """Which candidates can hold the pod's volumes; `reserved` tells the nodes that take no new ones now.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        return await self._run(filter_nodes(pod, candidates, self._memory, self._options))
+        return await self._decide(
+            pod, lambda memory: filter_nodes(pod, candidates, memory, self._options, reserved() or NOT_RESERVED)
+        )
 
-    async def explain(self, pod: Pod, candidates: Sequence[str]) -> Explanation:
+    async def explain(
+        self, pod: Pod, candidates: Sequence[str], reserved: Callable[[], frozenset[str]] = frozenset
+    ) -> Explanation:
         """The same decision with plans and numbers.
 
         Raises:
             ResolutionError: as filter
         """
-        return await self._run(explain_nodes(pod, candidates, self._memory, self._options))
+        return await self._decide(
+            pod, lambda memory: explain_nodes(pod, candidates, memory, self._options, reserved() or NOT_RESERVED)
+        )
+
+    async def _decide(self, pod: Pod, ask: Callable[[Memory], Steps[_Result]]) -> _Result:
+        """Asks; where the view lacks something the pod names, looks for it and asks again."""
+        fetches = 0
+        for name in unseen_classes(pod, self.view)[:MOST_FETCHES]:
+            fetches += 1
+            await self._source.fetch(MissingObjectError("StorageClass", name, f"pod {pod.key}"))
+        while True:
+            try:
+                return await self._run(ask(self._source.memory()))
+            except MissingObjectError as missing:
+                fetches += 1
+                if fetches > MOST_FETCHES or not await self._source.fetch(missing):
+                    raise
 
     async def _run(self, steps: Steps[_Result]) -> _Result:
         pause_at = self._clock() + SLICE_SECONDS

@@ -250,6 +250,13 @@ def persistent_volume(wire: PersistentVolume) -> kube.PersistentVolume:
     )
 
 
+class ConfigMap(Wire):
+    """core/v1 ConfigMap."""
+
+    metadata: Metadata
+    data: dict[str, str] | None = None
+
+
 class StorageClass(Wire):
     """storage.k8s.io/v1 StorageClass."""
 

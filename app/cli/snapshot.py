@@ -1,0 +1,59 @@
+"""`longhorn-extender snapshot`: the live cluster as a file, for a bug report or to ask `explain` and `serve` about it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.load import ContextOption, KubeconfigOption, NamespaceOption, cluster_objects
+from app.settings import DEFAULT_NAMESPACE
+from scheduler_core.errors import CoreError
+
+
+class Form(StrEnum):
+    """How objects are printed."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+def snapshot(
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    namespace: NamespaceOption = DEFAULT_NAMESPACE,
+    output: Annotated[Form, typer.Option("--output", "-o", help="How to print.")] = Form.YAML,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Write here instead of to standard output.")
+    ] = None,
+) -> None:
+    """Write what decisions read of the cluster: nodes, pods, claims, volumes, and Longhorn's objects.
+
+    Only the fields that decide something are written: no environment variables, secrets, commands or annotations.
+    `serve --snapshot` and `explain --snapshot` read the file.
+    """
+    objects = cluster_objects(kubeconfig, context, namespace, progress=sys.stderr.isatty() or file is not None)
+    listed = {"apiVersion": "v1", "kind": "List", "items": objects}
+    text = _text(listed, output)
+    if file is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise CoreError(f"{file}: cannot be written: {error.strerror}") from error
+    typer.echo(f"wrote {len(objects)} objects to {file}", err=True)
+
+
+def _text(listed: dict[str, Any], form: Form) -> str:
+    if form is Form.JSON:
+        return json.dumps(listed, indent=1) + "\n"
+    import yaml
+
+    return str(
+        yaml.dump(listed, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False, allow_unicode=True)
+    )

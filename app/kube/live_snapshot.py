@@ -1,0 +1,55 @@
+"""The live cluster as a snapshot: every object a decision reads, cut down to what it reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from app.kube.client import ApiError, KubeClient
+from app.kube.lists import pages
+from app.kube.watched import WATCHED, Watched
+from scheduler_core.convert.publish import published
+from scheduler_core.convert.registry import KINDS, build_snapshot, group_of
+from scheduler_core.errors import ObjectError
+from scheduler_core.model.snapshot import Snapshot
+
+Tell = Callable[[str], None]
+
+
+async def read_cluster(client: KubeClient, namespace: str, progress: Tell, warn: Tell) -> list[dict[str, Any]]:
+    """The objects, ordered by kind and name; Longhorn's are looked for in `namespace`.
+
+    Raises:
+        ApiError: a list is refused, or a kind that must be there is not
+    """
+    found: list[dict[str, Any]] = []
+    for entry in WATCHED:
+        objects = await _objects(client, entry, namespace, warn)
+        progress(f"{len(objects)} {entry.resource.label}")
+        found += objects
+    return found
+
+
+def as_snapshot(objects: list[dict[str, Any]]) -> Snapshot:
+    """The same as a snapshot file of these objects would give.
+
+    Raises:
+        ObjectError: an object cannot be read
+    """
+    return build_snapshot((KINDS[group_of(entry["apiVersion"]), entry["kind"]], entry) for entry in objects)
+
+
+async def _objects(client: KubeClient, entry: Watched, namespace: str, warn: Tell) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    try:
+        async for page in pages(client, entry.resource.path(entry.namespace(namespace))):
+            for raw in page.items:
+                try:
+                    found.append(published(entry.kind, entry.resource.api_version, raw))
+                except ObjectError as error:
+                    warn(f"left out: {error}")
+    except ApiError as error:
+        if not error.not_found or entry.required:
+            raise
+        warn(f"the cluster knows no {entry.resource.label}")
+    return sorted(found, key=lambda item: (item["metadata"].get("namespace", ""), item["metadata"]["name"]))

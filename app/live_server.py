@@ -1,0 +1,67 @@
+"""The server beside a live cluster: what keeps the view current runs beside it, and a signal means to hand over first."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from app.live_wiring import live_application
+from app.server import config
+from app.services.live import Live
+from app.settings import LiveOptions, Settings
+
+
+def serve_cluster(options: LiveOptions, settings: Settings, listener: socket.socket) -> None:
+    """Serves beside a cluster until a signal, then hands over.
+
+    Raises:
+        ConnectError: there is no cluster to talk to
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_live(options, settings, listener))
+
+
+async def _live(options: LiveOptions, settings: Settings, listener: socket.socket) -> None:
+    app, live, client = await live_application(options, settings, listener.getsockname()[1])
+    server = _HandingOver(config(app), live)
+    running = asyncio.create_task(live.run())
+    running.add_done_callback(server.ended)
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await client.close()
+    if running.done() and not running.cancelled() and (error := running.exception()) is not None:
+        raise error
+
+
+class _HandingOver(uvicorn.Server):
+    """A server that hands over when it is told to end, and ends at once when it is told twice."""
+
+    def __init__(self, config: uvicorn.Config, live: Live) -> None:
+        super().__init__(config)
+        self._live = live
+        self._loop = asyncio.get_running_loop()
+        self._handing_over: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by uvicorn for SIGINT and SIGTERM."""
+        if self._handing_over is not None or self.should_exit:
+            super().handle_exit(sig, frame)
+            return
+        # A signal may come while the loop sleeps; only this way of calling wakes it.
+        self._loop.call_soon_threadsafe(self._hand_over, sig, frame)
+
+    def _hand_over(self, sig: int, frame: FrameType | None) -> None:
+        self._handing_over = self._loop.create_task(self._live.drain())
+        self._handing_over.add_done_callback(lambda _: super(_HandingOver, self).handle_exit(sig, frame))
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """What keeps the view current has ended; nothing can be answered any more."""
+        del task
+        self.should_exit = True

@@ -1,0 +1,240 @@
+"""The extender beside a live cluster: when it competes, when it answers, and how it takes over and hands over.
+
+    caches filled, enabled → compete for the Lease → elected → catch up with everything that happened before → adopt what the
+    predecessor had reserved → answer, and point the Service here → Lease lost, disabled or caches stale → answer 503
+    SIGTERM → no new questions → wait, bounded, for the pod being placed → release the Lease, so that a successor answers at once
+
+`refusal` is what every question asks before it is worked out and again before it is answered. It reads the elector's fence,
+so that a process that was stopped or cut off refuses before another may answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from app.kube import resources
+from app.kube.caches import ClusterCache
+from app.kube.client import ApiError
+from app.kube.config_map import ConfigMapCache
+from app.metrics import Metrics
+from app.services.leadership import Elector
+from app.services.presentation import ServiceState
+from app.services.publishing import Publisher
+from app.services.reservation import NodeReservations
+from scheduler_core.extender_settings import DEFAULTS, ENABLED, ExtenderSettings, SettingsHistory, Source
+
+log = structlog.get_logger("live")
+
+NAME: Final = "longhorn-scheduler-extender"
+CATCH_UP_SECONDS: Final = 15.0
+DRAIN_SECONDS: Final = 10.0
+RELEASE_SECONDS: Final = 5.0
+_STEP_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a live extender is made of.
+
+    Attributes:
+        publisher: None if there is no address to point the Service to
+        environment: the extender's own settings given by flag or variable
+    """
+
+    cache: ClusterCache
+    config_map: ConfigMapCache
+    elector: Elector
+    publisher: Publisher | None
+    metrics: Metrics
+    environment: Mapping[str, str]
+    node_name: str
+
+
+class LiveSettings:
+    """The extender's own settings as they are now."""
+
+    def __init__(self, cache: ClusterCache, config_map: ConfigMapCache, environment: Mapping[str, str]) -> None:
+        self._cache = cache
+        self._config_map = config_map
+        self._environment = environment
+        self._history = SettingsHistory()
+
+    def __call__(self) -> ExtenderSettings:
+        """In this order: ConfigMap, Longhorn's Setting, environment, seed 002's defaults."""
+        sources = [
+            Source(f"ConfigMap {NAME}", self._config_map.data),
+            Source(resources.LONGHORN_SETTINGS.kind, self._cache.settings),
+            Source("environment", self._environment),
+        ]
+        return self._history.effective(sources)
+
+
+class Live:
+    """Owner of the decision whether this process answers."""
+
+    def __init__(self, parts: Parts, settings: Callable[[], ExtenderSettings], reservations: NodeReservations) -> None:
+        self._parts = parts
+        self._reservations = reservations
+        self._settings = settings
+        self._known = ExtenderSettings()
+        self._answering: int | None = None  # the term this process answers in
+        self._published: int | None = None
+        self._draining = False
+        self._wake = asyncio.Event()
+        self._trouble = ""
+
+    @property
+    def readiness_problem(self) -> str:
+        """Why the cluster's state is not known well enough to decide; "" if it is."""
+        return self._parts.cache.problem or self._parts.config_map.problem
+
+    def state(self) -> ServiceState:
+        """What /state says of the service."""
+        settings, refusal = self._settings(), self.refusal()
+        return ServiceState(
+            answering=not refusal,
+            refusal=refusal,
+            leader=self._parts.elector.holder,
+            enabled=settings.enabled,
+            pod_scheduling_timeout=settings.pod_scheduling_timeout,
+            node_reservation_timeout=settings.node_reservation_timeout,
+            origins=dict(sorted(settings.origins.items())),
+            refused_settings=list(settings.problems),
+            reserved_nodes=sorted(self._reservations.reserved()),
+        )
+
+    def refusal(self) -> str:
+        """Why questions are not answered now; "" if they are."""
+        elector = self._parts.elector
+        if self._draining:
+            return "shutting down"
+        settings = self._settings()
+        if not settings.enabled:
+            return f"{ENABLED} is false ({_origin(settings)})"
+        if self.readiness_problem:
+            return f"not ready: {self.readiness_problem}"
+        if not elector.leading():
+            return f"not the leader, {elector.holder or 'nobody'} is" + (
+                f": {elector.problem}" if elector.problem else ""
+            )
+        if self._answering != elector.term:
+            return "taking over from the last leader"
+        return ""
+
+    async def run(self) -> None:
+        """Keeps everything up to date until cancelled."""
+        loop = asyncio.get_running_loop()
+        elector = self._parts.elector
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._wake.set)
+
+        elector.changed(wake)
+        elector.enable(False)  # noqa: FBT003 # what the name says
+        elector.start()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._parts.cache.run())
+            tasks.create_task(self._parts.config_map.run())
+            tasks.create_task(self._steer())
+
+    async def drain(self) -> None:
+        """Hands over: what this process decided is placed or given up, and the Lease is free when this returns."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._reservations.settled()
+        except TimeoutError:
+            log.warning("a pod is still being placed, handing over without it")
+        self._reservations.clear()
+        await asyncio.to_thread(self._parts.elector.stop, release=True, seconds=RELEASE_SECONDS)
+        self._parts.metrics.heartbeat(self._parts.node_name, leading=False)
+
+    async def _steer(self) -> None:
+        while True:
+            await self._step()
+            try:
+                async with asyncio.timeout(_STEP_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+            self._wake.clear()
+
+    async def _step(self) -> None:
+        elector = self._parts.elector
+        settings = self._tell_settings()
+        problem = self.readiness_problem
+        self._tell_problem(problem or elector.problem)
+        if not settings.enabled and self._published is not None and elector.leading():
+            await self._publish(None)
+        elector.enable(settings.enabled and not problem and not self._draining)
+        term = elector.term if elector.leading() else None
+        if self._answering is not None and term != self._answering:
+            self._step_down()
+        if term is not None and self._answering is None:
+            await self._take_over(term)
+        if self._answering is not None and self._published != self._answering:
+            await self._publish(self._answering)
+        self._parts.metrics.heartbeat(self._parts.node_name, leading=not self.refusal())
+
+    def _step_down(self) -> None:
+        log.warning("no longer the leader", term=self._answering)
+        self._answering = self._published = None
+        self._reservations.clear()
+
+    async def _take_over(self, term: int) -> None:
+        try:
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                await self._parts.cache.catch_up()
+        except TimeoutError:
+            log.warning("elected, but the API server does not tell what happened before; trying again")
+            return
+        elector = self._parts.elector
+        if elector.leading() and elector.term == term:
+            await self._reservations.adopt()
+            self._answering = term
+            log.info("leading", term=term)
+
+    async def _publish(self, term: int | None) -> None:
+        publisher = self._parts.publisher
+        try:
+            if publisher is not None and term is None:
+                await publisher.withdraw()
+            elif publisher is not None and not await publisher.publish():
+                return
+        except ApiError as error:
+            self._tell_problem(str(error))
+            return
+        self._published = term
+
+    def _tell_settings(self) -> ExtenderSettings:
+        settings = self._settings()
+        if settings != self._known:
+            self._known = settings
+            log.info(
+                "settings",
+                enabled=settings.enabled,
+                pod_scheduling_timeout=settings.pod_scheduling_timeout,
+                node_reservation_timeout=settings.node_reservation_timeout,
+                origins=dict(settings.origins),
+            )
+            for problem in settings.problems:
+                log.warning("setting refused", problem=problem)
+        return settings
+
+    def _tell_problem(self, problem: str) -> None:
+        if problem != self._trouble:
+            self._trouble = problem
+            if problem:
+                log.warning("trouble", problem=problem)
+            else:
+                log.info("trouble is over")
+
+
+def _origin(settings: ExtenderSettings) -> str:
+    origin = settings.origins.get(ENABLED, DEFAULTS)
+    return "the default; see docs/configuration.md" if origin == DEFAULTS else f"says {origin}"

@@ -1,0 +1,35 @@
+"""Where views come from: a snapshot file, or the live cluster (`app.kube.caches.ClusterCache`)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from scheduler_core.memory import Memory
+from scheduler_core.resolve import MissingObjectError
+from scheduler_core.view import View
+
+
+class ViewSource(Protocol):
+    """Owner of the current view."""
+
+    def memory(self) -> Memory:
+        """The current view and what is remembered about it."""
+
+    async def fetch(self, missing: MissingObjectError) -> bool:
+        """Looks once more for an object that is not in the view; whether it is now."""
+
+
+class FixedView:
+    """A view that never changes."""
+
+    def __init__(self, view: View) -> None:
+        self._memory = Memory(view)
+
+    def memory(self) -> Memory:
+        """The same every time."""
+        return self._memory
+
+    async def fetch(self, missing: MissingObjectError) -> bool:
+        """What a file does not hold is not there."""
+        del missing
+        return False

@@ -1,0 +1,72 @@
+"""kube-scheduler's verbs as one service: may we answer, decide, may we still answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from app.services.gate import ALWAYS_OPEN, Refusal, check
+from app.services.scheduling import Scheduling
+from scheduler_core.model.kube import Pod
+from scheduler_core.verbs import Decision, Explanation
+
+if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
+    from app.services.reservation import NodeReservations
+
+
+class Verbs:
+    """What the routes call. Without `reservations`, for a snapshot file, nothing is reserved."""
+
+    def __init__(
+        self, scheduling: Scheduling, refusal: Refusal = ALWAYS_OPEN, reservations: NodeReservations | None = None
+    ) -> None:
+        self._scheduling = scheduling
+        self._refusal = refusal
+        self._reservations = reservations
+
+    def check(self) -> None:
+        """Passes if questions are answered now.
+
+        Raises:
+            UnavailableError: they are not; another process may answer
+        """
+        check(self._refusal)
+
+    def reserved(self) -> frozenset[str]:
+        """The nodes that take no new volumes now."""
+        return self._reservations.reserved() if self._reservations else frozenset()
+
+    async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: Callable[[], Awaitable[bool]]) -> Decision:
+        """Which candidates can hold the pod's volumes; the answer is a promise as far as reservations go.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+            UnavailableError: another process answers
+            CallerGoneError: nobody waits for the answer
+        """
+        self.check()
+        if self._reservations is None:
+            return await self._scheduling.filter(pod, candidates)
+        decision = await self._reservations.filter(pod, candidates, hung_up)
+        self.check()
+        return decision
+
+    async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
+        """The same decision without any promise.
+
+        Raises:
+            ResolutionError: as filter
+            UnavailableError: as filter
+        """
+        self.check()
+        return await self._scheduling.filter(pod, candidates, self.reserved)
+
+    async def explain(self, pod: Pod, candidates: Sequence[str]) -> Explanation:
+        """The decision `filter` would give, with plans and numbers, and without any promise.
+
+        Raises:
+            ResolutionError: as filter
+            UnavailableError: as filter
+        """
+        self.check()
+        return await self._scheduling.explain(pod, candidates, self.reserved)

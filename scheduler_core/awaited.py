@@ -1,0 +1,60 @@
+"""What seed 002 waits for after a pod was placed: until Longhorn's status lists the replicas of its volumes on the node.
+
+Data flow: a pod and its node, over a view → the pod's local volumes → those whose replica on the node is not yet listed in
+`DiskStatus.scheduledReplica` there. A volume that needs no local room is not awaited: its replicas may be anywhere. A claim
+that is not bound yet has no replica.
+"""
+
+from __future__ import annotations
+
+from scheduler_core.errors import ResolutionError
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.longhorn import Node
+from scheduler_core.resolve import PodVolume, resolve
+from scheduler_core.view import View
+
+PENDING = "Pending"
+
+
+def awaited_volumes(pod: Pod, node: str, view: View) -> tuple[str, ...]:
+    """The names of the pod's local volumes that Longhorn does not list on the node yet.
+
+    Raises:
+        ResolutionError: an object the pod names does not exist or contradicts it
+    """
+    listing = view.snapshot.longhorn_nodes.get(node)
+    return tuple(volume.name for volume in resolve(pod, view).local if listing is None or not _listed(volume, listing))
+
+
+def undecided_pods(view: View) -> tuple[Pod, ...]:
+    """Pods kube-scheduler has chosen a node for but not bound yet: an unbound claim of theirs bears a selected node."""
+    return tuple(
+        pod
+        for pod in view.snapshot.pods.values()
+        if pod.live and not pod.node_name and pod.phase == PENDING and _selected(pod, view)
+    )
+
+
+def arriving_pods(view: View) -> tuple[tuple[Pod, str], ...]:
+    """Bound pods that do not run yet and await replicas, with their nodes: what a predecessor had reserved."""
+    found = []
+    for pod in view.snapshot.pods.values():
+        if not (pod.live and pod.node_name and pod.phase == PENDING):
+            continue
+        try:
+            awaited = awaited_volumes(pod, pod.node_name, view)
+        except ResolutionError:
+            continue  # nobody can await what cannot be resolved; its node is judged by Longhorn's own numbers
+        if awaited:
+            found.append((pod, pod.node_name))
+    return tuple(found)
+
+
+def _listed(volume: PodVolume, node: Node) -> bool:
+    listed = {name for disk in node.disks for name in disk.scheduled_replicas}
+    return any(replica.node_id == node.name and replica.name in listed for replica in volume.replicas)
+
+
+def _selected(pod: Pod, view: View) -> bool:
+    claims = (view.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
+    return any(claim is not None and claim.selected_node and not claim.spec.volume_name for claim in claims)

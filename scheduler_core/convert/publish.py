@@ -1,0 +1,50 @@
+"""An object cut down to what decisions read, so that it can be shown to strangers: a snapshot file for a bug report.
+
+The wire types are the list of what is kept; whatever they do not name (environment variables, secrets, commands, the last applied
+configuration) is not there to begin with. Labels are kept of nodes alone, annotations only those that decide something.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from scheduler_core.convert.kube import DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION
+from scheduler_core.convert.registry import Kind
+from scheduler_core.convert.wire import shape_json
+
+_ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION})
+_LABELLED: Final = frozenset({"Node"})
+
+
+def published(kind: Kind, api_version: str, raw: bytes | msgspec.Raw) -> dict[str, Any]:
+    """The object as data, ready to be printed as JSON or YAML.
+
+    Raises:
+        ObjectError: it cannot be read
+    """
+    kept = _without_absent(msgspec.to_builtins(shape_json(kind.label, raw, kind.wire)))
+    _cut_metadata(kept, labelled=kind.kind in _LABELLED)
+    return {"apiVersion": api_version, "kind": kind.kind, **kept}
+
+
+def _without_absent(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_absent(entry) for key, entry in value.items() if entry is not None}
+    return [_without_absent(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _cut_metadata(value: Any, *, labelled: bool) -> None:
+    """Also inside: a volume claim template has metadata of its own."""
+    for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _cut_metadata(entry, labelled=False)
+    metadata = value.get("metadata") if isinstance(value, dict) else None
+    if not isinstance(metadata, dict):
+        return
+    annotations = {key: text for key, text in metadata.pop("annotations", {}).items() if key in _ANNOTATIONS}
+    labels = metadata.pop("labels", {})
+    if annotations:
+        metadata["annotations"] = annotations
+    if labelled and labels:
+        metadata["labels"] = labels
