@@ -1,0 +1,24 @@
+"""A real Kubernetes control plane on this machine, for development and end-to-end tests (docs/architecture.md).
+
+etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real ones, built once; kwok plays the kubelets.
+"""
+
+from __future__ import annotations
+
+from devcluster.cluster import DevCluster
+from devcluster.components import Options
+from devcluster.errors import BuildError, ConfigError, DevClusterError, KubectlError, ProcessError
+from devcluster.process import Process, http_ok, logged
+
+__all__ = [
+    "BuildError",
+    "ConfigError",
+    "DevCluster",
+    "DevClusterError",
+    "KubectlError",
+    "Options",
+    "Process",
+    "ProcessError",
+    "http_ok",
+    "logged",
+]

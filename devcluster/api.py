@@ -1,0 +1,61 @@
+"""The API server for synchronous callers: `KubeClient` on an event loop of its own, in a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from anyio.from_thread import start_blocking_portal
+
+from app.kube.client import KubeClient
+
+
+class Api:
+    """Decoded answers to calls on API paths; may be used from any thread, and from a coroutine for a short call."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal(name="devcluster-api"))
+            self._portal = portal
+            self._client = portal.call(KubeClient.connect, str(kubeconfig))
+            stack.callback(portal.call, self._client.close)
+            self._stack = stack.pop_all()
+
+    def get(self, path: str) -> Any:
+        """The object or list at this path.
+
+        Raises:
+            ApiError: any answer but a success
+        """
+        return msgspec.json.decode(self._portal.call(self._client.get, path))
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Any:
+        """POSTs an object; what the API server made of it.
+
+        Raises:
+            ApiError: as get
+        """
+        return msgspec.json.decode(self._portal.call(self._client.create, path, body))
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Merges this into an object.
+
+        Raises:
+            ApiError: as get
+        """
+        return msgspec.json.decode(self._portal.call(self._client.patch, path, body))
+
+    def delete(self, path: str) -> Any:
+        """DELETEs an object.
+
+        Raises:
+            ApiError: as get
+        """
+        return msgspec.json.decode(self._portal.call(self._client.delete, path))
+
+    def close(self) -> None:
+        """Closes connections and ends the thread."""
+        self._stack.close()

@@ -1,0 +1,266 @@
+"""The stand-in for kube-proxy on one machine: a local port that leads to the ready endpoints of a Service.
+
+    python -m devcluster.forwarder --kubeconfig F --namespace N --service S --listen 127.0.0.1:PORT
+
+Data flow: EndpointSlices of the Service → `Endpoints` → `Forwarder`, which connects each new connection to one of them. As with
+kube-proxy, established connections stay where they are when endpoints change, and connections are refused while there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import structlog
+import typer
+
+from app import logs
+from app.kube.client import KubeClient
+from app.kube.reflector import Decode, Key, Reflector, Timing
+from app.kube.resources import ENDPOINT_SLICES
+from scheduler_core.errors import CoreError, ObjectError
+
+log = structlog.get_logger("forwarder")
+
+Address = tuple[str, int]
+
+READY: Final = "following the service"
+_SERVICE_LABEL: Final = "kubernetes.io/service-name"
+_CONNECT_SECONDS: Final = 5.0
+_CHUNK: Final = 64 * 1024
+_LISTEN_AGAIN_SECONDS: Final = 0.5
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, zero seconds
+_BAD_INPUT: Final = 2
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+    namespace: str
+    labels: dict[str, str] | None = None
+
+
+class _Conditions(msgspec.Struct):
+    ready: bool | None = None
+
+
+class _Endpoint(msgspec.Struct):
+    addresses: list[str]
+    conditions: _Conditions | None = None
+
+
+class _Port(msgspec.Struct):
+    port: int | None = None
+
+
+class _Slice(msgspec.Struct):
+    metadata: _Metadata
+    endpoints: list[_Endpoint] | None = None
+    ports: list[_Port] | None = None
+
+
+def decoder(service: str) -> Decode[tuple[Address, ...]]:
+    """Reads the ready addresses out of an EndpointSlice of this Service; those of other Services do not matter.
+
+    An endpoint whose readiness is not given is ready, as the API defines it. The first port of a slice is taken.
+    """
+
+    def decode(raw: bytes | msgspec.Raw) -> tuple[Key, tuple[Address, ...] | None]:
+        try:
+            it = msgspec.json.decode(raw, type=_Slice)
+        except msgspec.DecodeError as error:
+            raise ObjectError("EndpointSlice", "", f"cannot be read: {error}") from error
+        key = (it.metadata.namespace, it.metadata.name)
+        if (it.metadata.labels or {}).get(_SERVICE_LABEL) != service:
+            return key, None
+        port = next((port.port for port in it.ports or () if port.port), None)
+        if port is None:
+            return key, ()
+        ready = [at for at in it.endpoints or () if at.conditions is None or at.conditions.ready is not False]
+        return key, tuple((address, port) for at in ready for address in at.addresses)
+
+    return decode
+
+
+class Endpoints:
+    """The ready addresses of all slices of the Service; tells `changed` whenever they differ."""
+
+    def __init__(self, changed: Callable[[Sequence[Address]], None]) -> None:
+        self._slices: dict[Key, tuple[Address, ...]] = {}
+        self._changed = changed
+        self._listed = False
+
+    def replaced(self, objects: Mapping[Key, tuple[Address, ...]]) -> None:
+        """All slices there are."""
+        self._slices = dict(objects)
+        self._tell()
+        if not self._listed:
+            log.info(READY)
+        self._listed = True
+
+    def changed(self, key: Key, value: tuple[Address, ...] | None) -> None:
+        """One slice is new, different or gone."""
+        if value is None:
+            self._slices.pop(key, None)
+        else:
+            self._slices[key] = value
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed(sorted({address for addresses in self._slices.values() for address in addresses}))
+
+
+class Forwarder:
+    """Listens on one address whenever it has somewhere to lead to."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._targets: tuple[Address, ...] = ()
+        self._changed = asyncio.Event()
+        self._turn = 0
+
+    def lead_to(self, targets: Sequence[Address]) -> None:
+        """Where new connections go, in turn; with none, they are refused."""
+        if tuple(targets) != self._targets:
+            self._targets = tuple(targets)
+            log.info("endpoints changed", endpoints=[f"{host}:{port}" for host, port in targets])
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Listens and stops listening as endpoints come and go, until cancelled."""
+        server: asyncio.Server | None = None
+        try:
+            while True:
+                self._changed.clear()
+                if self._targets and server is None:
+                    server = await self._listen()
+                elif not self._targets and server is not None:
+                    server.close()
+                    server = None
+                await self._changed.wait()
+        finally:
+            if server is not None:
+                server.close()
+
+    async def _listen(self) -> asyncio.Server:
+        while True:
+            try:
+                return await asyncio.start_server(self._serve, self._host, self._port)
+            except OSError as error:
+                log.warning("cannot listen, trying again", address=f"{self._host}:{self._port}", error=str(error))
+                await asyncio.sleep(_LISTEN_AGAIN_SECONDS)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there = await self._connect()
+        except (OSError, TimeoutError) as error:
+            log.warning("endpoint not reachable", error=str(error) or type(error).__name__)
+            _reset(writer)
+            return
+        far_reader, far_writer = there
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(_pump(reader, far_writer), name="to the endpoint")
+                both.create_task(_pump(far_reader, writer), name="from the endpoint")
+        except* OSError:
+            _reset(writer)
+            _reset(far_writer)
+        finally:
+            writer.close()
+            far_writer.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if not self._targets:
+            raise ConnectionRefusedError("there is no endpoint")
+        self._turn += 1
+        host, port = self._targets[self._turn % len(self._targets)]
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            return await asyncio.open_connection(host, port)
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    """Copies until the source has no more, then says so to the sink, which may go on sending the other way."""
+    while data := await source.read(_CHUNK):
+        sink.write(data)
+        await sink.drain()
+    if sink.can_write_eof():
+        sink.write_eof()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Breaks a connection off so that the other side notices it as an error, not as an end."""
+    connection = writer.get_extra_info("socket")
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()
+
+
+def parse_listen(text: str) -> Address:
+    """``127.0.0.1:9504`` as host and port.
+
+    Raises:
+        ValueError: it is something else
+    """
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"{text!r} is not where to listen: write HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+async def follow(kubeconfig: Path, namespace: str, service: str, listen: Address) -> None:
+    """Forwards until SIGTERM or SIGINT.
+
+    Raises:
+        ConnectError: the kubeconfig leads nowhere
+    """
+    client = await KubeClient.connect(str(kubeconfig))
+    forwarder = Forwarder(*listen)
+    timing = Timing(clock=time.monotonic, between=secrets.SystemRandom().uniform)
+    sink = Endpoints(forwarder.lead_to)
+    reflector = Reflector(client, ENDPOINT_SLICES, decoder(service), sink, timing, namespace=namespace)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    jobs = [
+        asyncio.create_task(reflector.run(), name="watch"),
+        asyncio.create_task(forwarder.run(), name="forward"),
+        asyncio.create_task(stop.wait(), name="stop"),
+    ]
+    try:
+        done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+        for job in done:
+            job.result()
+    finally:
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+        await client.close()
+
+
+def main(
+    kubeconfig: Annotated[Path, typer.Option(help="Credentials that may list and watch EndpointSlices.")],
+    service: Annotated[str, typer.Option(help="The Service whose endpoints to forward to.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT to listen on.")],
+    namespace: Annotated[str, typer.Option(help="The Service's namespace.")] = "longhorn-system",
+) -> None:
+    """Forwards a local port to the ready endpoints of a Service, as kube-proxy would."""
+    logs.configure("json")
+    try:
+        asyncio.run(follow(kubeconfig, namespace, service, parse_listen(listen)))
+    except (CoreError, ValueError) as error:
+        typer.echo(f"forwarder: {error}", err=True)
+        raise typer.Exit(_BAD_INPUT) from error
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,45 @@
+"""Kubeconfig files, with certificates and tokens inside, so that one file is all a program needs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from devcluster.pki import Pair, write_private
+
+
+def write_for_client(path: Path, server: str, authority: Path, pair: Pair) -> Path:
+    """A kubeconfig for the holder of a client certificate; readable by this user only."""
+    return _write(path, server, authority, {
+        "client-certificate-data": _encoded(pair.certificate),
+        "client-key-data": _encoded(pair.key),
+    })  # fmt: skip
+
+
+def write_for_token(path: Path, server: str, authority: Path, token: str, namespace: str) -> Path:
+    """A kubeconfig for the bearer of a token, whose default namespace is the given one; readable by this user only."""
+    return _write(path, server, authority, {"token": token}, namespace)
+
+
+def _write(path: Path, server: str, authority: Path, user: dict[str, str], namespace: str = "default") -> Path:
+    content: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": "devcluster", "cluster": {"server": server, "certificate-authority-data": _encoded(authority)}}
+        ],
+        "users": [{"name": path.stem, "user": user}],
+        "contexts": [
+            {"name": "devcluster", "context": {"cluster": "devcluster", "user": path.stem, "namespace": namespace}}
+        ],
+        "current-context": "devcluster",
+    }
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(path, json.dumps(content, indent=1).encode())  # JSON is YAML
+    return path
+
+
+def _encoded(file: Path) -> str:
+    return base64.b64encode(file.read_bytes()).decode()

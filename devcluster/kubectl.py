@@ -1,0 +1,53 @@
+"""kubectl, the one built with the control plane, on one cluster."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from devcluster.errors import KubectlError
+from devcluster.process import child_environment
+
+KUBECTL_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """Runs kubectl as administrator, untouched by the user's own configuration.
+
+    Attributes:
+        program: the executable
+        kubeconfig: the credentials
+        cache: what kubectl remembers of servers: apart, because it goes by address, and ports are used again
+    """
+
+    program: Path
+    kubeconfig: Path
+    cache: Path
+
+    def run(self, arguments: tuple[str, ...], given: str | None, *, check: bool, seconds: float) -> str:
+        """What kubectl printed; `given` is its standard input (see DevCluster.kubectl).
+
+        Raises:
+            KubectlError: it failed (with `check`), or took too long
+        """
+        command = [str(self.program), f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.cache}", *arguments]
+        try:
+            done = subprocess.run(  # noqa: S603 # an argument list, no shell
+                command,
+                input=given or "",
+                capture_output=True,
+                text=True,
+                env=child_environment({"KUBERC": "off"}),
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise KubectlError(f"kubectl {' '.join(arguments)}: no end within {seconds:g} s") from error
+        if not check:
+            return done.stdout + done.stderr
+        if done.returncode:
+            raise KubectlError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout

@@ -1,0 +1,36 @@
+"""Replaces itself by another program that dies with its parent: ``python leash.py PARENT_PID PROGRAM [ARGUMENT...]``.
+
+Linux sends the signal set by PR_SET_PDEATHSIG when the *thread* that forked this process ends, and keeps the setting across
+exec. It is set here, after the fork, because a ``preexec_fn`` runs Python between fork and exec, which may deadlock in a program
+with threads. Where the system is not Linux nothing is set: there, a crash of the parent leaves its children behind.
+
+Runs with ``python -I -S``: it must import nothing but the standard library, and start fast.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_CANNOT_RUN: Final = 127
+
+
+def main(parent: int, argv: list[str]) -> None:
+    """Ties this process to its parent and becomes `argv`; ends at once if the parent is gone already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        sys.exit(_CANNOT_RUN)
+    try:
+        os.execvp(argv[0], argv)  # noqa: S606 # the point of this program; no shell
+    except OSError as error:
+        sys.stderr.write(f"cannot run {argv[0]}: {error.strerror}\n")
+        sys.exit(_CANNOT_RUN)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

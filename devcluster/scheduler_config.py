@@ -1,0 +1,71 @@
+"""Takes a KubeSchedulerConfiguration as users write it to this machine: only what must differ here is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import yaml
+
+from devcluster.errors import ConfigError
+
+Addresses = str | Mapping[str, str]
+"""Where extenders are: one ``host:port`` for all of them, or a mapping from each file's ``host:port`` to the one to use."""
+
+KIND: Final = "KubeSchedulerConfiguration"
+DEFAULT: Final = f"apiVersion: kubescheduler.config.k8s.io/v1\nkind: {KIND}\n"
+
+
+def rewrite(
+    text: str,
+    kubeconfig: Path,
+    url_prefix: Addresses | None = None,
+    scheduler_name: str | None = None,
+    source: str = "the file",
+) -> str:
+    """The configuration with this cluster's kubeconfig, without leader election, and with extenders found where they run.
+
+    Args:
+        text: the configuration as YAML
+        kubeconfig: the scheduler's credentials
+        url_prefix: where extenders are; scheme and path of each urlPrefix stay. None, or an unmapped one: as in the file
+        scheduler_name: replaces the name of the only profile, so that a second scheduler has pods of its own
+        source: what to call the text in an error
+
+    Raises:
+        ConfigError: the text is no such configuration, an address is no ``host:port``, or there are several profiles to rename
+    """
+    config = _parse(text, source)
+    config["clientConnection"] = {**(config.get("clientConnection") or {}), "kubeconfig": str(kubeconfig)}
+    config["leaderElection"] = {**(config.get("leaderElection") or {}), "leaderElect": False}
+    for extender in config.get("extenders") or ():
+        if url_prefix is not None:
+            extender["urlPrefix"] = _moved(str(extender.get("urlPrefix", "")), url_prefix, source)
+    if scheduler_name is not None:
+        profiles = config.get("profiles") or [{}]
+        if len(profiles) != 1:
+            raise ConfigError(f"{source} has {len(profiles)} profiles; name the scheduler in the file instead")
+        config["profiles"] = [{**profiles[0], "schedulerName": scheduler_name}]
+    return yaml.safe_dump(config, sort_keys=False)
+
+
+def _parse(text: str, source: str) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(config, dict) or config.get("kind") != KIND:
+        raise ConfigError(f"{source} is no {KIND}")
+    return config
+
+
+def _moved(prefix: str, addresses: Addresses, source: str) -> str:
+    parts = urlsplit(prefix)
+    if not parts.netloc:
+        raise ConfigError(f"{source}: the extender's urlPrefix {prefix!r} is no URL")
+    address = addresses if isinstance(addresses, str) else addresses.get(parts.netloc, parts.netloc)
+    if "/" in address or not address.rpartition(":")[2].isdigit():
+        raise ConfigError(f"{address!r} is not where an extender can be: write host:port")
+    return parts._replace(netloc=address).geturl()

@@ -1,0 +1,283 @@
+"""The real thing: etcd, API server, controllers, scheduler and kwok."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster import ConfigError, DevCluster, KubectlError, Options, ProcessError, stack
+from devcluster.build import ensure_built
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(1800),  # the first of them may have to build everything
+    pytest.mark.xdist_group("devcluster"),  # where groups are kept together, two clusters do for all of them
+]
+
+CONTAINERS = [{"name": "main", "image": "nothing"}]
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 30) -> bool:
+    """Whether it holds within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return holds()
+
+
+def apply(cluster: DevCluster, *objects: dict[str, Any]) -> None:
+    """Creates these."""
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
+
+
+def running_in(folder: Path) -> list[str]:
+    """The programs whose command line names this folder, the one that started them aside."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            argv = entry.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if any(f"{folder}/" in argument for argument in argv[1:]):
+            found.append(Path(argv[0]).name)
+    return found
+
+
+class Greeting(BaseHTTPRequestHandler):
+    """Says hello."""
+
+    def do_GET(self) -> None:
+        """To everybody."""
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None:
+        """Quietly."""
+
+
+def answer(address: str) -> str:
+    """What is answered there to a GET."""
+    connection = HTTPConnection(address, timeout=10)
+    connection.request("GET", "/")
+    with closing(connection):
+        return connection.getresponse().read().decode()
+
+
+def accepts(address: str) -> bool:
+    """Whether anybody accepts connections there."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+def pod(name: str, **spec: Any) -> dict[str, Any]:
+    """A pod that needs no real image."""
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": CONTAINERS, **spec}}
+
+
+def attached_volume(name: str) -> list[dict[str, Any]]:
+    """A PersistentVolume of a CSI driver, the claim bound to it, and a pod that uses it."""
+    claim = {"namespace": "default", "name": name}
+    size = {"storage": "1Gi"}
+    return [
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+         "spec": {"capacity": size, "accessModes": ["ReadWriteOnce"], "claimRef": claim,
+                  "csi": {"driver": "driver.longhorn.io", "volumeHandle": name}}},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": size}, "volumeName": name, "storageClassName": ""}},
+        pod(name, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": name}}]),
+    ]  # fmt: skip
+
+
+def test_a_stateful_set_without_volumes_becomes_ready_and_goes_at_once(cluster: DevCluster) -> None:
+    """Controllers, scheduler and kubelets work together; no grace period is waited for."""
+    labels = {"app": "plain"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": CONTAINERS}}
+    spec = {"replicas": 3, "serviceName": "plain", "selector": {"matchLabels": labels}, "template": template}
+    apply(cluster, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "plain"}, "spec": spec})
+    cluster.kubectl("rollout", "status", "statefulset/plain", "--timeout=30s")
+    cluster.kubectl("delete", "statefulset", "plain", "--cascade=foreground", "--timeout=10s")
+
+
+def test_a_pod_with_a_claim_runs_only_when_its_volumes_are_attached(cluster: DevCluster) -> None:
+    """The attach/detach controller asks for that, and whoever attaches them says so by an annotation."""
+    apply(cluster, *attached_volume("claimed"))
+
+    def attachments() -> list[str]:
+        items = cluster.api.get("/apis/storage.k8s.io/v1/volumeattachments")["items"]
+        return [it["spec"]["source"]["persistentVolumeName"] for it in items]
+
+    assert eventually(lambda: attachments() == ["claimed"])
+    time.sleep(0.5)
+    assert cluster.kubectl("get", "pod", "claimed", "-o", "jsonpath={.status.phase}") == "Pending"
+    cluster.kubectl("annotate", "pod", "claimed", "simulator/volumes-attached=true")
+    cluster.kubectl("wait", "pod", "claimed", "--for=condition=Ready", "--timeout=10s")
+    cluster.kubectl("delete", "pod", "claimed", "--timeout=10s")
+
+
+def test_a_node_is_created_as_asked(cluster: DevCluster) -> None:
+    """Labels, annotations and taints are its own; it becomes ready like the others."""
+    taint = {"key": "reserved", "value": "yes", "effect": "NoSchedule"}
+    cluster.create_node("special", {"zone": "a"}, {"note": "b"}, [taint])
+    cluster.wait_nodes_ready()
+    node = cluster.api.get("/api/v1/nodes/special")
+    cluster.kubectl("delete", "node", "special")
+    assert node["metadata"]["labels"].items() >= {"zone": "a", "kubernetes.io/hostname": "special"}.items()
+    assert (node["metadata"]["annotations"]["note"], node["spec"]["taints"]) == ("b", [taint])
+    assert node["status"]["allocatable"].items() >= {"cpu": "32", "memory": "256Gi", "pods": "200"}.items()
+
+
+def test_a_fresh_service_account_may_do_nothing(cluster: DevCluster) -> None:
+    """RBAC is on, and its kubeconfig is known to the API server."""
+    credentials = cluster.service_account_kubeconfig("default", "default")
+    answer = cluster.kubectl("--kubeconfig", str(credentials), "get", "pods", check=False)
+    assert 'Forbidden): pods is forbidden: User "system:serviceaccount:default:default"' in answer
+    assert credentials.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_audit_log_says_who_asked_for_what(cluster: DevCluster) -> None:
+    """By the time the answer is there."""
+    cluster.kubectl("get", "configmap", "asked-for", check=False)
+    asked = [it for it in cluster.audit_events() if it.get("objectRef", {}).get("name") == "asked-for"]
+    assert [(it["user"]["username"], it["verb"], it["responseStatus"]["code"]) for it in asked] == [
+        ("admin", "get", 404)
+    ]
+
+
+def test_without_an_audit_log_asking_for_it_is_an_error(clusters: list[DevCluster]) -> None:
+    """Not an empty answer that proves nothing."""
+    with pytest.raises(ConfigError, match="audit=True"):
+        next(clusters[1].audit_events())
+
+
+def test_clusters_side_by_side_know_nothing_of_each_other(clusters: list[DevCluster]) -> None:
+    """They were started at the same moment."""
+    nodes = [it.kubectl("get", "nodes", "-o", "name").split() for it in clusters]
+    assert nodes == [["node/node-1", "node/node-2", "node/node-3"], ["node/node-1"]]
+
+
+def test_kubectl_says_why_it_failed(cluster: DevCluster) -> None:
+    """In kubectl's words."""
+    with pytest.raises(
+        KubectlError, match=r'get pods nothing: Error from server \(NotFound\): pods "nothing" not found'
+    ):
+        cluster.kubectl("get", "pods", "nothing")
+
+
+def test_a_kustomization_is_applied_as_one(cluster: DevCluster, tmp_path: Path) -> None:
+    """The kustomize inside kubectl does it."""
+    (tmp_path / "kustomization.yaml").write_text(
+        "namePrefix: pre-\nconfigMapGenerator: [{name: made, literals: [a=b]}]\n"
+    )
+    assert "configmap/pre-made" in cluster.apply(tmp_path)
+
+
+def test_a_second_scheduler_serves_the_pods_that_ask_for_it(cluster: DevCluster) -> None:
+    """Beside the first."""
+    second = cluster.start_scheduler("second", scheduler_name="second")
+    apply(cluster, pod("mine", schedulerName="second"))
+    cluster.kubectl("wait", "pod", "mine", "--for=condition=Ready", "--timeout=20s")
+    cluster.kubectl("delete", "pod", "mine")
+    second.stop()
+
+
+def test_an_extender_of_a_new_configuration_is_asked_where_it_runs(cluster: DevCluster, tmp_path: Path) -> None:
+    """An address where nobody listens shows in the pod's event."""
+    file = tmp_path / "scheduler.yaml"
+    extender = {"urlPrefix": "http://in-cluster.example:9504", "filterVerb": "filter", "nodeCacheCapable": True}
+    kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    file.write_text(json.dumps({**kind, "extenders": [extender]}))
+    address = f"127.0.0.1:{cluster.free_port()}"
+    scheduler = cluster.start_scheduler("extended", file, scheduler_name="extended", url_prefix=address)
+    apply(cluster, pod("asking", schedulerName="extended"))
+    assert eventually(lambda: f"{address}/filter" in cluster.kubectl("get", "events"))
+    cluster.kubectl("delete", "pod", "asking")
+    scheduler.stop()
+
+
+def test_the_scheduler_can_be_given_another_configuration(clusters: list[DevCluster], tmp_path: Path) -> None:
+    """A wrong one is refused before anything is restarted."""
+    scheduler = clusters[1].processes["kube-scheduler"]
+    before = scheduler.pid
+    file = tmp_path / "scheduler.yaml"
+    file.write_text("kind: Other")
+    with pytest.raises(ConfigError, match=r"scheduler\.yaml"):
+        clusters[1].use_scheduler_config(file)
+    assert scheduler.pid == before
+    file.write_text("kind: KubeSchedulerConfiguration\napiVersion: kubescheduler.config.k8s.io/v1\nparallelism: 3\n")
+    clusters[1].use_scheduler_config(file)
+    assert scheduler.running
+    assert scheduler.pid != before
+
+
+def test_nothing_is_lost_when_etcd_and_the_api_server_are_killed(clusters: list[DevCluster]) -> None:
+    """They come back at the same addresses, and the others find them."""
+    cluster = clusters[1]
+    server = cluster.server
+    for name in ("kube-apiserver", "etcd"):
+        cluster.processes[name].kill()
+    for name in ("etcd", "kube-apiserver"):
+        cluster.processes[name].start()
+    apply(cluster, pod("after"))
+    cluster.kubectl("wait", "pod", "after", "--for=condition=Ready", "--timeout=30s")
+    cluster.kubectl("delete", "pod", "after")
+    assert cluster.server == server
+
+
+def test_the_forwarder_follows_the_endpoints_of_a_service(cluster: DevCluster) -> None:
+    """Without any, connections are refused; then they reach the endpoint."""
+    address = stack.primary_address()
+    metadata = {"name": "leader", "namespace": stack.NAMESPACE, "labels": {"kubernetes.io/service-name": stack.SERVICE}}
+    cluster.kubectl("create", "namespace", stack.NAMESPACE)
+    forwarded = stack.start_forwarder(cluster)
+    with pytest.raises(ConnectionRefusedError):
+        answer(forwarded)
+    with HTTPServer((address, 0), Greeting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoints = {"endpoints": [{"addresses": [address]}], "ports": [{"name": "http", "port": server.server_port}]}
+        kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
+        apply(cluster, {**kind, "metadata": metadata, **endpoints})
+        assert eventually(lambda: accepts(forwarded))
+        assert answer(forwarded) == "hello"
+        server.shutdown()
+    cluster.processes["forwarder"].stop()
+    assert cluster.processes["forwarder"].returncode == 0
+
+
+def test_a_process_that_does_not_start_shows_its_log_and_leaves_nothing(tmp_path: Path) -> None:
+    """Everything else is stopped."""
+    cluster = DevCluster(tmp_path / "c", Options(extra_args={"kube-apiserver": ["--no-such-flag"]}))
+    with pytest.raises(
+        ProcessError, match=r"(?s)kube-apiserver ended .* the end of .*kube-apiserver\.log:.*no-such-flag"
+    ):
+        cluster.start()
+    assert running_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)])
+def test_nothing_outlives_the_command(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """Interrupted or killed in the middle of its start, when some processes run."""
+    ensure_built()
+    folder = tmp_path / "c"
+    with subprocess.Popen(
+        [sys.executable, "-m", "devcluster", "up", "--directory", str(folder)], stderr=subprocess.DEVNULL
+    ) as process:
+        assert eventually(lambda: "kube-apiserver" in running_in(folder))
+        process.send_signal(number)
+        assert process.wait(30) == code
+    assert eventually(lambda: running_in(folder) == [])

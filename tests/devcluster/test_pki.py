@@ -1,0 +1,63 @@
+"""Certificates work in a real handshake, and keys are private."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+
+from devcluster.pki import Authority, Pair, SigningKey
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """A new authority in a folder that was too open."""
+    folder = tmp_path / "pki"
+    folder.mkdir(mode=0o755)
+    return Authority.create(folder)
+
+
+def handshake(authority: Authority, server: Pair, client: Pair, name: str) -> dict[str, str]:
+    """What the server learns of a client that wants to reach it under this name."""
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.bundle)
+    serving.verify_mode = ssl.CERT_REQUIRED
+    serving.load_cert_chain(server.certificate, server.key)
+    asking = ssl.create_default_context(cafile=authority.bundle)
+    asking.load_cert_chain(client.certificate, client.key)
+    learnt: dict[str, str] = {}
+
+    def serve(end: socket.socket) -> None:
+        with end, serving.wrap_socket(end, server_side=True) as connection:
+            subject = (connection.getpeercert() or {})["subject"]
+            learnt.update({field[0][0]: field[0][1] for field in subject})
+
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=serve, args=(theirs,))
+    thread.start()
+    with ours, asking.wrap_socket(ours, server_hostname=name) as connection:
+        connection.recv(1)
+    thread.join()
+    return learnt
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "kubernetes.default.svc"])
+def test_the_api_server_is_trusted_under_its_names(authority: Authority, name: str) -> None:
+    """And learns user and group of a client."""
+    learnt = handshake(authority, authority.server("server"), authority.client("admin", ["system:masters"]), name)
+    assert learnt == {"commonName": "admin", "organizationName": "system:masters"}
+
+
+def test_keys_are_readable_by_their_owner_only(authority: Authority) -> None:
+    """The folder too."""
+    SigningKey.create(authority.folder)
+    authority.client("system:kube-scheduler")
+    modes = {path.stat().st_mode & 0o777 for path in authority.folder.glob("*.key")}
+    assert (modes, authority.folder.stat().st_mode & 0o777) == ({0o600}, 0o700)
+
+
+def test_the_key_of_the_authority_is_not_kept(authority: Authority) -> None:
+    """Nobody can issue certificates once the cluster runs."""
+    assert [path.name for path in authority.folder.iterdir()] == ["ca.crt"]

@@ -1,0 +1,138 @@
+"""Seed 002's test plan, goal by goal: each function runs one repetition on a rig and returns what happened.
+
+Every goal has nodes of its own and its pods are kept to them by a node selector, so that one cluster serves all goals.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tests.e2e.rig import Rig, statefulset
+
+LOAD: Final = (0.1, 0.4, 0.6, 0.8)
+READY_SECONDS: Final = 240.0
+# Without the extender pods may be stuck for ever; what has not come by then is counted.
+SETTLE_SECONDS: Final = 45.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One repetition.
+
+    Attributes:
+        seconds: from creation until every pod runs; None if not every pod came to run
+        nodes: the node of each pod
+        misplaced: pods with a local volume without a replica on their node
+        overfull: disks that hold more than Longhorn allows
+        stuck: pods that did not come to run
+    """
+
+    seconds: float | None
+    nodes: dict[str, str]
+    misplaced: list[str]
+    overfull: list[str]
+    stuck: list[str]
+
+    @property
+    def per_node(self) -> dict[str, int]:
+        """How many pods each node has."""
+        return dict(sorted(Counter(node for node in self.nodes.values() if node).items()))
+
+
+def run(rig: Rig, app: str, count: int, started: float, *, must: bool) -> Result:
+    """Waits for an app and looks at where its pods and replicas are; with `must`, all pods have to come to run."""
+    seconds: float | None = None
+    deadline = started + (READY_SECONDS if must else SETTLE_SECONDS)
+    while time.monotonic() < deadline:
+        if rig.ready(app, count):
+            seconds = time.monotonic() - started
+            break
+        time.sleep(0.1)
+    if must and seconds is None:
+        raise AssertionError(f"{app} is not ready after {READY_SECONDS:g} s: {rig.nodes_of(app)} {rig.status()}")
+    stuck = sorted(pod["metadata"]["name"] for pod in rig.pods(app) if pod["status"].get("phase") != "Running")
+    return Result(seconds, rig.nodes_of(app), rig.misplaced(app), rig.overfull(), stuck)
+
+
+def goal_1_nodes(rig: Rig) -> None:
+    """4 nodes, each with 1 disk of 400Gi; as in any cluster they have other work, and not equally much."""
+    rig.add_nodes("race", {f"race-{number}": ["400Gi"] for number in range(1, 5)})
+    for number, share in enumerate(LOAD, start=1):
+        rig.load(f"race-{number}", share)
+
+
+def goal_1(rig: Rig, *, asks: bool) -> Result:
+    """A StatefulSet of 16 pods in parallel, each with 100Gi: with the extender 4 pods on each node."""
+    started = time.monotonic()
+    rig.create(statefulset("race", group="race", replicas=16, asks=asks))
+    try:
+        return run(rig, "race", 16, started, must=asks)
+    finally:
+        rig.remove("race")
+
+
+def goal_2_nodes(rig: Rig) -> None:
+    """4 nodes with 1, 2, 3 and 4 disks of 100Gi."""
+    rig.add_nodes("many", {f"many-{number}": ["100Gi"] * number for number in range(1, 5)})
+
+
+def goal_2(rig: Rig, *, asks: bool) -> Result:
+    """A pod with 4 claims of 100Gi: with the extender on the node with 4 disks."""
+    started = time.monotonic()
+    rig.create(statefulset("many", group="many", replicas=1, claims=4, asks=asks))
+    try:
+        return run(rig, "many", 1, started, must=asks)
+    finally:
+        rig.remove("many")
+
+
+def goal_3_nodes(rig: Rig) -> None:
+    """Two nodes with a disk of 400Gi, two with one of 99Gi."""
+    rig.add_nodes("drain", {"drain-1": ["400Gi"], "drain-2": ["400Gi"], "drain-3": ["99Gi"], "drain-4": ["99Gi"]})
+
+
+def goal_3_drain(rig: Rig, *, asks: bool) -> Result:
+    """4 pods of 100Gi on one node of 400Gi, which is drained: with the extender all move to the other one."""
+    kubectl = rig.cluster.kubectl
+    others = ["drain-2", "drain-3", "drain-4"]
+    kubectl("cordon", *others)
+    try:
+        rig.create(statefulset("drain", group="drain", replicas=4, asks=asks))
+        rig.until("all pods run on drain-1", lambda: rig.ready("drain", 4), 120)
+        assert set(rig.nodes_of("drain").values()) == {"drain-1"}
+        kubectl("uncordon", *others)
+        before = {pod["metadata"]["uid"] for pod in rig.pods("drain")}
+        started = time.monotonic()
+        kubectl("drain", "drain-1", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
+        rig.until("the pods are new ones", lambda: not before & {pod["metadata"]["uid"] for pod in rig.pods("drain")})
+        result = run(rig, "drain", 4, started, must=asks)
+        if asks:
+            rig.until("every volume has its replica beside its pod", lambda: not rig.misplaced("drain"), 60)
+            result = replace(result, misplaced=rig.misplaced("drain"))
+        return result
+    finally:
+        kubectl("uncordon", "drain-1", *others)
+        rig.remove("drain")
+
+
+def goal_3_restart(rig: Rig, *, asks: bool) -> tuple[Result, dict[str, str]]:
+    """16 pods deleted and created again over their retained volumes: with the extender each returns to its node.
+
+    Returns the result, and the nodes before.
+    """
+    wanted = statefulset("race", group="race", replicas=16, storage_class="longhorn-retain", asks=asks)
+    try:
+        rig.create(statefulset("race", group="race", replicas=16, storage_class="longhorn-retain", asks=True))
+        rig.until("all pods run", lambda: rig.ready("race", 16), READY_SECONDS)
+        before = rig.nodes_of("race")
+        rig.cluster.kubectl("delete", "statefulset", "race", "--wait=true")
+        rig.until("no pod is left", lambda: not rig.pods("race"))
+        rig.until("nothing is attached", lambda: not rig.items("/apis/storage.k8s.io/v1/volumeattachments"))
+        started = time.monotonic()
+        rig.create(wanted)
+        return run(rig, "race", 16, started, must=asks), before
+    finally:
+        rig.remove("race")

@@ -1,0 +1,215 @@
+"""What may go wrong around the extender: after each fault nothing is misplaced, and pods go on being placed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Self
+
+import pytest
+
+from devcluster.stack import NAMESPACE, SERVICE
+from tests.e2e import plan
+from tests.e2e.rig import LEASE_BOUND, Rig, statefulset
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
+
+EVEN = {f"race-{number}": 4 for number in range(1, 5)}
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{SERVICE}"
+SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/{SERVICE}"
+CONFIG_MAP = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{SERVICE}"
+# After the Lease is free: a retry, a second to catch up, and reading it all on two busy cores.
+CATCHING_UP = 4.0
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Two candidates, and the nodes of goal 1."""
+    with Rig(tmp_path_factory.mktemp("faults"), candidates=2) as started:
+        plan.goal_1_nodes(started)
+        yield started
+
+
+class Witness:
+    """Asks every candidate again and again whether it answers, and notes when two did, and when nobody did."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.both: list[tuple[float, list[str]]] = []
+        self.silent_since: float | None = None
+        self.longest_silence = 0.0
+        self._rig = rig
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        self._note(time.monotonic(), [])
+
+    def _watch(self) -> None:
+        while not self._end.wait(0.05):
+            self._note(time.monotonic(), [name for name in self._rig.candidates if self._answers(name)])
+
+    def _answers(self, name: str) -> bool:
+        return (
+            self._rig.ask(name, "/filter", {"Pod": {"metadata": {"name": "witness"}}, "NodeNames": []}, 0.5)[0] == 200
+        )
+
+    def _note(self, now: float, answering: list[str]) -> None:
+        if len(answering) > 1:
+            self.both.append((now, answering))
+        if answering and self.silent_since is not None:
+            self.longest_silence = max(self.longest_silence, now - self.silent_since)
+            self.silent_since = None
+        elif not answering and self.silent_since is None:
+            self.silent_since = now
+
+
+@pytest.fixture
+def witness(rig: Rig) -> Iterator[Witness]:
+    """Watches over a test; two candidates that answer at once fail it."""
+    with Witness(rig) as watching:
+        yield watching
+    assert watching.both == []
+
+
+@pytest.fixture(autouse=True)
+def whole(rig: Rig) -> Iterator[None]:
+    """Every test begins and ends with two candidates and no pods."""
+    yield
+    rig.remove("race")
+    for number in (1, 2):
+        if f"extender-{number}" not in rig.candidates:
+            rig.start_candidate(f"extender-{number}")
+    rig.until("a candidate answers", rig.leader)
+
+
+def burst(rig: Rig) -> None:
+    """Goal 1's pods; returns when some, but not all, have a node."""
+    rig.create(statefulset("race", group="race", replicas=16))
+    rig.until("some pods have a node", lambda: sum(map(bool, rig.nodes_of("race").values())) >= 3)
+
+
+def evenly_placed(rig: Rig) -> None:
+    """Every pod runs, 4 on each node, beside its volume."""
+    started = time.monotonic()
+    result = plan.run(rig, "race", 16, started, must=True)
+    assert (result.per_node, result.misplaced, result.stuck) == (EVEN, [], [])
+
+
+def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig, witness: Witness) -> None:
+    """The other candidate answers within the Lease's bound, and finds what was reserved."""
+    burst(rig)
+    leader = rig.leader()
+    rig.cluster.processes[leader].kill()
+    killed = time.monotonic()
+    successor = rig.until("another candidate answers", rig.leader)
+    assert successor != leader
+    assert time.monotonic() - killed < LEASE_BOUND + CATCHING_UP
+    evenly_placed(rig)
+
+
+def test_a_leader_told_to_end_hands_over_within_two_seconds_of_the_last_placement(rig: Rig, witness: Witness) -> None:
+    """It waits for the pod it has just answered about, releases the Lease, and its successor answers."""
+    burst(rig)
+    leader = rig.leader()
+    ending = rig.cluster.processes[leader]
+    stopper = threading.Thread(target=ending.stop)
+    stopper.start()
+    rig.until("the Lease is released", lambda: _holder(rig) != "" and not _holder(rig).startswith(leader))
+    released = time.monotonic()
+    successor = rig.until("another candidate answers", rig.leader)
+    assert successor != leader
+    assert time.monotonic() - released < 2
+    stopper.join()
+    evenly_placed(rig)
+
+
+def test_a_stopped_leader_that_wakes_up_again_does_not_answer(rig: Rig, witness: Witness) -> None:
+    """Its clock has gone on: the Lease it held has expired."""
+    leader = rig.leader()
+    process = rig.cluster.processes[leader]
+    process.pause()
+    others = [name for name in rig.candidates if name != leader]
+    rig.until("another candidate answers", lambda: rig.answers(others[0]))
+    process.resume()
+    for _ in range(20):
+        assert not rig.answers(leader)
+
+
+def test_an_api_server_that_is_down_for_30_seconds_costs_nothing_but_time(rig: Rig, witness: Witness) -> None:
+    """Nobody answers without knowing the cluster; afterwards the burst goes on."""
+    burst(rig)
+    server = rig.cluster.processes["kube-apiserver"]
+    server.kill()
+    time.sleep(30)
+    assert [name for name in rig.candidates if rig.answers(name)] == []
+    server.start()
+    back = time.monotonic()
+    rig.until("a candidate answers", rig.leader)
+    assert time.monotonic() - back < LEASE_BOUND + CATCHING_UP + 5
+    evenly_placed(rig)
+
+
+def test_an_etcd_that_restarts_costs_nothing_but_time(rig: Rig, witness: Witness) -> None:
+    """Watches break or are told that they are too old; everything is listed again where needed."""
+    burst(rig)
+    rig.cluster.processes["etcd"].restart()
+    evenly_placed(rig)
+
+
+def test_a_stolen_lease_silences_the_leader(rig: Rig, witness: Witness) -> None:
+    """A stranger holds it; when the stranger does not renew it, a candidate takes it back."""
+    stolen = {"holderIdentity": "stranger", "leaseDurationSeconds": 3}
+    rig.cluster.api.patch(LEASE, {"spec": stolen})
+    rig.until("nobody answers", lambda: not rig.leader(), 10)
+    rig.until("a candidate answers again", rig.leader, 3 + LEASE_BOUND + CATCHING_UP)
+
+
+def test_settings_change_while_it_runs(rig: Rig) -> None:
+    """Disabled: no answer, no Lease, an empty Service. Enabled again: all as before."""
+    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-enabled": "false"}})
+    rig.until("nobody answers", lambda: not rig.leader(), 10)
+    rig.until("the Service leads nowhere", lambda: not rig.cluster.api.get(SLICE).get("endpoints"), 10)
+    rig.until("nobody holds the Lease", lambda: not _holder(rig), 10)
+    status, text = rig.ask("extender-1", "/filter", {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []})
+    assert status == 503
+    assert "scheduler-extender-enabled is false" in text
+    assert rig.ask("extender-1", "/healthz")[0] == 200
+    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-enabled": "perhaps"}})
+    time.sleep(1)
+    assert not rig.leader(), "a value that is no boolean changes nothing"
+    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-enabled": "true"}})
+    rig.until("a candidate answers", rig.leader)
+    service: Any = rig.ask(rig.leader(), "/state")[1]["service"]
+    assert service["enabled"]
+
+
+def test_a_candidate_without_permission_says_what_it_lacks_and_recovers(rig: Rig) -> None:
+    """Its readiness names the call and the account; once it may, it is ready."""
+    binding = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{SERVICE}"
+    granted = rig.cluster.api.get(binding)
+    rig.cluster.api.delete(binding)
+    time.sleep(1)
+    follower = next(name for name in rig.candidates if name != rig.leader())
+    rig.cluster.processes[follower].stop()
+    rig.start_candidate(follower)
+    text = rig.until("its readiness is refused", lambda: _lacks(rig, follower))
+    assert f"system:serviceaccount:{NAMESPACE}:{SERVICE}" in text
+    granted["metadata"] = {"name": SERVICE}
+    rig.create({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", **granted})
+    rig.until("it is ready", lambda: rig.ask(follower, "/readyz")[0] == 200)
+
+
+def _lacks(rig: Rig, name: str) -> str:
+    status, text = rig.ask(name, "/readyz")
+    return str(text) if status == 503 and "forbidden" in str(text) else ""
+
+
+def _holder(rig: Rig) -> str:
+    return str(rig.cluster.api.get(LEASE)["spec"].get("holderIdentity") or "")

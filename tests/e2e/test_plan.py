@@ -1,0 +1,89 @@
+"""Seed 002's test plan, one repetition of each goal with the extender; `make e2e-report` runs all of them, and those without."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from devcluster.stack import NAMESPACE, SERVICE
+from tests.e2e import plan
+from tests.e2e.rig import PROPOSAL, RECOMMENDED, RECOMMENDED_MANAGED, Rig
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("plan"), pytest.mark.timeout(400)]
+
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{SERVICE}"
+EVEN = {f"race-{number}": 4 for number in range(1, 5)}
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """The nodes of all goals in one cluster."""
+    with Rig(tmp_path_factory.mktemp("plan")) as started:
+        plan.goal_1_nodes(started)
+        plan.goal_2_nodes(started)
+        plan.goal_3_nodes(started)
+        yield started
+
+
+@pytest.mark.parametrize("config", [PROPOSAL, RECOMMENDED_MANAGED], ids=lambda path: path.stem)
+def test_a_burst_of_16_pods_puts_4_on_each_node(rig: Rig, config: object) -> None:
+    """Goal 1, with whole nodes in the request and with names."""
+    rig.use_config(PROPOSAL if config == PROPOSAL else RECOMMENDED_MANAGED)
+    result = plan.goal_1(rig, asks=True)
+    assert (result.per_node, result.misplaced, result.stuck) == (EVEN, [], [])
+
+
+def test_pods_that_do_not_name_the_resource_are_judged_too_where_the_configuration_says_so(rig: Rig) -> None:
+    """Goal 1 with recommended.yaml: no managedResources."""
+    rig.use_config(RECOMMENDED)
+    result = plan.goal_1(rig, asks=False)
+    assert (result.per_node, result.misplaced, result.stuck) == (EVEN, [], [])
+
+
+def test_without_the_extender_the_same_burst_fills_some_nodes_with_more_than_fits(rig: Rig) -> None:
+    """Otherwise this rig would prove nothing."""
+    rig.use_config(PROPOSAL)
+    result = plan.goal_1(rig, asks=False)
+    assert max(result.per_node.values()) > 4
+    assert result.misplaced or result.overfull or result.stuck
+
+
+def test_a_pod_with_four_claims_goes_to_the_node_with_four_disks(rig: Rig) -> None:
+    """Goal 2."""
+    rig.use_config(PROPOSAL)
+    result = plan.goal_2(rig, asks=True)
+    assert (result.nodes, result.misplaced) == ({"many-0": "many-4"}, [])
+
+
+def test_drained_pods_move_to_the_other_node_that_has_room(rig: Rig) -> None:
+    """Goal 3, case A; every volume gets its replica there."""
+    rig.use_config(PROPOSAL)
+    result = plan.goal_3_drain(rig, asks=True)
+    assert (result.per_node, result.misplaced) == ({"drain-2": 4}, [])
+
+
+def test_restarted_pods_return_to_the_nodes_of_their_replicas(rig: Rig) -> None:
+    """Goal 3, case B."""
+    rig.use_config(PROPOSAL)
+    result, before = plan.goal_3_restart(rig, asks=True)
+    assert result.nodes == before
+    assert Counter(before.values()) == Counter(EVEN)
+    assert result.misplaced == []
+
+
+def test_deciding_calls_nothing_but_single_objects_that_no_watch_has_brought(rig: Rig) -> None:
+    """The API server's audit log of a burst: watches, the Lease, the EndpointSlice, and GETs of objects a pod names."""
+    already = sum(1 for _ in rig.cluster.audit_events())
+    rig.use_config(PROPOSAL)
+    plan.goal_2(rig, asks=True)
+    calls = Counter(
+        (event["verb"], event["objectRef"]["resource"])
+        for event in list(rig.cluster.audit_events())[already:]
+        if event["user"]["username"] == ACCOUNT and event["stage"] == "ResponseComplete"
+    )
+    named = {"persistentvolumeclaims", "persistentvolumes", "volumes", "storageclasses"}
+    expected = {("get", "leases"), ("update", "leases"), ("get", "endpointslices"), *(("get", kind) for kind in named)}
+    assert {call for call in calls if call[0] != "watch"} <= expected
+    assert calls["update", "leases"] > 0

@@ -1,0 +1,69 @@
+"""Manifests as they are in the files, and the permissions they must grant: no more, no less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+ROOT: Final = Path(__file__).parents[2]
+MANIFESTS: Final = ROOT / "manifests"
+CONFIGS: Final = ROOT / "kube-scheduler-config"
+NAME: Final = "longhorn-scheduler-extender"
+NAMESPACE: Final = "longhorn-system"
+
+Object = Mapping[str, Any]
+Permission = tuple[str, str, str, str]
+"""Verb, API group, resource, and the only name it holds for ("" for all)."""
+
+_READ: Final = ("get", "list", "watch")
+CLUSTER_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
+    (verb, group, resource, "")
+    for group, resources in {
+        "": ("nodes", "persistentvolumeclaims", "persistentvolumes", "pods"),
+        "storage.k8s.io": ("storageclasses", "volumeattachments"),
+    }.items()
+    for resource in resources
+    for verb in _READ
+)
+LONGHORN: Final = ("backingimages", "engineimages", "instancemanagers", "nodes", "replicas", "settings", "volumes")
+NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
+    {(verb, "longhorn.io", resource, "") for resource in LONGHORN for verb in _READ}
+    | {(verb, "", "configmaps", NAME) for verb in _READ}
+    | {("create", "coordination.k8s.io", "leases", ""), ("create", "discovery.k8s.io", "endpointslices", "")}
+    | {(verb, "coordination.k8s.io", "leases", NAME) for verb in ("get", "update")}
+    | {(verb, "discovery.k8s.io", "endpointslices", NAME) for verb in ("delete", "get", "update")}
+)
+
+
+def documents(path: Path) -> list[Any]:
+    """Every YAML document of a file."""
+    return [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
+
+
+def objects(directory: Path) -> Iterator[Object]:
+    """What a kustomization lists, directories followed, before it changes anything."""
+    (kustomization,) = documents(directory / "kustomization.yaml")
+    for entry in kustomization["resources"]:
+        path = (directory / entry).resolve()
+        yield from objects(path) if path.is_dir() else documents(path)
+
+
+def only(kind: str, directory: Path = MANIFESTS / "base") -> Object:
+    """The one object of a kind."""
+    (found,) = (entry for entry in objects(directory) if entry["kind"] == kind)
+    return found
+
+
+def permissions(role: Object) -> list[Permission]:
+    """What a Role or ClusterRole grants, one entry per verb, group, resource and name."""
+    return [
+        (verb, group, resource, name)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+        for verb in rule["verbs"]
+    ]

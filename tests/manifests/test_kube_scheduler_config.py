@@ -1,0 +1,86 @@
+"""The configurations of kube-scheduler: the proposal's to the letter, and the recommended ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.manifests.load import CONFIGS, documents, only
+
+RESOURCE = [{"name": "longhorn.io/scheduler-extender", "ignoredByScheduler": True}]
+PROPOSAL = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  kubeconfig: /etc/kubernetes/scheduler.conf  # Path may vary depending on the cluster setup
+leaderElection:
+  leaderElect: true
+extenders:
+  - urlPrefix: "http://longhorn-scheduler-extender.longhorn-system.svc:9504"
+    filterVerb: "filter"
+    enableHTTPS: false
+    nodeCacheCapable: false
+    ignorable: false   # Note: this prevents scheduling of pods that request the longhorn.io/scheduler-extender resource if the extender is down or unreachable. Set to true if this is not acceptable.
+    httpTimeout: 10s
+    managedResources:
+      - name: "longhorn.io/scheduler-extender"
+        ignoredByScheduler: true
+"""
+
+
+def configuration(name: str) -> dict[str, Any]:
+    """One file's content."""
+    (document,) = documents(CONFIGS / name)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_the_proposals_configuration_is_unchanged() -> None:
+    """Line by line, below our own comment."""
+    lines = (CONFIGS / "proposal.yaml").read_text().splitlines(keepends=True)
+    assert "".join(line for line in lines if not line.startswith("#")) == PROPOSAL
+    assert configuration("proposal.yaml") == yaml.safe_load(PROPOSAL)
+
+
+@pytest.mark.parametrize("name", ["recommended.yaml", "recommended-managed.yaml"])
+def test_the_recommended_ones_see_all_nodes_and_keep_scoring_intact(name: str) -> None:
+    """Names only, every feasible node, preemption asked about, and closed when in doubt."""
+    config = configuration(name)
+    (extender,) = config["extenders"]
+    assert config["percentageOfNodesToScore"] == 100
+    assert extender["nodeCacheCapable"] is True
+    assert extender["ignorable"] is False
+    assert (extender["filterVerb"], extender["preemptVerb"]) == ("filter", "preempt")
+    assert "prioritizeVerb" not in extender
+
+
+def test_the_recommended_ones_differ_in_who_is_asked_about_only() -> None:
+    """One is sent every pod, the other those that ask for it."""
+    every, managed = configuration("recommended.yaml"), configuration("recommended-managed.yaml")
+    assert managed["extenders"][0].pop("managedResources") == RESOURCE
+    assert every == managed
+
+
+@pytest.mark.parametrize("name", ["proposal.yaml", "recommended.yaml", "recommended-managed.yaml"])
+def test_kube_scheduler_waits_longer_than_the_extender(name: str) -> None:
+    """An answer may take the pod-scheduling time-out and the decision itself; a second is ample for that."""
+    (extender,) = configuration(name)["extenders"]
+    waits = int(only("ConfigMap")["data"]["scheduler-extender-pod-scheduling-timeout"])
+    assert int(extender["httpTimeout"].removesuffix("s")) > waits + 1
+
+
+def test_the_client_limits_are_kube_schedulers_defaults() -> None:
+    """Written down so that an administrator sees what to raise; the tests run with them."""
+    connection = configuration("recommended.yaml")["clientConnection"]
+    assert (connection["qps"], connection["burst"]) == (50, 100)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_configuration_leads_to_the_service(path: Any) -> None:
+    """Name, namespace and port are the manifests'."""
+    service = only("Service")
+    (extender,) = configuration(path.name)["extenders"]
+    (port,) = service["spec"]["ports"]
+    assert extender["urlPrefix"] == f"http://{service['metadata']['name']}.longhorn-system.svc:{port['port']}"

@@ -1,0 +1,193 @@
+"""What the manifests promise: names, least privilege, a pod that is restricted and never needs itself."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from app.cli.main import cli
+from app.kube.watched import WATCHED
+from tests.manifests.load import (
+    CLUSTER_PERMISSIONS,
+    CONFIGS,
+    MANIFESTS,
+    NAME,
+    NAMESPACE,
+    NAMESPACE_PERMISSIONS,
+    ROOT,
+    documents,
+    objects,
+    only,
+    permissions,
+)
+
+FILES = [*sorted(MANIFESTS.rglob("*.yaml")), *sorted(CONFIGS.rglob("*.yaml")), ROOT / "compose.yaml"]
+POD: dict[str, Any] = only("Deployment")["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_holds_yaml(path: Path) -> None:
+    """Each parses, and holds something."""
+    assert documents(path)
+
+
+@pytest.mark.parametrize("directory", sorted(path.parent for path in MANIFESTS.rglob("kustomization.yaml")), ids=str)
+def test_every_manifest_belongs_to_its_kustomization(directory: Path) -> None:
+    """A file that no kustomization lists would never reach a cluster."""
+    (kustomization,) = documents(directory / "kustomization.yaml")
+    listed = {entry for entry in kustomization["resources"] if entry.endswith(".yaml")}
+    assert listed == {path.name for path in directory.glob("*.yaml")} - {"kustomization.yaml"}
+
+
+def test_the_cluster_role_reads_what_a_decision_needs_and_nothing_else() -> None:
+    """A widened permission fails here, and has to be argued for."""
+    granted = permissions(only("ClusterRole"))
+    assert frozenset(granted) == CLUSTER_PERMISSIONS
+    assert len(granted) == len(CLUSTER_PERMISSIONS)
+
+
+def test_what_may_be_read_is_what_the_caches_watch_and_the_settings() -> None:
+    """A kind that the program does not read any more must not stay readable."""
+    watched = {(entry.resource.group, entry.resource.plural) for entry in WATCHED} | {("", "configmaps")}
+    readable = {
+        (group, kind) for verb, group, kind, _ in CLUSTER_PERMISSIONS | NAMESPACE_PERMISSIONS if verb == "watch"
+    }
+    assert readable == watched
+
+
+def test_the_role_reads_longhorn_and_writes_two_objects_by_name() -> None:
+    """Only create is not narrowed by name, because RBAC cannot."""
+    granted = permissions(only("Role"))
+    assert frozenset(granted) == NAMESPACE_PERMISSIONS
+    assert len(granted) == len(NAMESPACE_PERMISSIONS)
+    assert {verb for verb, *_, name in granted if not name} == {"get", "list", "watch", "create"}
+
+
+@pytest.mark.parametrize(("binding", "role"), [("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")])
+def test_roles_are_bound_to_the_service_account_only(binding: str, role: str) -> None:
+    """Nobody else gets these permissions."""
+    bound = only(binding)
+    assert bound["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": NAME}
+    assert bound["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
+
+
+def test_every_object_bears_the_one_name() -> None:
+    """Deployment, Service, ServiceAccount, ConfigMap, roles: what outside checks look for."""
+    assert {entry["metadata"]["name"] for entry in objects(MANIFESTS / "base")} == {NAME}
+
+
+def test_the_base_lives_in_longhorns_namespace_and_does_not_own_it() -> None:
+    """Deleting the base must not delete Longhorn."""
+    for directory in ("access", "base"):
+        (kustomization,) = documents(MANIFESTS / directory / "kustomization.yaml")
+        assert kustomization["namespace"] == NAMESPACE
+    assert "Namespace" not in {entry["kind"] for entry in objects(MANIFESTS / "base")}
+
+
+def test_the_test_cluster_has_the_namespace_and_the_access_but_no_pods() -> None:
+    """There the extender runs as a process, with the same permissions."""
+    base = {entry["kind"] for entry in objects(MANIFESTS / "base")}
+    test = {entry["kind"] for entry in objects(MANIFESTS / "test-cluster")}
+    assert base - test == {"Deployment", "PodDisruptionBudget"}
+    assert test - base == {"Namespace"}
+    assert only("Namespace", MANIFESTS / "test-cluster")["metadata"]["name"] == NAMESPACE
+
+
+def test_the_service_has_no_selector() -> None:
+    """The leader says where it is; a selector would lead to pods that do not answer."""
+    spec = only("Service")["spec"]
+    assert "selector" not in spec
+    assert [(port["name"], port["port"]) for port in spec["ports"]] == [("http", 9504)]
+
+
+def test_the_settings_are_the_proposals_three() -> None:
+    """With its time-outs, but enabled: who installs the manifests wants it."""
+    assert only("ConfigMap")["data"] == {
+        "scheduler-extender-enabled": "true",
+        "scheduler-extender-pod-scheduling-timeout": "5",
+        "scheduler-extender-node-reservation-timeout": "5",
+    }
+
+
+def test_the_pod_meets_the_restricted_pod_security_standard() -> None:
+    """Each control of the standard that a pod of one container has to state, and none it must not use."""
+    context, container = POD["securityContext"], CONTAINER["securityContext"]
+    assert context["runAsNonRoot"] is True
+    assert context["runAsUser"] == context["runAsGroup"] == 65532
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["allowPrivilegeEscalation"] is False
+    assert container["capabilities"] == {"drop": ["ALL"]}
+    assert not {"hostNetwork", "hostPID", "hostIPC", "volumes"} & POD.keys()
+    assert not any("hostPort" in port for port in CONTAINER["ports"])
+
+
+def test_the_pod_writes_nowhere() -> None:
+    """A read-only root, and no volume to write to."""
+    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
+    assert "volumeMounts" not in CONTAINER
+
+
+def test_the_pod_never_needs_the_extender() -> None:
+    """Neither the resource that is sent to it, nor a volume it would have to place."""
+    assert CONTAINER["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+    assert "volumes" not in POD
+
+
+def test_the_pod_survives_with_the_control_plane() -> None:
+    """It is as important as kube-scheduler: it runs where that runs, and is not evicted for others."""
+    assert POD["priorityClassName"] == "system-cluster-critical"
+    assert {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"} in POD[
+        "tolerations"
+    ]
+
+
+def test_two_pods_run_and_one_may_go() -> None:
+    """A rollout or a drain always leaves one."""
+    spec = only("Deployment")["spec"]
+    assert spec["replicas"] == 2
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert only("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+def test_all_selectors_find_the_pods() -> None:
+    """Deployment, disruption budget and both spreads mean the same pods."""
+    labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
+    (near,) = POD["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    (spread,) = POD["topologySpreadConstraints"]
+    selectors = [
+        only("Deployment")["spec"]["selector"],
+        only("PodDisruptionBudget")["spec"]["selector"],
+        near["podAffinityTerm"]["labelSelector"],
+        spread["labelSelector"],
+    ]
+    assert all(selector == {"matchLabels": labels} for selector in selectors)
+
+
+@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
+def test_a_pod_that_does_not_lead_is_in_order(probe: str) -> None:
+    """Every probe asks whether the process answers, none whether it leads."""
+    assert CONTAINER[probe]["httpGet"] == {"path": "/healthz", "port": "http"}
+
+
+def test_the_command_line_is_one_the_program_accepts() -> None:
+    """Command, flags, variables and port are the program's."""
+    command = typer.main.get_command(cli).get_command(None, "serve")  # type: ignore[attr-defined]
+    flags = {option for parameter in command.params for option in parameter.opts}
+    variables = {parameter.envvar for parameter in command.params}
+    verb, *arguments = CONTAINER["args"]
+    assert (CONTAINER["command"], verb) == (["longhorn-extender"], "serve")
+    assert {argument for argument in arguments if argument.startswith("--")} <= flags
+    assert {entry["name"] for entry in CONTAINER["env"]} <= variables
+    assert {port["containerPort"] for port in CONTAINER["ports"]} == {9504}
+
+
+def test_the_images_tag_is_the_projects_version() -> None:
+    """A release changes one number, and this test says where else."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    (kustomization,) = documents(MANIFESTS / "base/kustomization.yaml")
+    assert kustomization["images"] == [{"name": CONTAINER["image"], "newTag": version}]
