@@ -7,7 +7,7 @@ SNAPSHOT ?= examples/mixed-cluster/snapshot.yaml
 HOST ?= 127.0.0.1
 PORT ?= 9504
 
-.PHONY: help run test check lint bench lock clean
+.PHONY: help run dev test check e2e e2e-report controlplane lint bench lock clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,8 +15,20 @@ help: ## print this list
 run: .venv/runtime ## set up and serve the example cluster on 127.0.0.1:9504 (SNAPSHOT=, HOST=, PORT= to change)
 	@$(BIN)/longhorn-extender serve --snapshot $(SNAPSHOT) --host $(HOST) --port $(PORT)
 
-test: .venv/dev lint ## set up and run every check and every test
+dev: .venv/dev ## start a local cluster with Longhorn (simulated) and the extender; ARGS=--help tells more
+	@$(BIN)/python -m devcluster up $(ARGS)
+
+test: .venv/dev lint controlplane ## set up and run every check and every test, the end-to-end ones included
 	$(BIN)/pytest -n auto
+
+e2e: .venv/dev controlplane ## run the end-to-end tests alone
+	$(BIN)/pytest -n auto -m e2e
+
+e2e-report: .venv/dev controlplane ## run the proposal's whole test plan, with and without the extender, and print a table
+	$(BIN)/python -m tests.e2e
+
+controlplane: .venv/dev
+	@$(BIN)/python -m devcluster build
 
 check: .venv/dev lint ## format, lint, types, architecture and unit tests, in under two minutes
 	$(BIN)/pytest -n auto -m "not e2e" -q
