@@ -95,6 +95,17 @@ def _told_apart(volume: PodVolume, volumes: Iterable[PodVolume]) -> PodVolume:
 
 def _volume(pod: kube.Pod, mount: kube.PodVolume, view: View, *, require_best_effort: bool) -> PodVolume | None:
     claim = _claim(pod, mount, view.snapshot)
+    volume = volume_of_claim(claim, view, require_best_effort=require_best_effort)
+    return volume and replace(volume, in_use_on=_in_use_on(pod, claim, view))
+
+
+def volume_of_claim(claim: kube.Claim, view: View, *, require_best_effort: bool = True) -> PodVolume | None:
+    """The Longhorn volume of a claim, existing or to be created, whoever mounts it; None if it is another driver's.
+
+    Raises:
+        MissingObjectError: the PersistentVolume or Longhorn volume it is bound to does not exist
+        ResolutionError: it cannot become a volume
+    """
     subject = f"PersistentVolumeClaim {claim.namespace}/{claim.name}"
     persistent = claim.spec.volume_name or view.reserved_for(claim)
     if persistent:
@@ -110,7 +121,6 @@ def _volume(pod: kube.Pod, mount: kube.PodVolume, view: View, *, require_best_ef
         bound=not name,
         local=is_local(volume, require_best_effort=require_best_effort),
         replicas=() if name else view.replicas_of(volume.name),
-        in_use_on=_in_use_on(pod, claim, view),
     )
 
 
@@ -175,7 +185,7 @@ def unseen_classes(pod: kube.Pod, view: View) -> tuple[str, ...]:
         claim = view.snapshot.claims.get((pod.namespace, mount.claim))
         specs.append(claim.spec if claim else mount.template)
     names = {spec.storage_class for spec in specs if spec and spec.storage_class and not spec.volume_name}
-    return tuple(sorted(names - view.snapshot.storage_classes.keys()))
+    return tuple(sorted(name for name in names if name not in view.snapshot.storage_classes))
 
 
 def _storage_class(name: str | None, view: View) -> kube.StorageClass | None:

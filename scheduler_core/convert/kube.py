@@ -93,6 +93,7 @@ def claim(wire: Claim) -> kube.Claim:
         uid=metadata.uid or "",
         owners=tuple((owner.kind, owner.name, owner.uid) for owner in metadata.owner_references or ()),
         selected_node=(metadata.annotations or {}).get(SELECTED_NODE_ANNOTATION, ""),
+        created=metadata.creation_timestamp or "",
         deleting=metadata.deletion_timestamp is not None,
     )
 

@@ -53,7 +53,7 @@ class ClaimSpec:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A PersistentVolumeClaim. `owners` are (kind, name, uid) of its owner references."""
+    """A PersistentVolumeClaim. `owners` are (kind, name, uid) of its owner references, `created` is RFC 3339."""
 
     namespace: str
     name: str
@@ -61,6 +61,7 @@ class Claim:
     uid: str = ""
     owners: tuple[tuple[str, str, str], ...] = ()
     selected_node: str = ""
+    created: str = ""
     deleting: bool = False
 
 

@@ -202,7 +202,12 @@ def test_long_lines_are_not_cut_away_from_a_terminal(run: Run, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        pytest.param(["explain"], "Missing option '--snapshot'", id="no snapshot"),
+        pytest.param(
+            ["explain", "--kubeconfig", "none"], "needs either --pod or --volume", id="nothing asked of a cluster"
+        ),
+        pytest.param(
+            ["explain", "--pod", "p", "--kubeconfig", "none"], "there is no file none", id="no such kubeconfig"
+        ),
         pytest.param(["explain", "--snapshot", "x"], "needs either --pod or --volume", id="nothing asked about"),
         pytest.param(
             ["explain", "--snapshot", "x", "--pod", "p", "--volume", "v"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.services.scheduling import Scheduling
+from app.services.source import FixedView
+from app.services.verbs import Verbs
 from app.settings import Settings
 from scheduler_core.view import View
 from tests.app.service import NODES, REFUSED, application, asking, by_names, by_nodes, db_pod, small_service
@@ -253,5 +256,5 @@ async def test_questions_asked_at_once_are_answered_as_if_asked_alone() -> None:
 def _slowly(app: Any, cluster: list[Any]) -> Any:
     """The application's state with a scheduling that pauses wherever it can."""
     state = app.state.extender
-    scheduling = Scheduling(View.of(snapshot(cluster), NOW), Settings().options, _Ticks())
-    return type(state)(scheduling, state.metrics, state.max_body)
+    scheduling = Scheduling(FixedView(View.of(snapshot(cluster), NOW)), Settings().options, _Ticks())
+    return replace(state, scheduling=scheduling, verbs=Verbs(scheduling))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import structlog
 
 from app.logs import LogFormat, configure
 from app.services.scheduling import Scheduling
+from app.services.source import FixedView
+from app.services.verbs import Verbs
 from app.settings import Settings
 from scheduler_core.view import View
 from tests.app.service import application, asking, by_names, db_pod
@@ -46,7 +49,7 @@ def _secretive(raw_pod: Object) -> Object:
 class _Broken(Scheduling):
     """A scheduling with a defect."""
 
-    async def filter(self, pod: Any, candidates: Any) -> Any:
+    async def filter(self, pod: Any, candidates: Any, reserved: Any = frozenset) -> Any:
         """Fails as a programming error would."""
         raise RuntimeError(f"{type(pod)} and {len(candidates)} nodes")
 
@@ -55,8 +58,8 @@ async def _logged(question: Object, capsys: pytest.CaptureFixture[str], *, broke
     app = application()
     if broken:
         state = app.state.extender
-        scheduling = _Broken(View.of(snapshot(), NOW), Settings().options)
-        app.state.extender = type(state)(scheduling, state.metrics, state.max_body)
+        scheduling = _Broken(FixedView(View.of(snapshot(), NOW)), Settings().options)
+        app.state.extender = replace(state, scheduling=scheduling, verbs=Verbs(scheduling))
     async with asking(app, raise_app_exceptions=False) as client:
         response = await client.post("/filter", json=question)
     if broken:

@@ -1,0 +1,154 @@
+"""Which nodes' disks are spoken for by volumes that have no replica there yet: derived from the cluster, never recorded.
+
+Data flow: a local Longhorn volume, or an unbound claim that will become one, over a view → its node (the first `Source` that
+names one) → if no replica of it is kept there, it *demands* room there. A kept replica on that node ends the demand and counts
+on its disk from then on; replicas elsewhere never do, so a volume that was drained away demands its pod's new node until its
+local replica is there.
+
+So pods that bypassed the extender count, pods deleted while their volumes attach, replicas Longhorn retries every 30 s, and
+rebuilds after a drain. Nothing here can leak, time out, or be lost by a restart. What cannot be resolved (a claim whose
+PersistentVolume is gone, say) demands nothing: nobody knows its size, and Longhorn cannot place it either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from scheduler_core.errors import ResolutionError
+from scheduler_core.homes import kept_on
+from scheduler_core.model import kube, longhorn
+from scheduler_core.resolve import PodVolume, is_local, volume_of_claim
+from scheduler_core.view import View
+
+
+class Source(IntEnum):
+    """What ties a volume to a node; the first that says something counts."""
+
+    POD = 1
+    """A live pod's spec.nodeName."""
+    SELECTED_NODE = 2
+    """The selected node of a still unbound claim of the pod, whoever provisions it."""
+    ATTACHMENT = 3
+    """A VolumeAttachment, or the Longhorn volume's spec.nodeID."""
+    HARD_NODE_AFFINITY = 4
+    """A replica that is not placed may only go there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Room that one volume will take on one node.
+
+    Attributes:
+        volume: what will take it
+        node: where
+        source: why there
+        pod: the pod that runs or will run there, as ``namespace/name``; "" if none is left
+        since: RFC 3339 time the claim was created, "" if it is gone
+    """
+
+    volume: PodVolume
+    node: str
+    source: Source
+    pod: str = ""
+    since: str = ""
+
+    @property
+    def order(self) -> tuple[str, str, str]:
+        """Older demands first, ties by name; a volume whose claim is gone is older than any other."""
+        return self.since, self.volume.claim, self.volume.name
+
+
+class Ties(Protocol):
+    """Look-ups from a Longhorn volume to what uses it."""
+
+    def volumes_of(self, handle: str) -> Iterable[kube.PersistentVolume]:
+        """The PersistentVolumes of a Longhorn volume, ordered by name."""
+
+    def attachments_of(self, persistent_volume: str) -> Iterable[kube.VolumeAttachment]:
+        """The VolumeAttachments of a PersistentVolume, ordered by name."""
+
+
+def claim_demand(claim: kube.Claim, view: View) -> Demand | None:
+    """What an unbound claim demands; a bound one's volume is asked about by `volume_demand`."""
+    if claim.spec.volume_name or view.reserved_for(claim) or claim.deleting:
+        return None
+    tied = _by_pods(claim, view)
+    if tied is None:
+        return None
+    try:
+        volume = volume_of_claim(claim, view)
+    except ResolutionError:
+        return None
+    if volume is None or not volume.local:
+        return None
+    source, node, pod = tied
+    return Demand(volume, node, source, pod, claim.created)
+
+
+def volume_demand(volume: longhorn.Volume, view: View, ties: Ties) -> Demand | None:
+    """What an existing Longhorn volume demands."""
+    if volume.deleting or not is_local(volume):
+        return None
+    replicas = view.replicas_of(volume.name)
+    claim = _claim_of(volume, view, ties)
+    tied = _node_of(volume, claim, replicas, view, ties)
+    if tied is None:
+        return None
+    source, node, pod = tied
+    name = f"{claim.namespace}/{claim.name}" if claim else ""
+    held = PodVolume(name=volume.name, claim=name, volume=volume, bound=True, local=True, replicas=replicas)
+    if node in kept_on(held, view.cluster):
+        return None
+    return Demand(held, node, source, pod, claim.created if claim else "")
+
+
+_Tied = tuple[Source, str, str]
+
+
+def _claim_of(volume: longhorn.Volume, view: View, ties: Ties) -> kube.Claim | None:
+    for persistent in ties.volumes_of(volume.name):
+        if persistent.claim is not None:
+            claim = view.snapshot.claims.get(persistent.claim[:2])
+            if claim is not None and persistent.claim[2] in ("", claim.uid):
+                return claim
+    return None
+
+
+def _node_of(
+    volume: longhorn.Volume, claim: kube.Claim | None, replicas: Iterable[longhorn.Replica], view: View, ties: Ties
+) -> _Tied | None:
+    tied = _by_pods(claim, view) if claim is not None else None
+    if tied is not None:
+        return tied
+    for persistent in ties.volumes_of(volume.name):
+        for attachment in ties.attachments_of(persistent.name):
+            if attachment.node and not attachment.deleting:
+                return Source.ATTACHMENT, attachment.node, ""
+    if volume.node_id:
+        return Source.ATTACHMENT, volume.node_id, ""
+    for replica in replicas:
+        if replica.hard_node_affinity and not replica.node_id and not replica.deleting:
+            return Source.HARD_NODE_AFFINITY, replica.hard_node_affinity, ""
+    return None
+
+
+def _by_pods(claim: kube.Claim, view: View) -> _Tied | None:
+    """The node of a live pod that mounts the claim, or the one selected for it."""
+    live = [pod for pod in view.pods_of(claim.namespace, claim.name) if pod.live]
+    for pod in live:
+        if pod.node_name:
+            return Source.POD, pod.node_name, pod.key
+    for pod in live:
+        for node in _selected_nodes(pod, view):
+            return Source.SELECTED_NODE, node, pod.key
+    return None
+
+
+def _selected_nodes(pod: kube.Pod, view: View) -> Iterator[str]:
+    for mount in pod.volumes:
+        claim = view.snapshot.claims.get((pod.namespace, mount.claim))
+        if claim is not None and claim.selected_node and not claim.spec.volume_name:
+            yield claim.selected_node
