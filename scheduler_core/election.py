@@ -30,8 +30,8 @@ A version counts as A's own (`held`), so that A need not wait, only where no B c
 
 An identity alone proves nothing (somebody may write any name into a Lease), and must be unique to one process.
 Creating the Lease never opens or extends a fence, because a create is based on no version: a deleted Lease may have had a
-leader a moment ago. The new Lease, without holder, is waited for like any other; the very first start of an installation therefore
-takes `lease_duration`. Durations that others wrote can lengthen a wait, up to `LONGEST_LEASE`, never shorten it: somebody
+leader a moment ago. The new Lease, without holder, is waited for like any other; the very first start of an installation
+therefore takes `lease_duration`. Durations that others wrote can lengthen a wait, up to `LONGEST_LEASE`, never shorten it: somebody
 may have edited them. What an edit can break is only this: imitating a release exactly while a leader is alive.
 """
 

@@ -1,4 +1,7 @@
-"""The leader's address in the EndpointSlice of the Service: get, compare, write at the version compared, look again on conflict."""
+"""The leader's address in the EndpointSlice of the Service.
+
+Each change: get, compare, write at the version compared; on conflict look again.
+"""
 
 from __future__ import annotations
 

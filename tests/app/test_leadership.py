@@ -1,0 +1,126 @@
+"""The elector without a cluster: whatever is wrong with the connection or the thread, nobody leads by accident."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from app.kube.client import ConnectError, KubeClient
+from app.services.leadership import Elector, boot_clock
+from scheduler_core.election import ElectionTiming
+
+SHORT = ElectionTiming(lease_duration=3.0, renew_deadline=2.0, retry_period=0.5)
+
+
+def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Waits for something to become true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+async def hang() -> KubeClient:
+    """An API server, or a name server, that never answers."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def fail() -> KubeClient:
+    """No credentials."""
+    raise ConnectError("no cluster to talk to: see --kubeconfig")
+
+
+async def break_down() -> KubeClient:
+    """A fault nobody thought of."""
+    raise ZeroDivisionError("a fault nobody thought of")
+
+
+def test_the_clock_counts_at_least_what_the_monotonic_one_does() -> None:
+    """It also counts while a machine is suspended."""
+    assert boot_clock() >= time.monotonic() - 1
+    first = boot_clock()
+    time.sleep(0.01)
+    assert 0.005 < boot_clock() - first < 5
+
+
+def test_before_it_starts_it_does_not_lead() -> None:
+    """And can be stopped."""
+    elector = Elector(fail, "pod", "longhorn-system")
+    assert not elector.leading()
+    assert not elector.alive
+    assert (elector.term, elector.holder, elector.problem) == (0, "", "")
+    elector.stop(release=True, seconds=1)
+
+
+def test_two_processes_of_one_name_are_two_candidates() -> None:
+    """A hung container and its successor in the same pod."""
+    first, second = Elector(fail, "pod", "longhorn-system"), Elector(fail, "pod", "longhorn-system")
+    assert first.identity != second.identity
+    assert first.identity.startswith("pod_")
+
+
+def test_without_a_cluster_it_says_why_and_goes_on_trying() -> None:
+    """One line."""
+    elector = Elector(fail, "pod", "longhorn-system", SHORT)
+    elector.start()
+    until(lambda: elector.problem)
+    assert elector.problem == "no cluster to talk to: see --kubeconfig"
+    assert not elector.leading()
+    assert elector.alive
+    elector.stop(release=True, seconds=5)
+    assert not elector.alive
+
+
+def test_a_connection_that_hangs_is_given_up() -> None:
+    """After half the renew deadline."""
+    elector = Elector(hang, "pod", "longhorn-system", SHORT)
+    started = time.monotonic()
+    elector.start()
+    until(lambda: elector.problem)
+    assert 0.9 < time.monotonic() - started < 3
+    assert "no answer from the API server in time" in elector.problem
+    elector.stop(release=False, seconds=0)
+
+
+@pytest.mark.parametrize("release", [True, False])
+def test_it_stops_in_time_while_a_call_hangs(release: bool) -> None:
+    """A default call may take five seconds."""
+    elector = Elector(hang, "pod", "longhorn-system")
+    elector.start()
+    time.sleep(0.2)
+    started = time.monotonic()
+    elector.stop(release=release, seconds=0.5)
+    assert time.monotonic() - started < 2.5
+    assert not elector.alive
+
+
+def test_a_thread_that_dies_does_not_lead_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """The process should end: `alive` tells."""
+    elector = Elector(break_down, "pod", "longhorn-system", SHORT)
+    elector.start()
+    until(lambda: not elector.alive)
+    assert not elector.leading()
+    assert "died" in elector.problem
+    elector.stop(release=True, seconds=1)
+
+
+def test_enabling_and_disabling_before_the_start_is_remembered() -> None:
+    """A disabled candidate does not even connect."""
+    connected = threading.Event()
+
+    async def connect() -> KubeClient:
+        connected.set()
+        return await fail()
+
+    elector = Elector(connect, "pod", "longhorn-system", SHORT)
+    elector.enable(False)
+    elector.start()
+    assert not connected.wait(0.5)
+    elector.enable(True)
+    assert connected.wait(5)
+    elector.stop(release=True, seconds=1)

@@ -1,0 +1,105 @@
+"""Demand kept current change by change equals demand derived from scratch."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.advance import advance, empty_snapshot, rebuilt
+from scheduler_core.convert.registry import KINDS, Key, group_of
+from scheduler_core.demand_index import Demands
+from tests import builders as make
+from tests.builders import NOW, Object
+
+NODES = ("a", "b")
+NAMES = ("x", "y")
+
+
+def _attachment(name: str, volume: str, node: str) -> Object:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttachment",
+        "metadata": {"name": name},
+        "spec": {
+            "attacher": "driver.longhorn.io",
+            "nodeName": node,
+            "source": {"persistentVolumeName": f"pv-{volume}"},
+        },
+    }
+
+
+def _unbound(name: str, selected: str) -> Object:
+    raw = make.claim(name, 10)
+    raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": selected} if selected else {}
+    return raw
+
+
+def _bound(name: str) -> list[Object]:
+    return [make.claim(name, 10, bound=True), _persistent(name), make.volume(f"vol-{name}", 10)]
+
+
+def _persistent(name: str) -> Object:
+    return make.persistent_volume(name, uid=f"uid-{name}")
+
+
+nodes, names = st.sampled_from(("", *NODES)), st.sampled_from(NAMES)
+changes = st.one_of(
+    st.builds(lambda name, node: make.replica(f"r-{name}", f"vol-{name}", node=node, size=10), names, nodes),
+    st.builds(lambda name, node: make.replica(f"s-{name}", f"vol-{name}", node=node, size=10), names, nodes),
+    st.builds(
+        lambda name, node: make.replica(f"r-{name}", f"vol-{name}", size=10, hardNodeAffinity=node), names, nodes
+    ),
+    st.builds(_bound, names),
+    st.builds(_persistent, names),
+    st.builds(lambda name: make.claim(name, 10, bound=True), names),
+    st.builds(
+        lambda name, locality: make.volume(f"vol-{name}", 10, locality=locality),
+        names,
+        st.sampled_from(["disabled", "strict-local"]),
+    ),
+    st.builds(lambda name, node: make.volume(f"vol-{name}", 10, nodeID=node), names, nodes),
+    st.builds(_unbound, names, nodes),
+    st.builds(_attachment, st.sampled_from(["t1", "t2"]), names, st.sampled_from(NODES)),
+    st.builds(
+        lambda name, node, claims, phase: make.pod(*claims, name=name, uid=name, node=node, phase=phase),
+        st.sampled_from(["p", "q"]),
+        nodes,
+        st.lists(names, unique=True),
+        st.sampled_from(["Pending", "Succeeded"]),
+    ),
+    st.builds(lambda name, ready: make.longhorn_node(name, ready=ready), st.sampled_from(NODES), st.booleans()),
+    st.builds(lambda: make.storage_class("longhorn")),
+)
+BASE: list[Object] = [
+    make.storage_class("longhorn"),
+    *(make.longhorn_node(name) for name in NODES),
+    *(raw for name in NAMES for raw in _bound(name)),
+    make.replica("r-x", "vol-x", node="a", size=10),
+    make.pod("x", name="p", uid="p", node="a"),
+    make.pod("y", name="r", uid="r", node="b"),
+    make.pod("x", "y", name="q", uid="q"),
+]
+
+
+@settings(max_examples=400)
+@given(st.lists(st.tuples(changes, st.sampled_from([False, False, True]), st.booleans()), min_size=3, max_size=14))
+def test_every_change_leads_to_the_demand_that_a_fresh_start_derives(
+    history: list[tuple[Object | list[Object], bool, bool]],
+) -> None:
+    """Objects appear, change and vanish in any order, one by one and several at once."""
+    view = rebuilt(empty_snapshot(), NOW, 0)
+    demands = Demands.of(view)
+    pending: dict[tuple[str, Key], object | None] = {}
+    for change, deleted, batched in [(BASE, False, False), *history]:
+        for raw in make.flat(change):
+            kind = KINDS[group_of(raw["apiVersion"]), raw["kind"]]
+            key, value = kind.read(raw)
+            pending[kind.field, key] = None if deleted else value
+        if batched:
+            continue
+        later = advance(view, pending, NOW).view
+        demands = demands.after(view, pending, later)
+        view, pending = later, {}
+        fresh = Demands.of(view)
+        assert demands.all == fresh.all
+        assert dict(demands.by_node) == dict(fresh.by_node)
