@@ -1,0 +1,78 @@
+"""`python -m simulator`: the entry point, and how it ends: 0 when stopped, 2 with one line on standard error otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+
+from scheduler_core.errors import CoreError
+from simulator.config import load
+from simulator.run import Options, run
+
+NAME = "simulator"
+BAD_INPUT = 2
+
+cli = typer.Typer(
+    name=NAME,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@cli.command()
+def simulate(
+    kubeconfig: Annotated[
+        str | None, typer.Option(help="Which cluster; a pod's own, $KUBECONFIG or ~/.kube/config if left out.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file, see docs/simulator.md.")] = None,
+    status_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="GET /status is served here on 127.0.0.1; 0: any free port.")
+    ] = 0,
+    install: Annotated[  # noqa: FBT002 # an option
+        bool, typer.Option(help="Create CRDs, CSI driver, StorageClasses, settings and admission rules first.")
+    ] = True,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Plays Longhorn, without disks, in a real cluster of kwok nodes."""
+    _log(log_level)
+    asyncio.run(run(Options(kubeconfig, load(config), status_port, install)))
+
+
+def _log(level: str) -> None:
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise typer.BadParameter(f"{level!r} is not debug, info, warning or error", param_hint="--log-level")
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(),
+    )
+
+
+def main() -> None:
+    """Runs the program and turns what went wrong into one line and an exit code."""
+    try:
+        sys.exit(cli(standalone_mode=False, prog_name=NAME) or 0)
+    except typer.TyperException as error:
+        problem = f"{error.format_message().rstrip('.')}; see --help"
+    except CoreError as error:
+        problem = str(error)
+    sys.stderr.write(f"{NAME}: {' '.join(problem.split())}\n")
+    sys.exit(BAD_INPUT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""What is installed before anything is played: CRDs, the CSI driver, StorageClasses, settings, Longhorn's admission rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import fields
+from importlib.resources import files
+from typing import Final
+
+import msgspec
+import structlog
+import yaml
+
+from app.kube.client import ApiError, KubeClient
+from app.kube.resources import (
+    CRDS,
+    CSI_DRIVERS,
+    LONGHORN_NAMESPACE,
+    LONGHORN_NODES,
+    LONGHORN_SETTINGS,
+    STORAGE_CLASSES,
+    Resource,
+)
+from scheduler_core.errors import CoreError
+from scheduler_core.longhorn.settings import Settings
+from simulator.config import Config
+from simulator.images import ENGINE_IMAGE, MANAGER_IMAGE
+from simulator.known_settings import KNOWN_SETTINGS
+from simulator.objects import DRIVER, Json
+from simulator.provisioner import WAIT_FOR_CONSUMER
+
+log = structlog.get_logger("simulator.install")
+
+NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace")
+POLICIES: Final = Resource(
+    "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy"
+)
+BINDINGS: Final = Resource(
+    "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"
+)
+_ESTABLISHED_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.1
+
+
+class InstallError(CoreError):
+    """Something that everything else needs could not be installed."""
+
+
+async def install(client: KubeClient, config: Config) -> None:
+    """Creates what is missing; brings definitions and rules up to date, leaves settings and classes as they are.
+
+    Raises:
+        ApiError: the API server refused
+        InstallError: it does not serve the definitions in time
+    """
+    await _ensure(client, NAMESPACES, {"metadata": {"name": LONGHORN_NAMESPACE}})
+    definitions = crds()
+    for definition in definitions:
+        await _ensure(client, CRDS, definition, update=True)
+    for resource, body in admission(config):
+        await _ensure(client, resource, body, update=True)
+    await _ensure(client, CSI_DRIVERS, csi_driver(config), update=True)
+    for body in storage_classes():
+        await _ensure(client, STORAGE_CLASSES, body)
+    for definition in definitions:
+        await _established(client, definition["metadata"]["name"])
+    for body in settings(config):
+        await _ensure(client, LONGHORN_SETTINGS, body)
+
+
+async def _ensure(client: KubeClient, resource: Resource, body: Json, *, update: bool = False) -> None:
+    namespace = body["metadata"].get("namespace", "")
+    full = {**body, "apiVersion": resource.api_version, "kind": resource.kind}
+    try:
+        await client.create(resource.path(namespace), full)
+    except ApiError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        if update:
+            await client.patch(resource.path(namespace, body["metadata"]["name"]), full)
+        return
+    log.info("installed", kind=resource.label, name=body["metadata"]["name"])
+
+
+async def _established(client: KubeClient, name: str) -> None:
+    """Waits until the API server serves a definition; creating objects before that fails with 404."""
+    path = CRDS.path(name=name)
+    async with asyncio.timeout(_ESTABLISHED_SECONDS) as limit:
+        try:
+            while True:
+                definition: Json = msgspec.json.decode(await client.get(path))
+                conditions = definition.get("status", {}).get("conditions") or []
+                if any(entry["type"] == "Established" and entry["status"] == "True" for entry in conditions):
+                    return
+                await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise InstallError(f"the API server does not serve {name} after {_ESTABLISHED_SECONDS:g} s") from error
+
+
+def crds() -> list[Json]:
+    """The definitions of the Longhorn kinds that are played."""
+    folder = files("simulator") / "crds"
+    entries = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda each: each.name)
+    return [yaml.safe_load(entry.read_text(encoding="utf-8")) for entry in entries]
+
+
+def csi_driver(config: Config) -> Json:
+    """The CSIDriver object as Longhorn installs it."""
+    spec = {
+        "attachRequired": True,
+        "podInfoOnMount": True,
+        "storageCapacity": config.storage_capacity,
+        "fsGroupPolicy": "ReadWriteOnceWithFSType",
+        "volumeLifecycleModes": ["Persistent"],
+    }
+    return {"metadata": {"name": DRIVER}, "spec": spec}
+
+
+def storage_classes() -> list[Json]:
+    """Longhorn's own class, and one for each kind of local volume."""
+    local = {"numberOfReplicas": "1", "dataLocality": "best-effort", "staleReplicaTimeout": "30"}
+    return [
+        _class("longhorn", "Immediate", "Delete", {"numberOfReplicas": "3", "staleReplicaTimeout": "30"}),
+        _class("longhorn-local", WAIT_FOR_CONSUMER, "Delete", local),
+        _class("longhorn-strict", WAIT_FOR_CONSUMER, "Delete", {**local, "dataLocality": "strict-local"}),
+        _class("longhorn-retain", WAIT_FOR_CONSUMER, "Retain", local),
+    ]
+
+
+def _class(name: str, mode: str, policy: str, parameters: dict[str, str]) -> Json:
+    return {
+        "metadata": {"name": name},
+        "provisioner": DRIVER,
+        "volumeBindingMode": mode,
+        "reclaimPolicy": policy,
+        "allowVolumeExpansion": True,
+        "parameters": parameters,
+    }
+
+
+def settings(config: Config) -> Iterable[Json]:
+    """A Setting for each one a placement decision reads, with Longhorn's default or the configured value."""
+    images = {"default-engine-image": ENGINE_IMAGE, "default-instance-manager-image": MANAGER_IMAGE}
+    defaults = {
+        entry.metadata["name"]: entry.metadata["default"] for entry in fields(Settings) if "name" in entry.metadata
+    }
+    for name, value in {**defaults, **images, **config.settings}.items():
+        yield {"metadata": {"name": name, "namespace": LONGHORN_NAMESPACE}, "value": value}
+
+
+def admission(config: Config) -> Iterable[tuple[Resource, Json]]:
+    """What Longhorn's webhooks refuse, as far as it can be said in CEL, with Longhorn's words."""
+    known = sorted({*KNOWN_SETTINGS, *config.known_settings_extra, *config.settings})
+    names = ", ".join(f"'{name}'" for name in known)
+    unknown = (
+        "'value ' + object.value + ' of settings ' + object.metadata.name + ' is invalid: setting ' + "
+        "object.metadata.name + ' is not supported'"
+    )
+    yield from _policy("settings", LONGHORN_SETTINGS, f"object.metadata.name in [{names}]", unknown)
+    eviction = (
+        "!(has(object.spec.evictionRequested) && object.spec.evictionRequested && "
+        "has(object.spec.allowScheduling) && object.spec.allowScheduling)"
+    )
+    refused = "'need to disable scheduling on node ' + object.metadata.name + ' for node eviction'"
+    yield from _policy("nodes", LONGHORN_NODES, eviction, refused)
+
+
+def _policy(name: str, resource: Resource, expression: str, message: str) -> Iterable[tuple[Resource, Json]]:
+    metadata = {"name": f"longhorn-{name}.simulator"}
+    rule = {
+        "apiGroups": [resource.group],
+        "apiVersions": [resource.version],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": [resource.plural],
+    }
+    validation = {"expression": expression, "messageExpression": message, "reason": "Invalid"}
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [validation],
+    }
+    yield POLICIES, {"metadata": metadata, "spec": spec}
+    yield BINDINGS, {"metadata": metadata, "spec": {"policyName": metadata["name"], "validationActions": ["Deny"]}}

@@ -1,0 +1,104 @@
+"""Objects as the API server holds them, beside what `scheduler_core.convert` makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar
+
+Json = dict[str, Any]
+Key = str | tuple[str, str]
+Model = TypeVar("Model")
+
+DRIVER: Final = "driver.longhorn.io"
+FINALIZER: Final = "longhorn.io"
+
+DISKS: Final = "simulator/disks"
+DOWN: Final = "simulator/down"
+WRITE: Final = "simulator/write"
+REAL_SIZE: Final = "simulator/real-size"
+VIRTUAL_SIZE: Final = "simulator/virtual-size"
+VOLUMES_ATTACHED: Final = "simulator/volumes-attached"
+CLAIM: Final = "simulator/claim"
+EVICTING: Final = "simulator/attached-for-eviction"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Obj(Generic[Model]):
+    """One object: what the API server sent, never changed, and its model."""
+
+    raw: Json
+    model: Model
+
+    @property
+    def metadata(self) -> Json:
+        """Its metadata."""
+        found: Json = self.raw["metadata"]
+        return found
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.metadata["name"])
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace, "" if it has none."""
+        return str(self.metadata.get("namespace") or "")
+
+    @property
+    def uid(self) -> str:
+        """Its uid."""
+        return str(self.metadata.get("uid") or "")
+
+    @property
+    def version(self) -> int:
+        """Its resourceVersion: larger ones are later."""
+        return int(self.metadata.get("resourceVersion") or 0)
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Its annotations."""
+        return self.metadata.get("annotations") or {}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels."""
+        return self.metadata.get("labels") or {}
+
+    @property
+    def finalizers(self) -> list[str]:
+        """Its finalizers."""
+        return self.metadata.get("finalizers") or []
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it is being deleted."""
+        return self.metadata.get("deletionTimestamp") is not None
+
+    @property
+    def spec(self) -> Json:
+        """Its spec, {} if it has none."""
+        return self.raw.get("spec") or {}
+
+    @property
+    def status(self) -> Json:
+        """Its status, {} if it has none."""
+        return self.raw.get("status") or {}
+
+
+def timestamp(now: datetime) -> str:
+    """A moment as Longhorn writes it: RFC 3339 in UTC, whole seconds."""
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def condition(kind: str, *, status: bool, reason: str = "", message: str = "", now: str = "") -> Json:
+    """A status condition as Longhorn writes it."""
+    return {
+        "type": kind,
+        "status": "True" if status else "False",
+        "reason": reason,
+        "message": message,
+        "lastProbeTime": "",
+        "lastTransitionTime": now,
+    }

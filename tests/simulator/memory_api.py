@@ -1,0 +1,100 @@
+"""The few things of an API server that decisions rely on, in memory: versions, merge patches, finalizers, watches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from app.kube.client import ApiError
+from simulator.store import Store, Table
+
+Json = dict[str, Any]
+_DELETED_AT = "2026-01-01T00:00:00Z"
+
+
+class MemoryApi:
+    """Stands in for KubeClient: a write changes an object and is told to the store at once, like a very quick watch."""
+
+    def __init__(self, store: Store) -> None:
+        self.writes = 0
+        self.freed: list[Json] = []
+        self._tables: dict[str, Table[Any, Any]] = {
+            table.resource.plural + table.resource.group: table for table in store.tables
+        }
+        self._objects: dict[str, Json] = {}
+        self._versions = itertools.count(1)
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """POST."""
+        full = f"{path}/{body['metadata']['name']}"
+        if full in self._objects:
+            raise ApiError(f"POST {path}", 409, "AlreadyExists", "exists")
+        number = next(self._versions)
+        metadata = {**body["metadata"], "uid": f"uid-{number}", "creationTimestamp": _DELETED_AT}
+        return self._store(full, {**body, "metadata": metadata})
+
+    async def patch(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """PATCH, of an object or its status, with the resourceVersion as a condition."""
+        name, known = self._find(path)
+        wanted = body["metadata"].get("resourceVersion")
+        if wanted is not None and wanted != known["metadata"]["resourceVersion"]:
+            raise ApiError(f"PATCH {path}", 409, "Conflict", "somebody else was quicker")
+        return self._store(name, _merged(known, body))
+
+    async def replace(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """PUT."""
+        name, known = self._find(path)
+        if body["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
+            raise ApiError(f"PUT {path}", 409, "Conflict", "somebody else was quicker")
+        return self._store(name, {**known, "status": body["status"]})
+
+    async def delete(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        """DELETE: at once, or when the last finalizer goes."""
+        name, known = self._find(path)
+        uid = ((body or {}).get("preconditions") or {}).get("uid")
+        if uid not in (None, known["metadata"]["uid"]):
+            raise ApiError(f"DELETE {path}", 409, "Conflict", "another object")
+        return self._store(name, _merged(known, {"metadata": {"deletionTimestamp": _DELETED_AT}}))
+
+    def _find(self, path: str) -> tuple[str, Json]:
+        name = path.removesuffix("/status")
+        if name not in self._objects:
+            raise ApiError(path, 404, "NotFound", "not found")
+        return name, self._objects[name]
+
+    def _store(self, name: str, body: Json) -> bytes:
+        self.writes += 1
+        body = {**body, "metadata": {**body["metadata"], "resourceVersion": str(next(self._versions))}}
+        answer = msgspec.json.encode(body)
+        table = self._table(name)
+        key, value = table.decode(answer)
+        if body["metadata"].get("deletionTimestamp") and not body["metadata"].get("finalizers"):
+            self._objects.pop(name, None)
+            self.freed.append(body)
+            table.changed(key, None)
+        else:
+            self._objects[name] = body
+            table.changed(key, value)
+        return answer
+
+    def _table(self, name: str) -> Table[Any, Any]:
+        parts = name.split("/")
+        group = parts[2] if parts[1] == "apis" else ""
+        return self._tables[parts[-2] + group]
+
+
+def _merged(base: Json, patch: Mapping[str, Any]) -> Json:
+    """RFC 7386."""
+    merged = dict(base)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            known = merged.get(key)
+            merged[key] = _merged(known if isinstance(known, dict) else {}, value)
+        else:
+            merged[key] = value
+    return merged
