@@ -10,11 +10,12 @@ from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, LONGHORN_VOLUMES, PERS
 from scheduler_core.errors import QuantityError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.expansion import expansions
+from scheduler_core.longhorn.provision import csi_size
 from scheduler_core.quantity import parse_bytes
 from simulator.actions import Action, Patch, Wake
 from simulator.config import Config
 from simulator.objects import DRIVER
-from simulator.provisioner import Claim, PersistentVolume, csi_size
+from simulator.provisioner import Claim, PersistentVolume
 from simulator.volumes.sight import Replica, Volume
 
 

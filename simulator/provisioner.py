@@ -5,14 +5,13 @@ Mirrors external-provisioner's controller and longhorn-manager's csi/util.go:get
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
-from scheduler_core.errors import CoreError
-from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
-from scheduler_core.model import kube, longhorn
+from scheduler_core.longhorn.provision import file_system, volume_for_claim
+from scheduler_core.longhorn.settings import Settings
+from scheduler_core.model import kube
 from simulator.actions import Action, Create, Delete, Later, without_finalizer
 from simulator.config import Config
 from simulator.objects import CLAIM, DRIVER, FINALIZER, Json, Obj
@@ -25,30 +24,15 @@ PROVISIONER_ANNOTATIONS: Final = (
 PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
 PROVISIONER_FINALIZER: Final = "external-provisioner.volume.kubernetes.io/finalizer"
 WAIT_FOR_CONSUMER: Final = "WaitForFirstConsumer"
-_MINIMUM_SIZE: Final = 10 * 1024**2
-_MINIMUM_XFS_SIZE: Final = 300 * 1024**2
-_SIZE_STEP: Final = 2 * 1024**2
-_SHARED: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
-_CREATED_IMAGES: Final = ("download", "export-from-volume")
 
 Claim = Obj[kube.Claim]
 StorageClass = Obj[kube.StorageClass]
 PersistentVolume = Obj[kube.PersistentVolume]
 
 
-class ParameterError(CoreError):
-    """A StorageClass has a parameter Longhorn's CSI driver refuses."""
-
-
 def volume_name(claim: Claim) -> str:
     """The name external-provisioner gives the volume of a claim."""
     return f"pvc-{claim.uid}"
-
-
-def csi_size(request: int, file_system: str) -> int:
-    """The size in bytes for a request in bytes: at least 10 MiB (300 MiB on xfs), rounded up to 2 MiB."""
-    smallest = _MINIMUM_XFS_SIZE if file_system == "xfs" else _MINIMUM_SIZE
-    return -(-max(request, smallest) // _SIZE_STEP) * _SIZE_STEP
 
 
 def claim_of(volume: Volume) -> tuple[str, str, str] | None:
@@ -74,7 +58,7 @@ def decide_claim(sight: Provisioning) -> list[Action]:
     """Provisions a claim that is ready for it: the Longhorn volume, and when that exists its PersistentVolume.
 
     Raises:
-        ParameterError: the StorageClass asks for something Longhorn refuses
+        ResolutionError: the StorageClass asks for something Longhorn refuses
     """
     claim, storage_class = sight.claim, sight.storage_class
     ours = any(claim.annotations.get(key) == DRIVER for key in PROVISIONER_ANNOTATIONS)
@@ -97,30 +81,32 @@ def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings) ->
     """The Longhorn volume the CSI driver creates: StorageClass parameters first, then Longhorn's settings.
 
     Raises:
-        ParameterError: a parameter is not what it should be
+        ResolutionError: the claim asks for no storage, or a parameter is not what it should be
     """
     parameters = storage_class.model.parameters
-    engine = parameters.get("dataEngine") or longhorn.V1
-    locality = parameters.get("dataLocality") or settings.default_data_locality
-    if locality not in (longhorn.DISABLED, longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL):
-        raise ParameterError(f"StorageClass {storage_class.name}: dataLocality {locality!r} is unknown")
-    shared = _SHARED.intersection(claim.model.spec.access_modes) or _flag(storage_class, "share")
+    volume = volume_for_claim(
+        volume_name(claim),
+        claim.model.spec,
+        parameters,
+        settings,
+        subject=f"{CLAIMS.kind} {claim.namespace}/{claim.name}",
+    )
     spec: Json = {
-        "size": str(csi_size(claim.model.spec.request or 0, _file_system(parameters))),
-        "numberOfReplicas": _number_of_replicas(storage_class, locality, engine, settings),
-        "dataEngine": engine,
-        "dataLocality": locality,
-        "accessMode": "rwx" if shared else "rwo",
-        "migratable": _flag(storage_class, "migratable"),
-        "nodeSelector": _selector(parameters, "nodeSelector"),
-        "diskSelector": _selector(parameters, "diskSelector"),
-        "backingImage": _backing_image(parameters),
-        "image": settings.default_engine_image or "",
+        "size": str(volume.size),
+        "numberOfReplicas": volume.number_of_replicas,
+        "dataEngine": volume.data_engine,
+        "dataLocality": volume.data_locality,
+        "accessMode": volume.access_mode,
+        "migratable": volume.migratable,
+        "nodeSelector": list(volume.node_selector),
+        "diskSelector": list(volume.disk_selector),
+        "backingImage": volume.backing_image,
+        "image": volume.image,
         "frontend": "blockdev",
-        "replicaSoftAntiAffinity": parameters.get("replicaSoftAntiAffinity") or "ignored",
-        "replicaZoneSoftAntiAffinity": parameters.get("replicaZoneSoftAntiAffinity") or "ignored",
-        "replicaDiskSoftAntiAffinity": parameters.get("replicaDiskSoftAntiAffinity") or "ignored",
-        "replicaAutoBalance": parameters.get("replicaAutoBalance") or "ignored",
+        "replicaSoftAntiAffinity": volume.replica_soft_anti_affinity or "ignored",
+        "replicaZoneSoftAntiAffinity": volume.replica_zone_soft_anti_affinity or "ignored",
+        "replicaDiskSoftAntiAffinity": volume.replica_disk_soft_anti_affinity or "ignored",
+        "replicaAutoBalance": volume.replica_auto_balance or "ignored",
         "staleReplicaTimeout": int(parameters.get("staleReplicaTimeout") or 2880),
         "nodeID": "",
     }
@@ -132,39 +118,6 @@ def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings) ->
         "finalizers": [FINALIZER],
     }
     return {"metadata": metadata, "spec": spec}
-
-
-def _number_of_replicas(storage_class: StorageClass, locality: str, engine: str, settings: Settings) -> int:
-    if locality == longhorn.STRICT_LOCAL:
-        return 1  # the webhook refuses anything else
-    text = storage_class.model.parameters.get("numberOfReplicas", "")
-    if not text:
-        return settings.default_replica_count.get(engine, 3)
-    try:
-        return parse_int(text)
-    except ValueError as error:
-        raise ParameterError(f"StorageClass {storage_class.name}: numberOfReplicas {text!r} is not {error}") from error
-
-
-def _flag(storage_class: StorageClass, key: str) -> bool:
-    text = storage_class.model.parameters.get(key, "")
-    try:
-        return bool(text) and parse_bool(text)
-    except ValueError as error:
-        raise ParameterError(f"StorageClass {storage_class.name}: {key} {text!r} is not {error}") from error
-
-
-def _file_system(parameters: Mapping[str, str]) -> str:
-    return parameters.get("csi.storage.k8s.io/fstype") or parameters.get("fsType") or ""
-
-
-def _selector(parameters: Mapping[str, str], key: str) -> list[str]:
-    return parameters[key].split(",") if key in parameters else []
-
-
-def _backing_image(parameters: Mapping[str, str]) -> str:
-    created = parameters.get("backingImageDataSourceType") in _CREATED_IMAGES
-    return "" if created else parameters.get("backingImage", "")
 
 
 def new_persistent_volume(claim: Claim, storage_class: StorageClass, volume: Volume) -> Json:
@@ -190,7 +143,7 @@ def new_persistent_volume(claim: Claim, storage_class: StorageClass, volume: Vol
         "csi": {
             "driver": DRIVER,
             "volumeHandle": volume.name,
-            "fsType": _file_system(storage_class.model.parameters) or "ext4",
+            "fsType": file_system(storage_class.model.parameters) or "ext4",
             "volumeAttributes": dict(storage_class.model.parameters),
         },
     }

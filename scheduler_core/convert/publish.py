@@ -1,7 +1,8 @@
 """An object cut down to what decisions read, so that it can be shown to strangers: a snapshot file for a bug report.
 
 The wire types are the list of what is kept; whatever they do not name (environment variables, secrets, commands, the last applied
-configuration) is not there to begin with. Labels are kept of nodes alone, annotations only those that decide something.
+configuration) is not there to begin with. Where the wire types keep a mapping whole, only entries that decide something are kept:
+labels of nodes, three annotations, and some parameters of Longhorn's own StorageClasses (others hold URLs with credentials).
 """
 
 from __future__ import annotations
@@ -18,14 +19,32 @@ _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOT
 _LABELLED: Final = frozenset({"Node"})
 
 
+# What scheduler_core.longhorn.provision reads of a StorageClass.
+PARAMETERS: Final = frozenset(
+    {
+        "backingImage", "backingImageDataSourceType", "cloneMode", "csi.storage.k8s.io/fstype", "dataEngine",
+        "dataLocality", "dataSource", "diskSelector", "fsType", "migratable", "nodeSelector", "numberOfReplicas",
+        "replicaAutoBalance", "replicaDiskSoftAntiAffinity", "replicaSoftAntiAffinity", "replicaZoneSoftAntiAffinity",
+        "share",
+    }
+)  # fmt: skip
+PROVISIONER: Final = "driver.longhorn.io"
+
+
 def published(kind: Kind, api_version: str, raw: bytes | msgspec.Raw) -> dict[str, Any]:
     """The object as data, ready to be printed as JSON or YAML.
 
     Raises:
         ObjectError: it cannot be read
     """
-    kept = _without_absent(msgspec.to_builtins(shape_json(kind.label, raw, kind.wire)))
+    wire = shape_json(kind.label, raw, kind.wire)
+    kind.convert(wire)  # what is written must be readable
+    kept = _without_absent(msgspec.to_builtins(wire))
     _cut_metadata(kept, labelled=kind.kind in _LABELLED)
+    if kind.field == "storage_classes":
+        parameters = kept.pop("parameters", {})
+        if kept.get("provisioner") == PROVISIONER:
+            kept["parameters"] = {key: value for key, value in parameters.items() if key in PARAMETERS}
     return {"apiVersion": api_version, "kind": kind.kind, **kept}
 
 

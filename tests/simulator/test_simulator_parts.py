@@ -15,6 +15,8 @@ import yaml
 
 from app.kube.client import ApiError
 from app.kube.resources import LONGHORN_SETTINGS, LONGHORN_VOLUMES
+from scheduler_core.errors import ResolutionError
+from scheduler_core.longhorn.provision import csi_size
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
 from simulator import install
@@ -23,7 +25,7 @@ from simulator.known_settings import KNOWN_SETTINGS
 from simulator.nodes import DisksError, disk_uuid, read_disks
 from simulator.objects import DISKS, Obj
 from simulator.pods import Mount, missing
-from simulator.provisioner import ParameterError, csi_size, new_persistent_volume, new_volume
+from simulator.provisioner import new_persistent_volume, new_volume
 from simulator.queue import Queue
 from simulator.store import Store, Table
 from tests.simulator.memory_api import MemoryApi
@@ -200,7 +202,7 @@ def test_strict_local_volume_has_one_replica() -> None:
 
 def test_wrong_parameter_is_refused_by_name() -> None:
     """Nothing is provisioned."""
-    with pytest.raises(ParameterError, match="numberOfReplicas 'many' is not a whole number"):
+    with pytest.raises(ResolutionError, match="numberOfReplicas 'many' is not a whole number"):
         new_volume(_claim(), _class(numberOfReplicas="many"), Settings())
 
 

@@ -33,6 +33,11 @@ def csi_size(request: int, file_system: str) -> int:
     return -(-max(request, smallest) // SIZE_STEP) * SIZE_STEP
 
 
+def file_system(parameters: Mapping[str, str]) -> str:
+    """The file system a StorageClass asks for, "" if it leaves that to the driver (ext4)."""
+    return next((parameters[key] for key in _FILE_SYSTEM_PARAMETERS if parameters.get(key)), "")
+
+
 def volume_for_claim(
     name: str, claim: ClaimSpec, parameters: Mapping[str, str], settings: Settings, *, subject: str
 ) -> longhorn.Volume:
@@ -47,10 +52,9 @@ def volume_for_claim(
     locality = _locality(parameters, settings, subject)
     shared = SHARED_ACCESS_MODES.intersection(claim.access_modes) or _flag(parameters, "share", subject)
     source = _data_source(claim, parameters)
-    file_system = next((parameters[key] for key in _FILE_SYSTEM_PARAMETERS if parameters.get(key)), "")
     return longhorn.Volume(
         name=name,
-        size=csi_size(claim.request, file_system),
+        size=csi_size(claim.request, file_system(parameters)),
         number_of_replicas=_number_of_replicas(parameters, locality, engine, settings, subject),
         data_engine=engine,
         data_locality=locality,
