@@ -16,14 +16,17 @@ from scheduler_core.view import View
 PENDING = "Pending"
 
 
-def awaited_volumes(pod: Pod, node: str, view: View) -> tuple[str, ...]:
+def awaited_volumes(pod: Pod, node: str, view: View, *, require_best_effort: bool = True) -> tuple[str, ...]:
     """The names of the pod's local volumes that Longhorn does not list on the node yet.
+
+    With `require_best_effort` False a best-effort volume does not need local room, and so is not awaited.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it
     """
     listing = view.snapshot.longhorn_nodes.get(node)
-    return tuple(volume.name for volume in resolve(pod, view).local if listing is None or not _listed(volume, listing))
+    local = resolve(pod, view, require_best_effort=require_best_effort).local
+    return tuple(volume.name for volume in local if listing is None or not _listed(volume, listing))
 
 
 def undecided_pods(view: View) -> tuple[Pod, ...]:
@@ -35,14 +38,14 @@ def undecided_pods(view: View) -> tuple[Pod, ...]:
     )
 
 
-def arriving_pods(view: View) -> tuple[tuple[Pod, str], ...]:
+def arriving_pods(view: View, *, require_best_effort: bool = True) -> tuple[tuple[Pod, str], ...]:
     """Bound pods that do not run yet and await replicas, with their nodes: what a predecessor had reserved."""
     found = []
     for pod in view.snapshot.pods.values():
         if not (pod.live and pod.node_name and pod.phase == PENDING):
             continue
         try:
-            awaited = awaited_volumes(pod, pod.node_name, view)
+            awaited = awaited_volumes(pod, pod.node_name, view, require_best_effort=require_best_effort)
         except ResolutionError:
             continue  # nobody can await what cannot be resolved; its node is judged by Longhorn's own numbers
         if awaited:

@@ -10,7 +10,7 @@ from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import fits
 from scheduler_core.quantity import format_bytes
-from scheduler_core.resolve import Resolution
+from scheduler_core.resolve import PodVolume, Resolution
 from scheduler_core.together import allowed_masks, missing_alone
 from scheduler_core.verdict import Reason, Verdict
 from scheduler_core.view import View
@@ -18,8 +18,13 @@ from scheduler_core.view import View
 _STEPS_A_TRY: Final = 10
 
 
-def describe(view: View, resolution: Resolution, name: str, reason: Reason, budget: Budget) -> Verdict:
-    """A node's verdict with its detail and plan; `reason` is what was decided and is not questioned here."""
+def describe(  # noqa: PLR0913, PLR0917
+    view: View, resolution: Resolution, name: str, reason: Reason, budget: Budget, beside: tuple[PodVolume, ...] = ()
+) -> Verdict:
+    """A node's verdict with its detail and plan; `reason` is what was decided and is not questioned here.
+
+    `beside` are the volumes of others that were counted.
+    """
     if reason is Reason.NO_VOLUMES:
         return Verdict(reason, order_safe=True)
     if reason is Reason.HOME:
@@ -31,7 +36,7 @@ def describe(view: View, resolution: Resolution, name: str, reason: Reason, budg
     stopped = stop(view, resolution)
     if stopped is not None and stopped.reason is reason:
         return Verdict(reason, stopped.detail)
-    node = local_node(view, resolution, name)
+    node = local_node(view, resolution, name, beside)
     if node.blocked is not None:
         return Verdict(reason, node.blocked.detail)
     if reason.fits or reason is Reason.ORDER_UNSAFE:

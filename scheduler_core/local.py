@@ -34,12 +34,14 @@ class LocalNode:
         blocked: why the node is out whatever the sizes, or None
         disks: the open disks, in the order of the profile
         only: for some needs, by index, the bit mask of disks that anti-affinity leaves them
+        beside: the claims of the needs that are of other pods; plans leave them out
     """
 
     needs: Needs
     blocked: Blocked | None = None
     disks: tuple[OpenDisk, ...] = ()
     only: Mapping[int, int] = field(default_factory=dict[int, int])
+    beside: frozenset[str] = frozenset()
 
     @property
     def profile(self) -> Profile:
@@ -62,7 +64,8 @@ class LocalNode:
         if found is None:
             return None
         pairs = zip(self.needs.volumes, found, strict=True)
-        return {volume.name: self.disks[disk].uuid for volume, disk in sorted(pairs, key=lambda pair: pair[0].name)}
+        own = [(volume.name, self.disks[disk].uuid) for volume, disk in pairs if volume.claim not in self.beside]
+        return dict(sorted(own))
 
 
 def stop(view: View, resolution: Resolution) -> Blocked | None:
@@ -74,10 +77,10 @@ def stop(view: View, resolution: Resolution) -> Blocked | None:
     return None
 
 
-def local_node(view: View, resolution: Resolution, name: str) -> LocalNode:
-    """What the pod's volumes find on one node."""
+def local_node(view: View, resolution: Resolution, name: str, beside: tuple[PodVolume, ...] = ()) -> LocalNode:
+    """What the pod's volumes, and those of others that will be there `beside` them, find on one node."""
     open_volumes = [volume for volume in resolution.local if name not in kept_on(volume, view.cluster)]
-    wanted = needs(open_volumes, resolution.volumes)
+    wanted = needs((*open_volumes, *beside) if open_volumes else (), resolution.volumes)
     found = look(view, wanted.kinds, name)
     if isinstance(found, Blocked):
         return LocalNode(wanted, found)
@@ -90,7 +93,7 @@ def local_node(view: View, resolution: Resolution, name: str) -> LocalNode:
             # With soft anti-affinity Longhorn turns to the other disks when these are full.
             if not SoftAntiAffinity.of(volume.volume, view.settings).disk:
                 only[index] = mask
-    return LocalNode(wanted, None, found, only)
+    return LocalNode(wanted, None, found, only, frozenset(volume.claim for volume in beside))
 
 
 def _beside_replicas(view: View, volume: PodVolume, name: str, disks: tuple[OpenDisk, ...]) -> int | Blocked:

@@ -15,12 +15,15 @@ Data flow of one request (seed: Filter steps 1 to 4), all from one immutable `Vi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from scheduler_core.demand_index import Demands
 from scheduler_core.explanation import describe
 from scheduler_core.homes import homes
+from scheduler_core.joint import Beside, Joint, Own
+from scheduler_core.ledger import Ledger
 from scheduler_core.local import local_node, stop
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
@@ -28,16 +31,15 @@ from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
-from scheduler_core.profiles import Profile, attach_blocked
+from scheduler_core.profiles import attach_blocked
 from scheduler_core.resolve import PodVolume, Resolution, resolve
 from scheduler_core.steps import Steps
-from scheduler_core.together import reasons_for, safeties_for
 from scheduler_core.verdict import Reason, Verdict
 from scheduler_core.view import View
+from scheduler_core.worth import worth
 
 # Writing out plans and what is missing takes longer than deciding, and nobody waits for it but the one who asked.
 STEPS_TO_EXPLAIN: Final = 4
-NOT_RESERVED: Final[frozenset[str]] = frozenset()
 
 
 class Packing(StrEnum):
@@ -75,13 +77,15 @@ class Options:
 class Decision:
     """The answer to one request: the pod's volumes, and one reason per candidate in the order asked.
 
-    `gave_up` counts the searches, for a packing or for order safety, that ended without an answer.
+    `gave_up` counts the searches, for a packing or for order safety, that ended without an answer; `besides` has, by node, the
+    volumes of others that were counted.
     """
 
     resolution: Resolution
     candidates: Sequence[str]
     reasons: Sequence[Reason]
     gave_up: int = 0
+    besides: Mapping[str, Beside] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +97,30 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
+class Others:
+    """What other pods have: nodes that take no new volumes now, and volumes that are bound for some nodes.
+
+    Attributes:
+        reserved: nodes (the proposal's reservations); a pod whose replicas are there already may return to them
+        demands: derived from the same view
+        ledger: what was offered to pods; an offer's volumes are `PodVolume`s
+        joint: remembers what it saw of nodes; None: the pod is judged alone
+    """
+
+    reserved: frozenset[str] = frozenset()
+    demands: Demands | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    joint: Joint | None = None
+
+
+NOBODY: Final = Others()
+
+
+@dataclass(frozen=True, slots=True)
 class _Request:
     """What every stage of a request reads."""
 
+    pod: Pod
     view: View
     memory: Memory
     resolution: Resolution
@@ -103,15 +128,13 @@ class _Request:
     candidates: Sequence[str]
     options: Options
     budget: Budget
-    reserved: frozenset[str]
+    others: Others
 
 
 def filter_nodes(
-    pod: Pod, candidates: Sequence[str], memory: Memory, options: Options, reserved: frozenset[str] = NOT_RESERVED
+    pod: Pod, candidates: Sequence[str], memory: Memory, options: Options, others: Others = NOBODY
 ) -> Steps[Decision]:
-    """Which of the candidate nodes can hold all the pod's Longhorn volumes, each with its reason.
-
-    A `reserved` node takes no new volumes now; a pod whose replicas are there already may return to it.
+    """Which of the candidate nodes can hold all the pod's Longhorn volumes, beside what others have, each with its reason.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it
@@ -120,53 +143,120 @@ def filter_nodes(
     resolution = resolve(pod, view, require_best_effort=options.require_best_effort)
     wanted = needs(resolution.local, resolution.volumes)
     budget = Budget(options.steps)
-    reasons = yield from _reasons(_Request(view, memory, resolution, wanted, candidates, options, budget, reserved))
-    return Decision(resolution, candidates, reasons, budget.gave_up)
+    request = _Request(pod, view, memory, resolution, wanted, candidates, options, budget, others)
+    reasons, besides = yield from _reasons(request)
+    return Decision(resolution, candidates, reasons, budget.gave_up, besides)
 
 
 def explain_nodes(
-    pod: Pod, candidates: Sequence[str], memory: Memory, options: Options, reserved: frozenset[str] = NOT_RESERVED
+    pod: Pod, candidates: Sequence[str], memory: Memory, options: Options, others: Others = NOBODY
 ) -> Steps[Explanation]:
     """`filter_nodes` with the numbers: for each candidate a plan, or what is missing.
 
     Raises:
         ResolutionError: as filter_nodes
     """
-    decision = yield from filter_nodes(pod, candidates, memory, options, reserved)
+    decision = yield from filter_nodes(pod, candidates, memory, options, others)
     verdicts = []
     shares = Budget(STEPS_TO_EXPLAIN * options.steps).shares(len(candidates))
     for name, reason, share in zip(candidates, decision.reasons, shares, strict=True):
-        verdicts.append(describe(memory.view, decision.resolution, name, reason, share))
+        beside = decision.besides.get(name)
+        volumes = beside.volumes if beside else ()
+        verdicts.append(describe(memory.view, decision.resolution, name, reason, share, volumes))
         yield
     return Explanation(decision, verdicts)
 
 
-def _reasons(request: _Request) -> Steps[list[Reason]]:
+_Besides = Mapping[str, Beside]
+_ALONE: Final[_Besides] = {}
+
+
+def _reasons(request: _Request) -> Steps[tuple[list[Reason], _Besides]]:
+    """The reason of each candidate, and what was counted beside the pod on which nodes."""
     if not request.resolution.volumes:
-        return [Reason.NO_VOLUMES] * len(request.candidates)
+        return [Reason.NO_VOLUMES] * len(request.candidates), _ALONE
     decided = _tied_elsewhere(request)
     if not (yield from _room_in_cluster(request)):
-        return [Reason.NO_ROOM_IN_CLUSTER] * len(request.candidates)
+        return [Reason.NO_ROOM_IN_CLUSTER] * len(request.candidates), _ALONE
     returned = _homes(request, decided)
     if returned:
         elsewhere = Reason.HOME_ELSEWHERE
-        return [Reason.HOME if name in returned else decided.get(name, elsewhere) for name in request.candidates]
+        home = [Reason.HOME if name in returned else decided.get(name, elsewhere) for name in request.candidates]
+        return home, _ALONE
     stopped = stop(request.view, request.resolution)
     if stopped is not None:
-        return [decided.get(name, stopped.reason) for name in request.candidates]
+        return [decided.get(name, stopped.reason) for name in request.candidates], _ALONE
     if request.needs.sizes:
-        kept = Reason.NODE_RESERVED
-        decided |= {name: kept for name in request.candidates if name in request.reserved and name not in decided}
-    decided |= yield from _with_replicas(request, decided)
+        kept, reserved = Reason.NODE_RESERVED, request.others.reserved
+        decided |= {name: kept for name in request.candidates if name in reserved and name not in decided}
+    besides = yield from _besides(request, decided)
+    decided |= yield from _with_replicas(request, decided, besides)
     names = [name for name in request.candidates if name not in decided] if decided else request.candidates
     table = yield from request.memory.table(request.needs.kinds)
     profiles = table.of(names)
-    worth = yield from _worth(request, request.needs, profiles, request.options.examines)
-    reasons = [worth[profile] for profile in profiles]
-    if decided:
+    found = yield from worth(request.memory, request.needs, profiles, request.budget, examine=request.options.examines)
+    reasons = [found[profile] for profile in profiles]
+    if decided or besides:
         decided |= zip(names, reasons, strict=True)
+        decided |= yield from _beside_others(request, {name: decided[name] for name in names}, besides)
         reasons = [decided[name] for name in request.candidates]
-    return _offered(reasons) if request.options.packing is Packing.AUTO else reasons
+    if request.options.packing is Packing.AUTO:
+        reasons = _offered(reasons)
+    return (yield from _waiting(request, reasons, besides)), besides
+
+
+def _besides(request: _Request, decided: Mapping[str, Reason]) -> Steps[_Besides]:
+    """By candidate, what others will take there; only where the pod needs space and others are bound for the node."""
+    others = request.others
+    if others.joint is None or others.demands is None or not request.needs.sizes:
+        return _ALONE
+    own = Own.of(request.pod.uid, request.resolution.volumes)
+    names = [name for name in request.candidates if name not in decided]
+    return (yield from others.joint.besides(request.memory, others.demands, others.ledger, names, own, request.budget))
+
+
+def _beside_others(request: _Request, alone: Mapping[str, Reason], besides: _Besides) -> Steps[dict[str, Reason]]:
+    """For the nodes that have room for the pod alone: whether they have beside what others will take."""
+    groups: dict[int, list[str]] = {}
+    for name, beside in besides.items():
+        if name in alone and (alone[name].fits or alone[name] is Reason.ORDER_UNSAFE):
+            groups.setdefault(beside.group, []).append(name)
+    found: dict[str, Reason] = {}
+    for names in groups.values():
+        found |= yield from _joint(request, names, besides[names[0]].volumes, examine=request.options.examines)
+    return found
+
+
+def _joint(
+    request: _Request, names: list[str], volumes: tuple[PodVolume, ...], *, examine: bool
+) -> Steps[dict[str, Reason]]:
+    """What nodes that are alike in what others will take are worth to the pod."""
+    wanted = needs((*request.resolution.local, *volumes), request.resolution.volumes)
+    table = yield from request.memory.table(wanted.kinds)
+    profiles = table.of(names)
+    found = yield from worth(request.memory, wanted, profiles, request.budget, examine=examine)
+    return {name: _among_others(found[profile]) for name, profile in zip(names, profiles, strict=True)}
+
+
+def _among_others(reason: Reason) -> Reason:
+    """The pod fits alone; if it does not beside others, they are why."""
+    return reason if reason.fits or reason in (Reason.ORDER_UNSAFE, Reason.UNDECIDED) else Reason.SPOKEN_FOR
+
+
+def _waiting(request: _Request, reasons: list[Reason], besides: _Besides) -> Steps[list[Reason]]:
+    """Where nothing fits: the nodes that would, if what is only offered to others went elsewhere."""
+    if not besides or Reason.SPOKEN_FOR not in reasons or any(reason.fits for reason in reasons):
+        return reasons
+    groups: dict[int, list[str]] = {}
+    for name, reason in zip(request.candidates, reasons, strict=True):
+        if reason is Reason.SPOKEN_FOR and name in besides and besides[name].offered:
+            groups.setdefault(besides[name].settled_group, []).append(name)
+    freed: set[str] = set()
+    for names in groups.values():
+        found = yield from _joint(request, names, besides[names[0]].demanded, examine=False)
+        freed |= {name for name, reason in found.items() if reason.fits}
+    waiting = Reason.WAITING
+    return [waiting if name in freed else reason for name, reason in zip(request.candidates, reasons, strict=True)]
 
 
 def _offered(reasons: list[Reason]) -> list[Reason]:
@@ -222,59 +312,24 @@ def _room_in_cluster(request: _Request) -> Steps[bool]:
 def _somewhere(request: _Request, volume: PodVolume) -> Steps[bool]:
     alone = needs([volume], ())
     table = yield from request.memory.table(alone.kinds)
-    worth = yield from _worth(request, alone, list(table.profiles.values()), examine=False)
-    return any(worth[profile].fits for profile in table.profiles.values())
+    found = yield from worth(request.memory, alone, list(table.profiles.values()), request.budget, examine=False)
+    return any(found[profile].fits for profile in table.profiles.values())
 
 
-def _with_replicas(request: _Request, out: Mapping[str, Reason]) -> Steps[dict[str, Reason]]:
+def _with_replicas(request: _Request, out: Mapping[str, Reason], besides: _Besides) -> Steps[dict[str, Reason]]:
     """The candidates that hold a replica of a local volume, decided one by one."""
     names = _holding(request, out)
     shares = request.budget.shares(len(names) + 1)
     found = {}
     for name, share in zip(names, shares, strict=False):
-        node = local_node(request.view, request.resolution, name)
+        beside = besides[name].volumes if name in besides else ()
+        node = local_node(request.view, request.resolution, name, beside)
         reason = node.reason(share)
+        if beside and not reason.fits and local_node(request.view, request.resolution, name).reason(share).fits:
+            reason = _among_others(reason)
         if reason is Reason.ROOM and request.options.examines and node.safety(share).answer is not Answer.YES:
             reason = Reason.ORDER_UNSAFE
         found[name] = reason
         yield
     request.budget.take_back(shares)
     return found
-
-
-def _worth(
-    request: _Request,
-    wanted: Needs,
-    profiles: Sequence[Profile],
-    examine: bool,  # noqa: FBT001
-) -> Steps[Mapping[Profile, Reason]]:
-    """What each profile is worth to these needs: remembered, or found out now.
-
-    With `examine` a profile has ROOM only if every placement order is proven to succeed, otherwise it is ORDER_UNSAFE. What
-    the budget did not suffice for is not remembered, because another request may have more to spend.
-    """
-    known = request.memory.known(wanted, examine)
-    unknown = [profile for profile in profiles if profile not in known] if known else profiles
-    if not unknown:
-        return known
-    unknown = list(dict.fromkeys(unknown))
-    reasons = yield from reasons_for(wanted, unknown, request.budget)
-    found = dict(zip(unknown, reasons, strict=True))
-    passing = set()
-    if Reason.UNDECIDED in reasons:
-        passing = {profile for profile, reason in found.items() if reason is Reason.UNDECIDED}
-    if examine and Reason.ROOM in reasons:
-        passing |= yield from _examined(request, wanted, found)
-    known.update(found if not passing else ((key, found[key]) for key in unknown if key not in passing))
-    return {**known, **found} if passing else known
-
-
-def _examined(request: _Request, wanted: Needs, found: dict[Profile, Reason]) -> Steps[set[Profile]]:
-    """Turns ROOM into ORDER_UNSAFE where some order fails or none was proven to; returns the profiles left unproven."""
-    room = [profile for profile, reason in found.items() if reason is Reason.ROOM]
-    answers = yield from safeties_for(wanted, room, request.budget)
-    if answers.count(Answer.YES) == len(answers):
-        return set()
-    doubtful = {profile: answer for profile, answer in zip(room, answers, strict=True) if answer is not Answer.YES}
-    found.update(dict.fromkeys(doubtful, Reason.ORDER_UNSAFE))
-    return {profile for profile, answer in doubtful.items() if answer is Answer.UNDECIDED}

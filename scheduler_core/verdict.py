@@ -41,6 +41,8 @@ class Reason(Enum):
     INSUFFICIENT_STORAGE = ("insufficient Longhorn storage", False)
     NOT_TOGETHER = ("insufficient Longhorn storage for all volumes together", False)
     ORDER_UNSAFE = ("volumes may not fit in every order Longhorn places them", False)
+    SPOKEN_FOR = ("Longhorn storage is taken by other pods' volumes", False)
+    WAITING = ("waiting for other pods' placement", False)
     NO_ROOM_IN_CLUSTER = ("no Longhorn disk in the cluster can take the volume", False)
     UNDECIDED = ("packing the volumes took too long to decide", False)
     NO_BACKING_IMAGE = ("the volume's backing image does not exist", False)

@@ -1,0 +1,189 @@
+"""What other pods' volumes will take on a node, so that one more pod is judged jointly with them.
+
+Data flow: a node's demands (derived, oldest first) and offers → those that have room there together, demand before offers, older before
+younger → a `Beside`: volumes that are packed jointly with the pod's own. A demand that has no room beside older ones is
+*hopeless* (a stuck pod, a disk that is gone): it is left out, or it would stop everybody. An offer without room can lead
+nowhere either: Longhorn's disks have changed since.
+
+Volumes are told apart by what they are (the Longhorn volume, or the claim while there is none), so a claim that two pods share, or a
+pod's own demand, counts once. Nothing is decided twice: a node is looked at again when its demands, its offers or its disks change,
+and nodes with equal volumes beside equal disks are one question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scheduler_core.demand import Demand
+from scheduler_core.demand_index import Demands
+from scheduler_core.ledger import Ledger, Offer
+from scheduler_core.longhorn.ask import Ask
+from scheduler_core.memory import Memory
+from scheduler_core.needs import kind_of, needs
+from scheduler_core.packing.budget import Budget
+from scheduler_core.resolve import PodVolume
+from scheduler_core.steps import Steps
+from scheduler_core.verdict import Reason
+from scheduler_core.worth import worth
+
+_HAVE_ROOM: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
+# A cluster meets a handful of sizes and kinds in many combinations; beyond this they are numbered anew.
+_MOST_GROUPS: Final = 100_000
+
+Volumes = tuple[PodVolume, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The pod that is being asked about: what is its own is not counted against it."""
+
+    uid: str
+    volumes: frozenset[str]
+
+    @classmethod
+    def of(cls, uid: str, volumes: Iterable[PodVolume]) -> Own:
+        """The pod with these volumes."""
+        return cls(uid, frozenset(identity(volume) for volume in volumes))
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Other pods' volumes on one node that have room there together.
+
+    Attributes:
+        demanded: they will be there
+        offered: they may come
+        hopeless: demands without room beside older ones
+        group: equal for nodes whose volumes are alike; `settled_group`: the same without what is only offered
+    """
+
+    demanded: Volumes
+    offered: Volumes
+    hopeless: tuple[Demand, ...]
+    group: int
+    settled_group: int
+
+    @property
+    def volumes(self) -> Volumes:
+        """All of them."""
+        return self.demanded + self.offered
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    demands: tuple[Demand, ...]
+    offers: tuple[Offer, ...]
+    rooms: object
+    names: frozenset[str]
+    uids: frozenset[str]
+    beside: Beside
+
+    def holds(self, demands: tuple[Demand, ...], offers: tuple[Offer, ...], rooms: object) -> bool:
+        return self.demands is demands and self.rooms is rooms and self.offers == offers
+
+
+class Joint:
+    """Looks at nodes, and remembers what it saw."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._groups: dict[tuple[tuple[Ask, int, int], ...], int] = {}
+
+    def besides(  # noqa: PLR0913, PLR0917 # everything a node's volumes depend on
+        self, memory: Memory, demands: Demands, ledger: Ledger, names: Iterable[str], own: Own, budget: Budget
+    ) -> Steps[dict[str, Beside]]:
+        """For each of some nodes that other pods' volumes are bound for, what they are."""
+        found: dict[str, Beside] = {}
+        rooms = memory.view.indexes.rooms
+        for name in names:
+            there, offers, room = demands.by_node.get(name) or (), ledger.on(name), rooms.get(name)
+            if room is None or not (there or offers):
+                continue
+            seen = self._seen.get(name)
+            if seen is None or not seen.holds(there, offers, room):
+                seen = yield from self._look(memory, name, there, offers, room, budget)
+                self._seen[name] = seen
+            beside = seen.beside
+            if own.uid in seen.uids or not own.volumes.isdisjoint(seen.names):
+                beside = yield from self._beside(memory, name, *_others(there, offers, own), budget)
+            if beside.demanded or beside.offered:
+                found[name] = beside
+        return found
+
+    def _look(  # noqa: PLR0913, PLR0917 # as besides
+        self,
+        memory: Memory,
+        name: str,
+        demands: tuple[Demand, ...],
+        offers: tuple[Offer, ...],
+        room: object,
+        budget: Budget,
+    ) -> Steps[_Seen]:
+        beside = yield from self._beside(memory, name, demands, offers, budget)
+        volumes = [demand.volume for demand in demands]
+        for offer in offers:
+            volumes += _volumes(offer)
+        names = frozenset(identity(volume) for volume in volumes)
+        return _Seen(demands, offers, room, names, frozenset(offer.uid for offer in offers), beside)
+
+    def _beside(
+        self, memory: Memory, name: str, demands: Sequence[Demand], offers: Sequence[Offer], budget: Budget
+    ) -> Steps[Beside]:
+        demanded: dict[str, PodVolume] = {}
+        hopeless: list[Demand] = []
+        if (yield from _pack(memory, name, [demand.volume for demand in demands], budget)):
+            demanded = {identity(demand.volume): demand.volume for demand in demands}
+        else:
+            for demand in demands:
+                if (yield from _pack(memory, name, [*demanded.values(), demand.volume], budget)):
+                    demanded[identity(demand.volume)] = demand.volume
+                else:
+                    hopeless.append(demand)
+        every = dict(demanded)
+        for offer in offers:
+            trial = every | {identity(volume): volume for volume in _volumes(offer)}
+            if (yield from _pack(memory, name, list(trial.values()), budget)):
+                every = trial
+        settled = tuple(demanded.values())
+        offered = tuple(volume for key, volume in every.items() if key not in demanded)
+        return Beside(settled, offered, tuple(hopeless), self._group(settled + offered), self._group(settled))
+
+    def _group(self, volumes: Volumes) -> int:
+        alike = tuple(
+            sorted(
+                ((kind_of(volume.volume), volume.volume.size, volume.volume.actual_size) for volume in volumes),
+                key=lambda entry: (entry[1], entry[2], repr(entry[0])),
+            )
+        )
+        if len(self._groups) >= _MOST_GROUPS:
+            self._groups.clear()
+            self._seen.clear()
+        return self._groups.setdefault(alike, len(self._groups))
+
+
+def identity(volume: PodVolume) -> str:
+    """What tells volumes apart: the Longhorn volume, or the claim while there is none."""
+    return volume.volume.name if volume.bound else f"{volume.claim} (claim)"
+
+
+def _volumes(offer: Offer) -> list[PodVolume]:
+    found: list[Any] = list(offer.volumes)
+    return found
+
+
+def _others(demands: Iterable[Demand], offers: Iterable[Offer], own: Own) -> tuple[list[Demand], list[Offer]]:
+    """What is left when the pod's own offer and its own volumes do not count."""
+    kept = [demand for demand in demands if identity(demand.volume) not in own.volumes]
+    return kept, [offer for offer in offers if offer.uid != own.uid]
+
+
+def _pack(memory: Memory, name: str, volumes: Sequence[PodVolume], budget: Budget) -> Steps[bool]:
+    if not volumes:
+        return True
+    wanted = needs(volumes, volumes)
+    table = yield from memory.table(wanted.kinds)
+    [profile] = table.of([name])
+    found = yield from worth(memory, wanted, [profile], budget, examine=False)
+    return found[profile] in _HAVE_ROOM
