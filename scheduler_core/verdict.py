@@ -42,6 +42,7 @@ class Reason(Enum):
     NOT_TOGETHER = ("insufficient Longhorn storage for all volumes together", False)
     ORDER_UNSAFE = ("volumes may not fit in every order Longhorn places them", False)
     SPOKEN_FOR = ("Longhorn storage is taken by other pods' volumes", False)
+    NOT_OFFERED = ("other nodes with more room are offered to the pod", False)
     WAITING = ("waiting for other pods' placement", False)
     NO_ROOM_IN_CLUSTER = ("no Longhorn disk in the cluster can take the volume", False)
     UNDECIDED = ("packing the volumes took too long to decide", False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from scheduler_core.convert.wire import Metadata, Subject, Wire, WireCondition, conditions
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube
+from scheduler_core.model.kube import condition
 
 DEFAULT_CLASS_ANNOTATIONS = (
     "storageclass.kubernetes.io/is-default-class",
@@ -122,6 +123,7 @@ class PodSpec(Wire):
 class _PodStatus(Wire):
     phase: str | None = None
     nominated_node_name: str | None = None
+    conditions: list[WireCondition] | None = None
 
 
 class Pod(Wire):
@@ -146,10 +148,16 @@ def pod(wire: Pod) -> kube.Pod:
         uid=wire.metadata.uid or "",
         node_name=spec.node_name or "",
         nominated_node=status.nominated_node_name or "",
+        unschedulable=_unschedulable(status),
         phase=status.phase or "Pending",
         deleting=wire.metadata.deletion_timestamp is not None,
         volumes=pod_volumes(spec, wire.metadata.name, subject),
     )
+
+
+def _unschedulable(status: _PodStatus) -> str:
+    found = condition(conditions(status.conditions), "PodScheduled")
+    return f"{found.reason}: {found.message}" if found.status == "False" else ""
 
 
 def pod_volumes(spec: PodSpec, pod_name: str, subject: Subject) -> tuple[kube.PodVolume, ...]:

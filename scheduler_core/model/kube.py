@@ -81,13 +81,17 @@ class PodVolume:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod: who it is, where it runs, and which claims it mounts."""
+    """A pod: who it is, where it runs, and which claims it mounts.
+
+    `unschedulable` is "" unless the condition PodScheduled is False; then its reason and message.
+    """
 
     namespace: str
     name: str
     uid: str = ""
     node_name: str = ""
     nominated_node: str = ""
+    unschedulable: str = ""
     phase: str = "Pending"
     deleting: bool = False
     volumes: tuple[PodVolume, ...] = ()
