@@ -1,25 +1,34 @@
-"""``python -m devcluster``: a cluster by hand."""
+"""``python -m devcluster``: everything a user of the extender would run, on this machine, by hand (docs/development.md).
+
+Exit codes: 0 when stopped by Ctrl-C or SIGTERM, 1 when something crashed or did not start, 2 for bad input.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
 
+from devcluster import guidance, inputs, prometheus
 from devcluster.build import cache_folder, ensure_built
-from devcluster.cluster import DevCluster
-from devcluster.components import KUBECTL, Options
-from devcluster.errors import DevClusterError
+from devcluster.errors import ConfigError, DevClusterError
+from devcluster.stack import ROOT, Stack, StackOptions
+from devcluster.watch import Watch
 
-_FAILED: Final = 2
+_CRASHED: Final = 1
+_BAD_INPUT: Final = 2
+_INTERRUPTED: Final = 130
 _WATCH_SECONDS: Final = 0.5
+_SCHEDULER_CONFIG: Final = ROOT / "kube-scheduler-config/recommended-managed.yaml"
 
 cli = typer.Typer(
-    help="A real Kubernetes control plane on this machine, with kwok nodes.",
+    help="A real Kubernetes control plane on this machine, with kwok nodes, simulated Longhorn and the extender.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
@@ -31,64 +40,102 @@ cli = typer.Typer(
 @cli.command()
 def build() -> None:
     """Build the programs (once, five to ten minutes) and print the folder they are in."""
-    typer.echo(ensure_built(report=_progress))
+    typer.echo(ensure_built(report=_tell))
 
 
 @cli.command()
-def up(
-    nodes: Annotated[int, typer.Option(min=0, help="How many nodes to start with.")] = 4,
+def up(  # noqa: PLR0913, PLR0917 # a command's parameters are its options
+    nodes: Annotated[int, typer.Option(min=0, max=5000, help="How many nodes, each with these disks.")] = 4,
+    disks: Annotated[
+        str, typer.Option(metavar="SIZES", help="Sizes of each node's Longhorn disks, such as 400Gi,100Gi.")
+    ] = "400Gi",
+    candidates: Annotated[
+        int, typer.Option(min=0, max=9, help="Processes of the extender; 0: you run one yourself.")
+    ] = 2,
+    scheduler_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="kube-scheduler's configuration.",
+            show_default="kube-scheduler-config/recommended-managed.yaml",
+        ),
+    ] = None,
+    without_extender: Annotated[  # noqa: FBT002 # an option
+        bool, typer.Option("--without-extender", help="kube-scheduler knows no extender, and none runs; to compare.")
+    ] = False,
+    simulator_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The Longhorn simulator's configuration.", show_default="fast")
+    ] = None,
+    prometheus_wanted: Annotated[
+        bool | None,
+        typer.Option("--prometheus/--no-prometheus", help="Scrape the extender.", show_default="if installed"),
+    ] = None,
     directory: Annotated[
         Path | None,
         typer.Option(
-            help="The cluster's folder; what a former cluster left in it is removed.", show_default="in the cache"
+            metavar="FOLDER",
+            help="The cluster's folder, one for each that runs; what a former cluster left in it is removed.",
+            show_default="in the cache",
         ),
     ] = None,
-    apply: Annotated[Path | None, typer.Option(help="A folder of manifests to apply, kustomized or not.")] = None,
 ) -> None:
-    """Start a cluster and run it until Ctrl-C."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    """Start everything, say what to type next, and run until Ctrl-C."""
+    registered = not without_extender
+    folder = inputs.directory(directory, cache_folder() / "dev")
+    options = StackOptions(
+        nodes={f"node-{number}": inputs.disks(disks) for number in range(1, nodes + 1)},
+        candidates=candidates if registered else 0,
+        first_at_once=True,
+        scheduler_config=inputs.scheduler_config(scheduler_config, _SCHEDULER_CONFIG, registered=registered),
+        simulator=inputs.simulator_config(simulator_config),
+        prometheus=prometheus.find(prometheus_wanted),
+        audit=False,  # it would grow as long as the cluster runs
+    )
+    # SIGINT too: a script that starts this in the background has it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        _run(directory or cache_folder() / "dev", nodes, apply)
+        _run(folder, options, registered=registered)
     except KeyboardInterrupt:
-        _progress("stopped")
+        _tell("stopped")
 
 
-def _run(directory: Path, nodes: int, manifests: Path | None) -> None:
-    binaries = ensure_built(report=_progress)
+def _run(directory: Path, options: StackOptions, *, registered: bool) -> None:
+    binaries = ensure_built(report=_tell)
+    report = _clock()
+    stack = Stack(directory, options, report)
+    try:
+        stack.start()
+        report(_coloured("ready", typer.colors.GREEN))
+        typer.echo(guidance.text(guidance.facts(stack, binaries, Path.cwd(), registered=registered)))
+        watch = Watch(stack, report)
+        while True:
+            watch.look(time.monotonic())
+            time.sleep(_WATCH_SECONDS)
+    except KeyboardInterrupt:
+        report("stopping (Ctrl-C again: at once)")
+        raise
+    except DevClusterError as error:
+        if stack.cluster.processes:
+            report(_coloured(f"stopping everything: {str(error).partition(';')[0]}", typer.colors.RED))
+        raise
+    finally:
+        stack.stop()
+
+
+def _clock() -> Callable[[str], None]:
+    """Tells things with the seconds since now."""
     started = time.monotonic()
-    _progress(f"starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok in {directory}")
-    with DevCluster(directory, Options(nodes=nodes, binaries=binaries)) as cluster:
-        _progress(f"ready after {time.monotonic() - started:.1f} s")
-        if manifests is not None:
-            _progress(cluster.apply(manifests).rstrip())
-        _say_what_next(cluster, binaries)
-        try:
-            while not (ended := [it for it in cluster.processes.values() if it.crashed]):
-                time.sleep(_WATCH_SECONDS)
-        except KeyboardInterrupt:
-            _progress("stopping (Ctrl-C again: at once)")
-            raise
-        raise DevClusterError(f"{ended[0].name} ended with code {ended[0].returncode}; {ended[0].log_tail()}")
+    return lambda line: _tell(f"{time.monotonic() - started:6.1f} s  {line}")
 
 
-def _say_what_next(cluster: DevCluster, binaries: Path) -> None:
-    typer.echo(
-        f"""
-The cluster runs until Ctrl-C. In another terminal:
-
-  export KUBECONFIG={cluster.kubeconfig}
-  export PATH="$PATH:{binaries}"        # for {KUBECTL}, where it is not installed
-  kubectl get nodes
-  kubectl create deployment hello --image=anything --replicas=3 && kubectl get pods -o wide
-
-Logs: {cluster.logs}
-"""
-    )
-
-
-def _progress(line: str) -> None:
+def _tell(line: str) -> None:
     typer.echo(line, err=True)
+
+
+def _coloured(line: str, colour: str) -> str:
+    """In this colour on a terminal whose owner wants colours; typer takes it out elsewhere."""
+    return line if os.environ.get("NO_COLOR") else typer.style(line, fg=colour)
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -100,13 +147,17 @@ def main() -> None:
     try:
         sys.exit(cli(standalone_mode=False, prog_name="python -m devcluster") or 0)
     except typer.TyperException as error:
-        problem = f"{error.format_message().rstrip('.')}; see --help"
+        problem, code = f"{error.format_message().rstrip('.')}; see --help", _BAD_INPUT
+    except ConfigError as error:
+        problem, code = str(error), _BAD_INPUT
     except DevClusterError as error:
-        problem = str(error)
+        problem, code = str(error), _CRASHED
+    except OSError as error:  # of the folder that was named, or of a full disk
+        problem, code = f"{error.filename or 'a file'}: {error.strerror or error}", _BAD_INPUT
     except KeyboardInterrupt:
-        problem = "interrupted"
+        problem, code = "interrupted", _INTERRUPTED
     typer.echo(f"devcluster: {problem}", err=True)
-    sys.exit(_FAILED)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster import ConfigError, DevCluster, KubectlError, Options, ProcessError, stack
+from devcluster import ConfigError, DevCluster, KubectlError, Options, ProcessError, parts
 from devcluster.build import ensure_built
 
 pytestmark = [
@@ -241,10 +241,10 @@ def test_nothing_is_lost_when_etcd_and_the_api_server_are_killed(clusters: list[
 
 def test_the_forwarder_follows_the_endpoints_of_a_service(cluster: DevCluster) -> None:
     """Without any, connections are refused; then they reach the endpoint."""
-    address = stack.primary_address()
-    metadata = {"name": "leader", "namespace": stack.NAMESPACE, "labels": {"kubernetes.io/service-name": stack.SERVICE}}
-    cluster.kubectl("create", "namespace", stack.NAMESPACE)
-    forwarded = stack.start_forwarder(cluster)
+    address = parts.primary_address()
+    metadata = {"name": "leader", "namespace": parts.NAMESPACE, "labels": {"kubernetes.io/service-name": parts.SERVICE}}
+    cluster.kubectl("create", "namespace", parts.NAMESPACE)
+    forwarded = parts.start_forwarder(cluster)
     with pytest.raises(ConnectionRefusedError):
         answer(forwarded)
     with HTTPServer((address, 0), Greeting) as server:

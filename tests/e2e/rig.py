@@ -6,36 +6,31 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import yaml
 
-from devcluster import DevCluster, Options
+from devcluster.ask import ask
 from devcluster.process import Process
-from devcluster.stack import NAMESPACE, SERVICE, primary_address, start_extender, start_forwarder, start_simulator
+from devcluster.stack import FAST_LEASE, LEASE_SECONDS, NAMESPACE, ROOT, Stack, StackOptions
 
 Object = dict[str, Any]
-ROOT: Final = Path(__file__).parents[2]
 CONFIGS: Final = ROOT / "kube-scheduler-config"
 PROPOSAL: Final = CONFIGS / "proposal.yaml"
 RECOMMENDED: Final = CONFIGS / "recommended.yaml"
 RECOMMENDED_MANAGED: Final = CONFIGS / "recommended-managed.yaml"
 PAUSE: Final = "registry.k8s.io/pause:3.10"  # named only: nothing is pulled here
 RESOURCE: Final = "longhorn.io/scheduler-extender"
-# Shorter than the defaults in proportion, so that a test of what happens after a leader's death need not wait 15 s.
-FAST_LEASE: Final = ("--lease-duration", "6", "--renew-deadline", "4", "--retry-period", "0.5")
-LEASE_BOUND: Final = 6.0
+LEASE_BOUND: Final = LEASE_SECONDS
 _POLL: Final = 0.1
 _Value = TypeVar("_Value")
 
 
 class Rig:
-    """One cluster, started by entering it."""
+    """One stack, started by entering it, and what a test asks of it."""
 
     def __init__(
         self,
@@ -46,60 +41,33 @@ class Rig:
         simulator: Mapping[str, Any] | None = None,
         arguments: Sequence[str] = FAST_LEASE,
     ) -> None:
-        self._stack = ExitStack()
-        self._folder = folder
-        self._candidates = candidates
-        self._config = config
-        self._simulator = dict(simulator or {})
-        self._arguments = list(arguments)
-        self._address = ""
-        self._ports: dict[str, int] = {}
-        self._account = Path()
-        self.cluster = DevCluster(folder / "cluster", Options())
+        options = StackOptions(
+            candidates=candidates, arguments=arguments, scheduler_config=config, simulator=dict(simulator or {})
+        )
+        self._stack = Stack(folder / "cluster", options)
+        self.cluster = self._stack.cluster
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self.cluster)
-        try:
-            self._start()
-        except BaseException:
-            self._stack.close()
-            raise
+        self._stack.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stack.close()
-
-    def _start(self) -> None:
-        cluster = self.cluster
-        cluster.apply(ROOT / "manifests/test-cluster")
-        settings = self._folder / "simulator.yaml"
-        settings.write_text(yaml.safe_dump(self._simulator))
-        self._status_port = cluster.free_port()
-        start_simulator(cluster, settings, status_port=self._status_port)
-        self._account = cluster.service_account_kubeconfig(NAMESPACE, SERVICE)
-        for number in range(1, self._candidates + 1):
-            self.start_candidate(f"extender-{number}")
-        self._address = start_forwarder(cluster)
-        self.until("a candidate answers", self.leader)
-        self.use_config(self._config)
+        self._stack.stop()
 
     def use_config(self, config: Path) -> None:
         """Restarts kube-scheduler with one of the files users install; only addresses and credentials are this machine's."""
-        self.cluster.use_scheduler_config(config, url_prefix=self._address)
+        self._stack.use_scheduler_config(config)
 
     def start_candidate(self, name: str) -> Process:
         """One more process of the extender; a name used before gets its port again."""
-        port = self._ports.setdefault(name, 0) or self.cluster.free_port()
-        self._ports[name] = port
-        arguments = ["--identity", name, "--node-name", name, *self._arguments]
-        return start_extender(self.cluster, name, self._account, port, arguments)
+        return self._stack.start_candidate(name)
 
     @property
     def candidates(self) -> list[str]:
         """The names of the running candidates."""
-        return [name for name in self._ports if self.cluster.processes[name].running]
+        return [name for name in self._stack.candidates if self.cluster.processes[name].running]
 
     def leader(self) -> str:
         """The candidate that answers now; "" for none.
@@ -107,33 +75,28 @@ class Rig:
         Raises:
             AssertionError: several do
         """
-        answering = [name for name in self.candidates if self.answers(name)]
+        answering = self._stack.answering()
         assert len(answering) <= 1, f"two leaders: {answering}"
         return answering[0] if answering else ""
 
     def answers(self, name: str) -> bool:
         """Whether a candidate answers kube-scheduler's verbs."""
-        return self.ask(name, "/filter", {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []})[0] == 200
+        return self._stack.answers(name)
 
     def ask(self, name: str, path: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
         """Asks one candidate; status 0 means that nothing answered."""
-        url = f"http://{primary_address()}:{self._ports[name]}{path}"
-        return _http(url, body, seconds)
+        return ask(f"{self._stack.url(name)}{path}", body, seconds)
 
     def status(self) -> Object:
         """What the simulator sees."""
-        return dict(_http(f"http://127.0.0.1:{self._status_port}/status", None, 5)[1])
+        return dict(ask(f"{self._stack.simulator_url}/status", None, 5)[1])
 
     def add_nodes(self, group: str, disks: Mapping[str, Sequence[str]]) -> None:
         """Nodes by name with the sizes of their disks; pods of `group` run on these alone.
 
         Returns once Longhorn reports every disk, and kube-scheduler may know their capacity.
         """
-        for name, sizes in disks.items():
-            layout = [{"name": f"disk-{index}", "size": size} for index, size in enumerate(sizes, start=1)]
-            self.cluster.create_node(name, labels={"group": group}, annotations={"simulator/disks": json.dumps(layout)})
-        self.cluster.wait_nodes_ready()
-        self.until("Longhorn reports the disks", lambda: all(self._reported(name, len(disks[name])) for name in disks))
+        self._stack.add_nodes(disks, {"group": group})
         time.sleep(1.5)  # CSIStorageCapacity follows a second later
 
     def load(self, node: str, share: float) -> None:
@@ -151,15 +114,6 @@ class Rig:
             self.cluster.kubectl(
                 "-n", NAMESPACE, "delete", "nodes.longhorn.io", name, "--ignore-not-found", "--wait=false"
             )
-
-    def _reported(self, name: str, count: int) -> bool:
-        found = [
-            node
-            for node in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/nodes")
-            if _name(node) == name
-        ]
-        disks = (found[0].get("status") or {}).get("diskStatus", {}) if found else {}
-        return len(disks) == count and all(disk.get("storageMaximum") for disk in disks.values())
 
     def items(self, path: str) -> list[Object]:
         """The objects of a collection."""
@@ -317,16 +271,3 @@ def statefulset(  # what the test plan varies
 
 def _name(raw: Object) -> str:
     return str(raw["metadata"]["name"])
-
-
-def _http(url: str, body: object | None, seconds: float) -> tuple[int, Any]:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 # our own process
-    try:
-        with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode(errors="replace")
-    except OSError as error:
-        return 0, str(error)

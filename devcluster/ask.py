@@ -1,0 +1,29 @@
+"""One HTTP question to a process on this machine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from typing import Any, Final
+
+# Never by way of a proxy: what is asked runs here, whatever the environment says.
+_opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def ask(url: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
+    """Asks by GET, or by POST of a body as JSON; the status and the answer.
+
+    The answer to a success is decoded; with any other status it is a text. Status 0: nothing answered, and the text says why.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 # our own process
+    try:
+        with _opener.open(request, timeout=seconds) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        return 0, str(error)

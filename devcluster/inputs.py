@@ -1,0 +1,69 @@
+"""Reads what was typed: sizes of disks, and which file configures what. Everything wrong is found before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from devcluster.errors import ConfigError
+from scheduler_core.errors import CoreError, QuantityError
+from scheduler_core.quantity import parse_bytes
+from simulator.config import load
+
+
+def disks(text: str) -> list[str]:
+    """The sizes of a node's disks from ``400Gi,100Gi``; an empty text means a Longhorn node without disks.
+
+    Raises:
+        ConfigError: one of them is no size
+    """
+    sizes = [part.strip() for part in text.split(",")] if text.strip() else []
+    for size in sizes:
+        try:
+            positive = parse_bytes(size) > 0
+        except QuantityError as error:
+            raise ConfigError(f"--disks: {error}") from error
+        if not positive:
+            raise ConfigError(f"--disks: a disk cannot have {size}; write sizes such as 400Gi,100Gi")
+    return sizes
+
+
+def directory(path: Path | None, default: Path) -> Path:
+    """The cluster's folder, which need not exist yet.
+
+    Raises:
+        ConfigError: it is a file
+    """
+    if path is not None and path.exists() and not path.is_dir():
+        raise ConfigError(f"--directory: {path} is no folder")
+    return path or default
+
+
+def scheduler_config(path: Path | None, default: Path, *, registered: bool) -> Path | None:
+    """Which KubeSchedulerConfiguration to use: the given or the default one; none where the extender is not registered.
+
+    Raises:
+        ConfigError: there is no such file, or one is given although the extender is not to be registered
+    """
+    if not registered:
+        if path is not None:
+            raise ConfigError("--scheduler-config registers an extender and --without-extender does not: leave one out")
+        return None
+    if path is not None and not path.is_file():
+        raise ConfigError(f"--scheduler-config: there is no file {path}; kube-scheduler-config/ has some")
+    return path or default
+
+
+def simulator_config(path: Path | None) -> Mapping[str, object]:
+    """The simulator's configuration; without a file, its defaults.
+
+    Raises:
+        ConfigError: the file cannot be read, or the simulator would refuse it
+    """
+    try:
+        config = load(path)
+    except CoreError as error:
+        raise ConfigError(f"--simulator-config: {error}") from error
+    return dict(msgspec.to_builtins(config))

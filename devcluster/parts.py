@@ -1,0 +1,174 @@
+"""The programs that run on top of a cluster, one function each: the Longhorn simulator, a candidate of the extender, the way from
+kube-scheduler to their leader, and Prometheus.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from app.kube.resources import LONGHORN_NAMESPACE
+from devcluster import forwarder, prometheus
+from devcluster.cluster import DevCluster
+from devcluster.errors import ConfigError, DevClusterError
+from devcluster.layout import Layout
+from devcluster.process import Process, Ready, http_ok, logged
+
+SERVICE: Final = "longhorn-scheduler-extender"
+NAMESPACE: Final = LONGHORN_NAMESPACE
+LOOPBACK: Final = "127.0.0.1"
+_ELSEWHERE: Final = ("203.0.113.1", 9)  # RFC 5737: an address for documentation
+_ADDRESS_VARIABLE: Final = "DEVCLUSTER_ADDRESS"
+
+
+def primary_address() -> str:
+    """This machine's own IPv4 address that is no loopback address: EndpointSlices refuse those.
+
+    $DEVCLUSTER_ADDRESS, or the one from which a packet to elsewhere would leave; none is sent.
+
+    Raises:
+        DevClusterError: there is none
+    """
+    given = os.environ.get(_ADDRESS_VARIABLE)
+    if given:
+        return given
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ELSEWHERE)
+            address = str(probe.getsockname()[0])
+        except OSError:
+            address = LOOPBACK
+    if address.startswith("127."):
+        raise DevClusterError(
+            "this machine has no network address but the loopback one, which EndpointSlices refuse; "
+            f"add one (ip address add 10.254.0.1/32 dev lo) and set {_ADDRESS_VARIABLE} to it"
+        )
+    return address
+
+
+def start_simulator(
+    cluster: DevCluster,
+    config_path: Path | None = None,
+    *,
+    status_port: int | None = None,
+    kubeconfig: Path | None = None,
+    wait: bool = True,
+) -> Process:
+    """Starts the Longhorn simulator; ready when its ``/status`` says that everything is installed.
+
+    Args:
+        cluster: where
+        config_path: its configuration; None: its defaults
+        status_port: where ``/status`` is served on the loopback address; None: a free port
+        kubeconfig: its credentials; None: the administrator's
+        wait: return when it is ready, not as soon as it runs
+
+    Raises:
+        DevClusterError: it did not become ready
+    """
+    port = status_port or cluster.free_port()
+    argv = [sys.executable, "-m", "simulator", "--kubeconfig", str(kubeconfig or cluster.kubeconfig)]
+    argv += ["--status-port", str(port)]
+    argv += [] if config_path is None else ["--config", str(config_path)]
+    return _spawn(
+        cluster, "simulator", argv, http_ok(f"http://{LOOPBACK}:{port}/status", accept=_says_ready), wait=wait
+    )
+
+
+def start_extender(  # noqa: PLR0913, PLR0917 # in the order of a command line
+    cluster: DevCluster,
+    name: str,
+    kubeconfig: Path,
+    port: int,
+    extra_args: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    *,
+    wait: bool = True,
+) -> Process:
+    """Starts a candidate of the extender on this machine's primary address; ready when its ``/healthz`` answers.
+
+    Raises:
+        DevClusterError: it did not become ready, or there is no address for it
+    """
+    host = primary_address()
+    program = Path(sys.executable).with_name("longhorn-extender")
+    if not program.exists():
+        raise ConfigError(f"{program} does not exist; run make .venv/dev")
+    argv = [str(program), "serve", "--kubeconfig", str(kubeconfig), "--host", host, "--port", str(port), *extra_args]
+    return _spawn(cluster, name, argv, http_ok(f"http://{host}:{port}/healthz"), env=env, wait=wait)
+
+
+def start_forwarder(  # noqa: PLR0913 # whose endpoints, and how
+    cluster: DevCluster,
+    port: int | None = None,
+    *,
+    service: str = SERVICE,
+    namespace: str = NAMESPACE,
+    name: str = "forwarder",
+    wait: bool = True,
+) -> str:
+    """Starts the stand-in for kube-proxy and returns the ``host:port`` kube-scheduler is to use; ready when it watches.
+
+    Raises:
+        DevClusterError: it did not become ready
+    """
+    address = f"{LOOPBACK}:{port or cluster.free_port()}"
+    argv = [sys.executable, "-m", forwarder.__name__, "--kubeconfig", str(cluster.kubeconfig)]
+    argv += ["--namespace", namespace, "--service", service, "--listen", address]
+    _spawn(cluster, name, argv, logged(forwarder.READY), wait=wait)
+    return address
+
+
+def start_prometheus(cluster: DevCluster, program: Path, targets: Mapping[str, str], *, wait: bool = True) -> str:
+    """Starts Prometheus, scraping these (``host:port`` by name), and returns its URL; ready when it says so.
+
+    Raises:
+        DevClusterError: it did not become ready
+    """
+    config = Layout(cluster.directory).config
+    file = config / "prometheus.yaml"
+    file.write_text(prometheus.configuration(SERVICE, targets))
+    address = f"{LOOPBACK}:{cluster.free_port()}"
+    argv = [str(program), f"--config.file={file}", f"--storage.tsdb.path={config / 'prometheus'}"]
+    argv.append(f"--web.listen-address={address}")
+    _spawn(cluster, prometheus.PROGRAM, argv, http_ok(f"http://{address}/-/ready"), wait=wait)
+    return f"http://{address}"
+
+
+class _Later:
+    """A readiness probe that says yes when it is first asked, so that starting does not wait, and asks the real one from then on."""
+
+    def __init__(self, probe: Ready) -> None:
+        self._probe = probe
+        self._asked = False
+
+    def __call__(self, process: Process) -> bool:
+        if self._asked:
+            return self._probe(process)
+        self._asked = True
+        return True
+
+
+def _spawn(  # noqa: PLR0913
+    cluster: DevCluster,
+    name: str,
+    argv: Sequence[str | os.PathLike[str]],
+    probe: Ready,
+    *,
+    env: Mapping[str, str] | None = None,
+    wait: bool,
+) -> Process:
+    return cluster.spawn(name, argv, env=env, ready=probe if wait else _Later(probe))
+
+
+def _says_ready(body: bytes) -> bool:
+    try:
+        status = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(status, dict) and status.get("ready") is True
