@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import sys
 from types import FrameType
 
+import structlog
 import uvicorn
 import uvloop
 
@@ -13,6 +16,8 @@ from app.live_wiring import live_application
 from app.server import config
 from app.services.live import Live
 from app.settings import LiveOptions, Settings
+
+log = structlog.get_logger("live")
 
 
 def serve_cluster(options: LiveOptions, settings: Settings, listener: socket.socket) -> None:
@@ -30,14 +35,26 @@ async def _live(options: LiveOptions, settings: Settings, listener: socket.socke
     server = _HandingOver(config(app), live)
     running = asyncio.create_task(live.run())
     running.add_done_callback(server.ended)
+    settling = asyncio.create_task(_settle(live))
     try:
         await server.serve(sockets=[listener])
     finally:
         running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        settling.cancel()
+        await asyncio.gather(running, settling, return_exceptions=True)
         await client.close()
     if running.done() and not running.cancelled() and (error := running.exception()) is not None:
-        raise error
+        log.error(
+            "what keeps the cluster's state current has failed, so nothing can be answered any more", exc_info=error
+        )
+        sys.exit(1)
+
+
+async def _settle(live: Live) -> None:
+    """What was read of a large cluster mostly stays: the collector would look at it again and again, 0.1 s each time."""
+    await live.filled()
+    gc.collect()
+    gc.freeze()
 
 
 class _HandingOver(uvicorn.Server):
@@ -59,7 +76,12 @@ class _HandingOver(uvicorn.Server):
 
     def _hand_over(self, sig: int, frame: FrameType | None) -> None:
         self._handing_over = self._loop.create_task(self._live.drain())
-        self._handing_over.add_done_callback(lambda _: super(_HandingOver, self).handle_exit(sig, frame))
+        self._handing_over.add_done_callback(lambda done: self._handed_over(done, sig, frame))
+
+    def _handed_over(self, task: asyncio.Task[None], sig: int, frame: FrameType | None) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("handing over failed; the Lease runs out by itself", exc_info=error)
+        super().handle_exit(sig, frame)
 
     def ended(self, task: asyncio.Task[None]) -> None:
         """What keeps the view current has ended; nothing can be answered any more."""

@@ -59,5 +59,5 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         node_name=options.node_name,
     )
     live = Live(parts, live_settings, reservations)
-    verbs = Verbs(scheduling, live.refusal, reservations)
+    verbs = Verbs(scheduling, live.refusal, reservations, live.late_refusal)
     return application(AppState(scheduling, verbs, metrics, settings.max_body, live)), live, client

@@ -9,7 +9,7 @@ A change of Longhorn's settings or of a backing image concerns every disk, and i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from operator import attrgetter
@@ -71,11 +71,39 @@ def rebuilt(snapshot: Snapshot, now: datetime, version: int) -> View:
         view,
         cluster=replace(
             cluster,
+            nodes=_InOrder(tuple(cluster.nodes), snapshot.longhorn_nodes),
             replicas_by_volume=HashTrieMap(cluster.replicas_by_volume),
             instance_managers=HashTrieMap(cluster.instance_managers or {}),
             engine_images=HashTrieMap(cluster.engine_images or {}),
         ),
     )
+
+
+class _InOrder(Mapping[str, longhorn.Node]):
+    """Longhorn's nodes in the order of their names: a node that changes costs nothing, one that comes or goes a sort."""
+
+    __slots__ = ("_names", "_nodes")
+
+    def __init__(self, names: tuple[str, ...], nodes: Mapping[str, longhorn.Node]) -> None:
+        self._names = names
+        self._nodes = nodes
+
+    def __getitem__(self, name: str) -> longhorn.Node:
+        return self._nodes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._nodes
+
+    def after(self, nodes: Mapping[str, longhorn.Node], changed: Mapping[str, longhorn.Node | None]) -> _InOrder:
+        """The same with other nodes, of which only the changed ones may have come or gone."""
+        same = all((name in self._nodes) == (node is not None) for name, node in changed.items())
+        return _InOrder(self._names if same else tuple(sorted(nodes)), nodes)
 
 
 class _Draft:
@@ -136,9 +164,9 @@ class _Draft:
         known = self._view.cluster.nodes
         if not self.nodes:
             return known
-        merged = {**known, **self.nodes}
-        kept = {name: node for name, node in merged.items() if node is not None}
-        return kept if kept.keys() == known.keys() else dict(sorted(kept.items()))
+        if not isinstance(known, _InOrder):
+            raise TypeError("only a view that was made by rebuilt() can be advanced")
+        return known.after(self.snapshot.longhorn_nodes, self.nodes)
 
     def _put_together(self, nodes: Mapping[str, longhorn.Node], now: datetime) -> View:
         view, snapshot = self._view, self.snapshot

@@ -1,6 +1,6 @@
 """Restart: on which nodes a pod's local volumes already live, and where a volume needs no new space.
 
-What one replica means (DESIGN: the table of "Restart"; seed: Filter step 3), on a ready node and a ready disk:
+What one replica means (Longhorn's proposal: Filter step 3), on a ready node and a ready disk:
 
 | replica                                        | makes the node a home                    | needs new space there |
 |------------------------------------------------|------------------------------------------|-----------------------|

@@ -69,7 +69,12 @@ class LocalNode:
 
 
 def stop(view: View, resolution: Resolution) -> Blocked | None:
-    """What stops Longhorn before it looks at any node for one of the local volumes; then no node can take it."""
+    """What stops Longhorn before it looks at any node for one of the local volumes; then no node can take it.
+
+    A setting that cannot be read is such a thing, whichever it is: its default may be far from what was meant.
+    """
+    for name in sorted(view.settings.faults):
+        return Blocked(Reason.BAD_SETTING, str(view.settings.faults[name]))
     for volume in resolution.local:
         refusal = cluster_refusal(view.cluster, Ask.fresh(volume.volume))
         if refusal is not None:

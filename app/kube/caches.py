@@ -23,9 +23,11 @@ from app.kube import resources
 from app.kube.client import ApiError, KubeClient
 from app.kube.reflector import Decode, Key, Phase, Reflector, Standing, Timing
 from app.kube.resources import Resource
+from app.kube.sharing import share_texts
 from app.kube.watched import WATCHED
 from scheduler_core.advance import advance, rebuilt
 from scheduler_core.convert.registry import KINDS, Kind
+from scheduler_core.errors import ObjectError, ResolutionError
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
@@ -37,6 +39,8 @@ log = structlog.get_logger("cache")
 FETCH_SECONDS: Final = 2.0
 ObjectKey = tuple[str, Key]
 
+
+_NOTHING: Final[Mapping[Key, object]] = {}
 
 # What a missing object is called in the core's errors, and where it is looked for.
 _FETCHED: Final[Mapping[str, Resource]] = {
@@ -61,16 +65,6 @@ class _Field:
         self._cache.changed(self._field, key, value)
 
 
-def _without_idle_pods(kind: Kind) -> Decode[object]:
-    """Pods that mount no claim occupy no volume; most pods of a cluster are such."""
-
-    def decode(raw: bytes | msgspec.Raw) -> tuple[Key, object | None]:
-        key, value = kind.decode(raw)
-        return key, value if not isinstance(value, Pod) or value.volumes else None
-
-    return decode
-
-
 class ClusterCache:
     """Owner of the live view; everything it does happens on the event loop that runs `run`."""
 
@@ -91,7 +85,7 @@ class ClusterCache:
             entry.kind.field: Reflector(
                 client,
                 entry.resource,
-                _without_idle_pods(entry.kind),
+                self._decoder(entry.kind),
                 _Field(self, entry.kind.field),
                 timing,
                 namespace=entry.namespace(namespace),
@@ -125,6 +119,11 @@ class ClusterCache:
                 return f"{label} not heard of for {standing.behind(now):.0f} s: {standing.problem}"
         return "" if self._memory is not None or self._start() else "not every kind is listed yet"
 
+    @property
+    def filled(self) -> bool:
+        """Whether every kind has been listed once."""
+        return self._synced.is_set()
+
     async def synced(self) -> None:
         """Returns once every kind has been listed."""
         await self._synced.wait()
@@ -155,23 +154,41 @@ class ClusterCache:
                 tasks.create_task(reflector.catch_up())
 
     async def fetch(self, missing: MissingObjectError) -> bool:
-        """Asks the API server for one object that no watch has brought yet; whether it exists."""
+        """Asks the API server for one object that no watch has brought yet; whether it exists.
+
+        Raises:
+            ResolutionError: it exists and cannot be read, or the API server does not say
+        """
         resource = _FETCHED.get(missing.kind)
-        if resource is None:
-            return False
         namespace, _, name = missing.name.rpartition("/")
-        path = resource.path(namespace or self._namespace, name)
-        try:
-            raw = await self._client.get(path, seconds=FETCH_SECONDS)
-        except ApiError as error:
-            if not error.not_found:
-                log.warning("cannot look for a missing object", problem=str(error))
+        if resource is None or not name:
             return False
-        kind = KINDS[resource.group, resource.kind]
-        key, value = kind.decode(raw)
-        self.changed(kind.field, key, value)
+        field, key = KINDS[resource.group, resource.kind].field, (namespace, name) if namespace else name
+        lists = self._reflectors[field].standing.lists
+        with self.listening((field, key)) as heard:
+            raw = await self._get(missing, resource.path(namespace or self._namespace, name))
+            if raw is None:
+                return False
+            # What a watch has brought meanwhile may be newer: a deletion, even.
+            if not heard.is_set() and lists == self._reflectors[field].standing.lists:
+                self._take(KINDS[resource.group, resource.kind], raw)
         log.info("fetched an object that no watch had brought", kind=resource.label, name=missing.name)
         return True
+
+    async def _get(self, missing: MissingObjectError, path: str) -> bytes | None:
+        try:
+            return await self._client.get(path, seconds=FETCH_SECONDS)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise ResolutionError(f"cannot look for {missing.kind} {missing.name}: {error}") from error
+
+    def _take(self, kind: Kind, raw: bytes) -> None:
+        try:
+            key, value = kind.decode(raw)
+        except ObjectError as error:
+            raise ResolutionError(f"{error}, so nothing can be decided") from error
+        self.changed(kind.field, key, value)
 
     @contextmanager
     def listening(self, *keys: ObjectKey) -> Iterator[asyncio.Event]:
@@ -188,17 +205,45 @@ class ClusterCache:
                 if not listeners:
                     del self._listeners[key]
 
+    def _decoder(self, kind: Kind) -> Decode[object]:
+        """Reads a kind's objects for keeps: an object that is held already stays the one it is, a new one shares its texts.
+
+        Pods that mount no claim occupy no volume; most pods of a cluster are such, and none is kept.
+        """
+
+        def decode(raw: bytes | msgspec.Raw) -> tuple[Key, object | None]:
+            key, value = kind.decode(raw)
+            if isinstance(value, Pod) and not value.volumes:
+                return key, None
+            held = self._held(kind.field).get(key)
+            if held == value:
+                return key, held
+            share_texts(value)
+            return key, value
+
+        return decode
+
+    def _held(self, field: str) -> Mapping[Key, object]:
+        """What the view has of a kind, changes still pending apart."""
+        held: Mapping[Key, object] = getattr(self._memory.view.snapshot, field) if self._memory else _NOTHING
+        return held
+
     def replaced(self, field: str, objects: Mapping[Key, object]) -> None:
         """Called by reflectors: the kind as a whole."""
         if self._initial is not None:
             self._initial[field] = dict(objects)
             self._start()
             return
-        for key in self._known(field):
-            if key not in objects:
-                self.changed(field, key, None)
+        held = self._held(field)
+        gone = {key for key in held if key not in objects}
+        for name, key in list(self._pending):
+            if name == field:
+                self.changed(field, key, objects.get(key))
+        for key in gone:
+            self.changed(field, key, None)
         for key, value in objects.items():
-            self.changed(field, key, value)
+            if held.get(key) is not value:
+                self.changed(field, key, value)
 
     def changed(self, field: str, key: Key, value: object | None) -> None:
         """Called by reflectors: one object."""
@@ -212,10 +257,6 @@ class ClusterCache:
         self._pending[field, key] = value
         for event in self._listeners.get((field, key), ()):
             event.set()
-
-    def _known(self, field: str) -> set[Key]:
-        held: Mapping[Key, Any] = getattr(self._memory.view.snapshot, field) if self._memory else {}
-        return set(held) | {key for name, key in self._pending if name == field}
 
     def _start(self) -> Memory | None:
         """The first view, as soon as every kind has been listed."""

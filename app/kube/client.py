@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 import aiohttp
 import msgspec
+import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
@@ -29,6 +31,10 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 _IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 _NO_QUERY: Final[Mapping[str, str]] = {}
 _CONNECTIONS: Final = 100
+_DEFAULT_KUBECONFIG: Final = "~/.kube/config"
+# What the client raises where credentials are missing or wrong; it also reads tokens and runs plugins before later calls.
+_CREDENTIALS: Final = (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
+_BROKEN: Final = (TimeoutError, aiohttp.ClientError, OSError)
 
 
 class ConnectError(CoreError):
@@ -113,9 +119,10 @@ class KubeClient:
             else:
                 await _load_kubeconfig(settings, kubeconfig, context)
             api = ApiClient(settings)
-        except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
-            problem = " ".join(str(error).split()) or type(error).__name__
-            raise ConnectError(f"no cluster to talk to: {problem}; see --kubeconfig and --context") from error
+        except ConnectError:
+            raise
+        except _CREDENTIALS as error:
+            raise ConnectError(f"no cluster to talk to: {_one_line(error)}; see --kubeconfig and --context") from error
         api.user_agent = f"{DISTRIBUTION}/{version(DISTRIBUTION)}"
         return cls(api)
 
@@ -168,16 +175,21 @@ class KubeClient:
 
     @asynccontextmanager
     async def lines(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncIterator[aiohttp.StreamReader]:
-        """The answer of a watch as a stream, cut off after `seconds`.
+        """The answer of a watch as a stream, cut off after `seconds`; its beginning has to come as soon as any answer.
 
         Raises:
-            ApiError: any answer but a success; a stream that breaks later raises aiohttp's or asyncio's own errors
+            ApiError: any answer but a success, or none; a stream that breaks later raises aiohttp's or asyncio's own errors
         """
         call = _Call("GET", path, seconds, query)
-        response = await self._sent(call)
+        begin = _Call("GET", path, min(seconds, CALL_SECONDS))
         try:
-            if response.status != 200:
-                raise _refusal(call, response.status, await response.read())
+            async with asyncio.timeout(begin.seconds):
+                response = await self._sent(call)
+                if response.status != 200:
+                    raise _refusal(call, response.status, await response.read())
+        except _BROKEN as error:
+            raise _silence(begin, error) from error
+        try:
             yield response.content
         finally:
             response.close()
@@ -190,7 +202,7 @@ class KubeClient:
         response = await self._sent(call)
         try:
             data = await response.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        except _BROKEN as error:
             raise _silence(call, error) from error
         if not 200 <= response.status < 300:
             raise _refusal(call, response.status, data)
@@ -208,22 +220,60 @@ class KubeClient:
                 auth_settings=["BearerToken"],
             )
             answer = await self._api.call_api(*request, _request_timeout=call.seconds)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        except (*_BROKEN, *_CREDENTIALS) as error:
             raise _silence(call, error) from error
         response: aiohttp.ClientResponse = answer.response
         return response
 
 
 async def _load_kubeconfig(settings: Configuration, kubeconfig: str | None, context: str | None) -> None:
+    _check_exists(kubeconfig)
+    settings.host = ""  # the client's default is this machine
     await config.load_kube_config(  # type: ignore[no-untyped-call]
         config_file=kubeconfig, context=context, client_configuration=settings, persist_config=False
     )
+    if not settings.host:
+        raise ConnectError("no cluster to talk to: the kubeconfig names no server; see --kubeconfig and --context")
+
+
+def _check_exists(kubeconfig: str | None) -> None:
+    """The client would go on with an empty configuration.
+
+    Raises:
+        ConnectError: none of the files that may hold credentials is there
+    """
+    named = kubeconfig or os.environ.get("KUBECONFIG", "")
+    files = named.split(os.pathsep) if named else [os.path.expanduser(_DEFAULT_KUBECONFIG)]  # noqa: PTH111 # as the client
+    if not any(os.path.isfile(file) for file in files):  # noqa: PTH113
+        raise ConnectError(
+            f"no cluster to talk to: there is no file {' or '.join(files)}; give --kubeconfig, or set KUBECONFIG"
+        )
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _silence(call: _Call, error: Exception) -> ApiError:
-    if isinstance(error, asyncio.TimeoutError):
+    if isinstance(error, TimeoutError):
         return ApiError(str(call), 0, "", f"no answer within {call.seconds:g} s")
-    return ApiError(str(call), 0, "", " ".join(str(error).split()) or type(error).__name__)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return ApiError(
+            str(call), 0, "", f"the certificate of {error.host}:{error.port} is not trusted: {_cause(error)}"
+        )
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return ApiError(str(call), 0, "", f"cannot connect to {error.host}:{error.port}: {_cause(error)}")
+    return ApiError(str(call), 0, "", _one_line(error))
+
+
+def _cause(error: aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorError) -> str:
+    """What went wrong, without the addresses of objects that aiohttp's own texts have."""
+    cause = error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error.os_error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return cause.verify_message
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)  # negative: of getaddrinfo
+    return _one_line(cause)
 
 
 def _refusal(call: _Call, status: int, body: bytes) -> ApiError:
@@ -231,5 +281,5 @@ def _refusal(call: _Call, status: int, body: bytes) -> ApiError:
         answer = msgspec.json.decode(body, type=_Status)
     except msgspec.DecodeError:
         answer = _Status()
-    text = answer.message or body[:200].decode(errors="replace").strip() or "no explanation"
+    text = " ".join((answer.message or body[:200].decode(errors="replace")).split()) or "no explanation"
     return ApiError(str(call), status, answer.reason or "", f"{text} (HTTP {status})")

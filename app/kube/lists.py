@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from app.kube.client import KubeClient
+from app.kube.client import ApiError, KubeClient
 
 PAGE: Final = 500
 LIST_SECONDS: Final = 60.0
@@ -37,13 +37,29 @@ async def pages(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QU
     """Every object of a collection.
 
     Raises:
-        ApiError: the API server refused, or did not answer
+        ApiError: the API server refused, or did not answer, or what answered is none
     """
     token = ""
     while True:
-        asked = {**query, "limit": str(PAGE), **({"continue": token} if token else {})}
-        page = msgspec.json.decode(await client.get(path, asked, LIST_SECONDS), type=_List)
+        page = await _page(client, path, {**query, "limit": str(PAGE), **({"continue": token} if token else {})})
         yield Page(page.items or [], page.metadata.resource_version)
         token = page.metadata.next or ""
         if not token:
             return
+
+
+async def newest_version(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QUERY) -> str:
+    """The resource version of a collection now: everything that happened to it before this call has one up to that.
+
+    Raises:
+        ApiError: as pages
+    """
+    return (await _page(client, path, {**query, "limit": "1"})).metadata.resource_version
+
+
+async def _page(client: KubeClient, path: str, query: Mapping[str, str]) -> _List:
+    body = await client.get(path, query, LIST_SECONDS)
+    try:
+        return msgspec.json.decode(body, type=_List)
+    except msgspec.DecodeError as error:
+        raise ApiError(f"GET {path}", 200, "", f"the answer is no list of objects: {error}") from error

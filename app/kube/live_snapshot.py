@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import fields
+from typing import Any, Final
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.lists import pages
+from app.kube.resources import LONGHORN_SETTINGS
 from app.kube.watched import WATCHED, Watched
 from scheduler_core.convert.publish import published
 from scheduler_core.convert.registry import KINDS, build_snapshot, group_of
 from scheduler_core.errors import ObjectError
+from scheduler_core.extender_settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
+from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.snapshot import Snapshot
 
+# The settings that decide something; others may hold addresses and names that are nobody's business.
+SETTINGS: Final = frozenset(
+    {ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT}
+    | {entry.metadata["name"] for entry in fields(Settings) if "name" in entry.metadata}
+)
 Tell = Callable[[str], None]
 
 
@@ -45,9 +54,12 @@ async def _objects(client: KubeClient, entry: Watched, namespace: str, warn: Tel
         async for page in pages(client, entry.resource.path(entry.namespace(namespace))):
             for raw in page.items:
                 try:
-                    found.append(published(entry.kind, entry.resource.api_version, raw))
+                    cut = published(entry.kind, entry.resource.api_version, raw)
                 except ObjectError as error:
                     warn(f"left out: {error}")
+                    continue
+                if entry.resource is not LONGHORN_SETTINGS or cut["metadata"]["name"] in SETTINGS:
+                    found.append(cut)
     except ApiError as error:
         if not error.not_found or entry.required:
             raise

@@ -6,13 +6,15 @@ event that cannot be understood: list again. A kind that does not exist (its CRD
 One object that cannot be decoded is left out and counted; it never stops the others.
 
 Facts behind it: bookmarks come about every minute, so 90 s of silence mean a dead connection; the API server ends a watch
-at its `timeoutSeconds` and not before, so a short one that ended cleanly has delivered all there was when it began.
+at its `timeoutSeconds` and not before. `catch_up` reads the kind's newest version from etcd (one object's worth of list, for which
+the API server first brings its own cache up to date) and then watches shortly: what the watch has delivered when it reaches
+that version, or ends when it was meant to, is all there was.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, Generic, Protocol, TypeVar
@@ -20,9 +22,10 @@ from typing import Final, Generic, Protocol, TypeVar
 import aiohttp
 import msgspec
 import structlog
+from aiohttp.http_exceptions import LineTooLong
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.lists import pages
+from app.kube.lists import newest_version, pages
 from app.kube.resources import Resource
 from scheduler_core.errors import ObjectError
 
@@ -36,6 +39,11 @@ _GRACE_SECONDS: Final = 15.0
 _SHORTEST_BACKOFF: Final = 0.2
 _LONGEST_BACKOFF: Final = 5.0
 _MISSING_SECONDS: Final = 5.0
+# A watch that breaks off sooner, without a word, has not proven that the API server can be heard.
+_SOUND_SECONDS: Final = 1.0
+# Far more than etcd can hold of one object.
+_LONGEST_LINE: Final = 1 << 26
+_TURN_EVENTS: Final = 64
 
 Key = str | tuple[str, str]
 _Value = TypeVar("_Value")
@@ -74,6 +82,8 @@ class Phase(StrEnum):
 
 class _Ended(Enum):
     CLEANLY = "the API server ended it when it was meant to end"
+    THERE = "it has come as far as was asked"
+    DISTURBED = "somebody wants to catch up"
     EARLY = "anything else"
 
 
@@ -126,10 +136,11 @@ class _RelistError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Time and chance, passed in. `between(a, b)` picks a number of seconds."""
+    """Time and chance, passed in. `between(a, b)` picks a number of seconds; `silence`: after how many a watch is dead."""
 
     clock: Callable[[], float]
     between: Callable[[float, float], float]
+    silence: float = SILENCE_SECONDS
 
 
 class Reflector(Generic[_Value]):
@@ -158,6 +169,8 @@ class Reflector(Generic[_Value]):
         self._watching: asyncio.Task[_Ended] | None = None
         self._wanted = 0
         self._caught_up = 0
+        self._asking = 0
+        self._hurry = asyncio.Event()
         self._progress = asyncio.Event()
 
     async def run(self) -> None:
@@ -171,7 +184,7 @@ class Reflector(Generic[_Value]):
             except ApiError as error:
                 self._refused(error)
                 if error.not_found:
-                    await asyncio.sleep(_MISSING_SECONDS)
+                    await self._sleep(_MISSING_SECONDS)
                     continue
             except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
                 self._trouble(f"{self.label}: {_text(error)}")
@@ -179,10 +192,9 @@ class Reflector(Generic[_Value]):
 
     async def catch_up(self) -> None:
         """Returns once everything that had happened when this was called has been told to the sink."""
-        if self.standing.phase is Phase.MISSING:
-            return
         self._wanted += 1
         wanted = self._wanted
+        self._hurry.set()
         if self._watching is not None:
             self._watching.cancel()
         while self._caught_up < wanted:
@@ -196,7 +208,8 @@ class Reflector(Generic[_Value]):
     async def _list(self) -> None:
         objects: dict[Key, _Value] = {}
         unreadable: dict[Key | None, str] = {}
-        wanted, version = self._wanted, ""
+        self._asking = wanted = self._wanted
+        version = ""
         async for page in pages(self._client, self._path, self._query):
             for raw in page.items:
                 self._take(raw, objects, unreadable)
@@ -225,27 +238,29 @@ class Reflector(Generic[_Value]):
         while True:
             wanted = self._wanted
             short = self._caught_up < wanted
-            watching = asyncio.create_task(self._watch(CATCH_UP_SECONDS if short else self._watch_seconds()))
-            self._watching = watching
-            try:
-                ended = await watching
-            except asyncio.CancelledError:
-                if self._wanted == wanted:
-                    raise  # it was this task that was cancelled
-                continue
-            finally:
-                watching.cancel()
-                self._watching = None
-            if ended is _Ended.CLEANLY and short:
+            ended = await self._until_disturbed(self._watch(self._watch_seconds(short=short), short=short))
+            if short and ended in (_Ended.CLEANLY, _Ended.THERE):
                 self._reached(wanted)
-            elif ended is _Ended.EARLY:
+            if ended is _Ended.EARLY:
                 await self._wait()
 
-    def _watch_seconds(self) -> int:
-        return int(self._timing.between(*WATCH_SECONDS))
+    async def _until_disturbed(self, watch: Coroutine[None, None, _Ended]) -> _Ended:
+        """One watch to its end, or until somebody wants to catch up."""
+        watching = asyncio.create_task(watch, name=f"watch {self.label}")
+        self._watching = watching
+        try:
+            await asyncio.wait({watching})
+        finally:
+            self._watching = None
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        return _Ended.DISTURBED if watching.cancelled() else watching.result()
 
-    async def _watch(self, seconds: int) -> _Ended:
-        """One watch to its end."""
+    def _watch_seconds(self, *, short: bool) -> int:
+        return CATCH_UP_SECONDS if short else int(self._timing.between(*WATCH_SECONDS))
+
+    async def _watch(self, seconds: int, *, short: bool) -> _Ended:
+        """One watch to its end; a short one at most to the version that is the newest now."""
         query = {
             **self._query,
             "watch": "true",
@@ -253,23 +268,39 @@ class Reflector(Generic[_Value]):
             "resourceVersion": self.standing.resource_version,
             "timeoutSeconds": str(seconds),
         }
-        ends_at = self._timing.clock() + _ALMOST * seconds
+        standing, clock = self.standing, self._timing.clock
+        lost_at, events, began = standing.disconnected_at, standing.events, clock()
         try:
+            goal = await newest_version(self._client, self._path, self._query) if short else ""
+            began = clock()
             async with self._client.lines(self._path, query, seconds + _GRACE_SECONDS) as stream:
                 self._connected()
-                while True:
-                    async with asyncio.timeout(SILENCE_SECONDS):
-                        line = await stream.readline()
+                while not _reaches(standing.resource_version, goal):
+                    async with asyncio.timeout(self._timing.silence):
+                        line = await stream.readline(max_line_length=_LONGEST_LINE)
+                    if not line and clock() - began >= _ALMOST * seconds:
+                        return _Ended.CLEANLY
                     if not line:
-                        return _Ended.CLEANLY if self._timing.clock() >= ends_at else _Ended.EARLY
+                        self._trouble(f"{self.label}: the API server ended the watch early")
+                        break
                     self._heard(line)
-                    self._backoff = _SHORTEST_BACKOFF
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+                    if standing.events % _TURN_EVENTS == 0:
+                        await asyncio.sleep(0)  # what is received already is read without a pause
+                else:
+                    return _Ended.THERE
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._trouble(f"{self.label}: watch broke off: {_text(error)}")
+        except LineTooLong as error:
+            raise _RelistError(f"{self.label}: the watch sent an event without end") from error
         except ApiError as error:
             if not error.unreachable:
                 raise
             self._trouble(str(error))
+        finally:
+            if clock() - began >= _LONGEST_BACKOFF:
+                self._backoff = _SHORTEST_BACKOFF
+        if standing.events == events and clock() - began < _SOUND_SECONDS and lost_at is not None:
+            standing.disconnected_at = lost_at
         return _Ended.EARLY
 
     def _heard(self, line: bytes) -> None:
@@ -316,14 +347,27 @@ class Reflector(Generic[_Value]):
 
     def _refused(self, error: ApiError) -> None:
         self._trouble(str(error))
-        if error.not_found and self.standing.phase is not Phase.MISSING:
+        if not error.not_found:
+            return
+        self.standing.disconnected_at = None
+        if self.standing.phase is not Phase.MISSING:
             self.standing.phase = Phase.MISSING
+            self.standing.unreadable = {}
             self._sink.replaced({})
-            self._reached(self._wanted)
+        self._reached(self._asking)
 
     async def _wait(self) -> None:
-        await asyncio.sleep(self._timing.between(self._backoff / 2, self._backoff))
+        await self._sleep(self._timing.between(self._backoff / 2, self._backoff))
         self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleeps, unless somebody wants to catch up."""
+        self._hurry.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        except TimeoutError:
+            return
 
 
 def _key(raw: msgspec.Raw) -> Key | None:
@@ -336,3 +380,8 @@ def _key(raw: msgspec.Raw) -> Key | None:
 
 def _text(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _reaches(version: str, goal: str) -> bool:
+    """Whether a resource version is another or a later one; False where they cannot be compared."""
+    return version.isdigit() and goal.isdigit() and int(version) >= int(goal)

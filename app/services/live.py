@@ -2,9 +2,10 @@
 
     caches filled, enabled → compete for the Lease → elected → catch up with everything that happened before → adopt what the
     predecessor had reserved → answer, and point the Service here → Lease lost, disabled or caches stale → answer 503
-    SIGTERM → no new questions → wait, bounded, for the pod being placed → release the Lease, so that a successor answers at once
+    SIGTERM → no new questions → answer those taken, and wait, bounded, for the pod being placed → point the Service nowhere
+    → release the Lease, so that a successor answers at once
 
-`refusal` is what every question asks before it is worked out and again before it is answered. It reads the elector's fence,
+Every question asks `refusal` before it is worked out and `late_refusal` before it is answered. Both read the elector's fence,
 so that a process that was stopped or cut off refuses before another may answer.
 """
 
@@ -33,7 +34,10 @@ log = structlog.get_logger("live")
 NAME: Final = "longhorn-scheduler-extender"
 CATCH_UP_SECONDS: Final = 15.0
 DRAIN_SECONDS: Final = 10.0
+WITHDRAW_SECONDS: Final = 1.0
 RELEASE_SECONDS: Final = 5.0
+_CRASH_SECONDS: Final = 1.0
+_PUBLISH_AGAIN_SECONDS: Final = 2.0
 _STEP_SECONDS: Final = 0.25
 
 
@@ -86,7 +90,10 @@ class Live:
         self._published: int | None = None
         self._draining = False
         self._wake = asyncio.Event()
+        self._steering: asyncio.Task[None] | None = None
         self._trouble = ""
+        self._publishing_trouble = ""
+        self._publish_again_at = 0.0
 
     @property
     def readiness_problem(self) -> str:
@@ -109,15 +116,17 @@ class Live:
         )
 
     def refusal(self) -> str:
-        """Why questions are not answered now; "" if they are."""
+        """Why no question is taken now; "" if they are."""
+        return "shutting down" if self._draining else self.late_refusal()
+
+    def late_refusal(self) -> str:
+        """Why a question that was taken is not answered now; "" if it is. Who hands over still leads."""
         elector = self._parts.elector
-        if self._draining:
-            return "shutting down"
-        settings = self._settings()
-        if not settings.enabled:
+        settings, problem = self._settings(), self.readiness_problem
+        if not settings.enabled and not self._unknown:
             return f"{ENABLED} is false ({_origin(settings)})"
-        if self.readiness_problem:
-            return f"not ready: {self.readiness_problem}"
+        if problem:
+            return f"not ready: {problem}"
         if not elector.leading():
             return f"not the leader, {elector.holder or 'nobody'} is" + (
                 f": {elector.problem}" if elector.problem else ""
@@ -125,6 +134,15 @@ class Live:
         if self._answering != elector.term:
             return "taking over from the last leader"
         return ""
+
+    @property
+    def _unknown(self) -> bool:
+        """Whether it is not known yet what the settings say."""
+        return bool(self._parts.config_map.problem) or not self._parts.cache.filled
+
+    async def filled(self) -> None:
+        """Returns once the cluster has been read."""
+        await self._parts.cache.synced()
 
     async def run(self) -> None:
         """Keeps everything up to date until cancelled."""
@@ -137,22 +155,39 @@ class Live:
         elector.changed(wake)
         elector.enable(False)  # noqa: FBT003 # what the name says
         elector.start()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._parts.cache.run())
-            tasks.create_task(self._parts.config_map.run())
-            tasks.create_task(self._steer())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._parts.cache.run())
+                tasks.create_task(self._parts.config_map.run())
+                self._steering = tasks.create_task(self._steer())
+        finally:
+            await asyncio.to_thread(elector.stop, release=True, seconds=_CRASH_SECONDS)
 
     async def drain(self) -> None:
         """Hands over: what this process decided is placed or given up, and the Lease is free when this returns."""
         self._draining = True
+        if self._steering is not None:  # it would go on publishing, and stop competing before all is settled
+            self._steering.cancel()
+            await asyncio.wait({self._steering})
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self._reservations.settled()
         except TimeoutError:
             log.warning("a pod is still being placed, handing over without it")
         self._reservations.clear()
+        await self._withdraw()
         await asyncio.to_thread(self._parts.elector.stop, release=True, seconds=RELEASE_SECONDS)
         self._parts.metrics.heartbeat(self._parts.node_name, leading=False)
+
+    async def _withdraw(self) -> None:
+        """Nobody is sent to an address where soon nobody listens; the Lease is still held, so no successor is overwritten."""
+        if not self._points_here:
+            return
+        try:
+            async with asyncio.timeout(WITHDRAW_SECONDS):
+                await self._publish(None)
+        except TimeoutError:
+            log.warning("the Service still points here: the API server does not answer")
 
     async def _steer(self) -> None:
         while True:
@@ -166,24 +201,33 @@ class Live:
 
     async def _step(self) -> None:
         elector = self._parts.elector
+        if not elector.alive:
+            raise RuntimeError("the elector has ended, so this process can never lead again")
         settings = self._tell_settings()
         problem = self.readiness_problem
-        self._tell_problem(problem or elector.problem)
-        if not settings.enabled and self._published is not None and elector.leading():
+        self._tell_problem(problem or elector.problem or self._publishing_trouble)
+        if not settings.enabled and self._points_here:
             await self._publish(None)
-        elector.enable(settings.enabled and not problem and not self._draining)
+        # Disabled, the Lease is kept for as long as the Service points here and the API server does not let us change that.
+        wanted = settings.enabled or self._points_here
+        elector.enable(wanted and not problem)
         term = elector.term if elector.leading() else None
         if self._answering is not None and term != self._answering:
             self._step_down()
-        if term is not None and self._answering is None:
+        if term is not None and self._answering is None and settings.enabled:
             await self._take_over(term)
-        if self._answering is not None and self._published != self._answering:
+        if self._answering is not None and self._published != self._answering and settings.enabled:
             await self._publish(self._answering)
         self._parts.metrics.heartbeat(self._parts.node_name, leading=not self.refusal())
+
+    @property
+    def _points_here(self) -> bool:
+        return self._published is not None and self._parts.elector.leading()
 
     def _step_down(self) -> None:
         log.warning("no longer the leader", term=self._answering)
         self._answering = self._published = None
+        self._publishing_trouble = ""
         self._reservations.clear()
 
     async def _take_over(self, term: int) -> None:
@@ -200,15 +244,20 @@ class Live:
             log.info("leading", term=term)
 
     async def _publish(self, term: int | None) -> None:
-        publisher = self._parts.publisher
+        """Points the Service here, or away from here; after a failure not again at once."""
+        publisher, clock = self._parts.publisher, asyncio.get_running_loop().time
+        if clock() < self._publish_again_at:
+            return
         try:
             if publisher is not None and term is None:
                 await publisher.withdraw()
             elif publisher is not None and not await publisher.publish():
                 return
         except ApiError as error:
-            self._tell_problem(str(error))
+            self._publishing_trouble = str(error)
+            self._publish_again_at = clock() + _PUBLISH_AGAIN_SECONDS
             return
+        self._publishing_trouble = ""
         self._published = term
 
     def _tell_settings(self) -> ExtenderSettings:

@@ -5,8 +5,8 @@
              → if it has: the node is reserved until Longhorn lists all its replicas, or the node-reservation time-out
 
 Pods without Longhorn volumes, pods that return to their replicas, and pods refused everywhere take nothing, so nobody waits for
-them. A time-out of 0 switches its half off. Where the proposal is silent: a pod that is asked about again, or deleted, is no
-longer waited for (kube-scheduler has given up that attempt), and a caller that has hung up leaves nothing behind.
+them. A pod-scheduling time-out of 0 switches everything off, because what is not waited for is not seen to be placed; a node-reservation
+time-out of 0 only the second half. Where the proposal is silent: a pod that is asked about again, or deleted, is no longer waited for (kube-scheduler has given up that attempt), and a caller that has hung up leaves nothing behind.
 
 A new leader finds in the cluster what its predecessor held in memory (`adopt`).
 """
@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
-from app.kube.caches import ClusterCache, ObjectKey
 from app.metrics import Metrics
 from app.services.gate import CallerGoneError
 from app.services.scheduling import Scheduling
+from app.services.source import LiveView
 from scheduler_core.awaited import arriving_pods, awaited_volumes, undecided_pods
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender_settings import ExtenderSettings
@@ -33,15 +33,23 @@ from scheduler_core.verdict import Reason
 log = structlog.get_logger("reservation")
 
 _TAKES_NOTHING: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
+# How late a replica may be noticed that the node listed before this process heard of it.
+_LOOK_AGAIN_SECONDS: Final = 0.25
 HungUp = Callable[[], Awaitable[bool]]
+_Result = TypeVar("_Result")
 
 
 class NodeReservations:
-    """Owner of the write lock and of the reserved nodes."""
+    """Owner of the write lock and of the reserved nodes.
+
+    The lock is held by a question that is being decided, and after it by the waits for its pod: it is released when the last
+    wait is over, however that ends. A task's end is noticed by a callback, because a task that is cancelled before its
+    first step runs nothing of its own.
+    """
 
     def __init__(
         self,
-        cache: ClusterCache,
+        cache: LiveView,
         scheduling: Scheduling,
         settings: Callable[[], ExtenderSettings],
         metrics: Metrics,
@@ -53,9 +61,9 @@ class NodeReservations:
         self._metrics = metrics
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._decision: asyncio.Task[None] | None = None
-        self._waiting_for = ""
-        self._arrivals: dict[asyncio.Task[None], str] = {}
+        self._waits: dict[asyncio.Task[str], Pod] = {}
+        self._arrivals: dict[asyncio.Task[bool], str] = {}
+        self._forgotten: set[asyncio.Task[str] | asyncio.Task[bool]] = set()
 
     def reserved(self) -> frozenset[str]:
         """The nodes that take no new volumes now."""
@@ -64,14 +72,18 @@ class NodeReservations:
     async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
         """Decides about a pod when its turn has come, and begins to wait for what becomes of it.
 
+        Args:
+            pod: as kube-scheduler sent it
+            candidates: the names of the nodes asked about
+            hung_up: asked when the turn has come and again before anything is promised; may raise to refuse the question
+
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
             CallerGoneError: the caller did not wait
         """
         if not pod.volumes:
             return await self._scheduling.filter(pod, candidates)
-        if self._decision is not None and self._waiting_for == _identity(pod):
-            self._decision.cancel()
+        self._give_up(pod)
         await self._lock.acquire()
         try:
             await _still_there(hung_up)
@@ -89,9 +101,9 @@ class NodeReservations:
         return decision
 
     async def adopt(self) -> None:
-        """Reserves what a predecessor had reserved, and waits for the pod it was waiting for, as far as the cluster tells."""
+        """Reserves what a predecessor had reserved, and waits for the pods it was waiting for, as far as the cluster tells."""
         view = self._cache.memory().view
-        for pod, node in arriving_pods(view):
+        for pod, node in arriving_pods(view, require_best_effort=self._scheduling.options.require_best_effort):
             self._reserve(pod, node)
         undecided = undecided_pods(view)
         if undecided and self._settings().pod_scheduling_timeout > 0:
@@ -105,46 +117,62 @@ class NodeReservations:
             return
 
     def clear(self) -> None:
-        """Forgets everything: somebody else leads."""
-        for task in (*self._arrivals, *([self._decision] if self._decision else [])):
+        """Forgets everything: somebody else leads. What was waited for is not counted, because nobody saw how it ended."""
+        forgotten: list[asyncio.Task[str] | asyncio.Task[bool]] = [*self._waits, *self._arrivals]
+        self._forgotten.update(forgotten)
+        for task in forgotten:
             task.cancel()
+
+    def _give_up(self, pod: Pod) -> None:
+        """The pod is asked about again: kube-scheduler has given up the attempt that is waited for."""
+        for task, waiting in self._waits.items():
+            if _identity(waiting) == _identity(pod):
+                task.cancel()
 
     def _hold_for(self, *pods: Pod) -> None:
         """Keeps the lock, held by the caller, until each pod is decided."""
-        self._waiting_for = _identity(pods[0])
-        self._decision = asyncio.create_task(self._await_decisions(pods))
+        started = self._clock()
+        for pod in pods:
+            task = asyncio.create_task(self._await_decision(pod), name=f"decision about {pod.key}")
+            self._waits[task] = pod
+            task.add_done_callback(lambda done: self._decided(done, started))
 
-    async def _await_decisions(self, pods: Sequence[Pod]) -> None:
-        try:
-            await asyncio.gather(*(self._await_decision(pod) for pod in pods))
-        finally:
-            self._decision, self._waiting_for = None, ""
+    def _decided(self, task: asyncio.Task[str], started: float) -> None:
+        """A wait for a pod is over; the last one releases the lock."""
+        pod = self._waits.pop(task)
+        node = _result(task) or ""
+        if task in self._forgotten:
+            self._forgotten.discard(task)
+        else:
+            self._metrics.pod_scheduling_wait(self._clock() - started, scheduled=bool(node))
+            if node:
+                self._reserve(pod, node)
+        if not self._waits:
             self._lock.release()
 
-    async def _await_decision(self, pod: Pod) -> None:
-        started = self._clock()
-        node = ""
+    async def _await_decision(self, pod: Pod) -> str:
+        """The node the pod is bound to; "" if it was deleted, or not bound in time."""
         try:
             async with asyncio.timeout(self._settings().pod_scheduling_timeout):
-                node = await self._node_of(pod)
+                return await self._node_of(pod)
         except TimeoutError:
             log.warning("pod not scheduled in time", pod=pod.key, uid=pod.uid)
-        finally:
-            self._metrics.pod_scheduling_wait(self._clock() - started, scheduled=bool(node))
-        if node:
-            self._reserve(pod, node)
+            return ""
 
     async def _node_of(self, pod: Pod) -> str:
-        """The node the pod is bound to, as soon as it is; "" if it was deleted."""
-        key: ObjectKey = ("pods", (pod.namespace, pod.name))
+        """The node the pod is bound to, as soon as it is; "" if it was deleted.
+
+        Another pod of its name is its predecessor, as long as the pod itself was not seen: the cache may be behind kube-scheduler.
+        """
+        key = (pod.namespace, pod.name)
         seen = False
-        with self._cache.listening(key) as changed:
+        with self._cache.listening(("pods", key)) as changed:
             while True:
-                current = self._cache.memory().view.snapshot.pods.get((pod.namespace, pod.name))
-                same = current is not None and current.uid in ("", pod.uid)
+                current = self._cache.memory().view.snapshot.pods.get(key)
+                same = current is not None and (not pod.uid or current.uid == pod.uid)
                 if current is not None and same and current.node_name:
                     return current.node_name
-                if (seen and not same) or (current is not None and not same):
+                if seen and not same:
                     return ""
                 seen = same
                 await changed.wait()
@@ -153,32 +181,57 @@ class NodeReservations:
     def _reserve(self, pod: Pod, node: str) -> None:
         if self._settings().node_reservation_timeout <= 0:
             return
-        task = asyncio.create_task(self._await_replicas(pod, node))
-        self._arrivals[task] = node
-        task.add_done_callback(lambda done: self._arrivals.pop(done, None))
-
-    async def _await_replicas(self, pod: Pod, node: str) -> None:
         started = self._clock()
-        listed = False
+        task = asyncio.create_task(self._await_replicas(pod, node), name=f"replicas of {pod.key}")
+        self._arrivals[task] = node
+        task.add_done_callback(lambda done: self._arrived(done, started))
+
+    def _arrived(self, task: asyncio.Task[bool], started: float) -> None:
+        """A wait for replicas is over; the node is free again."""
+        del self._arrivals[task]
+        listed = bool(_result(task))
+        if task in self._forgotten:
+            self._forgotten.discard(task)
+        else:
+            self._metrics.node_reservation(self._clock() - started, listed=listed)
+
+    async def _await_replicas(self, pod: Pod, node: str) -> bool:
+        """Whether Longhorn listed all of the pod's local volumes on the node in time."""
         try:
             async with asyncio.timeout(self._settings().node_reservation_timeout):
                 await self._listed(pod, node)
-                listed = True
         except TimeoutError:
             log.warning("replicas not listed in time, node no longer reserved", pod=pod.key, uid=pod.uid, node=node)
-        finally:
-            self._metrics.node_reservation(self._clock() - started, listed=listed)
+            return False
+        return True
 
     async def _listed(self, pod: Pod, node: str) -> None:
+        """Returns once nothing is awaited. Looks again now and then: claims, volumes and replicas matter too, in any order."""
+        required = self._scheduling.options.require_best_effort
         with self._cache.listening(("longhorn_nodes", node)) as changed:
             while True:
                 try:
-                    if not awaited_volumes(pod, node, self._cache.memory().view):
+                    if not awaited_volumes(pod, node, self._cache.memory().view, require_best_effort=required):
                         return
                 except ResolutionError as error:
                     log.debug("cannot tell yet what is awaited", pod=pod.key, problem=str(error))
-                await changed.wait()
+                try:
+                    async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
+                        await changed.wait()
+                except TimeoutError:
+                    continue
                 changed.clear()
+
+
+def _result(task: asyncio.Task[_Result]) -> _Result | None:
+    """What a task that has ended returned; None if it was cancelled, or failed, which must not happen."""
+    if task.cancelled():
+        return None
+    error = task.exception()
+    if error is not None:
+        log.error("a wait failed", task=task.get_name(), exc_info=error)
+        return None
+    return task.result()
 
 
 async def _still_there(hung_up: HungUp) -> None:

@@ -8,11 +8,12 @@ from time import perf_counter
 from typing import Final, TypeVar
 
 from app.services.source import ViewSource
+from scheduler_core.errors import ResolutionError
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.resolve import MissingObjectError, unseen_classes
 from scheduler_core.steps import Steps
-from scheduler_core.verbs import NOT_RESERVED, Decision, Explanation, Options, explain_nodes, filter_nodes
+from scheduler_core.verbs import Decision, Explanation, Options, Others, explain_nodes, filter_nodes
 from scheduler_core.view import View
 
 # Longer than most decisions take in all, short enough that nobody notices waiting for it.
@@ -31,6 +32,11 @@ class Scheduling:
         self._clock = clock
 
     @property
+    def options(self) -> Options:
+        """How decisions are made."""
+        return self._options
+
+    @property
     def view(self) -> View:
         """The view that the next question is answered from."""
         return self._source.memory().view
@@ -44,7 +50,7 @@ class Scheduling:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
         return await self._decide(
-            pod, lambda memory: filter_nodes(pod, candidates, memory, self._options, reserved() or NOT_RESERVED)
+            pod, lambda memory: filter_nodes(pod, candidates, memory, self._options, Others(reserved()))
         )
 
     async def explain(
@@ -56,14 +62,18 @@ class Scheduling:
             ResolutionError: as filter
         """
         return await self._decide(
-            pod, lambda memory: explain_nodes(pod, candidates, memory, self._options, reserved() or NOT_RESERVED)
+            pod, lambda memory: explain_nodes(pod, candidates, memory, self._options, Others(reserved()))
         )
 
     async def _decide(self, pod: Pod, ask: Callable[[Memory], Steps[_Result]]) -> _Result:
         """Asks; where the view lacks something the pod names, looks for it and asks again."""
-        fetches = 0
-        for name in unseen_classes(pod, self.view)[:MOST_FETCHES]:
-            fetches += 1
+        unseen = unseen_classes(pod, self.view)
+        fetches = len(unseen)
+        if fetches > MOST_FETCHES:  # a class nobody has looked for must not count as somebody else's
+            raise ResolutionError(
+                f"pod {pod.key} names {fetches} StorageClasses that are not there: {', '.join(unseen)}"
+            )
+        for name in unseen:
             await self._source.fetch(MissingObjectError("StorageClass", name, f"pod {pod.key}"))
         while True:
             try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AbstractContextManager
 from typing import Protocol
 
+from scheduler_core.convert.registry import Key
 from scheduler_core.memory import Memory
 from scheduler_core.resolve import MissingObjectError
 from scheduler_core.view import View
@@ -16,7 +19,18 @@ class ViewSource(Protocol):
         """The current view and what is remembered about it."""
 
     async def fetch(self, missing: MissingObjectError) -> bool:
-        """Looks once more for an object that is not in the view; whether it is now."""
+        """Looks once more for an object that is not in the view; whether it is now.
+
+        Raises:
+            ResolutionError: that cannot be told
+        """
+
+
+class LiveView(ViewSource, Protocol):
+    """A view that changes, and tells when."""
+
+    def listening(self, *keys: tuple[str, Key]) -> AbstractContextManager[asyncio.Event]:
+        """An event that is set whenever one of some objects (field of the snapshot, key) changes."""
 
 
 class FixedView:

@@ -15,13 +15,24 @@ if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot 
 
 
 class Verbs:
-    """What the routes call. Without `reservations`, for a snapshot file, nothing is reserved."""
+    """What the routes call. Without `reservations`, for a snapshot file, nothing is reserved.
+
+    Args:
+        refusal: why no question is taken now
+        late_refusal: why a question that was taken is not answered now; without it the same. One that hands over takes no
+            new questions, but answers those it has
+    """
 
     def __init__(
-        self, scheduling: Scheduling, refusal: Refusal = ALWAYS_OPEN, reservations: NodeReservations | None = None
+        self,
+        scheduling: Scheduling,
+        refusal: Refusal = ALWAYS_OPEN,
+        reservations: NodeReservations | None = None,
+        late_refusal: Refusal | None = None,
     ) -> None:
         self._scheduling = scheduling
         self._refusal = refusal
+        self._late_refusal = late_refusal or refusal
         self._reservations = reservations
 
     def check(self) -> None:
@@ -47,8 +58,13 @@ class Verbs:
         self.check()
         if self._reservations is None:
             return await self._scheduling.filter(pod, candidates)
-        decision = await self._reservations.filter(pod, candidates, hung_up)
-        self.check()
+
+        async def over() -> bool:
+            check(self._late_refusal)
+            return await hung_up()
+
+        decision = await self._reservations.filter(pod, candidates, over)
+        check(self._late_refusal)
         return decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:

@@ -16,7 +16,6 @@ from scheduler_core.convert.registry import Kind
 from scheduler_core.convert.wire import shape_json
 
 _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION})
-_LABELLED: Final = frozenset({"Node"})
 
 
 # What scheduler_core.longhorn.provision reads of a StorageClass.
@@ -40,7 +39,7 @@ def published(kind: Kind, api_version: str, raw: bytes | msgspec.Raw) -> dict[st
     wire = shape_json(kind.label, raw, kind.wire)
     kind.convert(wire)  # what is written must be readable
     kept = _without_absent(msgspec.to_builtins(wire))
-    _cut_metadata(kept, labelled=kind.kind in _LABELLED)
+    _cut_metadata(kept, labelled=kind.field == "nodes")
     if kind.field == "storage_classes":
         parameters = kept.pop("parameters", {})
         if kept.get("provisioner") == PROVISIONER:

@@ -65,7 +65,7 @@ def test_the_table_tells_people_where_and_why(run: Run, snapshot: str) -> None:
 
 
 def test_json_has_the_shape_promised(run: Run, snapshot: str) -> None:
-    """The keys outside checks rely on (DESIGN.md, section 2)."""
+    """The keys that programs may rely on."""
     answer = _explained(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))
     assert answer["pod"] == "default/db-0"
     assert [volume["size"] for volume in answer["volumes"]] == [50 * GI]

@@ -51,7 +51,7 @@ class _Broken(Scheduling):
 
     async def filter(self, pod: Any, candidates: Any, reserved: Any = frozenset) -> Any:
         """Fails as a programming error would."""
-        raise RuntimeError(f"{type(pod)} and {len(candidates)} nodes")
+        raise RuntimeError(f"{type(pod)}, {len(candidates)} nodes, {reserved}")
 
 
 async def _logged(question: Object, capsys: pytest.CaptureFixture[str], *, broken: bool = False) -> str:

@@ -129,7 +129,7 @@ async def test_what_the_documentation_refers_to_is_served() -> None:
 
 
 async def test_every_endpoint_is_documented() -> None:
-    """The OpenAPI document lists what DESIGN.md promises."""
+    """The OpenAPI document lists every route."""
     async with small_service() as client:
         paths = (await client.get("/openapi.json")).json()["paths"]
     assert {"/filter", "/preempt", "/explain", "/healthz", "/readyz", "/state", "/metrics"} <= paths.keys()

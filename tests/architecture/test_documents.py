@@ -55,6 +55,5 @@ def test_every_setting_of_serve_is_documented_with_its_variable_and_default() ->
     command = typer.main.get_command(cli).get_command(None, "serve")  # type: ignore[attr-defined]
     flags = [parameter for parameter in command.params if parameter.name != "help"]
     assert rows == [
-        (flag.opts[0], flag.envvar or "", str(getattr(flag.default, "value", flag.default) or ""))
-        for flag in flags
+        (flag.opts[0], flag.envvar or "", str(getattr(flag.default, "value", flag.default) or "")) for flag in flags
     ]

@@ -1,9 +1,16 @@
-"""Every benchmark in one run: `make bench`."""
+"""Every benchmark in one run: `make bench`; or those that are named: `python -m tests.bench packing live`."""
 
 from __future__ import annotations
 
-from tests.bench import http, orders, packing
+import sys
+
+from tests.bench import http, live, orders, packing
+
+BENCHES = {"packing": packing, "orders": orders, "http": http, "live": live}
 
 if __name__ == "__main__":
-    for bench in (packing, orders, http):
-        print(bench.run(), flush=True)
+    unknown = set(sys.argv[1:]) - set(BENCHES)
+    if unknown:
+        sys.exit(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+    for name in sys.argv[1:] or BENCHES:
+        print(BENCHES[name].run(), flush=True)

@@ -14,12 +14,14 @@ from scheduler_core.extender_settings import (
 
 
 def test_without_sources_the_proposal_s_defaults_count() -> None:
+    """Off, five seconds, five seconds."""
     settings = SettingsHistory().effective([])
     assert (settings.enabled, settings.pod_scheduling_timeout, settings.node_reservation_timeout) == (False, 5, 5)
     assert set(settings.origins.values()) == {"defaults"}
 
 
 def test_the_first_source_that_has_a_setting_counts_for_that_setting_alone() -> None:
+    """Each setting is looked for by itself."""
     settings = SettingsHistory().effective(
         [
             Source("ConfigMap", {ENABLED: "true"}),
@@ -37,6 +39,7 @@ def test_the_first_source_that_has_a_setting_counts_for_that_setting_alone() -> 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "5s", "٣", "3601", " 5", "999999999999999999999"])
 def test_a_time_out_that_is_no_number_of_seconds_is_refused_and_the_next_source_counts(text: str) -> None:
+    """Named with its source and what was expected."""
     settings = SettingsHistory().effective(
         [Source("ConfigMap", {POD_SCHEDULING_TIMEOUT: text}), Source("environment", {POD_SCHEDULING_TIMEOUT: "9"})]
     )
@@ -46,16 +49,16 @@ def test_a_time_out_that_is_no_number_of_seconds_is_refused_and_the_next_source_
 
 
 def test_a_bad_value_leaves_the_last_good_one_of_its_source_in_force() -> None:
+    """A slip of the pen must not switch anything off."""
     history = SettingsHistory()
     history.effective([Source("ConfigMap", {ENABLED: "true"})])
     settings = history.effective([Source("ConfigMap", {ENABLED: "yes please"})])
     assert settings.enabled
-    assert settings.problems == (
-        "ConfigMap: scheduler-extender-enabled: 'yes please' is not a boolean; True stays",
-    )
+    assert settings.problems == ("ConfigMap: scheduler-extender-enabled: 'yes please' is not a boolean; True stays",)
 
 
 def test_a_removed_value_is_forgotten() -> None:
+    """It does not come back when a bad one appears."""
     history = SettingsHistory()
     history.effective([Source("ConfigMap", {ENABLED: "true"})])
     history.effective([Source("ConfigMap", {})])

@@ -65,7 +65,7 @@ changes = st.one_of(
         st.integers(0, 2),
     ),
     st.builds(lambda name, label: make.kube_node(name, zone=label), names, st.sampled_from("xy")),
-    st.builds(lambda name, size: make.claim(name, size), st.sampled_from(["data", "logs"]), st.integers(1, 100)),
+    st.builds(make.claim, st.sampled_from(["data", "logs"]), st.integers(1, 100)),
     st.builds(lambda name: make.bound(name, 10), st.sampled_from(VOLUMES)),
     st.builds(
         lambda name, node, claims: make.pod(*claims, name=name, node=node),
@@ -78,8 +78,8 @@ changes = st.one_of(
         st.sampled_from(["100", "200", "x"]),
     ),
     st.builds(lambda: make.storage_class("longhorn")),
-    st.builds(lambda node: _manager(node), names),
-    st.builds(lambda nodes: _engine_image(nodes), st.lists(names, unique=True)),
+    st.builds(_manager, names),
+    st.builds(_engine_image, st.lists(names, unique=True)),
 )
 
 
@@ -123,6 +123,7 @@ BASE: list[Object] = [
 def test_every_change_leads_to_the_view_and_the_decision_that_a_fresh_start_gives(
     history: list[tuple[Object | list[Object], bool, bool]],
 ) -> None:
+    """Objects appear, change and vanish in any order, one by one and several at once."""
     objects: dict[tuple[str, Key], object] = {}
     memory = Memory(rebuilt(empty_snapshot(), NOW, 0))
     pending: dict[tuple[str, Key], object | None] = {}
@@ -163,6 +164,7 @@ def _decision(memory: Memory, pod: Any) -> Any:
 
 
 def test_a_change_that_makes_no_difference_leaves_the_version_alone() -> None:
+    """Most events of a cluster are such: a heartbeat, a repeated status."""
     field, key, value = _read(make.longhorn_node("a"))
     first: Advanced = advance(rebuilt(empty_snapshot(), NOW, 0), {(field, key): value}, NOW)
     again = advance(first.view, {(field, key): value}, NOW)

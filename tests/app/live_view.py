@@ -1,0 +1,76 @@
+"""A live view without a cluster: what a cache promises its readers, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from app.services.source import LiveView
+from scheduler_core.advance import advance, empty_snapshot, rebuilt
+from scheduler_core.convert.registry import KINDS, Key, group_of
+from scheduler_core.memory import Memory
+from scheduler_core.resolve import MissingObjectError
+from tests.builders import NOW, Object, flat
+
+
+class FakeCache:
+    """Objects that tests put there and take away."""
+
+    def __init__(self, *objects: Object | list[Object]) -> None:
+        self._memory = Memory(rebuilt(empty_snapshot(), NOW, 0))
+        self.listeners: dict[tuple[str, Key], list[asyncio.Event]] = {}
+        self.elsewhere: dict[str, Object] = {}
+        self.fetched: list[str] = []
+        self.put(*flat(*objects))
+
+    def memory(self) -> Memory:
+        """The current view."""
+        return self._memory
+
+    async def fetch(self, missing: MissingObjectError) -> bool:
+        """Finds what `elsewhere` has, by name."""
+        self.fetched.append(missing.name)
+        await asyncio.sleep(0)
+        raw = self.elsewhere.get(missing.name)
+        if raw is not None:
+            self.put(raw)
+        return raw is not None
+
+    @contextmanager
+    def listening(self, *keys: tuple[str, Key]) -> Iterator[asyncio.Event]:
+        """As the cache's."""
+        event = asyncio.Event()
+        for key in keys:
+            self.listeners.setdefault(key, []).append(event)
+        try:
+            yield event
+        finally:
+            for key in keys:
+                self.listeners[key].remove(event)
+                if not self.listeners[key]:
+                    del self.listeners[key]
+
+    def put(self, *objects: Object) -> None:
+        """Creates or changes objects."""
+        self._step({_read(raw)[:2]: _read(raw)[2] for raw in objects})
+
+    def remove(self, *objects: Object) -> None:
+        """Deletes objects."""
+        self._step(dict.fromkeys(_read(raw)[:2] for raw in objects))
+
+    def _step(self, changes: dict[tuple[str, Key], object | None]) -> None:
+        advanced = advance(self._memory.view, changes, NOW)
+        self._memory = self._memory.after(advanced.view, advanced.touched)
+        for key in changes:
+            for event in self.listeners.get(key, ()):
+                event.set()
+
+
+def _read(raw: Object) -> tuple[str, Key, object]:
+    kind = KINDS[group_of(raw["apiVersion"]), raw["kind"]]
+    key, value = kind.read(raw)
+    return kind.field, key, value
+
+
+_: type[LiveView] = FakeCache
