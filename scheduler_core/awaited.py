@@ -30,11 +30,11 @@ def awaited_volumes(pod: Pod, node: str, view: View, *, require_best_effort: boo
 
 
 def undecided_pods(view: View) -> tuple[Pod, ...]:
-    """Pods kube-scheduler has chosen a node for but not bound yet: an unbound claim of theirs bears a selected node."""
+    """Pods kube-scheduler has chosen a node for but not bound yet: nominated, or an unbound claim has a selected node."""
     return tuple(
         pod
         for pod in view.snapshot.pods.values()
-        if pod.live and not pod.node_name and pod.phase == PENDING and _selected(pod, view)
+        if pod.live and not pod.node_name and pod.phase == PENDING and pod.volumes and _chosen(pod, view)
     )
 
 
@@ -56,6 +56,12 @@ def arriving_pods(view: View, *, require_best_effort: bool = True) -> tuple[tupl
 def _listed(volume: PodVolume, node: Node) -> bool:
     listed = {name for disk in node.disks for name in disk.scheduled_replicas}
     return any(replica.node_id == node.name and replica.name in listed for replica in volume.replicas)
+
+
+def _chosen(pod: Pod, view: View) -> bool:
+    """A nomination beside PodScheduled=False comes from preemption and is no decision."""
+    nominated = pod.nominated_node and not pod.unschedulable
+    return bool(nominated) or _selected(pod, view)
 
 
 def _selected(pod: Pod, view: View) -> bool:

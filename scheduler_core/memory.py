@@ -74,7 +74,8 @@ class Memory:
             yield from table.fill(self.view)
             self._tables.put(kinds, table)
         elif stale:
-            table = yield from table.after(self.view, stale)
+            # A later memory may add to the set while this one pauses.
+            table = yield from table.after(self.view, tuple(stale))
             self._tables.put(kinds, table)
         self._stale.pop(kinds, None)
         return table
@@ -87,7 +88,9 @@ class Memory:
         later._known = self._known  # its own kind
         for kinds, table in self._tables.items():
             later._tables.put(kinds, table)
-            later._stale[kinds] = self._stale.get(kinds, set()) | touched
+            # Shared with this memory, whose requests then look at some nodes once more: copying would cost the cluster's size.
+            later._stale[kinds] = self._stale.get(kinds) or set()
+            later._stale[kinds].update(touched)
         return later
 
     def known(self, needs: Needs, examined: bool) -> Known:  # noqa: FBT001 # part of the key, like the needs

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.longhorn.ask import Ask
-from scheduler_core.longhorn.disk_stage import disk_refusal
+from scheduler_core.longhorn.disk_stage import disk_refusal, space_fault
 from scheduler_core.longhorn.node_stage import engine_refusal, node_refusal
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.space import space_detail, space_refusal
@@ -91,6 +91,9 @@ def look(view: View, kinds: Kinds, name: str) -> Blocked | tuple[OpenDisk, ...]:
         return blocked
     if not kinds.asks:
         return ()
+    fault = space_fault(view.cluster)
+    if fault is not None:
+        return blocked_by(fault)
     node = view.snapshot.longhorn_nodes[name]
     if node.eviction_requested:
         return Blocked(Reason.NODE_EVICTING, f"eviction of Longhorn node {name} is requested")

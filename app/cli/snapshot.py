@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +14,8 @@ import typer
 from app.cli.load import ContextOption, KubeconfigOption, NamespaceOption, cluster_objects
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
+
+_FLOAT = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
 
 
 class Form(StrEnum):
@@ -54,6 +57,8 @@ def _text(listed: dict[str, Any], form: Form) -> str:
         return json.dumps(listed, indent=1) + "\n"
     import yaml
 
-    return str(
-        yaml.dump(listed, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False, allow_unicode=True)
-    )
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        """Quotes also what PyYAML takes for a text and YAML 1.2, which kubectl and we read, for a number: 1.5e3."""
+
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+    return str(yaml.dump(listed, Dumper=Dumper, sort_keys=False, allow_unicode=True))

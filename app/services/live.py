@@ -38,6 +38,8 @@ WITHDRAW_SECONDS: Final = 1.0
 RELEASE_SECONDS: Final = 5.0
 _CRASH_SECONDS: Final = 1.0
 _PUBLISH_AGAIN_SECONDS: Final = 2.0
+# Somebody may have edited or deleted the EndpointSlice: one GET now and then.
+_LOOK_AGAIN_SECONDS: Final = 10.0
 _STEP_SECONDS: Final = 0.25
 
 
@@ -94,6 +96,7 @@ class Live:
         self._trouble = ""
         self._publishing_trouble = ""
         self._publish_again_at = 0.0
+        self._look_again_at = 0.0
 
     @property
     def readiness_problem(self) -> str:
@@ -216,7 +219,8 @@ class Live:
             self._step_down()
         if term is not None and self._answering is None and settings.enabled:
             await self._take_over(term)
-        if self._answering is not None and self._published != self._answering and settings.enabled:
+        due = self._published != self._answering or asyncio.get_running_loop().time() >= self._look_again_at
+        if self._answering is not None and due and settings.enabled:
             await self._publish(self._answering)
         self._parts.metrics.heartbeat(self._parts.node_name, leading=not self.refusal())
 
@@ -259,6 +263,7 @@ class Live:
             return
         self._publishing_trouble = ""
         self._published = term
+        self._look_again_at = clock() + _LOOK_AGAIN_SECONDS
 
     def _tell_settings(self) -> ExtenderSettings:
         settings = self._settings()

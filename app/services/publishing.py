@@ -56,10 +56,7 @@ class Publisher:
         Raises:
             ApiError: the API server refused or did not answer; `conflict` if others kept changing the slice
         """
-        done = await self._bring_about(endpoints.publish, self._leading)
-        if done:
-            log.info("the Service leads here", address=self._me.address, port=self._me.port)
-        return done
+        return await self._bring_about(endpoints.publish, self._leading)
 
     async def withdraw(self) -> None:
         """Makes the Service lead nowhere, unless it leads somewhere else already.
@@ -86,6 +83,7 @@ class Publisher:
                     raise
             else:
                 if not isinstance(change, Delete):
+                    log.info("the Service leads to", endpoints=[str(entry) for entry in change.wanted.endpoints])
                     return True
         raise ApiError(f"PUT {self._path}", 409, "Conflict", f"others changed it {_TRIES} times in a row")
 

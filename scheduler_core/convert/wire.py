@@ -113,9 +113,10 @@ def shape_json(kind: str, raw: bytes | msgspec.Raw, wire: type[_AnyWire]) -> _An
         ObjectError: as `shape`
     """
     try:
-        return msgspec.json.decode(raw, type=wire)
-    except msgspec.ValidationError:
-        return shape(kind, msgspec.json.decode(raw), wire)  # tells which object it is
+        try:
+            return msgspec.json.decode(raw, type=wire)
+        except msgspec.ValidationError:
+            return shape(kind, msgspec.json.decode(raw), wire)  # tells which object it is
     except (msgspec.DecodeError, RecursionError) as error:
         raise ObjectError(kind, "", f"is not JSON: {error}") from error
 

@@ -31,6 +31,11 @@ def disk_and_space_refusal(cluster: Cluster, ask: Ask, node: Node, disk: Disk, u
     return disk_refusal(cluster, ask, node, disk) or space_stage_refusal(cluster, ask, disk, uncounted)
 
 
+def space_fault(cluster: Cluster) -> Refusal | None:
+    """A space setting that does not parse: Longhorn then refuses every disk."""
+    return _setting_refusal(cluster, _SPACE_SETTINGS)
+
+
 def prefilter_refusal(cluster: Cluster, ask: Ask, disk: Disk) -> Refusal | None:
     """Why FindDiskCandidates does not even consider a disk, silently. Its Ready condition is never looked at."""
     if not disk.in_status:
@@ -117,7 +122,7 @@ def tag_refusal(cluster: Cluster, ask: Ask, disk: Disk) -> Refusal | None:
 
 def space_stage_refusal(cluster: Cluster, ask: Ask, disk: Disk, uncounted: int = 0) -> Refusal | None:
     """Why IsSchedulableToDisk refuses a disk; a percentage that does not parse refuses it too."""
-    fault = _setting_refusal(cluster, _SPACE_SETTINGS)
+    fault = space_fault(cluster)
     if fault is not None:
         return fault
     found = room(disk, cluster.settings, uncounted)

@@ -140,3 +140,14 @@ def test_pods_with_a_chosen_node_are_undecided_until_they_are_bound(
     """By any of their claims that is not bound yet."""
     view = make.view(claims, db(**{"node_name": "", **fields}))
     assert [pod.name for pod in undecided_pods(view)] == (["db"] if undecided else [])
+
+
+@pytest.mark.parametrize(("declared", "undecided"), [("", True), ("no room", False)])
+def test_a_nomination_is_a_choice_unless_it_comes_from_preemption(declared: str, undecided: bool) -> None:
+    """Preemption nominates beside PodScheduled=False; claims that are all bound bear no other sign."""
+    raw = db(node_name="")
+    raw["status"]["nominatedNodeName"] = "a"
+    if declared:
+        raw["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": declared}]
+    view = make.view(make.bound("data", 10), make.bound("logs", 10), raw)
+    assert [pod.name for pod in undecided_pods(view)] == (["db"] if undecided else [])

@@ -171,6 +171,14 @@ def test_a_stolen_lease_silences_the_leader(rig: Rig, witness: Witness) -> None:
     rig.until("a candidate answers again", rig.leader, 3 + LEASE_BOUND + CATCHING_UP)
 
 
+def test_an_endpointslice_that_somebody_deletes_comes_back(rig: Rig) -> None:
+    """The leader looks at it now and then."""
+    rig.until("a candidate answers", rig.leader)
+    rig.until("the Service leads somewhere", lambda: rig.cluster.api.get(SLICE).get("endpoints"), 20)
+    rig.cluster.api.delete(SLICE)
+    rig.until("it leads there again", lambda: _endpoints(rig), 20)
+
+
 def test_settings_change_while_it_runs(rig: Rig) -> None:
     """Disabled: no answer, no Lease, an empty Service. Enabled again: all as before."""
     rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-enabled": "false"}})
@@ -204,6 +212,11 @@ def test_a_candidate_without_permission_says_what_it_lacks_and_recovers(rig: Rig
     granted["metadata"] = {"name": SERVICE}
     rig.create({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", **granted})
     rig.until("it is ready", lambda: rig.ask(follower, "/readyz")[0] == 200)
+
+
+def _endpoints(rig: Rig) -> object:
+    slices = rig.items(SLICE.rpartition("/")[0])
+    return [entry for found in slices if found["metadata"]["name"] == SERVICE for entry in found.get("endpoints") or ()]
 
 
 def _lacks(rig: Rig, name: str) -> str:

@@ -169,3 +169,26 @@ def test_a_change_that_makes_no_difference_leaves_the_version_alone() -> None:
     first: Advanced = advance(rebuilt(empty_snapshot(), NOW, 0), {(field, key): value}, NOW)
     again = advance(first.view, {(field, key): value}, NOW)
     assert (first.view.version, again.view.version, again.touched) == (1, 1, frozenset())
+
+
+def test_a_table_that_is_being_brought_up_to_date_is_not_disturbed_by_the_next_change() -> None:
+    """A request pauses while its nodes are looked at again; meanwhile more nodes change."""
+    names = [f"n{index}" for index in range(200)]
+    manager = [_manager(name) for name in names]
+    objects = [make.storage_class("longhorn"), make.claim("data", 40), _engine_image(names), *manager]
+    nodes = [make.longhorn_node(name) for name in names]
+    pod = make.as_pod(make.pod("data"))
+    memory = _stepped(Memory(rebuilt(empty_snapshot(), NOW, 0)), [*objects, *nodes[:100]])
+    finish(explain_nodes(pod, names, memory, Options()))
+    memory = _stepped(memory, [make.longhorn_node(name, 10) for name in names[:100]])
+    paused = explain_nodes(pod, names, memory, Options())
+    next(paused)
+    _stepped(memory, nodes[100:])
+    fits = [verdict.fits for verdict in finish(paused).verdicts]
+    assert fits == [False] * 200
+
+
+def _stepped(memory: Memory, raws: list[Object]) -> Memory:
+    changes: dict[tuple[str, Key], object | None] = {(field, key): value for field, key, value in map(_read, raws)}
+    advanced = advance(memory.view, changes, NOW)
+    return memory.after(advanced.view, advanced.touched)
