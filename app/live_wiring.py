@@ -17,11 +17,12 @@ from app.kube.reflector import Timing
 from app.metrics import Metrics
 from app.services.leadership import Elector
 from app.services.live import NAME, Live, LiveSettings, Parts
+from app.services.offers import Offers
 from app.services.publishing import Publisher
 from app.services.reservation import NodeReservations
 from app.services.scheduling import Scheduling
-from app.services.verbs import Verbs
-from app.settings import LiveOptions, Settings
+from app.services.verbs import Reservations, Verbs
+from app.settings import LiveOptions, Reservation, Settings
 
 
 async def live_application(options: LiveOptions, settings: Settings, port: int) -> tuple[FastAPI, Live, KubeClient]:
@@ -42,7 +43,8 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     metrics.caches(lambda: cache.standings, monotonic)
     scheduling = Scheduling(cache, settings.options)
     live_settings = LiveSettings(cache, config_map, options.environment)
-    reservations = NodeReservations(cache, scheduling, live_settings, metrics, monotonic)
+    kind: type[NodeReservations | Offers] = Offers if options.reservation is Reservation.CAPACITY else NodeReservations
+    reservations: Reservations = kind(cache, scheduling, live_settings, metrics, monotonic)
     elector = Elector(connect, options.identity, options.namespace, options.timing)
     publisher = (
         Publisher(client, options.namespace, options.advertise, port, options.node_name, leading=elector.leading)

@@ -40,6 +40,17 @@ class Settings:
     """How decisions are made."""
 
 
+class Reservation(StrEnum):
+    """How pods are kept from taking the same room.
+
+    NODE: one pod at a time, and its node is reserved (the proposal's step 5). CAPACITY: what other pods will take is packed
+    jointly with the pod; nobody waits for a lock.
+    """
+
+    NODE = "node"
+    CAPACITY = "capacity"
+
+
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
     """Where the cluster is, and who this process is there."""
@@ -61,6 +72,9 @@ class LiveOptions:
 
     node_name: str = ""
     """The node this process runs on, for the heartbeat metric and the EndpointSlice."""
+
+    reservation: Reservation = Reservation.NODE
+    """How pods are kept from taking the same room."""
 
     stale_after: float = DEFAULT_STALE_AFTER
     """Seconds without a word from the API server about some kind after which nothing is decided."""

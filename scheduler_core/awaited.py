@@ -1,4 +1,4 @@
-"""What seed 002 waits for after a pod was placed: until Longhorn's status lists the replicas of its volumes on the node.
+"""What Longhorn's scheduler-extender proposal waits for after a pod was placed: until Longhorn's status lists the replicas of its volumes on the node.
 
 Data flow: a pod and its node, over a view → the pod's local volumes → those whose replica on the node is not yet listed in
 `DiskStatus.scheduledReplica` there. A volume that needs no local room is not awaited: its replicas may be anywhere. A claim
@@ -29,13 +29,27 @@ def awaited_volumes(pod: Pod, node: str, view: View, *, require_best_effort: boo
     return tuple(volume.name for volume in local if listing is None or not _listed(volume, listing))
 
 
-def undecided_pods(view: View) -> tuple[Pod, ...]:
-    """Pods kube-scheduler has chosen a node for but not bound yet: nominated, or an unbound claim has a selected node."""
-    return tuple(
-        pod
-        for pod in view.snapshot.pods.values()
-        if pod.live and not pod.node_name and pod.phase == PENDING and pod.volumes and _chosen(pod, view)
-    )
+def chosen_pods(view: View) -> tuple[tuple[Pod, str], ...]:
+    """Pods kube-scheduler has chosen a node for but not bound yet, with that node: nominated, or selected for an unbound claim."""
+    found = []
+    for pod in view.snapshot.pods.values():
+        if pod.live and not pod.node_name and pod.phase == PENDING and pod.volumes:
+            node = chosen_node(pod, view)
+            if node:
+                found.append((pod, node))
+    return tuple(found)
+
+
+def chosen_node(pod: Pod, view: View) -> str:
+    """The node the pod is bound to, or will be as far as is known; "" for none.
+
+    A nomination beside PodScheduled=False comes from preemption and is no decision.
+    """
+    if pod.node_name:
+        return pod.node_name
+    claims = (view.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
+    unbound = (claim.selected_node for claim in claims if claim is not None and not claim.spec.volume_name)
+    return next((node for node in unbound if node), "" if pod.unschedulable else pod.nominated_node)
 
 
 def arriving_pods(view: View, *, require_best_effort: bool = True) -> tuple[tuple[Pod, str], ...]:
@@ -56,14 +70,3 @@ def arriving_pods(view: View, *, require_best_effort: bool = True) -> tuple[tupl
 def _listed(volume: PodVolume, node: Node) -> bool:
     listed = {name for disk in node.disks for name in disk.scheduled_replicas}
     return any(replica.node_id == node.name and replica.name in listed for replica in volume.replicas)
-
-
-def _chosen(pod: Pod, view: View) -> bool:
-    """A nomination beside PodScheduled=False comes from preemption and is no decision."""
-    nominated = pod.nominated_node and not pod.unschedulable
-    return bool(nominated) or _selected(pod, view)
-
-
-def _selected(pod: Pod, view: View) -> bool:
-    claims = (view.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
-    return any(claim is not None and claim.selected_node and not claim.spec.volume_name for claim in claims)

@@ -1,4 +1,4 @@
-"""The extender's own settings (seed 002's three, under its names), from several sources, each of which may change while it runs.
+"""The extender's own settings (the proposal's three, under its names), from several sources, each of which may change while it runs.
 
 Data flow: sources in the order of their precedence, each a mapping of texts → `effective` → one frozen value per setting with
 where it came from. A value that does not parse is refused and named; the source's last good value stays, or, if it never had

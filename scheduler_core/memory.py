@@ -69,7 +69,7 @@ class Memory:
         """The profiles of all nodes for some kinds, looked at now if nobody asked before."""
         table = self._tables.get(kinds)
         stale = self._stale.get(kinds)
-        if table is None or table.met > _DEAD_PROFILES * len(self.view.cluster.nodes) + MOST_TABLES:
+        if table is None or table.met > self._most_profiles:
             table = Table(kinds)
             yield from table.fill(self.view)
             self._tables.put(kinds, table)
@@ -79,6 +79,10 @@ class Memory:
             self._tables.put(kinds, table)
         self._stale.pop(kinds, None)
         return table
+
+    @property
+    def _most_profiles(self) -> int:
+        return _DEAD_PROFILES * len(self.view.cluster.nodes) + MOST_TABLES
 
     def after(self, view: View, touched: frozenset[str] | None) -> Memory:
         """The memory of a later view in which only the `touched` nodes may have other profiles; None: any may."""
@@ -100,7 +104,7 @@ class Memory:
         """
         key = (examined, needs.key)
         known = self._known.get(key)
-        if known is None:
+        if known is None or len(known) > self._most_profiles:
             known = {}
             self._known.put(key, known)
         return known

@@ -1,6 +1,6 @@
 """From a pod to its Longhorn volumes: pod → PersistentVolumeClaim → PersistentVolume → Longhorn volume.
 
-Seed: Longhorn's scheduler-extender proposal, Filter step 1. Data flow: `resolve(pod, view)` reads one immutable view and
+Longhorn's scheduler-extender proposal, Filter step 1. Data flow: `resolve(pod, view)` reads one immutable view and
 returns a `Resolution`, the volumes in claim order, each with its replicas and where its claim is in use. Volumes of
 other drivers are left out; an object that is named but missing is a `MissingObjectError`, never an empty list.
 """

@@ -1,12 +1,12 @@
 """`filter_nodes` and `explain_nodes`: the only composition of resolving, restart, node and disk rules, and packing.
 
-Data flow of one request (seed: Filter steps 1 to 4), all from one immutable `View`:
+Data flow of one request (Longhorn's proposal: Filter steps 1 to 4), all from one immutable `View`:
 
     pod → resolve → no Longhorn volumes?            → every node
                   → tied to some nodes?             → the others are out (strict-local, a claim in use)
                   → no room anywhere for a volume that needs no local room? → no node
                   → homes of every local volume?    → only those (homes.py)
-                  → reserved for another pod?       → out (seed 002, step 4)
+                  → reserved for another pod?       → out (the proposal, Filter step 4)
                   → nodes with a replica of the pod: one by one (local.py); all others by profile (profiles.py)
 
 `explain_nodes` runs this very decision and adds plans and numbers per node, so the two cannot differ.

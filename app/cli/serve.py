@@ -31,6 +31,7 @@ from app.settings import (
     DEFAULT_STALE_AFTER,
     BestEffort,
     LiveOptions,
+    Reservation,
     Settings,
 )
 from scheduler_core.election import ElectionTiming
@@ -76,6 +77,13 @@ def serve(  # one parameter per flag
         ),
     ] = "",
     node_name: Annotated[str, typer.Option(envvar="NODE_NAME", help="The node this runs on; default: host name.")] = "",
+    reservation: Annotated[
+        Reservation,
+        typer.Option(
+            envvar="LONGHORN_EXTENDER_RESERVATION",
+            help="node: one pod at a time, its node is reserved; capacity: pods are judged jointly, nobody waits for a lock.",
+        ),
+    ] = Reservation.NODE,
     stale_after: Annotated[
         float,
         typer.Option(envvar="LONGHORN_EXTENDER_STALE_AFTER", min=1, help="Seconds without a word from the API server."),
@@ -135,6 +143,7 @@ def serve(  # one parameter per flag
         context=context,
         advertise=_advertised(advertise, host),
         node_name=node_name or socket.gethostname(),
+        reservation=reservation,
         stale_after=stale_after,
         timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
         environment=environment,

@@ -27,6 +27,7 @@ from app.kube.sharing import share_texts
 from app.kube.watched import WATCHED
 from scheduler_core.advance import advance, rebuilt
 from scheduler_core.convert.registry import KINDS, Kind
+from scheduler_core.demand_index import Demands
 from scheduler_core.errors import ObjectError, ResolutionError
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
@@ -42,6 +43,8 @@ ObjectKey = tuple[str, Key]
 
 _NOTHING: Final[Mapping[Key, object]] = {}
 
+# Without one of these a volume would look as if it were nowhere; of all other kinds an object that is missing is a refusal.
+_NEVER_UNREADABLE: Final = frozenset({"replicas"})
 # What a missing object is called in the core's errors, and where it is looked for.
 _FETCHED: Final[Mapping[str, Resource]] = {
     "PersistentVolumeClaim": resources.CLAIMS,
@@ -78,6 +81,7 @@ class ClusterCache:
         self._stale_after = stale_after
         self._initial: dict[str, dict[Key, object]] | None = {}
         self._memory: Memory | None = None
+        self._demands: Demands | None = None
         self._pending: dict[ObjectKey, object | None] = {}
         self._listeners: dict[ObjectKey, set[asyncio.Event]] = {}
         self._synced = asyncio.Event()
@@ -115,6 +119,8 @@ class ClusterCache:
                 return f"the API server knows no {label}: is Longhorn installed?"
             if standing.phase is Phase.STARTING:
                 return f"{label} not listed yet" + (f": {standing.problem}" if standing.problem else "")
+            if field in _NEVER_UNREADABLE and standing.unreadable:
+                return f"{label}: {next(iter(standing.unreadable.values()))}"
             if standing.phase is Phase.SYNCED and standing.behind(now) > self._stale_after:
                 return f"{label} not heard of for {standing.behind(now):.0f} s: {standing.problem}"
         return "" if self._memory is not None or self._start() else "not every kind is listed yet"
@@ -137,10 +143,24 @@ class ClusterCache:
         memory = self._memory or self._start()
         if memory is None:
             raise RuntimeError("the cache has not been filled")
-        changes, self._pending = self._pending, {}
+        changes = self._pending
         advanced = advance(memory.view, changes, self._now())
+        self._pending = {}  # not before: what could not be taken in must not be lost
+        if self._demands is not None:
+            self._demands = self._demands.after(memory.view, changes, advanced.view)
         self._memory = memory.after(advanced.view, advanced.touched)
         return self._memory
+
+    def demands(self) -> Demands:
+        """What volumes demand in the current view; kept from the first time somebody asks.
+
+        Raises:
+            RuntimeError: as memory
+        """
+        view = self.memory().view
+        if self._demands is None:
+            self._demands = Demands.of(view)
+        return self._demands
 
     @property
     def settings(self) -> Mapping[str, str]:

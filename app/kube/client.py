@@ -31,6 +31,7 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 _IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 _NO_QUERY: Final[Mapping[str, str]] = {}
 _CONNECTIONS: Final = 100
+_LAST_WORDS_SECONDS: Final = 0.05
 _DEFAULT_KUBECONFIG: Final = "~/.kube/config"
 # What the client raises where credentials are missing or wrong; it also reads tokens and runs plugins before later calls.
 _CREDENTIALS: Final = (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
@@ -197,6 +198,8 @@ class KubeClient:
     async def close(self) -> None:
         """Closes every connection."""
         await self._api.close()  # type: ignore[no-untyped-call]
+        # TLS connections close on later turns of the loop, which may be its last.
+        await asyncio.sleep(_LAST_WORDS_SECONDS)
 
     async def _answer(self, call: _Call) -> bytes:
         response = await self._sent(call)

@@ -32,6 +32,7 @@ from scheduler_core.errors import ObjectError
 log = structlog.get_logger("watch")
 
 SILENCE_SECONDS: Final = 90.0
+QUIET_SECONDS: Final = 70.0
 WATCH_SECONDS: Final = (240, 290)
 CATCH_UP_SECONDS: Final = 1
 _ALMOST: Final = 0.9
@@ -93,12 +94,14 @@ class Standing:
 
     Attributes:
         disconnected_at: monotonic seconds since when the cache may be behind; None while a watch is connected
+        heard_at: when the last line of a watch came, or the watch began
         problem: the last trouble, "" when all is well
         unreadable: the objects left out because they cannot be decoded, with why
     """
 
     phase: Phase = Phase.STARTING
     disconnected_at: float | None = None
+    heard_at: float = 0.0
     problem: str = ""
     resource_version: str = ""
     lists: int = 0
@@ -106,8 +109,9 @@ class Standing:
     unreadable: dict[Key | None, str] = field(default_factory=dict)
 
     def behind(self, now: float) -> float:
-        """For how many seconds nothing was heard from the API server; 0 while connected."""
-        return 0.0 if self.disconnected_at is None else now - self.disconnected_at
+        """For how many seconds the cache may have been behind: cut off, or nothing heard for longer than bookmarks take."""
+        quiet = max(0.0, now - self.heard_at - QUIET_SECONDS) if self.phase is Phase.SYNCED else 0.0
+        return quiet if self.disconnected_at is None else max(quiet, now - self.disconnected_at)
 
 
 class _Event(msgspec.Struct):
@@ -283,6 +287,7 @@ class Reflector(Generic[_Value]):
                     if not line:
                         self._trouble(f"{self.label}: the API server ended the watch early")
                         break
+                    standing.heard_at = clock()
                     self._heard(line)
                     if standing.events % _TURN_EVENTS == 0:
                         await asyncio.sleep(0)  # what is received already is read without a pause
@@ -335,6 +340,7 @@ class Reflector(Generic[_Value]):
     def _connected(self) -> None:
         self.standing.phase = Phase.SYNCED
         self.standing.disconnected_at = None
+        self.standing.heard_at = self._timing.clock()
         self.standing.problem = ""
 
     def _trouble(self, problem: str) -> None:
@@ -362,12 +368,13 @@ class Reflector(Generic[_Value]):
 
     async def _sleep(self, seconds: float) -> None:
         """Sleeps, unless somebody wants to catch up."""
-        self._hurry.clear()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(0 if self._caught_up < self._wanted else seconds):
                 await self._hurry.wait()
         except TimeoutError:
             return
+        finally:
+            self._hurry.clear()
 
 
 def _key(raw: msgspec.Raw) -> Key | None:

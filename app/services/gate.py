@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 
@@ -16,6 +16,9 @@ class CallerGoneError(Exception):
     def __init__(self) -> None:
         super().__init__("the caller hung up, nothing is decided")
 
+
+HungUp = Callable[[], Awaitable[bool]]
+"""Whether the caller has gone; asked before anything is promised. It may raise to refuse the question."""
 
 Refusal = Callable[[], str]
 """Why nothing may be answered now, as one sentence; "" if it may."""

@@ -26,7 +26,7 @@ from app.metrics import Metrics
 from app.services.leadership import Elector
 from app.services.presentation import ServiceState
 from app.services.publishing import Publisher
-from app.services.reservation import NodeReservations
+from app.services.verbs import Reservations
 from scheduler_core.extender_settings import DEFAULTS, ENABLED, ExtenderSettings, SettingsHistory, Source
 
 log = structlog.get_logger("live")
@@ -71,7 +71,7 @@ class LiveSettings:
         self._history = SettingsHistory()
 
     def __call__(self) -> ExtenderSettings:
-        """In this order: ConfigMap, Longhorn's Setting, environment, seed 002's defaults."""
+        """In this order: ConfigMap, Longhorn's Setting, environment, the proposal's defaults."""
         sources = [
             Source(f"ConfigMap {NAME}", self._config_map.data),
             Source(resources.LONGHORN_SETTINGS.kind, self._cache.settings),
@@ -83,7 +83,7 @@ class LiveSettings:
 class Live:
     """Owner of the decision whether this process answers."""
 
-    def __init__(self, parts: Parts, settings: Callable[[], ExtenderSettings], reservations: NodeReservations) -> None:
+    def __init__(self, parts: Parts, settings: Callable[[], ExtenderSettings], reservations: Reservations) -> None:
         self._parts = parts
         self._reservations = reservations
         self._settings = settings
@@ -96,6 +96,9 @@ class Live:
         self._trouble = ""
         self._publishing_trouble = ""
         self._publish_again_at = 0.0
+        self._may_point_here = (
+            True  # a predecessor in this pod may have left it so; only our own address is ever taken out
+        )
         self._look_again_at = 0.0
 
     @property
@@ -177,6 +180,7 @@ class Live:
                 await self._reservations.settled()
         except TimeoutError:
             log.warning("a pod is still being placed, handing over without it")
+        self._answering = None  # what is forgotten next must not be answered without
         self._reservations.clear()
         await self._withdraw()
         await asyncio.to_thread(self._parts.elector.stop, release=True, seconds=RELEASE_SECONDS)
@@ -209,7 +213,7 @@ class Live:
         settings = self._tell_settings()
         problem = self.readiness_problem
         self._tell_problem(problem or elector.problem or self._publishing_trouble)
-        if not settings.enabled and self._points_here:
+        if not settings.enabled and (self._points_here or (self._may_point_here and not elector.holder)):
             await self._publish(None)
         # Disabled, the Lease is kept for as long as the Service points here and the API server does not let us change that.
         wanted = settings.enabled or self._points_here
@@ -263,6 +267,7 @@ class Live:
             return
         self._publishing_trouble = ""
         self._published = term
+        self._may_point_here = term is not None
         self._look_again_at = clock() + _LOOK_AGAIN_SECONDS
 
     def _tell_settings(self) -> ExtenderSettings:

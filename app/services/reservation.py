@@ -1,4 +1,4 @@
-"""Seed 002's step 5, to the letter: one pod at a time, and a node is reserved until its replicas are listed.
+"""The scheduler-extender proposal's step 5, to the letter: one pod at a time, and a node is reserved until its replicas are listed.
 
     question → wait for the write lock → evaluate, reserved nodes rejected → answer
              → the lock stays held until the pod has spec.nodeName, or the pod-scheduling time-out
@@ -14,28 +14,29 @@ A new leader finds in the cluster what its predecessor held in memory (`adopt`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import structlog
 
 from app.metrics import Metrics
-from app.services.gate import CallerGoneError
+from app.services.gate import CallerGoneError, HungUp
 from app.services.scheduling import Scheduling
 from app.services.source import LiveView
-from scheduler_core.awaited import arriving_pods, awaited_volumes, undecided_pods
+from scheduler_core.awaited import arriving_pods, awaited_volumes, chosen_node, chosen_pods
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender_settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
-from scheduler_core.verbs import Decision
+from scheduler_core.verbs import Decision, Others
 from scheduler_core.verdict import Reason
 
 log = structlog.get_logger("reservation")
 
 _TAKES_NOTHING: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
+# What a predecessor decided is remembered for this long at least.
+ADOPTED_SECONDS: Final = 60.0
 # How late a replica may be noticed that the node listed before this process heard of it.
 _LOOK_AGAIN_SECONDS: Final = 0.25
-HungUp = Callable[[], Awaitable[bool]]
 _Result = TypeVar("_Result")
 
 
@@ -62,12 +63,16 @@ class NodeReservations:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._waits: dict[asyncio.Task[str], Pod] = {}
-        self._arrivals: dict[asyncio.Task[bool], str] = {}
+        self._arrivals: dict[asyncio.Task[bool], tuple[Pod, str]] = {}
         self._forgotten: set[asyncio.Task[str] | asyncio.Task[bool]] = set()
 
     def reserved(self) -> frozenset[str]:
         """The nodes that take no new volumes now."""
-        return frozenset(self._arrivals.values())
+        return frozenset(node for _, node in self._arrivals.values())
+
+    def others(self) -> Others:
+        """What counts beside a pod that is asked about now."""
+        return Others(self.reserved())
 
     async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
         """Decides about a pod when its turn has come, and begins to wait for what becomes of it.
@@ -87,7 +92,7 @@ class NodeReservations:
         await self._lock.acquire()
         try:
             await _still_there(hung_up)
-            decision = await self._scheduling.filter(pod, candidates, self.reserved)
+            decision = await self._scheduling.filter(pod, candidates, self.others)
             waits = self._settings().pod_scheduling_timeout > 0 and _takes_space(decision)
             if waits:
                 await _still_there(hung_up)
@@ -101,15 +106,15 @@ class NodeReservations:
         return decision
 
     async def adopt(self) -> None:
-        """Reserves what a predecessor had reserved, and waits for the pods it was waiting for, as far as the cluster tells."""
+        """Reserves what a predecessor had reserved, and the nodes chosen for the pods it was waiting for, as far as the cluster tells.
+
+        Longer than usual: after whatever ended the predecessor, provisioning and attaching may take their time too.
+        """
         view = self._cache.memory().view
-        for pod, node in arriving_pods(view, require_best_effort=self._scheduling.options.require_best_effort):
-            self._reserve(pod, node)
-        undecided = undecided_pods(view)
-        if undecided and self._settings().pod_scheduling_timeout > 0:
-            await self._lock.acquire()
-            self._hold_for(*undecided)
-        log.info("adopted", reserved=sorted(self.reserved()), undecided=[pod.key for pod in undecided])
+        required = self._scheduling.options.require_best_effort
+        for pod, node in (*arriving_pods(view, require_best_effort=required), *chosen_pods(view)):
+            self._reserve(pod, node, max(ADOPTED_SECONDS, self._settings().node_reservation_timeout))
+        log.info("adopted", reserved=sorted(self.reserved()))
 
     async def settled(self) -> None:
         """Returns once no pod is waited for."""
@@ -124,10 +129,14 @@ class NodeReservations:
             task.cancel()
 
     def _give_up(self, pod: Pod) -> None:
-        """The pod is asked about again: kube-scheduler has given up the attempt that is waited for."""
+        """The pod is asked about again: kube-scheduler has given up the attempt that is waited for, or was adopted."""
         for task, waiting in self._waits.items():
             if _identity(waiting) == _identity(pod):
                 task.cancel()
+        for arriving, (whose, _) in list(self._arrivals.items()):
+            if _identity(whose) == _identity(pod):
+                del self._arrivals[arriving]
+                arriving.cancel()
 
     def _hold_for(self, *pods: Pod) -> None:
         """Keeps the lock, held by the caller, until each pod is decided."""
@@ -146,7 +155,7 @@ class NodeReservations:
         else:
             self._metrics.pod_scheduling_wait(self._clock() - started, scheduled=bool(node))
             if node:
-                self._reserve(pod, node)
+                self._reserve(pod, node, self._settings().node_reservation_timeout)
         if not self._waits:
             self._lock.release()
 
@@ -178,41 +187,47 @@ class NodeReservations:
                 await changed.wait()
                 changed.clear()
 
-    def _reserve(self, pod: Pod, node: str) -> None:
+    def _reserve(self, pod: Pod, node: str, seconds: float) -> None:
         if self._settings().node_reservation_timeout <= 0:
             return
         started = self._clock()
-        task = asyncio.create_task(self._await_replicas(pod, node), name=f"replicas of {pod.key}")
-        self._arrivals[task] = node
+        task = asyncio.create_task(self._await_replicas(pod, node, seconds), name=f"replicas of {pod.key}")
+        self._arrivals[task] = pod, node
         task.add_done_callback(lambda done: self._arrived(done, started))
 
     def _arrived(self, task: asyncio.Task[bool], started: float) -> None:
         """A wait for replicas is over; the node is free again."""
-        del self._arrivals[task]
+        self._arrivals.pop(task, None)
         listed = bool(_result(task))
         if task in self._forgotten:
             self._forgotten.discard(task)
         else:
             self._metrics.node_reservation(self._clock() - started, listed=listed)
 
-    async def _await_replicas(self, pod: Pod, node: str) -> bool:
+    async def _await_replicas(self, pod: Pod, node: str, seconds: float) -> bool:
         """Whether Longhorn listed all of the pod's local volumes on the node in time."""
         try:
-            async with asyncio.timeout(self._settings().node_reservation_timeout):
-                await self._listed(pod, node)
+            async with asyncio.timeout(seconds):
+                return await self._listed(pod, node)
         except TimeoutError:
             log.warning("replicas not listed in time, node no longer reserved", pod=pod.key, uid=pod.uid, node=node)
             return False
-        return True
 
-    async def _listed(self, pod: Pod, node: str) -> None:
-        """Returns once nothing is awaited. Looks again now and then: claims, volumes and replicas matter too, in any order."""
+    async def _listed(self, pod: Pod, node: str) -> bool:
+        """True once nothing is awaited; False if the pod went elsewhere, as one may whose node was only chosen.
+
+        Looks again now and then: claims, volumes and replicas matter too, in any order.
+        """
         required = self._scheduling.options.require_best_effort
         with self._cache.listening(("longhorn_nodes", node)) as changed:
             while True:
+                view = self._cache.memory().view
+                current = view.snapshot.pods.get((pod.namespace, pod.name))
+                if current is not None and chosen_node(current, view) not in ("", node):
+                    return False
                 try:
-                    if not awaited_volumes(pod, node, self._cache.memory().view, require_best_effort=required):
-                        return
+                    if not awaited_volumes(pod, node, view, require_best_effort=required):
+                        return True
                 except ResolutionError as error:
                     log.debug("cannot tell yet what is awaited", pod=pod.key, problem=str(error))
                 try:

@@ -11,7 +11,7 @@ from app.services.source import ViewSource
 from scheduler_core.errors import ResolutionError
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
-from scheduler_core.resolve import MissingObjectError, unseen_classes
+from scheduler_core.resolve import MissingObjectError, resolve, unseen_classes
 from scheduler_core.steps import Steps
 from scheduler_core.verbs import Decision, Explanation, Options, Others, explain_nodes, filter_nodes
 from scheduler_core.view import View
@@ -41,29 +41,29 @@ class Scheduling:
         """The view that the next question is answered from."""
         return self._source.memory().view
 
-    async def filter(
-        self, pod: Pod, candidates: Sequence[str], reserved: Callable[[], frozenset[str]] = frozenset
-    ) -> Decision:
-        """Which candidates can hold the pod's volumes; `reserved` tells the nodes that take no new ones now.
+    async def filter(self, pod: Pod, candidates: Sequence[str], others: Callable[[], Others] = Others) -> Decision:
+        """Which candidates can hold the pod's volumes; `others` tells what other pods have then.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        return await self._decide(
-            pod, lambda memory: filter_nodes(pod, candidates, memory, self._options, Others(reserved()))
-        )
+        return await self._decide(pod, lambda memory: filter_nodes(pod, candidates, memory, self._options, others()))
 
-    async def explain(
-        self, pod: Pod, candidates: Sequence[str], reserved: Callable[[], frozenset[str]] = frozenset
-    ) -> Explanation:
+    async def look(self, pod: Pod) -> None:
+        """Looks for what the pod names and the view lacks, so that deciding need not.
+
+        Raises:
+            ResolutionError: as filter
+        """
+        await self._decide(pod, lambda memory: _resolved(pod, memory))
+
+    async def explain(self, pod: Pod, candidates: Sequence[str], others: Callable[[], Others] = Others) -> Explanation:
         """The same decision with plans and numbers.
 
         Raises:
             ResolutionError: as filter
         """
-        return await self._decide(
-            pod, lambda memory: explain_nodes(pod, candidates, memory, self._options, Others(reserved()))
-        )
+        return await self._decide(pod, lambda memory: explain_nodes(pod, candidates, memory, self._options, others()))
 
     async def _decide(self, pod: Pod, ask: Callable[[Memory], Steps[_Result]]) -> _Result:
         """Asks; where the view lacks something the pod names, looks for it and asks again."""
@@ -94,3 +94,8 @@ class Scheduling:
             if self._clock() >= pause_at:
                 await asyncio.sleep(0)
                 pause_at = self._clock() + SLICE_SECONDS
+
+
+def _resolved(pod: Pod, memory: Memory) -> Steps[None]:
+    resolve(pod, memory.view)
+    yield

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from scheduler_core.convert.registry import Key
+from scheduler_core.demand_index import Demands
 from scheduler_core.memory import Memory
 from scheduler_core.resolve import MissingObjectError
 from scheduler_core.view import View
@@ -28,6 +29,9 @@ class ViewSource(Protocol):
 
 class LiveView(ViewSource, Protocol):
     """A view that changes, and tells when."""
+
+    def demands(self) -> Demands:
+        """What volumes demand in the current view."""
 
     def listening(self, *keys: tuple[str, Key]) -> AbstractContextManager[asyncio.Event]:
         """An event that is set whenever one of some objects (field of the snapshot, key) changes."""

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
-from app.services.gate import ALWAYS_OPEN, Refusal, check
+from app.services.gate import ALWAYS_OPEN, HungUp, Refusal, check
 from app.services.scheduling import Scheduling
 from scheduler_core.model.kube import Pod
-from scheduler_core.verbs import Decision, Explanation
+from scheduler_core.verbs import NOBODY, Decision, Explanation, Others
 
-if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
-    from app.services.reservation import NodeReservations
+
+class Reservations(Protocol):
+    """How pods are kept from taking the same room: the proposal's node reservations, or offers."""
+
+    def others(self) -> Others:
+        """What counts beside a pod that is asked about now."""
+
+    def reserved(self) -> frozenset[str]:
+        """The nodes that take no new volumes now."""
+
+    async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
+        """Decides about a pod, and keeps what it will take for it.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+            CallerGoneError: the caller did not wait
+        """
+
+    async def adopt(self) -> None:
+        """Keeps what a predecessor kept, as far as the cluster tells."""
+
+    async def settled(self) -> None:
+        """Returns once nothing is kept that only this process knows of."""
+
+    def clear(self) -> None:
+        """Forgets everything: somebody else leads."""
 
 
 class Verbs:
@@ -27,7 +51,7 @@ class Verbs:
         self,
         scheduling: Scheduling,
         refusal: Refusal = ALWAYS_OPEN,
-        reservations: NodeReservations | None = None,
+        reservations: Reservations | None = None,
         late_refusal: Refusal | None = None,
     ) -> None:
         self._scheduling = scheduling
@@ -47,7 +71,7 @@ class Verbs:
         """The nodes that take no new volumes now."""
         return self._reservations.reserved() if self._reservations else frozenset()
 
-    async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: Callable[[], Awaitable[bool]]) -> Decision:
+    async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
         """Which candidates can hold the pod's volumes; the answer is a promise as far as reservations go.
 
         Raises:
@@ -75,7 +99,9 @@ class Verbs:
             UnavailableError: as filter
         """
         self.check()
-        return await self._scheduling.filter(pod, candidates, self.reserved)
+        decision = await self._scheduling.filter(pod, candidates, self._others)
+        check(self._late_refusal)
+        return decision
 
     async def explain(self, pod: Pod, candidates: Sequence[str]) -> Explanation:
         """The decision `filter` would give, with plans and numbers, and without any promise.
@@ -85,4 +111,9 @@ class Verbs:
             UnavailableError: as filter
         """
         self.check()
-        return await self._scheduling.explain(pod, candidates, self.reserved)
+        explanation = await self._scheduling.explain(pod, candidates, self._others)
+        check(self._late_refusal)
+        return explanation
+
+    def _others(self) -> Others:
+        return self._reservations.others() if self._reservations else NOBODY

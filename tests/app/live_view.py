@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from app.services.source import LiveView
 from scheduler_core.advance import advance, empty_snapshot, rebuilt
 from scheduler_core.convert.registry import KINDS, Key, group_of
+from scheduler_core.demand_index import Demands
 from scheduler_core.memory import Memory
 from scheduler_core.resolve import MissingObjectError
 from tests.builders import NOW, Object, flat
@@ -27,6 +28,10 @@ class FakeCache:
     def memory(self) -> Memory:
         """The current view."""
         return self._memory
+
+    def demands(self) -> Demands:
+        """Derived anew."""
+        return Demands.of(self._memory.view)
 
     async def fetch(self, missing: MissingObjectError) -> bool:
         """Finds what `elsewhere` has, by name."""

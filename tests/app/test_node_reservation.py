@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from app.metrics import PREFIX, Metrics
 from app.services.gate import CallerGoneError, UnavailableError
-from app.services.reservation import NodeReservations
+from app.services.reservation import ADOPTED_SECONDS, NodeReservations
 from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 from scheduler_core.errors import ResolutionError
@@ -616,35 +616,57 @@ def chosen(number: int, node: str = "a") -> Object:
 
 
 @virtually
-async def test_a_new_leader_waits_for_the_pods_its_predecessor_waited_for() -> None:
-    """All of those for which kube-scheduler has chosen a node, each until it is decided."""
+async def test_a_new_leader_reserves_the_nodes_chosen_for_pods_that_are_not_bound_yet() -> None:
+    """Until Longhorn lists their replicas, however long provisioning takes after what ended the predecessor."""
     world = World()
-    world.create(0, 1, 2)
-    world.cache.put(chosen(0), chosen(1))
+    world.create(0, 1)
+    world.cache.put(chosen(0))
     await world.reservations.adopt()
-    question = world.asking(2)
-    await world.pass_time(1)
-    world.bind(0, "a")
-    await world.pass_time(1)
     assert world.reservations.reserved() == {"a"}
-    assert not question.done()
+    assert await world.ask(1) == ["b"]
     world.bind(1, "b")
-    assert await question == []
+    await world.pass_time(SCHEDULING_SECONDS + RESERVATION_SECONDS + 1)
+    assert world.reservations.reserved() == {"a"}
+    world.bind(0, "a")
+    world.provision(0, "a")
+    world.list_replicas("a", 0)
+    await world.pass_time(1)
+    await world.assert_free()
 
 
 @virtually
-async def test_any_pod_a_new_leader_waits_for_may_be_asked_about_again() -> None:
-    """Then only the others are waited for."""
+async def test_a_node_that_was_only_chosen_is_free_when_the_pod_goes_elsewhere() -> None:
+    """Its binding failed, and the next attempt found another one."""
+    world = World()
+    world.create(0)
+    world.cache.put(chosen(0))
+    await world.reservations.adopt()
+    world.bind(0, "b")
+    await world.pass_time(1)
+    assert world.reservations.reserved() == frozenset()
+
+
+@virtually
+async def test_what_is_adopted_for_a_pod_does_not_stand_in_its_own_way() -> None:
+    """kube-scheduler has given up the attempt it was chosen in."""
     world = World()
     world.create(0, 1)
-    world.cache.put(chosen(0), chosen(1))
+    world.cache.put(chosen(0))
     await world.reservations.adopt()
-    again = world.asking(1)
-    await world.pass_time(1)
-    assert not again.done()
-    world.bind(0, "a")
-    assert await again == ["b"]
-    assert world.loop.time() == 1
+    assert await world.ask(0) == ["a", "b"]
+
+
+@virtually
+async def test_what_is_adopted_ends_after_a_minute_at_the_latest() -> None:
+    """A pod may be stuck for other reasons."""
+    world = World()
+    world.create(0)
+    world.cache.put(chosen(0))
+    await world.reservations.adopt()
+    await world.pass_time(ADOPTED_SECONDS - 0.1)
+    assert world.reservations.reserved() == {"a"}
+    await world.pass_time(0.2)
+    await world.assert_free()
 
 
 @virtually

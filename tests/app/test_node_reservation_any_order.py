@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.services.gate import CallerGoneError, UnavailableError
-from app.services.reservation import HungUp
+from app.services.gate import CallerGoneError, HungUp, UnavailableError
+from app.services.reservation import ADOPTED_SECONDS
 from scheduler_core.verdict import Reason
 from tests import builders as make
 from tests.app.test_node_reservation import NODES, SCHEDULING_SECONDS, World, db, fits
@@ -188,7 +188,7 @@ class Reservations(RuleBasedStateMachine):
     def teardown(self) -> None:
         """All that waits ends by itself, in bounded time, and leaves nothing."""
         pending = len(self.questions)
-        self.step(seconds=SCHEDULING_SECONDS * (pending + 1) + 20)
+        self.step(seconds=SCHEDULING_SECONDS * (pending + 1) + ADOPTED_SECONDS + 20)
         assert not self.questions
         self.run(self.world.assert_free())
         self.runner.close()

@@ -2,7 +2,7 @@
 
 A fake API server in a process of its own serves 5,000 nodes, 100,000 pods (20,000 with claims), 20,000 volumes and 40,000 replicas as
 bytes of about the size real ones have; the real caches list and watch them in another process, which measures itself.
-Budgets: DESIGN.md, section 9: 250 MB at rest, 400 MB at the peak, synced within 30 s, and an event's cost must not grow with the cluster.
+Budgets: 250 MB at rest, 400 MB at the peak, synced within 30 s, and an event's cost must not grow with the cluster.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.awaited import arriving_pods, awaited_volumes, undecided_pods
+from scheduler_core.awaited import arriving_pods, awaited_volumes, chosen_pods
 from scheduler_core.errors import ResolutionError
 from tests import builders as make
 from tests.builders import Object
@@ -139,7 +139,7 @@ def test_pods_with_a_chosen_node_are_undecided_until_they_are_bound(
 ) -> None:
     """By any of their claims that is not bound yet."""
     view = make.view(claims, db(**{"node_name": "", **fields}))
-    assert [pod.name for pod in undecided_pods(view)] == (["db"] if undecided else [])
+    assert [(pod.name, node) for pod, node in chosen_pods(view)] == ([("db", "a")] if undecided else [])
 
 
 @pytest.mark.parametrize(("declared", "undecided"), [("", True), ("no room", False)])
@@ -150,4 +150,4 @@ def test_a_nomination_is_a_choice_unless_it_comes_from_preemption(declared: str,
     if declared:
         raw["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": declared}]
     view = make.view(make.bound("data", 10), make.bound("logs", 10), raw)
-    assert [pod.name for pod in undecided_pods(view)] == (["db"] if undecided else [])
+    assert [(pod.name, node) for pod, node in chosen_pods(view)] == ([("db", "a")] if undecided else [])

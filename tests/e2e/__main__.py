@@ -1,4 +1,4 @@
-"""`make e2e-report`: seed 002's whole test plan, with and without the extended resource, as a table.
+"""`make e2e-report`: the proposal's whole test plan, with and without the extended resource, as a table.
 
 Goals 1 and 2 run ten times, goal 3 three times each. Half of the repetitions send whole nodes (the proposal's configuration),
 half names (the recommended one); kube-scheduler has its default client limits throughout. Exit code 1: with the extender something

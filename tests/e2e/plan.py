@@ -1,4 +1,4 @@
-"""Seed 002's test plan, goal by goal: each function runs one repetition on a rig and returns what happened.
+"""The scheduler-extender proposal's test plan, goal by goal: each function runs one repetition on a rig and returns what happened.
 
 Every goal has nodes of its own and its pods are kept to them by a node selector, so that one cluster serves all goals.
 """

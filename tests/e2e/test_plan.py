@@ -1,4 +1,4 @@
-"""Seed 002's test plan, one repetition of each goal with the extender; `make e2e-report` runs all of them, and those without."""
+"""The scheduler-extender proposal's test plan, one repetition of each goal with the extender; `make e2e-report` runs all of them, and those without."""
 
 from __future__ import annotations
 

@@ -1,0 +1,316 @@
+"""`reservation: capacity`, in virtual time: what is offered, to whom, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from app.metrics import PREFIX, Metrics
+from app.services.gate import CallerGoneError
+from app.services.offers import LONGEST_WAIT, Offers
+from app.services.scheduling import Scheduling
+from app.services.verbs import Verbs
+from scheduler_core.errors import ResolutionError
+from scheduler_core.extender_settings import ExtenderSettings
+from scheduler_core.verbs import Decision, Options
+from tests import builders as make
+from tests.app.live_view import FakeCache
+from tests.app.test_node_reservation import NODES, cluster, db, fits, here, virtually
+from tests.app.virtual_time import VirtualLoop
+
+WAITED = f"{PREFIX}_pod_scheduling_wait_duration_seconds"
+
+
+async def gone() -> bool:
+    """A caller that has hung up."""
+    return True
+
+
+class World:
+    """Two nodes of 100Gi; kube-scheduler and Longhorn are played by hand."""
+
+    def __init__(self, *, scheduling: int = 5, reservation: int = 5) -> None:
+        self.settings = ExtenderSettings(
+            enabled=True, pod_scheduling_timeout=scheduling, node_reservation_timeout=reservation
+        )
+        self.cache = FakeCache(cluster())
+        self.metrics = Metrics()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.loop = loop
+        decisions = Scheduling(self.cache, Options(), lambda: 0.0)
+        self.offers = Offers(self.cache, decisions, lambda: self.settings, self.metrics, loop.time)
+        self.verbs = Verbs(decisions, reservations=self.offers)
+
+    def create(self, number: int, size: int) -> None:
+        """A pod and its unbound claim."""
+        self.cache.put(make.claim(f"data-{number}", size), db(number))
+
+    async def decide(self, number: int, hung_up: Callable[[], Awaitable[bool]] = here) -> Decision:
+        """kube-scheduler asks about the pod."""
+        return await self.verbs.filter(make.as_pod(db(number)), NODES, hung_up)
+
+    async def ask(self, number: int) -> list[str]:
+        """The nodes it is offered."""
+        return fits(await self.decide(number))
+
+    def select(self, number: int, size: int, node: str) -> None:
+        """kube-scheduler has chosen a node; Longhorn has yet to provision."""
+        raw = make.claim(f"data-{number}", size)
+        raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": node}
+        self.cache.put(raw)
+
+    def nominate(self, number: int, node: str, **condition: Any) -> None:
+        """The pod's status names a node."""
+        raw = db(number)
+        raw["status"]["nominatedNodeName"] = node
+        raw["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", **condition}] if condition else []
+        self.cache.put(raw)
+
+    def offered(self, number: int) -> list[str]:
+        """The nodes of the pod's offer."""
+        offer = self.offers.ledger.of(f"uid-{number}")
+        return sorted(offer.nodes) if offer else []
+
+    def waits(self, scheduled: str) -> float:
+        """How many offers ended with a decision, or without."""
+        return self.metrics.registry.get_sample_value(f"{WAITED}_count", {"pod_scheduled": scheduled}) or 0.0
+
+    async def settle(self) -> None:
+        """Lets the followers hear."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def assert_clean(self) -> None:
+        """Nothing is outstanding, and nobody listens or runs."""
+        await self.settle()
+        assert self.offers.ledger.outstanding == 0
+        assert self.cache.listeners == {}
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+@virtually
+async def test_alone_a_pod_is_offered_every_node_that_fits() -> None:
+    """kube-scheduler's scoring decides; nobody waits."""
+    world = World()
+    world.create(0, 40)
+    assert await world.ask(0) == ["a", "b"]
+    assert world.offered(0) == ["a", "b"]
+    assert world.loop.time() == 0
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
+async def test_in_a_burst_each_pod_gets_some_nodes_those_with_most_room() -> None:
+    """The first one's offer counts on both nodes, the second's on one."""
+    world = World()
+    for number in (0, 1):
+        world.create(number, 20)
+    world.create(2, 30)
+    assert await world.ask(0) == ["a", "b"]
+    assert await world.ask(1) == ["a"]
+    assert await world.ask(2) == ["b"]
+    decision = await world.decide(1)
+    assert [reason.name for reason in decision.reasons] == ["ROOM", "NOT_OFFERED"]
+    world.offers.clear()
+
+
+@virtually
+async def test_pods_asked_about_at_once_never_get_the_same_room() -> None:
+    """Four pods of 60Gi, two nodes of 100Gi: no node is offered to two of them."""
+    world = World()
+    for number in range(4):
+        world.create(number, 60)
+    asking = asyncio.gather(*(world.decide(number) for number in range(4)))
+    await asyncio.sleep(0.05)
+    world.select(0, 60, "a")
+    taken = [fits(answer) for answer in await asking]
+    assert taken == [["a", "b"], ["b"], [], []]
+    assert world.loop.time() == pytest.approx(LONGEST_WAIT)
+    world.offers.clear()
+
+
+@virtually
+async def test_a_decision_turns_an_offer_into_demand() -> None:
+    """The other node is free again at once."""
+    world = World()
+    world.create(0, 60)
+    world.create(1, 60)
+    assert await world.ask(0) == ["a", "b"]
+    world.select(0, 60, "a")
+    await world.settle()
+    assert world.offered(0) == []
+    assert world.waits("true") == 1
+    decision = await world.decide(1)
+    assert [reason.name for reason in decision.reasons] == ["SPOKEN_FOR", "ROOM"]
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
+async def test_a_nomination_narrows_an_offer_unless_it_comes_from_preemption() -> None:
+    """Preemption nominates beside PodScheduled=False, for nodes that were never judged."""
+    world = World()
+    world.create(0, 60)
+    await world.ask(0)
+    world.nominate(0, "b", reason="Unschedulable", message="no")
+    await world.settle()
+    assert world.offered(0) == ["a", "b"]
+    world.nominate(0, "")
+    world.nominate(0, "a")
+    await world.settle()
+    assert world.offered(0) == ["a"]
+    world.offers.clear()
+
+
+@virtually
+async def test_what_is_only_offered_is_waited_for_shortly() -> None:
+    """The first pod is decided 100 ms after the second one asked."""
+    world = World()
+    world.create(0, 60)
+    world.create(1, 60)
+    await world.ask(0)
+    second = asyncio.create_task(world.decide(1))
+    await asyncio.sleep(0.1)
+    assert not second.done()
+    world.select(0, 60, "a")
+    assert fits(await second) == ["b"]
+    assert world.loop.time() == pytest.approx(0.1)
+    world.offers.clear()
+
+
+@virtually
+async def test_in_vain_it_is_told_what_it_waits_for() -> None:
+    """The single loop of kube-scheduler must not be held up."""
+    world = World()
+    world.create(0, 60)
+    world.create(1, 60)
+    await world.ask(0)
+    decision = await world.decide(1)
+    assert [reason.name for reason in decision.reasons] == ["WAITING", "WAITING"]
+    assert world.loop.time() == pytest.approx(LONGEST_WAIT)
+    world.offers.clear()
+
+
+@virtually
+async def test_with_a_pod_scheduling_time_out_of_0_nobody_ever_waits() -> None:
+    """Refused at once."""
+    world = World(scheduling=0)
+    world.create(0, 60)
+    world.create(1, 60)
+    await world.ask(0)
+    assert await world.ask(1) == []
+    assert world.loop.time() == 0
+    world.offers.clear()
+
+
+@virtually
+async def test_with_a_node_reservation_time_out_of_0_nothing_is_kept() -> None:
+    """Every pod is judged alone."""
+    world = World(reservation=0)
+    world.create(0, 60)
+    world.create(1, 60)
+    assert await world.ask(0) == ["a", "b"]
+    assert await world.ask(1) == ["a", "b"]
+    await world.assert_clean()
+
+
+@virtually
+async def test_asking_again_replaces_the_pod_s_own_offer() -> None:
+    """Retries and one-node probes of the same pod do not stand in its way."""
+    world = World()
+    world.create(0, 60)
+    assert await world.ask(0) == ["a", "b"]
+    assert await world.ask(0) == ["a", "b"]
+    assert world.offers.ledger.outstanding == 1
+    world.offers.clear()
+
+
+@virtually
+async def test_a_caller_that_has_hung_up_leaves_no_offer() -> None:
+    """kube-scheduler's time-out was over before the answer."""
+    world = World()
+    world.create(0, 60)
+    with pytest.raises(CallerGoneError):
+        await world.decide(0, gone)
+    await world.assert_clean()
+
+
+@virtually
+async def test_an_offer_ends_with_its_pod() -> None:
+    """Deleted before it was decided."""
+    world = World()
+    world.create(0, 60)
+    await world.ask(0)
+    await world.settle()
+    world.cache.remove(db(0))
+    await world.assert_clean()
+    assert world.waits("false") == 1
+
+
+@virtually
+async def test_an_offer_ends_one_second_after_its_pod_was_declared_unschedulable() -> None:
+    """No decision followed."""
+    world = World()
+    world.create(0, 60)
+    await world.ask(0)
+    await asyncio.sleep(3)
+    world.nominate(0, "", reason="Unschedulable", message="other nodes")
+    await asyncio.sleep(0.9)
+    assert world.offered(0) == ["a", "b"]
+    await asyncio.sleep(0.2)
+    await world.assert_clean()
+
+
+@virtually
+async def test_an_offer_lives_a_minute_at_most() -> None:
+    """Whatever happened to kube-scheduler."""
+    world = World()
+    world.create(0, 60)
+    await world.ask(0)
+    await asyncio.sleep(59.9)
+    assert world.offered(0) == ["a", "b"]
+    await asyncio.sleep(0.2)
+    await world.assert_clean()
+
+
+@virtually
+async def test_after_a_take_over_a_nomination_counts_as_an_offer() -> None:
+    """It is all that is left of what the predecessor answered."""
+    world = World()
+    world.create(0, 60)
+    world.nominate(0, "a")
+    await world.offers.adopt()
+    assert world.offered(0) == ["a"]
+    world.create(1, 60)
+    assert await world.ask(1) == ["b"]
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
+async def test_a_pod_that_names_what_is_not_there_is_an_error_and_no_offer() -> None:
+    """As without reservations."""
+    world = World()
+    with pytest.raises(ResolutionError, match="data-7"):
+        await world.decide(7)
+    await world.assert_clean()
+
+
+@virtually
+async def test_before_handing_over_offers_settle() -> None:
+    """By a decision, or by age."""
+    world = World()
+    world.create(0, 60)
+    await world.ask(0)
+    settling = asyncio.create_task(world.offers.settled())
+    await asyncio.sleep(2)
+    assert not settling.done()
+    world.select(0, 60, "a")
+    await settling
+    assert world.loop.time() == pytest.approx(2)
+    await world.assert_clean()
