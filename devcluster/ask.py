@@ -15,13 +15,15 @@ _opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def ask(url: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
     """Asks by GET, or by POST of a body as JSON; the status and the answer.
 
-    The answer to a success is decoded; with any other status it is a text. Status 0: nothing answered, and the text says why.
+    The answer to a success is decoded if it is JSON; with any other status it is a text. Status 0: nothing answered, and the text says why.
     """
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 # our own process
     try:
         with _opener.open(request, timeout=seconds) as answer:
-            return answer.status, json.load(answer)
+            text = answer.read()
+            is_json = answer.headers.get_content_type() == "application/json"
+            return answer.status, json.loads(text) if is_json else text.decode(errors="replace")
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode(errors="replace")

@@ -7,24 +7,33 @@ else happened than the plan says.
 
 from __future__ import annotations
 
-import argparse
 import json
+import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Final
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
+from scheduler_core.errors import CoreError
 from tests.e2e import plan
 from tests.e2e.plan import Result
 from tests.e2e.rig import PROPOSAL, RECOMMENDED_MANAGED, Rig
 
 FORMS = (PROPOSAL, RECOMMENDED_MANAGED)
+NOTES: Final = """
+The nodes of goal 1 have other work (10, 40, 60 and 80 % of CPU and memory), as in any cluster: on idle equal nodes kube-scheduler spreads
+the pods of a StatefulSet evenly by itself. "mended": replicas placed elsewhere than where their volume was, also if a local one was
+made later. "overfull disks": Longhorn placed two volumes before its own status followed (what DiskSchedule is to end); in goal 2
+that happens with the extender too, because the four volumes of the pod are attached at once. In 3B "misplaced" also counts
+pods that came back to another node."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,7 @@ class Row:
 def _restart(rig: Rig, asks: bool) -> Result:  # one shape for all goals
     result, before = plan.goal_3_restart(rig, asks=asks)
     moved = sorted(name for name, node in result.nodes.items() if before.get(name) != node)
-    return Result(result.seconds, result.nodes, sorted({*result.misplaced, *moved}), result.overfull, result.stuck)
+    return replace(result, misplaced=sorted({*result.misplaced, *moved}))
 
 
 def _even(result: Result) -> bool:
@@ -72,26 +81,39 @@ GOALS = (
 )
 
 
-def main() -> int:
-    """Runs the plan and prints the table."""
-    parser = argparse.ArgumentParser(prog="make e2e-report", description=__doc__)
-    parser.add_argument("--repetitions", type=int, help="of every goal, instead of the plan's ten and three")
-    parser.add_argument("--json", metavar="FILE", help="also write every repetition here")
-    options = parser.parse_args()
+def main(
+    repetitions: Annotated[
+        int | None, typer.Option(min=1, help="Of every goal, instead of the plan's ten and three.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every repetition here.")
+    ] = None,
+) -> None:
+    """Run the proposal's whole test plan, with and without the extended resource, and print a table.
+
+    Exit code 1: with the extender something else happened than the plan says, or without it nothing went wrong.
+    """
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as folder, Rig(Path(folder)) as rig:
+    folder = Path(tempfile.mkdtemp(prefix="e2e-report-"))
+    with Rig(folder) as rig:
         for prepare in (plan.goal_1_nodes, plan.goal_2_nodes, plan.goal_3_nodes):
             prepare(rig)
         for goal in GOALS:
             for asks in (True, False):
-                rows += [_row(rig, goal, options.repetitions or goal.repetitions, asks=asks)]
-    Console(width=None if sys.stdout.isatty() else 160).print(_table(rows))
-    if options.json:
-        Path(options.json).write_text(json.dumps([asdict(row) for row in rows], indent=1))
-    for row in rows:
-        for failure in row.failures:
-            print(f"goal {row.goal}: {failure}", file=sys.stderr)
-    return int(any(row.failures for row in rows))
+                rows += [_row(rig, goal, repetitions or goal.repetitions, asks=asks)]
+                if file is not None:
+                    file.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    Console(width=None if sys.stdout.isatty() else 180).print(_table(rows), NOTES)
+    failures = [f"goal {row.goal}: {failure}" for row in rows for failure in row.failures]
+    races = [result for row in rows if row.goal == GOALS[0].name and not row.extender for result in row.results]
+    if not any(result.misplaced or result.mended or result.overfull for result in races):
+        failures.append("without the extender nothing went wrong either, so this rig proves nothing")
+    for failure in failures:
+        typer.echo(failure, err=True)
+    if failures:
+        typer.echo(f"the logs are in {folder}", err=True)
+        raise typer.Exit(1)
+    shutil.rmtree(folder)
 
 
 def _row(rig: Rig, goal: Goal, repetitions: int, *, asks: bool) -> Row:
@@ -102,11 +124,11 @@ def _row(rig: Rig, goal: Goal, repetitions: int, *, asks: bool) -> Row:
         started = time.monotonic()
         try:
             result = goal.run(rig, asks)
-        except AssertionError as error:
+        except (AssertionError, CoreError) as error:
             row.failures.append(f"{config.stem}: {str(error)[:300]}")
             continue
         row.results.append(result)
-        if asks and (not goal.holds(result) or result.misplaced or result.stuck):
+        if asks and (not goal.holds(result) or result.misplaced or result.mended or result.stuck):
             row.failures.append(f"{config.stem}: {result}")
         print(
             f"goal {goal.name}, {'with' if asks else 'without'} the extender, {config.stem}, "
@@ -123,6 +145,7 @@ def _table(rows: Iterable[Row]) -> Table:
         "runs",
         "pods per node (times)",
         "misplaced",
+        "mended",
         "overfull disks",
         "stuck",
         "s to ready: median (min-max)",
@@ -141,7 +164,7 @@ def _table(rows: Iterable[Row]) -> Table:
             "; ".join(f"{shape} ({count})" for shape, count in sorted(spread.items())),
             *(
                 str(sum(len(getattr(result, name)) for result in row.results))
-                for name in ("misplaced", "overfull", "stuck")
+                for name in ("misplaced", "mended", "overfull", "stuck")
             ),
             times,
         )
@@ -149,4 +172,4 @@ def _table(rows: Iterable[Row]) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -26,13 +26,15 @@ class Result:
         seconds: from creation until every pod runs; None if not every pod came to run
         nodes: the node of each pod
         misplaced: pods with a local volume without a replica on their node
-        overfull: disks that hold more than Longhorn allows
+        mended: replicas placed elsewhere than where their volume was, also if one was made there later
+        overfull: disks that hold more than Longhorn allows, because two volumes were placed before its status followed
         stuck: pods that did not come to run
     """
 
     seconds: float | None
     nodes: dict[str, str]
     misplaced: list[str]
+    mended: int
     overfull: list[str]
     stuck: list[str]
 
@@ -42,8 +44,12 @@ class Result:
         return dict(sorted(Counter(node for node in self.nodes.values() if node).items()))
 
 
-def run(rig: Rig, app: str, count: int, started: float, *, must: bool) -> Result:
-    """Waits for an app and looks at where its pods and replicas are; with `must`, all pods have to come to run."""
+def run(rig: Rig, app: str, count: int, started: float, *, must: bool, before: int | None = None) -> Result:
+    """Waits for an app and looks at where its pods and replicas are; with `must`, all pods have to come to run.
+
+    `before` is the rig's count of misplacements at the start; without it, that of this moment.
+    """
+    already = rig.misplacements() if before is None else before
     seconds: float | None = None
     deadline = started + (READY_SECONDS if must else SETTLE_SECONDS)
     while time.monotonic() < deadline:
@@ -54,7 +60,7 @@ def run(rig: Rig, app: str, count: int, started: float, *, must: bool) -> Result
     if must and seconds is None:
         raise AssertionError(f"{app} is not ready after {READY_SECONDS:g} s: {rig.nodes_of(app)} {rig.status()}")
     stuck = sorted(pod["metadata"]["name"] for pod in rig.pods(app) if pod["status"].get("phase") != "Running")
-    return Result(seconds, rig.nodes_of(app), rig.misplaced(app), rig.overfull(), stuck)
+    return Result(seconds, rig.nodes_of(app), rig.misplaced(app), rig.misplacements() - already, rig.overfull(), stuck)
 
 
 def goal_1_nodes(rig: Rig) -> None:
@@ -66,10 +72,10 @@ def goal_1_nodes(rig: Rig) -> None:
 
 def goal_1(rig: Rig, *, asks: bool) -> Result:
     """A StatefulSet of 16 pods in parallel, each with 100Gi: with the extender 4 pods on each node."""
-    started = time.monotonic()
+    started, before = time.monotonic(), rig.misplacements()
     rig.create(statefulset("race", group="race", replicas=16, asks=asks))
     try:
-        return run(rig, "race", 16, started, must=asks)
+        return run(rig, "race", 16, started, must=asks, before=before)
     finally:
         rig.remove("race")
 
@@ -81,10 +87,10 @@ def goal_2_nodes(rig: Rig) -> None:
 
 def goal_2(rig: Rig, *, asks: bool) -> Result:
     """A pod with 4 claims of 100Gi: with the extender on the node with 4 disks."""
-    started = time.monotonic()
+    started, before = time.monotonic(), rig.misplacements()
     rig.create(statefulset("many", group="many", replicas=1, claims=4, asks=asks))
     try:
-        return run(rig, "many", 1, started, must=asks)
+        return run(rig, "many", 1, started, must=asks, before=before)
     finally:
         rig.remove("many")
 

@@ -54,7 +54,9 @@ class Rig:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        failures = self.status().get("failures", 0) if error is None else 0
         self._stack.stop()
+        assert failures == 0, "the simulator met errors it did not expect; see its log"
 
     def use_config(self, config: Path) -> None:
         """Restarts kube-scheduler with one of the files users install; only addresses and credentials are this machine's."""
@@ -89,7 +91,22 @@ class Rig:
 
     def status(self) -> Object:
         """What the simulator sees."""
-        return dict(ask(f"{self._stack.simulator_url}/status", None, 5)[1])
+        code, answer = ask(f"{self._stack.simulator_url}/status", None, 5)
+        return dict(answer) if code == 200 else {"unreachable": str(answer)}
+
+    def misplacements(self) -> int:
+        """How often so far a local volume's replica was placed elsewhere than where the volume was, also if that was mended."""
+        return int(self.status()["counters"].get("misplacements", 0))
+
+    def asked(self) -> float:
+        """How many pods the leader has offered nodes so far (probes, which ask about no node, do not count)."""
+        return self.metric(self.leader(), 'longhorn_scheduler_extender_filter_requests_total{result="fits"}')
+
+    def metric(self, candidate: str, name: str) -> float:
+        """The value of one of a candidate's metrics; `name` with its labels."""
+        lines = str(self.ask(candidate, "/metrics")[1]).splitlines()
+        [value] = [line.split()[-1] for line in lines if line.startswith(f"{name} ")]
+        return float(value)
 
     def add_nodes(self, group: str, disks: Mapping[str, Sequence[str]]) -> None:
         """Nodes by name with the sizes of their disks; pods of `group` run on these alone.
@@ -143,7 +160,8 @@ class Rig:
         claims = {_name(entry): entry for entry in self.items("/api/v1/namespaces/default/persistentvolumeclaims")}
         homes: dict[str, set[str]] = {}
         for replica in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas"):
-            homes.setdefault(replica["spec"]["volumeName"], set()).add(replica["spec"].get("nodeID", ""))
+            if not replica["spec"].get("failedAt") and "deletionTimestamp" not in replica["metadata"]:
+                homes.setdefault(replica["spec"]["volumeName"], set()).add(replica["spec"].get("nodeID", ""))
         found = []
         for pod in self.pods(app):
             node = pod["spec"].get("nodeName")

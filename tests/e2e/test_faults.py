@@ -100,6 +100,7 @@ def evenly_placed(rig: Rig) -> None:
     started = time.monotonic()
     result = plan.run(rig, "race", 16, started, must=True)
     assert (result.per_node, result.misplaced, result.stuck) == (EVEN, [], [])
+    assert rig.misplacements() == 0, "none was mended either"
 
 
 def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig, witness: Witness) -> None:
@@ -140,6 +141,21 @@ def test_a_stopped_leader_that_wakes_up_again_does_not_answer(rig: Rig, witness:
     process.resume()
     for _ in range(20):
         assert not rig.answers(leader)
+    assert witness.longest_silence < LEASE_BOUND + CATCHING_UP
+
+
+def test_a_candidate_whose_watches_are_too_old_lists_everything_again(rig: Rig, witness: Witness) -> None:
+    """Stopped while the API server restarts: what its watches ask for is no longer in the server's history (410)."""
+    follower = next(name for name in rig.candidates if name != rig.leader())
+    lists = _lists(rig, follower)
+    rig.cluster.processes[follower].pause()
+    for number in range(30):
+        rig.cluster.kubectl("annotate", "node", "race-1", f"change={number}", "--overwrite")
+    rig.cluster.processes["kube-apiserver"].restart()
+    rig.cluster.processes[follower].resume()
+    rig.until("it has listed nodes again", lambda: _lists(rig, follower) > lists)
+    rig.until("it is ready", lambda: rig.ask(follower, "/readyz")[0] == 200)
+    rig.until("a candidate answers", rig.leader)
 
 
 def test_an_api_server_that_is_down_for_30_seconds_costs_nothing_but_time(rig: Rig, witness: Witness) -> None:
@@ -161,6 +177,7 @@ def test_an_etcd_that_restarts_costs_nothing_but_time(rig: Rig, witness: Witness
     burst(rig)
     rig.cluster.processes["etcd"].restart()
     evenly_placed(rig)
+    assert witness.longest_silence < LEASE_BOUND + CATCHING_UP
 
 
 def test_a_stolen_lease_silences_the_leader(rig: Rig, witness: Witness) -> None:
@@ -194,8 +211,13 @@ def test_settings_change_while_it_runs(rig: Rig) -> None:
     assert not rig.leader(), "a value that is no boolean changes nothing"
     rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-enabled": "true"}})
     rig.until("a candidate answers", rig.leader)
-    service: Any = rig.ask(rig.leader(), "/state")[1]["service"]
-    assert service["enabled"]
+    assert _service(rig)["enabled"]
+    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-pod-scheduling-timeout": "7"}})
+    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-node-reservation-timeout": "0"}})
+    rig.until("both time-outs count", lambda: _timeouts(rig) == (7, 0), 10)
+    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-pod-scheduling-timeout": "5"}})
+    rig.cluster.api.patch(CONFIG_MAP, {"data": {"scheduler-extender-node-reservation-timeout": "5"}})
+    rig.until("both count again", lambda: _timeouts(rig) == (5, 5), 10)
 
 
 def test_a_candidate_without_permission_says_what_it_lacks_and_recovers(rig: Rig) -> None:
@@ -217,6 +239,19 @@ def test_a_candidate_without_permission_says_what_it_lacks_and_recovers(rig: Rig
 def _endpoints(rig: Rig) -> object:
     slices = rig.items(SLICE.rpartition("/")[0])
     return [entry for found in slices if found["metadata"]["name"] == SERVICE for entry in found.get("endpoints") or ()]
+
+
+def _service(rig: Rig) -> Any:
+    return rig.ask(rig.leader(), "/state")[1]["service"]
+
+
+def _timeouts(rig: Rig) -> tuple[int, int]:
+    service = _service(rig)
+    return service["podSchedulingTimeout"], service["nodeReservationTimeout"]
+
+
+def _lists(rig: Rig, name: str) -> float:
+    return rig.metric(name, 'longhorn_scheduler_extender_cache_lists_total{kind="nodes"}')
 
 
 def _lacks(rig: Rig, name: str) -> str:

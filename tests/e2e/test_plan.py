@@ -32,14 +32,14 @@ def test_a_burst_of_16_pods_puts_4_on_each_node(rig: Rig, config: object) -> Non
     """Goal 1, with whole nodes in the request and with names."""
     rig.use_config(PROPOSAL if config == PROPOSAL else RECOMMENDED_MANAGED)
     result = plan.goal_1(rig, asks=True)
-    assert (result.per_node, result.misplaced, result.stuck) == (EVEN, [], [])
+    assert (result.per_node, result.misplaced, result.mended, result.overfull, result.stuck) == (EVEN, [], 0, [], [])
 
 
 def test_pods_that_do_not_name_the_resource_are_judged_too_where_the_configuration_says_so(rig: Rig) -> None:
     """Goal 1 with recommended.yaml: no managedResources."""
     rig.use_config(RECOMMENDED)
     result = plan.goal_1(rig, asks=False)
-    assert (result.per_node, result.misplaced, result.stuck) == (EVEN, [], [])
+    assert (result.per_node, result.misplaced, result.mended, result.overfull, result.stuck) == (EVEN, [], 0, [], [])
 
 
 def test_without_the_extender_the_same_burst_fills_some_nodes_with_more_than_fits(rig: Rig) -> None:
@@ -47,21 +47,32 @@ def test_without_the_extender_the_same_burst_fills_some_nodes_with_more_than_fit
     rig.use_config(PROPOSAL)
     result = plan.goal_1(rig, asks=False)
     assert max(result.per_node.values()) > 4
-    assert result.misplaced or result.overfull or result.stuck
+    assert result.misplaced or result.mended or result.overfull
+
+
+def test_pods_without_the_resource_are_not_asked_about_and_go_anywhere(rig: Rig) -> None:
+    """Goals 2, 3A and 3B without it: the plan leaves open where they go, so what is asserted is that nobody was asked."""
+    rig.use_config(PROPOSAL)
+    before = rig.asked()
+    plan.goal_2(rig, asks=False)
+    plan.goal_3_drain(rig, asks=False)
+    assert rig.asked() == before
+    result, nodes = plan.goal_3_restart(rig, asks=False)
+    assert result.nodes != nodes
 
 
 def test_a_pod_with_four_claims_goes_to_the_node_with_four_disks(rig: Rig) -> None:
     """Goal 2."""
     rig.use_config(PROPOSAL)
     result = plan.goal_2(rig, asks=True)
-    assert (result.nodes, result.misplaced) == ({"many-0": "many-4"}, [])
+    assert (result.nodes, result.misplaced, result.mended) == ({"many-0": "many-4"}, [], 0)
 
 
 def test_drained_pods_move_to_the_other_node_that_has_room(rig: Rig) -> None:
     """Goal 3, case A; every volume gets its replica there."""
     rig.use_config(PROPOSAL)
     result = plan.goal_3_drain(rig, asks=True)
-    assert (result.per_node, result.misplaced) == ({"drain-2": 4}, [])
+    assert (result.per_node, result.misplaced, result.mended, result.overfull) == ({"drain-2": 4}, [], 0, [])
 
 
 def test_restarted_pods_return_to_the_nodes_of_their_replicas(rig: Rig) -> None:
@@ -70,12 +81,13 @@ def test_restarted_pods_return_to_the_nodes_of_their_replicas(rig: Rig) -> None:
     result, before = plan.goal_3_restart(rig, asks=True)
     assert result.nodes == before
     assert Counter(before.values()) == Counter(EVEN)
-    assert result.misplaced == []
+    assert (result.misplaced, result.mended, result.overfull) == ([], 0, [])
 
 
 def test_deciding_calls_nothing_but_single_objects_that_no_watch_has_brought(rig: Rig) -> None:
     """The API server's audit log of a burst: watches, the Lease, the EndpointSlice, and GETs of objects a pod names."""
     already = sum(1 for _ in rig.cluster.audit_events())
+    claims = 4
     rig.use_config(PROPOSAL)
     plan.goal_2(rig, asks=True)
     calls = Counter(
@@ -86,4 +98,5 @@ def test_deciding_calls_nothing_but_single_objects_that_no_watch_has_brought(rig
     named = {"persistentvolumeclaims", "persistentvolumes", "volumes", "storageclasses"}
     expected = {("get", "leases"), ("update", "leases"), ("get", "endpointslices"), *(("get", kind) for kind in named)}
     assert {call for call in calls if call[0] != "watch"} <= expected
+    assert sum(calls["get", kind] for kind in named) <= 3 * claims, "each object a pod names is looked for once at most"
     assert calls["update", "leases"] > 0
