@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 import structlog
@@ -20,18 +21,23 @@ from app.settings import LiveOptions, Settings
 log = structlog.get_logger("live")
 
 
-def serve_cluster(options: LiveOptions, settings: Settings, listener: socket.socket) -> None:
-    """Serves beside a cluster until a signal, then hands over.
+def serve_cluster(
+    options: LiveOptions, settings: Settings, listener: socket.socket, connected: Callable[[], None]
+) -> None:
+    """Serves beside a cluster until a signal, then hands over; `connected` is called once there is a cluster to talk to.
 
     Raises:
         ConnectError: there is no cluster to talk to
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_live(options, settings, listener))
+        runner.run(_live(options, settings, listener, connected))
 
 
-async def _live(options: LiveOptions, settings: Settings, listener: socket.socket) -> None:
+async def _live(
+    options: LiveOptions, settings: Settings, listener: socket.socket, connected: Callable[[], None]
+) -> None:
     app, live, client = await live_application(options, settings, listener.getsockname()[1])
+    connected()
     server = _HandingOver(config(app), live)
     running = asyncio.create_task(live.run())
     running.add_done_callback(server.ended)

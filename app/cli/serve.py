@@ -86,7 +86,11 @@ def serve(  # one parameter per flag
     ] = Reservation.NODE,
     stale_after: Annotated[
         float,
-        typer.Option(envvar="LONGHORN_EXTENDER_STALE_AFTER", min=1, help="Seconds without a word from the API server."),
+        typer.Option(
+            envvar="LONGHORN_EXTENDER_STALE_AFTER",
+            min=1,
+            help="Seconds without a word from the API server, after which nothing is decided.",
+        ),
     ] = DEFAULT_STALE_AFTER,
     lease_duration: Annotated[
         float, typer.Option(envvar="LONGHORN_EXTENDER_LEASE_DURATION", help="Seconds until others may take the Lease.")
@@ -172,10 +176,8 @@ def _serve_cluster(options: LiveOptions, settings: Settings, log_format: LogForm
     listener = _listen(settings.host, settings.port)
     configure(log_format, log_level)
     url = _url(settings.host, listener.getsockname()[1])
-    typer.echo(
-        f"Serving a cluster on {url} as {options.identity} (state: {url}/state, Ctrl-C hands over and stops)", err=True
-    )
-    serve_cluster(options, settings, listener)
+    welcome = f"Serving a cluster on {url} as {options.identity} (state: {url}/state, Ctrl-C hands over and stops)"
+    serve_cluster(options, settings, listener, lambda: typer.echo(welcome, err=True))
 
 
 def _advertised(advertise: str, host: str) -> str:

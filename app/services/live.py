@@ -272,7 +272,7 @@ class Live:
 
     def _tell_settings(self) -> ExtenderSettings:
         settings = self._settings()
-        if settings != self._known:
+        if settings != self._known and not self._unknown:
             self._known = settings
             log.info(
                 "settings",
