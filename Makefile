@@ -10,7 +10,7 @@ PORT ?= 9504
 .PHONY: help run dev test check e2e e2e-report controlplane lint bench lock clean
 
 help: ## print this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: .venv/runtime ## set up and serve the example cluster on 127.0.0.1:9504 (SNAPSHOT=, HOST=, PORT= to change)
 	@$(BIN)/longhorn-extender serve --snapshot $(SNAPSHOT) --host $(HOST) --port $(PORT)
@@ -27,10 +27,10 @@ e2e: .venv/dev controlplane ## run the end-to-end tests alone
 e2e-report: .venv/dev controlplane ## run the proposal's whole test plan, with and without the extender, and print a table
 	$(BIN)/python -m tests.e2e
 
-controlplane: .venv/dev
+controlplane: .venv/dev ## build etcd, Kubernetes and kwok for the end-to-end tests, once (five to ten minutes)
 	@$(BIN)/python -m devcluster build
 
-check: .venv/dev lint ## format, lint, types, architecture and unit tests, in under two minutes
+check: .venv/dev lint ## format, lint, types, architecture and unit tests
 	$(BIN)/pytest -n auto -m "not e2e" -q
 
 lint: .venv/dev

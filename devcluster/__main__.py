@@ -1,6 +1,9 @@
 """``python -m devcluster``: everything a user of the extender would run, on this machine, by hand (docs/development.md).
 
-Exit codes: 0 when stopped by Ctrl-C or SIGTERM, 1 when something crashed or did not start, 2 for bad input.
+Exit codes: 0 when `up` is stopped by Ctrl-C or SIGTERM, 1 when something crashed or did not start, 2 for bad input, 130 when `build`
+is interrupted.
+
+`build` runs where the simulator is not installed (Dockerfile), so what `up` alone needs is imported there.
 """
 
 from __future__ import annotations
@@ -11,21 +14,22 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from devcluster import guidance, inputs, prometheus
+from devcluster import prometheus
 from devcluster.build import cache_folder, ensure_built
 from devcluster.errors import ConfigError, DevClusterError
-from devcluster.stack import ROOT, Stack, StackOptions
-from devcluster.watch import Watch
+
+if TYPE_CHECKING:
+    from devcluster.stack import StackOptions
 
 _CRASHED: Final = 1
 _BAD_INPUT: Final = 2
 _INTERRUPTED: Final = 130
 _WATCH_SECONDS: Final = 0.5
-_SCHEDULER_CONFIG: Final = ROOT / "kube-scheduler-config/recommended-managed.yaml"
+_SCHEDULER_CONFIG: Final = Path(__file__).parents[1] / "kube-scheduler-config/recommended-managed.yaml"
 
 cli = typer.Typer(
     help="A real Kubernetes control plane on this machine, with kwok nodes, simulated Longhorn and the extender.",
@@ -40,7 +44,12 @@ cli = typer.Typer(
 @cli.command()
 def build() -> None:
     """Build the programs (once, five to ten minutes) and print the folder they are in."""
-    typer.echo(ensure_built(report=_tell))
+    _heed_signals()
+    try:
+        typer.echo(ensure_built(report=_tell))
+    except KeyboardInterrupt:  # typer would end without a word
+        _tell("devcluster: interrupted")
+        raise typer.Exit(_INTERRUPTED) from None
 
 
 @cli.command()
@@ -80,6 +89,9 @@ def up(  # noqa: PLR0913, PLR0917 # a command's parameters are its options
     ] = None,
 ) -> None:
     """Start everything, say what to type next, and run until Ctrl-C."""
+    from devcluster import inputs
+    from devcluster.stack import StackOptions
+
     registered = not without_extender
     folder = inputs.directory(directory, cache_folder() / "dev")
     options = StackOptions(
@@ -91,9 +103,7 @@ def up(  # noqa: PLR0913, PLR0917 # a command's parameters are its options
         prometheus=prometheus.find(prometheus_wanted),
         audit=False,  # it would grow as long as the cluster runs
     )
-    # SIGINT too: a script that starts this in the background has it ignored.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    _heed_signals()
     try:
         _run(folder, options, registered=registered)
     except KeyboardInterrupt:
@@ -101,6 +111,10 @@ def up(  # noqa: PLR0913, PLR0917 # a command's parameters are its options
 
 
 def _run(directory: Path, options: StackOptions, *, registered: bool) -> None:
+    from devcluster import guidance
+    from devcluster.stack import Stack
+    from devcluster.watch import Watch
+
     binaries = ensure_built(report=_tell)
     report = _clock()
     stack = Stack(directory, options, report)
@@ -136,6 +150,12 @@ def _tell(line: str) -> None:
 def _coloured(line: str, colour: str) -> str:
     """In this colour on a terminal whose owner wants colours; typer takes it out elsewhere."""
     return line if os.environ.get("NO_COLOR") else typer.style(line, fg=colour)
+
+
+def _heed_signals() -> None:
+    """Lets each of these end the command in order; SIGINT too, because a script that starts this in the background has it ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -1,7 +1,8 @@
 """Builds the control plane and kwok once, into a cache that every cluster of this user shares.
 
 The cache's key is a hash of everything that shapes the result. A build happens in a folder of its own which is renamed when it is
-complete, under a lock: an interrupted one leaves nothing behind that looks finished, and a second one waits for the first.
+complete, under a lock: an interrupted one leaves nothing behind that looks finished, and a second one waits for the first. What
+earlier ones left is removed by the next: folders of builds that were killed, and builds that nobody has used for a month.
 """
 
 from __future__ import annotations
@@ -10,20 +11,23 @@ import fcntl
 import hashlib
 import os
 import platform
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from devcluster import toolchain
 from devcluster.components import CONTROL_PLANE, KWOK
 from devcluster.errors import BuildError
-from devcluster.toolchain import Report
+from devcluster.process import leashed
+from devcluster.toolchain import UNFINISHED, Report
 
 MODULE: Final = Path(__file__).parent / "controlplane"
 KWOK_VERSION: Final = "v0.8.0"
@@ -34,6 +38,8 @@ _ENV: Final = {"CGO_ENABLED": "0", "GOWORK": "off"}
 _PROGRESS_SECONDS: Final = 15.0
 _BUILD_SECONDS: Final = 3600.0
 _ERROR_LINES: Final = 20
+_KEY: Final = re.compile(r"[0-9a-f]{16}")
+_UNUSED_SECONDS: Final = 30 * 24 * 3600.0
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -67,16 +73,28 @@ def ensure_built(cache: Path | None = None, report: Report | None = None) -> Pat
     base = cache or cache_folder()
     folder = base / key()
     if folder.is_dir():
+        with suppress(OSError):  # in an image it cannot be written to, and nobody removes it
+            os.utime(folder)
         return folder
     tell = report or _to_stderr
     try:
         base.mkdir(parents=True, exist_ok=True)
         with _alone(base / "build.lock", tell):
             if not folder.is_dir():
+                _tidy(base)
                 _build(base, folder, tell)
     except OSError as error:
         raise BuildError(f"cannot build into {base}: {error.strerror or error}; see DEVCLUSTER_CACHE") from error
     return folder
+
+
+def _tidy(base: Path) -> None:
+    """Removes what killed builds left, and builds last used over 30 days ago; the caller holds the lock."""
+    oldest = time.time() - _UNUSED_SECONDS
+    for path in list(base.iterdir()):
+        old = _KEY.fullmatch(path.name) and path.stat().st_mtime < oldest
+        if old or path.name.startswith(UNFINISHED):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _build(base: Path, folder: Path, report: Report) -> None:
@@ -85,7 +103,7 @@ def _build(base: Path, folder: Path, report: Report) -> None:
     report(
         f"building the control plane and kwok {KWOK_VERSION} with Go {go.version}: five to ten minutes on two cores, once; into {folder}"
     )
-    with tempfile.TemporaryDirectory(prefix="building-", dir=base) as temporary:
+    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=base) as temporary:
         made = Path(temporary) / "bin"
         made.mkdir()
         env = {**os.environ, **_ENV, **go.env}
@@ -110,13 +128,19 @@ def _build(base: Path, folder: Path, report: Report) -> None:
 
 
 def _run(what: str, command: Sequence[str], env: Mapping[str, str], temporary: Path, report: Report) -> None:
-    """Runs a build command, saying every now and then that it still does."""
+    """Runs a build command, saying every now and then that it still does; compilers that it starts end with it."""
     log = temporary / "log"
     started = time.monotonic()
     with (
         log.open("wb") as output,
         subprocess.Popen(  # noqa: S603 # an argument list, no shell
-            command, cwd=MODULE, env=dict(env), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            leashed(command),
+            cwd=MODULE,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         ) as child,
     ):
         try:
@@ -126,7 +150,8 @@ def _run(what: str, command: Sequence[str], env: Mapping[str, str], temporary: P
                 if seconds > _BUILD_SECONDS:
                     raise BuildError(f"building {what} took longer than {_BUILD_SECONDS:g} s")
         finally:
-            child.kill()
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
     if code:
         lines = log.read_text(errors="replace").splitlines()[-_ERROR_LINES:]
         raise BuildError("\n".join([f"building {what} failed:", *lines]))

@@ -74,18 +74,24 @@ class DevCluster:
             raise
 
     def stop(self) -> None:
-        """Stops everything in the opposite order, clients before servers; does nothing if nothing runs."""
-        if self._api is not None:
-            self._api.close()
-            self._api = None
-        for process in reversed(list(self.processes.values())):
-            process.stop()
+        """Stops everything in the opposite order, clients before servers; does nothing if nothing runs.
+
+        What fails keeps nothing else from being stopped: its error, the first if there are several, is raised at the end. Once
+        interrupted, this waits for nobody any more.
+        """
+        processes = [process.stop for process in reversed(list(self.processes.values()))]
+        failed: BaseException | None = None
+        for step in (self._close_api, *processes, self._ports.release, self._unlock):
+            try:
+                step()
+            except BaseException as error:  # noqa: BLE001 # raised when all is done
+                failed = failed or error
+                if not isinstance(error, Exception):
+                    self._kill_all()
         self.processes.clear()
         self._components = None
-        self._ports.release()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if failed is not None:
+            raise failed
 
     @property
     def directory(self) -> Path:
@@ -295,6 +301,20 @@ class DevCluster:
             process.wait_ready()
         self._wait("the default service account", self._namespaces_work, _SETTLE_SECONDS)
         self.wait_nodes_ready()
+
+    def _close_api(self) -> None:
+        api, self._api = self._api, None
+        if api is not None:
+            api.close()
+
+    def _kill_all(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
     def _nodes_ready(self) -> bool:
         return all(nodes.is_ready(node) for node in self.api.get(NODES.path())["items"])

@@ -1,6 +1,6 @@
 """Ports nobody else takes: not another cluster that starts at the same moment, and not an outgoing connection later.
 
-A port is claimed by a lock on a file named after it, so the claim holds while nothing listens (an API server being restarted) and
+A port is claimed by a lock on a file named after it, which is removed when the port is given back, so the claim holds while nothing listens (an API server being restarted) and
 ends with the process that made it, however that ends. Ports from which the system takes those of outgoing connections are left out,
 because such a connection could occupy the API server's port during its restart.
 """
@@ -57,24 +57,42 @@ class Ports:
 
     def release(self) -> None:
         """Gives all ports back."""
-        for claim in self._claims.values():
-            os.close(claim)
-        self._claims.clear()
+        while self._claims:
+            self._give_back(*self._claims.popitem())
 
     def _claim(self, port: int) -> bool:
         if port in self._claims:
             return False
-        claim = os.open(self._locks / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        claim = os.open(self._file(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(claim)
             return False
-        if not _nobody_listens(port):
+        if not self._still_there(
+            port, claim
+        ):  # whoever gave it back removed it before the lock was ours: it claims nothing
             os.close(claim)
+            return False
+        if not _nobody_listens(port):
+            self._give_back(port, claim)
             return False
         self._claims[port] = claim
         return True
+
+    def _give_back(self, port: int, claim: int) -> None:
+        """Removes the file while it is locked, so that nobody else's is removed."""
+        self._file(port).unlink(missing_ok=True)
+        os.close(claim)
+
+    def _still_there(self, port: int, claim: int) -> bool:
+        try:
+            return os.path.samestat(self._file(port).stat(), os.fstat(claim))
+        except FileNotFoundError:
+            return False
+
+    def _file(self, port: int) -> Path:
+        return self._locks / str(port)
 
 
 def _rotated(choice: range, first: int) -> Sequence[int]:

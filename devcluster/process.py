@@ -50,6 +50,16 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, **(extra or {})}
 
 
+def leashed(argv: Sequence[str]) -> list[str]:
+    """The command line that runs this one, and dies with the thread that starts it (leash.py)."""
+    return [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), *argv]
+
+
+def _wait_for_forks() -> None:
+    """Returns once every fork that was asked for has happened: one thread makes them in turn, and an interrupted caller's goes on."""
+    _forker.submit(lambda: None).result()
+
+
 class Process:
     """One program; started, stopped and started again under the same name, arguments and log file."""
 
@@ -111,7 +121,7 @@ class Process:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self._paused = self._meant = False
-        self._child = _forker.submit(self._fork).result()
+        _forker.submit(self._fork).result()
         if wait:
             self.wait_ready()
 
@@ -137,17 +147,22 @@ class Process:
 
     def stop(self, *, seconds: float | None = None) -> None:
         """Asks it to end (SIGTERM), and makes it end (SIGKILL) after its bound, or after so many seconds; paused ones too."""
+        _wait_for_forks()
         if self._child is None:
             return
-        self._end(signal.SIGTERM)
-        self.resume()
         try:
+            self._end(signal.SIGTERM)
+            self.resume()
             self._child.wait(self._stop_seconds if seconds is None else seconds)
         except subprocess.TimeoutExpired:
             self.kill()
+        except BaseException:  # Ctrl-C: whoever is asked to hurry does not leave it running
+            self.kill()
+            raise
 
     def kill(self) -> None:
         """Ends it as a crash would (SIGKILL), its own children too, and waits for that."""
+        _wait_for_forks()
         if self._child is not None:
             self._end(signal.SIGKILL)
             self._child.wait()
@@ -190,10 +205,11 @@ class Process:
         last = self.log_text().splitlines()[-lines:]
         return "\n".join([f"the end of {self.log}:" if last else f"{self.log} is empty", *last])
 
-    def _fork(self) -> subprocess.Popen[bytes]:
+    def _fork(self) -> None:
+        """Keeps the child itself: whoever waits for this may be interrupted, and must find it all the same."""
         with self.log.open("ab") as log:
-            return subprocess.Popen(  # noqa: S603 # an argument list, no shell
-                [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), *self.argv],
+            self._child = subprocess.Popen(  # noqa: S603 # an argument list, no shell
+                leashed(self.argv),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -141,8 +141,10 @@ class Stack:
 
     def stop(self) -> None:
         """Stops everything, the last started first; does nothing if nothing runs."""
-        self.cluster.stop()
-        self._ports.release()
+        try:
+            self.cluster.stop()
+        finally:
+            self._ports.release()
 
     def _start(self) -> None:
         """Starts what needs nothing first, and waits only at the end: most of the time goes into starting Python."""

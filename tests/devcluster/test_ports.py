@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import subprocess
 import sys
@@ -47,12 +48,38 @@ def test_a_port_can_be_used_by_another_cluster_after_its_release(
     assert {ports.take(), ports.take()} == taken
 
 
-def test_a_port_somebody_listens_on_is_left_out(ports: Ports, two_candidates: range) -> None:
+def test_a_port_somebody_listens_on_is_left_out(ports: Ports, tmp_path: Path, two_candidates: range) -> None:
     """Whoever it is."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", two_candidates[0]))
         listener.listen()
         assert ports.take() == two_candidates[1]
+    assert [path.name for path in tmp_path.iterdir()] == [str(two_candidates[1])]
+
+
+def test_what_is_released_leaves_no_file(ports: Ports, tmp_path: Path) -> None:
+    """The folder does not grow from run to run."""
+    ports.take()
+    ports.take()
+    ports.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_whose_file_was_removed_meanwhile_is_none(
+    ports: Ports, tmp_path: Path, two_candidates: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening and locking it somebody gave the port back: a third one would lock another file."""
+    flock = fcntl.flock
+    removed: list[Path] = []
+
+    def late(claim: int, operation: int) -> None:
+        if not removed:
+            removed.append(next(tmp_path.iterdir()))
+            removed[0].unlink()
+        flock(claim, operation)
+
+    monkeypatch.setattr("devcluster.ports.fcntl.flock", late)
+    assert str(ports.take()) != removed[0].name
 
 
 def test_no_free_port_is_an_error_that_says_where_the_claims_are(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from devcluster.errors import ProcessError
-from devcluster.process import Process, Ready, child_environment, http_ok, logged
+from devcluster.process import Process, Ready, _forker, child_environment, http_ok, logged
 
 Make = Callable[..., Process]
 UP = logged("up")
@@ -185,6 +185,43 @@ def test_it_outlives_the_thread_that_started_it(make: Make) -> None:
     thread.join()
     time.sleep(0.1)
     assert process.running
+
+
+def test_one_that_is_being_forked_when_its_starter_is_interrupted_is_stopped(make: Make) -> None:
+    """Ctrl-C while the fork is under way: the child is known as soon as there is one."""
+
+    def interrupt(*_: object) -> None:
+        raise InterruptedError
+
+    process = make(SLEEP)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        _forker.submit(time.sleep, 0.6)  # what is before it in the queue
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(InterruptedError):
+            process.start()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    process.stop()
+    assert process.returncode is not None
+
+
+def test_an_interrupted_stop_leaves_nothing_running(make: Make) -> None:
+    """Ctrl-C while it is waited for: then it is not asked any more."""
+
+    def interrupt(*_: object) -> None:
+        raise InterruptedError
+
+    process = make(STUBBORN)
+    process.start()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(InterruptedError):
+            process.stop()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_it_dies_when_its_parent_is_killed(tmp_path: Path) -> None:

@@ -39,10 +39,13 @@ class Rig:
         candidates: int = 1,
         config: Path = PROPOSAL,
         simulator: Mapping[str, Any] | None = None,
-        arguments: Sequence[str] = FAST_LEASE,
+        more_arguments: Sequence[str] = (),
     ) -> None:
         options = StackOptions(
-            candidates=candidates, arguments=arguments, scheduler_config=config, simulator=dict(simulator or {})
+            candidates=candidates,
+            arguments=(*FAST_LEASE, *more_arguments),
+            scheduler_config=config,
+            simulator=dict(simulator or {}),
         )
         self._stack = Stack(folder / "cluster", options)
         self.cluster = self._stack.cluster

@@ -178,6 +178,8 @@ def test_the_host_network_overlay_moves_the_probes_too(cluster: DevCluster) -> N
     assert deployment["spec"]["replicas"] == 1
     assert pod["hostNetwork"] is True
     assert container["args"] == ["serve", "--host", "127.0.0.1", "--port", "9504"]
+    # Nobody listens on the pod's address: the Service must not lead there.
+    assert [entry["name"] for entry in container["env"]] == ["POD_NAME", "NODE_NAME", "POD_NAMESPACE"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"] == {"host": "127.0.0.1", "path": "/healthz", "port": "http"}
 
