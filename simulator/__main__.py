@@ -1,4 +1,7 @@
-"""`python -m simulator`: the entry point, and how it ends: 0 when stopped, 2 with one line on standard error otherwise."""
+"""`python -m simulator`: the entry point, and how it ends: 0 when stopped, otherwise one line on standard error.
+
+2 if something is wrong with what it was given, 1 if it broke: then the log holds the traceback.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,9 @@ from simulator.run import Options, run
 
 NAME = "simulator"
 BAD_INPUT = 2
+BROKEN = 1
+
+log = structlog.get_logger("simulator")
 
 cli = typer.Typer(
     name=NAME,
@@ -67,11 +73,24 @@ def main() -> None:
     try:
         sys.exit(cli(standalone_mode=False, prog_name=NAME) or 0)
     except typer.TyperException as error:
-        problem = f"{error.format_message().rstrip('.')}; see --help"
-    except CoreError as error:
-        problem = str(error)
+        problem, code = f"{error.format_message().rstrip('.')}; see --help", BAD_INPUT
+    except Exception as error:  # whatever it is: nobody should have to read a traceback on standard error
+        problem, code = _explain(error)
+        if code == BROKEN:
+            log.exception("broke", error=problem)
     sys.stderr.write(f"{NAME}: {' '.join(problem.split())}\n")
-    sys.exit(BAD_INPUT)
+    sys.exit(code)
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """One line and an exit code; a group of tasks that failed is explained by the first that broke."""
+    first = error
+    while isinstance(first, ExceptionGroup):
+        _, broken = first.split(CoreError)
+        first = (broken or first).exceptions[0]
+    if isinstance(first, CoreError):
+        return str(first), BAD_INPUT
+    return f"unexpected {type(first).__name__}: {first}; the log on standard output has the traceback", BROKEN
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Final
 
 from app.kube.resources import LONGHORN_VOLUMES, VOLUME_ATTACHMENTS
-from scheduler_core.longhorn.new_volume import waits_for_attachment
 from scheduler_core.model import kube
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from simulator.actions import Action, Later, Patch, Wake, without_finalizer
@@ -24,7 +23,10 @@ Attachment = Obj[kube.VolumeAttachment]
 
 @dataclass(frozen=True, slots=True)
 class Attaching:
-    """What a decision about a VolumeAttachment sees; `others` are the volume's other attachments that are meant to stay."""
+    """What a decision about a VolumeAttachment sees; `others` are the volume's other attachments that are meant to stay.
+
+    `node_ready` and `image_ready` are about the attachment's node and the volume's engine image there.
+    """
 
     config: Config
     attachment: Attachment
@@ -33,6 +35,7 @@ class Attaching:
     replicas: Sequence[Replica]
     others: Sequence[Attachment]
     node_ready: bool
+    image_ready: bool
     now: datetime
 
 
@@ -82,6 +85,8 @@ def _problem(sight: Attaching, volume: Volume, node: str) -> str:
     model = volume.model
     if not sight.node_ready:
         return f"node {node} is not ready, couldn't attach volume {model.name} to it"
+    if not sight.image_ready:
+        return f"cannot attach volume {model.name}: engine image {model.image} is not deployed on node {node}"
     elsewhere = model.node_id not in ("", node)
     if elsewhere and EVICTING in volume.annotations:
         return ""
@@ -94,9 +99,7 @@ def _problem(sight: Attaching, volume: Volume, node: str) -> str:
                 f"volume {model.name} with data locality strict-local cannot be attached to node {node}: "
                 f"its replica is on node {homes[0]}"
             )
-    if model.node_id and model.node_id == node:
-        return _unplaceable(volume)
-    return "" if waits_for_attachment(model) else _unplaceable(volume)
+    return _unplaceable(volume)
 
 
 def _unplaceable(volume: Volume) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,6 +14,9 @@ import structlog
 
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.readiness import engine_image_ready
+from scheduler_core.longhorn.settings import parse_bool
+from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import V1, V2
 from scheduler_core.model.snapshot import NamespacedName
 from scheduler_core.quantity import parse_bytes
@@ -21,15 +25,16 @@ from simulator.attacher import Attaching, Attachment, decide_attachment
 from simulator.capacity import decide_capacities
 from simulator.config import Config
 from simulator.expander import Growing, decide_expansion
+from simulator.lag import StatusLag
 from simulator.nodes import NodeSight, decide_node, disk_uuid, manager_name
-from simulator.objects import WRITE, timestamp
+from simulator.objects import AUTO_SALVAGE, WRITE, timestamp
 from simulator.perform import Performer
 from simulator.pods import Mount, Pod, decide_pod, missing, waits
 from simulator.provisioner import Claim, Provisioning, claim_of, decide_claim, decide_reclaim, volume_name
 from simulator.queue import Queue
 from simulator.store import Store
 from simulator.volumes.decide import decide, decide_replica
-from simulator.volumes.sight import Replica, Sight, Volume, healthy
+from simulator.volumes.sight import RUNNING, Replica, Sight, Volume, healthy
 from simulator.wakes import Wakes
 
 log = structlog.get_logger("simulator")
@@ -40,7 +45,14 @@ _FAULT_RETRY: Final = 5.0
 class Controllers:
     """One queue per kind of object. Decisions do not wait for anything, so replicas are placed one volume at a time."""
 
-    def __init__(self, store: Store, performer: Performer, config: Config, rng: random.Random) -> None:
+    def __init__(
+        self,
+        store: Store,
+        performer: Performer,
+        config: Config,
+        rng: random.Random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.store = store
         self.performer = performer
         self.config = config
@@ -64,6 +76,7 @@ class Controllers:
             self.pods,
             self.images,
         )
+        self._lag = StatusLag(store.replicas, config.status_lag, clock)
         Wakes(self).listen()
 
     def _queue(self, name: str, handle: Callable[[Any], Awaitable[float | None]]) -> Queue[Any]:
@@ -121,6 +134,7 @@ class Controllers:
             write_target=self._write_target(volume),
             abandoned=self._abandoned(volume),
             copying=frozenset(images.missing(image)) if image is not None else frozenset(),
+            auto_salvage=_auto_salvage(store),
         )
 
     def _kubernetes(self, volume: Volume) -> dict[str, str]:
@@ -173,6 +187,7 @@ class Controllers:
             volume=self.store.volumes.get(name),
             persistent_volume=self.store.persistent_volumes.get(name),
             settings=self.store.longhorn_settings,
+            nodes=self.store.longhorn_nodes.models.values(),
         )
         try:
             actions = decide_claim(sight)
@@ -213,16 +228,21 @@ class Controllers:
         handle = persistent_volume.model.handle if persistent_volume else attachment.model.persistent_volume
         node = store.longhorn_nodes.models.get(attachment.model.node)
         siblings = store.attachments_of.of(attachment.model.persistent_volume)
+        volume = store.volumes.get(handle)
         return Attaching(
             config=self.config,
             attachment=attachment,
             handle=handle,
-            volume=store.volumes.get(handle),
+            volume=volume,
             replicas=store.replicas_of.of(handle),
             others=[each for each in siblings if each.name != attachment.name and not each.deleting],
             node_ready=node is not None and node.ready,
+            image_ready=volume is None or self._image_ready(volume, attachment.model.node),
             now=_now(),
         )
+
+    def _image_ready(self, volume: Volume, node: str) -> bool:
+        return engine_image_ready(self.store.cluster(_now()), volume.model.data_engine, volume.model.image, node)
 
     def mounts(self, pod: Pod) -> list[Mount]:
         """A pod's claims with what they are bound to."""
@@ -256,7 +276,8 @@ class Controllers:
         except CoreError as error:
             log.warning("node left alone", error=str(error))
             return _FAULT_RETRY
-        return await self.performer.perform(f"node {name}", actions)
+        again = await self.performer.perform(f"node {name}", actions)
+        return min((wait for wait in (again, self._lag.wait(name)) if wait is not None), default=None)
 
     def _node_sight(self, name: str) -> NodeSight:
         store = self.store
@@ -267,7 +288,7 @@ class Controllers:
         return NodeSight(
             config=self.config,
             # Only this node's replicas count on its disks: looking at all of them for every node would take long.
-            cluster=_only(here, replicas, name),
+            cluster=_only(here, self._lag.seen(name, (replica.model for replica in replicas)), name),
             node=store.nodes.get(name),
             longhorn_node=store.longhorn_nodes.get(name),
             csi_node=store.csi_nodes.get(name),
@@ -283,11 +304,11 @@ class Controllers:
         return any(healthy(each) and each.model.node_id != node for each in self.store.replicas_of.of(volume))
 
     def _written(self, node: str, replicas: list[Replica]) -> dict[str, int]:
-        """What is on each disk: the data of every replica that ever had any, and the backing images' copies."""
+        """What is on each disk: the data of every replica that had or is being given any, and the backing images' copies."""
         written: dict[str, int] = {}
         for replica in replicas:
             volume = self.store.volumes.models.get(replica.model.volume)
-            if volume is not None and (replica.model.healthy_at or replica.spec.get("lastHealthyAt")):
+            if volume is not None and _has_data(replica):
                 disk = replica.model.disk_id
                 written[disk] = written.get(disk, 0) + volume.actual_size
         known = self.store.longhorn_nodes.models.get(node)
@@ -312,8 +333,20 @@ class Controllers:
         return await self.performer.perform(f"image {name}", images.decide_backing_image(image, needed, self.config))
 
 
-def _only(cluster: Cluster, replicas: list[Replica], node: str) -> Cluster:
-    return replace(cluster, replicas_by_volume={node: tuple(replica.model for replica in replicas)})
+def _only(cluster: Cluster, replicas: tuple[longhorn.Replica, ...], node: str) -> Cluster:
+    return replace(cluster, replicas_by_volume={node: replicas})
+
+
+def _has_data(replica: Replica) -> bool:
+    """Whether a replica occupies its volume's data: it was healthy once, or runs and is being rebuilt."""
+    return bool(replica.model.healthy_at or replica.spec.get("lastHealthyAt") or replica.model.current_state == RUNNING)
+
+
+def _auto_salvage(store: Store) -> bool:
+    try:
+        return parse_bool(store.settings.models.get(AUTO_SALVAGE, "true"))
+    except ValueError:
+        return True  # as if it were not set
 
 
 def _now() -> datetime:

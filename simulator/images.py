@@ -21,13 +21,15 @@ BackingImage = Obj[longhorn.BackingImage]
 
 
 def decide_engine_image(known: Obj[longhorn.EngineImage] | None, nodes: Iterable[str]) -> list[Action]:
-    """The default engine image, deployed on every Longhorn node."""
+    """The default engine image, deployed on every Longhorn node, except where somebody says that it is not."""
     if known is None:
         metadata = {"name": "ei-simulated", "namespace": LONGHORN_NAMESPACE}
         body = {"metadata": metadata, "spec": {"image": ENGINE_IMAGE}}
         return [Create(LONGHORN_ENGINE_IMAGES, body, "engine image created")]
-    wanted = dict.fromkeys(sorted(nodes), True)
-    status = {**known.status, "state": "deployed", "nodeDeploymentMap": wanted}
+    deployed: Json = known.status.get("nodeDeploymentMap") or {}
+    wanted = {node: deployed.get(node, True) for node in sorted(nodes)}
+    state = known.status.get("state") or "deployed"
+    status = {**known.status, "state": state, "nodeDeploymentMap": wanted}
     return [] if status == known.status else [Replace(LONGHORN_ENGINE_IMAGES, known, status, "engine image deployed")]
 
 

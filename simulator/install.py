@@ -27,7 +27,7 @@ from scheduler_core.longhorn.settings import Settings
 from simulator.config import Config
 from simulator.images import ENGINE_IMAGE, MANAGER_IMAGE
 from simulator.known_settings import KNOWN_SETTINGS
-from simulator.objects import DRIVER, Json
+from simulator.objects import AUTO_SALVAGE, DRIVER, Json
 from simulator.provisioner import WAIT_FOR_CONSUMER
 
 log = structlog.get_logger("simulator.install")
@@ -41,6 +41,9 @@ BINDINGS: Final = Resource(
 )
 _ESTABLISHED_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
+_EVICTING: Final = (
+    "has({0}.evictionRequested) && {0}.evictionRequested && has({0}.allowScheduling) && {0}.allowScheduling"
+)
 
 
 class InstallError(CoreError):
@@ -142,12 +145,12 @@ def _class(name: str, mode: str, policy: str, parameters: dict[str, str]) -> Jso
 
 
 def settings(config: Config) -> Iterable[Json]:
-    """A Setting for each one a placement decision reads, with Longhorn's default or the configured value."""
+    """A Setting for each one a decision reads, with Longhorn's default or the configured value."""
     images = {"default-engine-image": ENGINE_IMAGE, "default-instance-manager-image": MANAGER_IMAGE}
     defaults = {
         entry.metadata["name"]: entry.metadata["default"] for entry in fields(Settings) if "name" in entry.metadata
     }
-    for name, value in {**defaults, **images, **config.settings}.items():
+    for name, value in {**defaults, AUTO_SALVAGE: "true", **images, **config.settings}.items():
         yield {"metadata": {"name": name, "namespace": LONGHORN_NAMESPACE}, "value": value}
 
 
@@ -159,16 +162,21 @@ def admission(config: Config) -> Iterable[tuple[Resource, Json]]:
         "'value ' + object.value + ' of settings ' + object.metadata.name + ' is invalid: setting ' + "
         "object.metadata.name + ' is not supported'"
     )
-    yield from _policy("settings", LONGHORN_SETTINGS, f"object.metadata.name in [{names}]", unknown)
-    eviction = (
-        "!(has(object.spec.evictionRequested) && object.spec.evictionRequested && "
-        "has(object.spec.allowScheduling) && object.spec.allowScheduling)"
+    yield from _policy("settings", LONGHORN_SETTINGS, (f"object.metadata.name in [{names}]", unknown))
+    node = (
+        f"!({_EVICTING.format('object.spec')})",
+        "'need to disable scheduling on node ' + object.metadata.name + ' for node eviction'",
     )
-    refused = "'need to disable scheduling on node ' + object.metadata.name + ' for node eviction'"
-    yield from _policy("nodes", LONGHORN_NODES, eviction, refused)
+    evicting = f"object.spec.disks.filter(name, {_EVICTING.format('object.spec.disks[name]')})"
+    disk = (
+        f"!has(object.spec.disks) || {evicting}.size() == 0",
+        f"'need to disable scheduling on disk ' + {evicting}[0] + ' for disk eviction'",
+    )
+    yield from _policy("nodes", LONGHORN_NODES, node, disk)
 
 
-def _policy(name: str, resource: Resource, expression: str, message: str) -> Iterable[tuple[Resource, Json]]:
+def _policy(name: str, resource: Resource, *rules: tuple[str, str]) -> Iterable[tuple[Resource, Json]]:
+    """A policy with its binding; each rule is an expression that must hold and one for the message if it does not."""
     metadata = {"name": f"longhorn-{name}.simulator"}
     rule = {
         "apiGroups": [resource.group],
@@ -176,11 +184,13 @@ def _policy(name: str, resource: Resource, expression: str, message: str) -> Ite
         "operations": ["CREATE", "UPDATE"],
         "resources": [resource.plural],
     }
-    validation = {"expression": expression, "messageExpression": message, "reason": "Invalid"}
+    validations = [
+        {"expression": expression, "messageExpression": message, "reason": "Invalid"} for expression, message in rules
+    ]
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
-        "validations": [validation],
+        "validations": validations,
     }
     yield POLICIES, {"metadata": metadata, "spec": spec}
     yield BINDINGS, {"metadata": metadata, "spec": {"policyName": metadata["name"], "validationActions": ["Deny"]}}

@@ -25,8 +25,8 @@ from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V1, V2
 from scheduler_core.quantity import parse_bytes
 from simulator.actions import Action, Create, Patch, Replace
 from simulator.config import Config
-from simulator.objects import DISKS, DOWN, DRIVER, Json, Obj
-from simulator.volumes.sight import RUNNING, UNKNOWN, Replica
+from simulator.objects import DISKS, DOWN, DRIVER, STOPPED_MANAGER, Json, Obj
+from simulator.volumes.sight import RUNNING, STOPPED, UNKNOWN, Replica
 
 _NAMES: Final = uuid.UUID("6c6f6e67-686f-726e-0000-000000000000")
 _POLICY: Final = "block-for-eviction"
@@ -67,8 +67,9 @@ class NodeSight:
     """What a decision about one node sees.
 
     Attributes:
+        cluster: with this node's replicas only, as the status may tell of them (`lag`)
         written: bytes of replicas' data and backing images by disk UUID
-        replicas: the replicas on the node
+        replicas: the replicas that are on the node now
         others: for each volume with a replica here, whether a healthy one is on another node
     """
 
@@ -151,12 +152,16 @@ def _csi_node(sight: NodeSight) -> list[Action]:
 
 
 def _managers(sight: NodeSight, disks: Sequence[Disk]) -> list[Action]:
-    """One instance manager per data engine in use; what runs on a node that is down is unknown."""
+    """One instance manager per data engine in use; what runs on a node that is down is unknown.
+
+    One with the annotation `simulator/stopped: "true"` stays stopped.
+    """
     up = sight.longhorn_node is None or sight.longhorn_node.model.ready or not sight.longhorn_node.status
-    state = RUNNING if up else UNKNOWN
     actions: list[Action] = []
     for engine in (V1, V2) if any(disk.type == BLOCK for disk in disks) else (V1,):
         known = sight.managers.get(engine)
+        stopped = known is not None and known.annotations.get(STOPPED_MANAGER) == "true"
+        state = UNKNOWN if not up else STOPPED if stopped else RUNNING
         if known is None and sight.node is not None:
             body = _manager(sight.node.name, engine, sight)
             actions.append(Create(LONGHORN_INSTANCE_MANAGERS, body, "instance manager created"))

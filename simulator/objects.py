@@ -21,6 +21,9 @@ VIRTUAL_SIZE: Final = "simulator/virtual-size"
 VOLUMES_ATTACHED: Final = "simulator/volumes-attached"
 CLAIM: Final = "simulator/claim"
 EVICTING: Final = "simulator/attached-for-eviction"
+STOPPED_MANAGER: Final = "simulator/stopped"
+
+AUTO_SALVAGE: Final = "auto-salvage"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

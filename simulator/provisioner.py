@@ -5,13 +5,15 @@ Mirrors external-provisioner's controller and longhorn-manager's csi/util.go:get
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
+from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.provision import file_system, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.model import kube
+from scheduler_core.model import kube, longhorn
 from simulator.actions import Action, Create, Delete, Later, without_finalizer
 from simulator.config import Config
 from simulator.objects import CLAIM, DRIVER, FINALIZER, Json, Obj
@@ -52,6 +54,7 @@ class Provisioning:
     volume: Volume | None
     persistent_volume: PersistentVolume | None
     settings: Settings
+    nodes: Collection[longhorn.Node]
 
 
 def decide_claim(sight: Provisioning) -> list[Action]:
@@ -69,12 +72,27 @@ def decide_claim(sight: Provisioning) -> list[Action]:
         return []
     if sight.volume is None:
         body = new_volume(claim, storage_class, sight.settings)
+        _refuse_unknown_tags(body["spec"], sight.nodes, f"StorageClass {storage_class.name}")
         created = Create(LONGHORN_VOLUMES, body, "volume provisioned", counts="provisioned")
         return [Later("provision", sight.config.provision_seconds, (created,))]
     if sight.persistent_volume is not None or sight.volume.model.state in ("", CREATING):
         return []
     body = new_persistent_volume(claim, storage_class, sight.volume)
     return [Create(PERSISTENT_VOLUMES, body, "PersistentVolume created")]
+
+
+def _refuse_unknown_tags(spec: Json, nodes: Collection[longhorn.Node], subject: str) -> None:
+    """Refuses selectors that no node or no disk bears, in Longhorn's words (api/volume.go:VolumeCreate).
+
+    Raises:
+        ResolutionError: nothing bears a tag
+    """
+    node_tags = {tag for node in nodes for tag in node.tags}
+    disk_tags = {tag for node in nodes for disk in node.disks for tag in disk.tags}
+    for kind, key, known in (("disk", "diskSelector", disk_tags), ("node", "nodeSelector", node_tags)):
+        for tag in spec[key]:
+            if tag not in known:
+                raise ResolutionError(f"{subject}: {key}: specified {kind} tag {tag!r} does not exist")
 
 
 def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings) -> Json:

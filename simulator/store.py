@@ -160,7 +160,6 @@ class Store:
         self.attachments_of = Index(self.attachments, lambda obj: (obj.model.persistent_volume,))
         self.persistent_volumes_of = Index(self.persistent_volumes, lambda obj: (obj.model.handle,))
         self.pods_of = Index(self.pods, _claims_of)
-        self.pods_on = Index(self.pods, lambda obj: (obj.model.node_name,))
         self._view = _View(self)
 
     @property

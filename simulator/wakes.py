@@ -8,15 +8,17 @@ from typing import Any, Protocol
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import NamespacedName
 from simulator.config import Config
-from simulator.objects import Obj
+from simulator.objects import AUTO_SALVAGE, Obj
 from simulator.provisioner import claim_of, volume_name
 from simulator.queue import Queue
 from simulator.store import Store
+from simulator.volumes.sight import FAULTED
 
 _Volume = Obj[longhorn.Volume] | None
 _Replica = Obj[longhorn.Replica] | None
 _Node = Obj[longhorn.Node] | None
 _Manager = Obj[longhorn.InstanceManager] | None
+_Image = Obj[longhorn.EngineImage] | None
 
 
 class Woken(Protocol):
@@ -49,6 +51,8 @@ class Wakes:
             (store.replicas, self._replica),
             (store.longhorn_nodes, self._longhorn_node),
             (store.instance_managers, self._instance_manager),
+            (store.engine_images, self._engine_image),
+            (store.settings, self._setting),
             (store.attachments, self._attachment),
             (store.claims, self._claim),
             (store.persistent_volumes, self._persistent_volume),
@@ -98,8 +102,25 @@ class Wakes:
 
     def _instance_manager(self, _: str, old: _Manager, new: _Manager) -> None:
         known = new or old
-        if known is not None and (old is None or new is None or old.model.state != new.model.state):
+        if known is None:
+            return
+        self._woken.nodes.add(known.model.node)
+        if old is None or new is None or old.model.state != new.model.state:
             self._volumes_on(known.model.node)
+
+    def _engine_image(self, _: str, old: _Image, new: _Image) -> None:
+        before = old.model.nodes if old is not None else frozenset[str]()
+        after = new.model.nodes if new is not None else frozenset[str]()
+        for node in sorted(before ^ after):
+            self._volumes_on(node)
+
+    def _setting(self, name: str, *_: object) -> None:
+        """Longhorn looks at its volumes every 30 s; a faulted one need not wait that long for its salvage."""
+        if name != AUTO_SALVAGE:
+            return
+        for key, volume in self._store.volumes.models.items():
+            if volume.robustness == FAULTED:
+                self._woken.volumes.add(key)
 
     def _volumes_on(self, name: str) -> None:
         for replica in self._store.replicas_on.of(name):

@@ -58,7 +58,7 @@ def _attach(sight: Sight) -> list[Action]:
     if sight.model.state != ATTACHING and sight.model.robustness != FAULTED:
         return [volume_status(sight, {"state": ATTACHING}, "volume attaching")]
     startable = [replica for replica in sight.present if _startable(sight, replica)]
-    if not startable or not _allowed(sight, startable) or not sight.node_up(sight.model.node_id):
+    if not startable or not _allowed(sight, startable) or not sight.can_run(sight.model.node_id):
         return []
     starting = [replica for replica in startable if replica.model.current_state != RUNNING]
     if starting:
@@ -70,7 +70,7 @@ def _startable(sight: Sight, replica: Replica) -> bool:
     """Whether an engine may start with a replica: one with data, or any placed one of a volume that never had any."""
     model = replica.model
     had_data = any(each.model.healthy_at for each in sight.present)
-    usable = model.node_id != "" and model.active and not model.failed_at and sight.node_up(model.node_id)
+    usable = model.node_id != "" and model.active and not model.failed_at and sight.can_run(model.node_id)
     return usable and (model.healthy_at != "" or not had_data)
 
 

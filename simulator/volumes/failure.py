@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.actions import Action
+from simulator.objects import Json
 from simulator.volumes.sight import (
     ATTACHED,
     DEGRADED,
@@ -29,7 +30,9 @@ def fail(sight: Sight) -> list[Action]:
     for replica in sight.present:
         model = replica.model
         if model.node_id and not model.failed_at and not sight.node_up(model.node_id):
-            spec = {"failedAt": sight.time, "lastFailedAt": sight.time}
+            spec: Json = {"failedAt": sight.time, "lastFailedAt": sight.time}
+            if not model.healthy_at:
+                spec["rebuildRetryCount"] = model.rebuild_retry_count + 1
             actions.append(replica_spec(replica, spec, "replica failed with its node", "replicas_failed"))
             if model.current_state == RUNNING:
                 actions.append(replica_status(replica, {"currentState": STOPPED}, "replica stopped"))
@@ -65,7 +68,7 @@ def judge(sight: Sight) -> list[Action]:
 
 def salvage(sight: Sight) -> list[Action]:
     """Takes up the replicas of a faulted volume that have data and whose node and disk are back (auto-salvage)."""
-    if sight.model.robustness != FAULTED:
+    if sight.model.robustness != FAULTED or not sight.auto_salvage:
         return []
     if any(replica.model.node_id and not replica.model.failed_at for replica in sight.present):
         return []

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.readiness import engine_image_ready, running_instance_manager
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
 from simulator.actions import Delete, Patch
@@ -40,6 +41,7 @@ class Sight:
         write_target: bytes that are to be written to the volume, 0 if nothing says so
         abandoned: whether the claim it was provisioned for went before its PersistentVolume came
         copying: the disks that still wait for the volume's backing image
+        auto_salvage: whether failed replicas are taken up again when all of them failed
     """
 
     config: Config
@@ -52,6 +54,7 @@ class Sight:
     write_target: int = 0
     abandoned: bool = False
     copying: frozenset[str] = frozenset()
+    auto_salvage: bool = True
 
     @property
     def model(self) -> longhorn.Volume:
@@ -92,6 +95,15 @@ class Sight:
         """Whether a Longhorn node exists and is ready."""
         node = self.cluster.nodes.get(name)
         return node is not None and node.ready
+
+    def can_run(self, name: str) -> bool:
+        """Whether the volume's engine and replicas can be started on a node: its engine image and manager are there."""
+        model = self.model
+        return (
+            self.node_up(name)
+            and engine_image_ready(self.cluster, model.data_engine, model.image, name)
+            and running_instance_manager(self.cluster, model.data_engine, name)
+        )
 
     def disk_ready(self, replica: Replica) -> bool:
         """Whether the disk of a replica is ready."""

@@ -55,7 +55,7 @@ def rebuild(sight: Sight) -> list[Action]:
     """Brings a replica without data up: one at a time, as long as another works."""
     if not sight.model.current_node_id or not any(working(replica) for replica in sight.present):
         return []
-    behind = [replica for replica in sight.present if rebuilding(replica) and sight.node_up(replica.model.node_id)]
+    behind = [replica for replica in sight.present if rebuilding(replica) and sight.can_run(replica.model.node_id)]
     behind = [replica for replica in behind if replica.model.disk_id not in sight.copying]
     if not behind:
         return []
@@ -85,7 +85,7 @@ def restart(sight: Sight) -> list[Action]:
             (replica_status(replica, {"currentState": RUNNING}, "replica running"),),
         )
         for replica in sight.present
-        if healthy(replica) and not working(replica) and sight.node_up(replica.model.node_id)
+        if healthy(replica) and not working(replica) and sight.can_run(replica.model.node_id)
     ]
 
 

@@ -159,6 +159,20 @@ def test_settings_longhorn_does_not_know_are_refused(rig: Rig) -> None:
     rig.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(known))
 
 
+def test_disk_is_evicted_only_if_it_takes_no_more_replicas(scene: Scene) -> None:
+    """Longhorn's webhook names the disk; with scheduling switched off as well the eviction is accepted."""
+    [home] = scene.add_nodes("20Gi")
+
+    def patch(**fields: bool) -> None:
+        body = json.dumps({"spec": {"disks": {"disk-1": fields}}})
+        arguments = ["patch", "lhn", home, "-n", "longhorn-system", "--dry-run=server", "--type=merge", "-p", body]
+        scene.rig.cluster.kubectl(*arguments)
+
+    with pytest.raises(KubectlError, match="need to disable scheduling on disk disk-1 for disk eviction"):
+        patch(evictionRequested=True)
+    patch(evictionRequested=True, allowScheduling=False)
+
+
 def test_killed_simulator_goes_on_where_it_was(scene: Scene) -> None:
     """SIGKILL in the middle of provisioning: afterwards one volume and one replica for each claim, and all pods run."""
     [home] = scene.add_nodes("100Gi")

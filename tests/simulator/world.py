@@ -37,19 +37,22 @@ QUICK = Config(
     rebuild_seconds=AT_ONCE,
     delete_seconds=AT_ONCE,
     backing_image_seconds=AT_ONCE,
+    status_lag=0.0,
 )
 ROUNDS = 200
 
 
 class World:
-    """Nodes, volumes and attachments, and what the simulator makes of them."""
+    """Nodes, volumes and attachments, and what the simulator makes of them; `seconds` is the clock of the nodes' status."""
 
     def __init__(self, config: Config = QUICK, seed: int = 1) -> None:
         self.store = Store()
         self.api = MemoryApi(self.store)
+        self.seconds = 0.0
         rng = random.Random(seed)  # noqa: S311 # chance in a simulation
         client = cast("KubeClient", self.api)
-        self.controllers = Controllers(self.store, Performer(client, self.store, rng), config, rng)
+        performer = Performer(client, self.store, rng)
+        self.controllers = Controllers(self.store, performer, config, rng, lambda: self.seconds)
 
     async def start(self, *sizes: str, **settings: str) -> None:
         """Nodes a, b, c … with one disk each, and settings."""
