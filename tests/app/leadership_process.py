@@ -7,6 +7,7 @@ leading, term. A line that follows a gap in its asking, because it was stopped, 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -30,7 +31,8 @@ async def watch(elector: Elector) -> None:
         now, standing = boot_clock(), (elector.leading(), elector.term)
         gap = f" {now - asked:.3f}" if now - asked > 1 else ""
         if standing != last or gap:
-            print(f"seen {now:.6f} {int(standing[0])} {standing[1]}{gap}", flush=True)
+            # In one write of its own: the elector's thread logs to the same output.
+            os.write(sys.stdout.fileno(), f"\nseen {now:.6f} {int(standing[0])} {standing[1]}{gap}\n".encode())
         last, asked = standing, now
         await asyncio.sleep(0.001)
 

@@ -135,7 +135,8 @@ async def test_after_catching_up_everything_that_had_been_written_is_seen(cluste
         await asyncio.gather(*writers, return_exceptions=True)
         await cache.catch_up()
         claims = cache.memory().view.snapshot.claims
-        assert {name: int(claims["default", name].selected_node) for name in written} == written
+        # A write that was cancelled may have been made.
+        assert all(int(claims["default", name].selected_node) - number in (0, 1) for name, number in written.items())
     print(f"catching up took {min(took):.2f} to {max(took):.2f} s; {sum(written.values())} writes")
     assert max(took) < 3
 
