@@ -418,3 +418,30 @@ async def test_equal_texts_are_held_once(tmp_path: Path) -> None:
         assert node.disks[0].tags[0] is held.volumes["vol-data"].disk_selector[0]
         assert node.disks[0].uuid is replica.disk_id
         assert dict(held.longhorn_nodes) == make.snapshot(objects).longhorn_nodes
+
+
+async def test_a_replica_that_cannot_be_read_stops_deciding_and_is_named(tmp_path: Path) -> None:
+    """Its volume would look as if it were nowhere, and its bytes as if they were free."""
+    bad = make.replica("r-bad", "vol-x", "a", size=10)
+    bad["spec"]["volumeSize"] = "-5"
+    async with rigged(tmp_path, cluster(), bad) as rig:
+        await until("the problem", lambda: "r-bad" in rig.cache.problem)
+        await rig.put(make.replica("r-bad", "vol-x", "a", size=10))
+        await until("no problem", lambda: not rig.cache.problem)
+
+
+async def test_what_could_not_be_taken_in_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect that shows once costs one answer, and none of the events."""
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("once")
+
+    async with rigged(tmp_path, cluster()) as rig:
+        await rig.synced()
+        monkeypatch.setattr("app.kube.caches.advance", broken)
+        await rig.put(make.claim("late", 10))
+        await until("the event", lambda: rig.cache.standings["persistentvolumeclaims"].events == 1)
+        with pytest.raises(RuntimeError, match="once"):
+            rig.cache.memory()
+        monkeypatch.undo()
+        assert ("default", "late") in rig.held.claims

@@ -121,6 +121,8 @@ class Reservations:
         self.story = story
         self.free = asyncio.Event()
         self.free.set()
+        self.asked: Callable[[], str] = str
+        self.refused_when_cleared = ""
 
     def reserved(self) -> frozenset[str]:
         """None."""
@@ -136,8 +138,9 @@ class Reservations:
         self.story.append("settled")
 
     def clear(self) -> None:
-        """Forgets."""
+        """Forgets; by then nothing must be answered any more."""
         self.story.append("cleared")
+        self.refused_when_cleared = self.asked()
 
 
 class World:
@@ -154,6 +157,7 @@ class World:
         parts = Parts(**played, metrics=self.metrics, environment=environment or {}, node_name="host")
         settings = LiveSettings(parts.cache, parts.config_map, parts.environment)
         self.live = Live(parts, settings, cast("NodeReservations", self.reservations))
+        self.reservations.asked = self.live.late_refusal
 
     async def leads(self) -> None:
         """Wins, and waits until it answers."""
@@ -325,6 +329,7 @@ async def test_handing_over_in_its_order() -> None:
         world.reservations.free.set()
         await draining
         assert world.story == ["settled", "cleared", "withdrawn", "released"]
+        assert world.reservations.refused_when_cleared != ""
         assert world.live.late_refusal() != ""
 
 
@@ -364,3 +369,15 @@ async def test_however_it_ends_the_lease_is_released() -> None:
     await asyncio.wait({task}, timeout=5)
     assert world.story[-1] == "released"
     assert task.exception() is not None
+
+
+async def test_disabled_after_a_lead_was_lost_the_service_is_pointed_nowhere() -> None:
+    """Nobody competes any more, so nobody else would do it."""
+    async with running() as world:
+        await world.leads()
+        await until("the Service", lambda: "published" in world.story)
+        world.elector.won = False
+        await until("stepped down", lambda: bool(world.live.refusal()))
+        world.config_map.data = {ENABLED: "false"}
+        world.elector.holder = ""
+        await until("withdrawn", lambda: "withdrawn" in world.story)

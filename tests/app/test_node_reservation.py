@@ -723,3 +723,17 @@ async def test_many_questions_at_once_are_told_apart_by_their_registry() -> None
 def as_pod(number: int) -> Pod:
     """The model of a pod."""
     return make.as_pod(db(number))
+
+
+@virtually
+async def test_who_loses_the_lead_while_explaining_or_preempting_does_not_answer() -> None:
+    """Victims would be chosen on an old view."""
+    world = World()
+    world.create(0)
+    pod = make.as_pod(db(0))
+    refusals = iter(["", "lost", "", "lost"])
+    verbs = Verbs(world.scheduling, lambda: next(refusals), world.reservations)
+    with pytest.raises(UnavailableError, match="lost"):
+        await verbs.preempt(pod, NODES)
+    with pytest.raises(UnavailableError, match="lost"):
+        await verbs.explain(pod, NODES)

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from app.kube.client import KubeClient
-from app.kube.reflector import Key, Phase, Reflector, Timing
+from app.kube.reflector import QUIET_SECONDS, Key, Phase, Reflector, Standing, Timing
 from app.kube.resources import LONGHORN_REPLICAS, Resource
 from scheduler_core.convert.registry import KINDS, Kind
 from scheduler_core.errors import ObjectError
@@ -497,3 +497,12 @@ def test_every_kind_refuses_what_it_cannot_read_with_one_kind_of_error(kind: Kin
 def test_the_labels_are_those_of_rbac() -> None:
     """People look for them there."""
     assert LONGHORN_REPLICAS.label == "replicas.longhorn.io"
+
+
+def test_a_watch_that_is_silent_for_longer_than_bookmarks_take_may_be_behind() -> None:
+    """Connected or not: a connection that was cut without a word looks like a quiet one."""
+    standing = Standing(phase=Phase.SYNCED, heard_at=100.0)
+    assert standing.behind(100.0 + QUIET_SECONDS) == 0.0
+    assert standing.behind(100.0 + QUIET_SECONDS + 5) == 5.0
+    standing.disconnected_at = 100.0 + QUIET_SECONDS
+    assert standing.behind(100.0 + QUIET_SECONDS + 30) == 30.0

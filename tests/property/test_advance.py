@@ -192,3 +192,18 @@ def _stepped(memory: Memory, raws: list[Object]) -> Memory:
     changes: dict[tuple[str, Key], object | None] = {(field, key): value for field, key, value in map(_read, raws)}
     advanced = advance(memory.view, changes, NOW)
     return memory.after(advanced.view, advanced.touched)
+
+
+def test_what_is_remembered_is_bounded_however_often_nodes_change() -> None:
+    """A long-lived leader sees every node change without end; verdicts of profiles that are gone must go too."""
+    names = [f"n{index}" for index in range(4)]
+    base = [make.storage_class("longhorn"), make.claim("data", 40), _engine_image(names), *map(_manager, names)]
+    memory = _stepped(Memory(rebuilt(empty_snapshot(), NOW, 0)), base)
+    pod = make.as_pod(make.pod("data"))
+    most = 0
+    for number in range(1500):
+        node = make.longhorn_node(names[number % 4], {"disk-1": make.disk(100, scheduled=number % 997 / 10)})
+        memory = _stepped(memory, [node])
+        finish(explain_nodes(pod, names, memory, Options()))
+        most = max(most, *(len(known) for _, known in memory._known.items()))
+    assert most <= memory._most_profiles + len(names)
