@@ -33,7 +33,8 @@ from scheduler_core.verdict import Reason
 log = structlog.get_logger("reservation")
 
 _TAKES_NOTHING: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
-# What a predecessor decided is remembered for this long at least.
+# What a predecessor decided is remembered for this long at least; and for this long after a take-over so is what is decided then,
+# because binding, provisioning and attaching come back later than the API server does.
 ADOPTED_SECONDS: Final = 60.0
 # How late a replica may be noticed that the node listed before this process heard of it.
 _LOOK_AGAIN_SECONDS: Final = 0.25
@@ -64,6 +65,7 @@ class NodeReservations:
         self._lock = asyncio.Lock()
         self._waits: dict[asyncio.Task[str], Pod] = {}
         self._arrivals: dict[asyncio.Task[bool], tuple[Pod, str]] = {}
+        self._recovers_until = 0.0
         self._forgotten: set[asyncio.Task[str] | asyncio.Task[bool]] = set()
 
     def reserved(self) -> frozenset[str]:
@@ -112,8 +114,9 @@ class NodeReservations:
         """
         view = self._cache.memory().view
         required = self._scheduling.options.require_best_effort
+        self._recovers_until = self._clock() + ADOPTED_SECONDS
         for pod, node in (*arriving_pods(view, require_best_effort=required), *chosen_pods(view)):
-            self._reserve(pod, node, max(ADOPTED_SECONDS, self._settings().node_reservation_timeout))
+            self._reserve(pod, node)
         log.info("adopted", reserved=sorted(self.reserved()))
 
     async def settled(self) -> None:
@@ -154,8 +157,10 @@ class NodeReservations:
             self._forgotten.discard(task)
         else:
             self._metrics.pod_scheduling_wait(self._clock() - started, scheduled=bool(node))
+            if not node and self._recovers:
+                node = self._chosen(pod)
             if node:
-                self._reserve(pod, node, self._settings().node_reservation_timeout)
+                self._reserve(pod, node)
         if not self._waits:
             self._lock.release()
 
@@ -187,9 +192,23 @@ class NodeReservations:
                 await changed.wait()
                 changed.clear()
 
-    def _reserve(self, pod: Pod, node: str, seconds: float) -> None:
-        if self._settings().node_reservation_timeout <= 0:
+    @property
+    def _recovers(self) -> bool:
+        """Whether the cluster may still be slow after whatever made this process take over."""
+        return self._clock() < self._recovers_until
+
+    def _chosen(self, pod: Pod) -> str:
+        """The node kube-scheduler has chosen for a pod it could not bind in time; "" if it has not, or the pod is another."""
+        view = self._cache.memory().view
+        current = view.snapshot.pods.get((pod.namespace, pod.name))
+        return chosen_node(current, view) if current is not None and _identity(current) == _identity(pod) else ""
+
+    def _reserve(self, pod: Pod, node: str) -> None:
+        seconds: float = self._settings().node_reservation_timeout
+        if seconds <= 0:
             return
+        if self._recovers:
+            seconds = max(seconds, ADOPTED_SECONDS)
         started = self._clock()
         task = asyncio.create_task(self._await_replicas(pod, node, seconds), name=f"replicas of {pod.key}")
         self._arrivals[task] = pod, node

@@ -625,6 +625,9 @@ async def test_a_new_leader_reserves_the_nodes_chosen_for_pods_that_are_not_boun
     assert world.reservations.reserved() == {"a"}
     assert await world.ask(1) == ["b"]
     world.bind(1, "b")
+    await world.pass_time(1)
+    world.provision(1, "b")
+    world.list_replicas("b", 1)
     await world.pass_time(SCHEDULING_SECONDS + RESERVATION_SECONDS + 1)
     assert world.reservations.reserved() == {"a"}
     world.bind(0, "a")
@@ -737,3 +740,22 @@ async def test_who_loses_the_lead_while_explaining_or_preempting_does_not_answer
         await verbs.preempt(pod, NODES)
     with pytest.raises(UnavailableError, match="lost"):
         await verbs.explain(pod, NODES)
+
+
+@virtually
+async def test_soon_after_a_take_over_a_chosen_node_stays_reserved_when_binding_is_late() -> None:
+    """The API server was away; controllers come back one after the other. Later the proposal's letter counts again."""
+    world = World()
+    world.create(0, 1, 2)
+    await world.reservations.adopt()
+    await world.ask(0)
+    world.cache.put(chosen(0))
+    assert await world.ask(1) == ["b"]
+    assert world.loop.time() == SCHEDULING_SECONDS
+    assert world.count(WAITED, pod_scheduled="false") == 1
+    await world.pass_time(ADOPTED_SECONDS + SCHEDULING_SECONDS)
+    assert world.reservations.reserved() == frozenset()
+    await world.ask(2)
+    world.cache.put(chosen(2))
+    await world.pass_time(SCHEDULING_SECONDS + 1)
+    assert world.reservations.reserved() == frozenset()

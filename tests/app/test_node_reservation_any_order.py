@@ -46,7 +46,7 @@ class Reservations(RuleBasedStateMachine):
     async def turn(self, seconds: float = 0.0) -> None:
         """Lets time pass, and what is ready happen."""
         await asyncio.sleep(seconds)
-        for _ in range(10):
+        for _ in range(30):  # what falls due at one moment has consequences of its own
             await asyncio.sleep(0)
 
     async def question(self, number: int, hung_up: HungUp) -> list[str]:
