@@ -19,12 +19,13 @@ RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /dist . 
 # kube-apiserver, etcd and the others, from source: about five minutes once, then from the cache mounts.
 FROM golang:1.26.8 AS go
 FROM build AS controlplane
-ENV PATH=/usr/local/go/bin:/opt/extender/bin:$PATH DEVCLUSTER_CACHE=/opt/devcluster
+ENV PATH=/usr/local/go/bin:/opt/extender/bin:$PATH DEVCLUSTER_CACHE=/opt/devcluster \
+    GOCACHE=/var/cache/go-build GOMODCACHE=/var/cache/go-mod
 COPY --from=go /usr/local/go /usr/local/go
 COPY requirements/dev.lock requirements/
 RUN /opt/extender/bin/pip install --require-hashes --requirement requirements/dev.lock
 COPY devcluster devcluster
-RUN --mount=type=cache,target=/root/.cache/go-build --mount=type=cache,target=/root/go/pkg/mod \
+RUN --mount=type=cache,target=/var/cache/go-build --mount=type=cache,target=/var/cache/go-mod \
     ln -s "$(python -m devcluster build)" /opt/controlplane
 
 FROM python:3.13-slim AS devcluster

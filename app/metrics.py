@@ -41,7 +41,7 @@ class _Caches(Collector):
         now = self._clock()
         behind = GaugeMetricFamily(
             f"{PREFIX}_cache_behind_seconds",
-            "Time since the API server was last heard of; 0 while connected",
+            "How long the cache may have been behind: cut off, or silent for longer than bookmarks take",
             labels=["kind"],
         )
         lists = CounterMetricFamily(f"{PREFIX}_cache_lists", "Complete lists of a kind", labels=["kind"])

@@ -45,11 +45,7 @@ def chosen_node(pod: Pod, view: View) -> str:
 
     A nomination beside PodScheduled=False comes from preemption and is no decision.
     """
-    if pod.node_name:
-        return pod.node_name
-    claims = (view.snapshot.claims.get((pod.namespace, mount.claim)) for mount in pod.volumes)
-    unbound = (claim.selected_node for claim in claims if claim is not None and not claim.spec.volume_name)
-    return next((node for node in unbound if node), "" if pod.unschedulable else pod.nominated_node)
+    return pod.node_name or view.selected_node(pod) or ("" if pod.unschedulable else pod.nominated_node)
 
 
 def arriving_pods(view: View, *, require_best_effort: bool = True) -> tuple[tuple[Pod, str], ...]:

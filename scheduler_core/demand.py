@@ -12,7 +12,7 @@ PersistentVolume is gone, say) demands nothing: nobody knows its size, and Longh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -142,13 +142,7 @@ def _by_pods(claim: kube.Claim, view: View) -> _Tied | None:
         if pod.node_name:
             return Source.POD, pod.node_name, pod.key
     for pod in live:
-        for node in _selected_nodes(pod, view):
+        node = view.selected_node(pod)
+        if node:
             return Source.SELECTED_NODE, node, pod.key
     return None
-
-
-def _selected_nodes(pod: kube.Pod, view: View) -> Iterator[str]:
-    for mount in pod.volumes:
-        claim = view.snapshot.claims.get((pod.namespace, mount.claim))
-        if claim is not None and claim.selected_node and not claim.spec.volume_name:
-            yield claim.selected_node

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
 from scheduler_core.demand import Demand
@@ -29,7 +30,7 @@ from scheduler_core.verdict import Reason
 from scheduler_core.worth import worth
 
 _HAVE_ROOM: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
-# A cluster meets a handful of sizes and kinds in many combinations; beyond this they are numbered anew.
+# A cluster meets a handful of sizes and kinds in many combinations; beyond this they get new numbers, never ones in use.
 _MOST_GROUPS: Final = 100_000
 
 Volumes = tuple[PodVolume, ...]
@@ -89,6 +90,7 @@ class Joint:
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
+        self._numbers = count()
         self._groups: dict[tuple[tuple[Ask, int, int], ...], int] = {}
 
     def besides(  # noqa: PLR0913, PLR0917 # everything a node's volumes depend on
@@ -159,8 +161,7 @@ class Joint:
         )
         if len(self._groups) >= _MOST_GROUPS:
             self._groups.clear()
-            self._seen.clear()
-        return self._groups.setdefault(alike, len(self._groups))
+        return self._groups.setdefault(alike, next(self._numbers))
 
 
 def identity(volume: PodVolume) -> str:

@@ -42,6 +42,9 @@ from scheduler_core.worth import worth
 STEPS_TO_EXPLAIN: Final = 4
 
 
+_TAKES_NOTHING: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
+
+
 class Packing(StrEnum):
     """Which nodes with room are offered.
 
@@ -86,6 +89,11 @@ class Decision:
     reasons: Sequence[Reason]
     gave_up: int = 0
     besides: Mapping[str, Beside] = field(default_factory=dict)
+
+    @property
+    def takes_space(self) -> bool:
+        """Whether the pod will take room somewhere that nothing in the cluster shows yet."""
+        return any(reason.fits and reason not in _TAKES_NOTHING for reason in self.reasons)
 
 
 @dataclass(frozen=True, slots=True)

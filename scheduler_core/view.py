@@ -135,6 +135,14 @@ class View:
         """The replicas of a Longhorn volume, ordered by name."""
         return self.cluster.replicas_by_volume.get(volume, ())
 
+    def selected_node(self, pod: kube.Pod) -> str:
+        """The node kube-scheduler has selected for one of the pod's claims that are not bound yet; "" for none."""
+        for mount in pod.volumes:
+            claim = self.snapshot.claims.get((pod.namespace, mount.claim))
+            if claim is not None and claim.selected_node and not claim.spec.volume_name:
+                return claim.selected_node
+        return ""
+
     def pods_of(self, namespace: str, claim: str) -> tuple[kube.Pod, ...]:
         """The pods that mount a claim, ordered by name."""
         return self.indexes.pods_by_claim.get((namespace, claim)) or ()

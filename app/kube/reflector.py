@@ -3,7 +3,7 @@
 Data flow: paged list → `Sink.replaced` with everything at once → watch from there → `Sink.changed` per event, in order →
 on a clean end, silence or a broken connection: watch again from the last resource version → on 410, an error event or an
 event that cannot be understood: list again. A kind that does not exist (its CRD is missing) is an empty one, looked for again.
-One object that cannot be decoded is left out and counted; it never stops the others.
+One object that cannot be decoded is left out, counted and named; it never stops the others from being read.
 
 Facts behind it: bookmarks come about every minute, so 90 s of silence mean a dead connection; the API server ends a watch
 at its `timeoutSeconds` and not before. `catch_up` reads the kind's newest version from etcd (one object's worth of list, for which

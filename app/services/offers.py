@@ -12,8 +12,8 @@ nominations `adopt` finds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -26,32 +26,24 @@ from scheduler_core.convert.registry import Key
 from scheduler_core.extender_settings import ExtenderSettings
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import (
-    Adopted,
     Became,
     Dropped,
     Event,
     Ledger,
-    NodeSelected,
-    Offered,
     Outcome,
-    PodGone,
-    PodSeen,
     TimePassed,
     Withdrawn,
     step,
-    width,
 )
 from scheduler_core.model.kube import Pod
-from scheduler_core.resolve import resolve
+from scheduler_core.offering import adoptions, current_of, news, offer_of
 from scheduler_core.verbs import Decision, Others
 from scheduler_core.verdict import Reason
-from scheduler_core.view import View
 
 log = structlog.get_logger("offers")
 
 # kube-scheduler's loop is single: a long wait stops the whole cluster.
 LONGEST_WAIT: Final = 0.25
-_TAKES_NOTHING: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +121,9 @@ class Offers:
         """Counts the nominations of pods a predecessor answered about as offers of that node."""
         if self._settings().node_reservation_timeout <= 0:
             return
-        view = self._cache.memory().view
-        for pod in view.snapshot.pods.values():
-            if pod.live and not pod.node_name and pod.nominated_node and not pod.unschedulable:
-                self._apply(Adopted(_seen(pod), resolve(pod, view).local))
-                self._follow(pod)
+        for pod, event in adoptions(self._cache.memory().view):
+            self._apply(event)
+            self._follow(pod)
 
     async def settled(self) -> None:
         """Returns once no offer is outstanding."""
@@ -150,20 +140,14 @@ class Offers:
         async with self._lock:
             others = self.others()
             decision = await self._scheduling.filter(pod, candidates, lambda: others)
-            fitting = [name for name, reason in _pairs(decision) if reason.fits]
-            if others.joint is None or not _takes_space(decision):
-                return _Answer(decision, waiting=Reason.WAITING in decision.reasons and not fitting)
+            if others.joint is None or not decision.takes_space:
+                return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
             view = self._cache.memory().view
-            room = [(_room(view, decision, name), name) for name in fitting]
-            offered = width(room, self._ledger.competing(pod.uid))
-            selected = _selected(pod, view)
-            self._apply(Offered(_seen(pod), offered, decision.resolution.local, selected))
+            event, answered = offer_of(pod, decision, view, self._ledger.competing(pod.uid))
+            self._apply(event)
             offer = self._ledger.of(pod.uid)
             self._follow(pod)
-        narrowed = [
-            Reason.NOT_OFFERED if reason.fits and name not in offered else reason for name, reason in _pairs(decision)
-        ]
-        return _Answer(replace(decision, reasons=narrowed), offer.number if offer else 0)
+        return _Answer(answered, offer.number if offer else 0)
 
     async def _some_settle(self, seconds: float) -> None:
         self._settled.clear()
@@ -212,10 +196,9 @@ class Offers:
         with self._cache.listening(*keys) as changed:
             while self._ledger.of(pod.uid) is not None:
                 view = self._cache.memory().view
-                current = view.snapshot.pods.get((pod.namespace, pod.name))
-                for event in _news(pod, current, view, known=known):
+                for event in news(pod, view, known=known):
                     self._apply(event)
-                known |= current is not None
+                known |= current_of(pod, view) is not None
                 try:
                     async with asyncio.timeout(self._left(pod.uid)):
                         await changed.wait()
@@ -227,49 +210,3 @@ class Offers:
         """Seconds until the pod's offer ends by itself."""
         offer = self._ledger.of(uid)
         return max(0.0, offer.ends_at - self._clock()) if offer else 0.0
-
-
-def _news(pod: Pod, current: Pod | None, view: View, *, known: bool) -> Iterable[Event]:
-    """What the view says of an offer's pod."""
-    if current is None:
-        # A pod that no watch has brought yet is not gone.
-        return [PodGone(pod.uid)] if known else []
-    if current.uid != pod.uid:
-        return [PodGone(pod.uid)]
-    selected = _selected(current, view)
-    return [_seen(current), *([NodeSelected(pod.uid, selected)] if selected else [])]
-
-
-def _seen(pod: Pod) -> PodSeen:
-    return PodSeen(
-        uid=pod.uid,
-        namespace=pod.namespace,
-        name=pod.name,
-        node_name=pod.node_name,
-        nominated=pod.nominated_node,
-        unschedulable=pod.unschedulable,
-        over=not pod.live,
-    )
-
-
-def _selected(pod: Pod, view: View) -> str:
-    """The node selected for one of the pod's unbound claims, "" for none."""
-    claims = (view.snapshot.claims.get((pod.namespace, volume.claim)) for volume in pod.volumes)
-    return next(
-        (claim.selected_node for claim in claims if claim and claim.selected_node and not claim.spec.volume_name), ""
-    )
-
-
-def _pairs(decision: Decision) -> Iterable[tuple[str, Reason]]:
-    return zip(decision.candidates, decision.reasons, strict=True)
-
-
-def _takes_space(decision: Decision) -> bool:
-    return any(reason.fits and reason not in _TAKES_NOTHING for reason in decision.reasons)
-
-
-def _room(view: View, decision: Decision, name: str) -> int:
-    """Bytes left on a node after everything that is bound for it."""
-    beside = decision.besides.get(name)
-    taken = sum(volume.volume.size for volume in beside.volumes) if beside else 0
-    return sum(max(0, room.free) for room in view.rooms(name).values()) - taken

@@ -8,7 +8,8 @@ Pods without Longhorn volumes, pods that return to their replicas, and pods refu
 them. A pod-scheduling time-out of 0 switches everything off, because what is not waited for is not seen to be placed; a node-reservation
 time-out of 0 only the second half. Where the proposal is silent: a pod that is asked about again, or deleted, is no longer waited for (kube-scheduler has given up that attempt), and a caller that has hung up leaves nothing behind.
 
-A new leader finds in the cluster what its predecessor held in memory (`adopt`).
+A new leader finds in the cluster what its predecessor held in memory (`adopt`). For a minute after that (ADOPTED_SECONDS) more is kept
+than the proposal says: nodes stay reserved for that long, and so does the node chosen for a pod that was not bound in time.
 """
 
 from __future__ import annotations
@@ -28,11 +29,9 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.extender_settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from scheduler_core.verbs import Decision, Others
-from scheduler_core.verdict import Reason
 
 log = structlog.get_logger("reservation")
 
-_TAKES_NOTHING: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
 # What a predecessor decided is remembered for this long at least; and for this long after a take-over so is what is decided then,
 # because binding, provisioning and attaching come back later than the API server does.
 ADOPTED_SECONDS: Final = 60.0
@@ -44,8 +43,8 @@ _Result = TypeVar("_Result")
 class NodeReservations:
     """Owner of the write lock and of the reserved nodes.
 
-    The lock is held by a question that is being decided, and after it by the waits for its pod: it is released when the last
-    wait is over, however that ends. A task's end is noticed by a callback, because a task that is cancelled before its
+    The lock is held by a question that is being decided, and after it by the wait for its pod: it is released when that is
+    over, however it ends. A task's end is noticed by a callback, because a task that is cancelled before its
     first step runs nothing of its own.
     """
 
@@ -95,7 +94,7 @@ class NodeReservations:
         try:
             await _still_there(hung_up)
             decision = await self._scheduling.filter(pod, candidates, self.others)
-            waits = self._settings().pod_scheduling_timeout > 0 and _takes_space(decision)
+            waits = self._settings().pod_scheduling_timeout > 0 and decision.takes_space
             if waits:
                 await _still_there(hung_up)
         except BaseException:
@@ -141,16 +140,15 @@ class NodeReservations:
                 del self._arrivals[arriving]
                 arriving.cancel()
 
-    def _hold_for(self, *pods: Pod) -> None:
-        """Keeps the lock, held by the caller, until each pod is decided."""
+    def _hold_for(self, pod: Pod) -> None:
+        """Keeps the lock, held by the caller, until the pod is decided."""
         started = self._clock()
-        for pod in pods:
-            task = asyncio.create_task(self._await_decision(pod), name=f"decision about {pod.key}")
-            self._waits[task] = pod
-            task.add_done_callback(lambda done: self._decided(done, started))
+        task = asyncio.create_task(self._await_decision(pod), name=f"decision about {pod.key}")
+        self._waits[task] = pod
+        task.add_done_callback(lambda done: self._decided(done, started))
 
     def _decided(self, task: asyncio.Task[str], started: float) -> None:
-        """A wait for a pod is over; the last one releases the lock."""
+        """The wait for a pod is over; the lock is free."""
         pod = self._waits.pop(task)
         node = _result(task) or ""
         if task in self._forgotten:
@@ -161,8 +159,7 @@ class NodeReservations:
                 node = self._chosen(pod)
             if node:
                 self._reserve(pod, node)
-        if not self._waits:
-            self._lock.release()
+        self._lock.release()
 
     async def _await_decision(self, pod: Pod) -> str:
         """The node the pod is bound to; "" if it was deleted, or not bound in time."""
@@ -275,8 +272,3 @@ async def _still_there(hung_up: HungUp) -> None:
 
 def _identity(pod: Pod) -> str:
     return pod.uid or pod.key
-
-
-def _takes_space(decision: Decision) -> bool:
-    fitting = {reason for reason in decision.reasons if reason.fits}
-    return bool(fitting - _TAKES_NOTHING)

@@ -314,3 +314,34 @@ async def test_before_handing_over_offers_settle() -> None:
     await settling
     assert world.loop.time() == pytest.approx(2)
     await world.assert_clean()
+
+
+@virtually
+async def test_a_pod_is_not_gone_because_the_cache_still_has_its_predecessor() -> None:
+    """A StatefulSet's pod bears its predecessor's name; the watch is behind kube-scheduler."""
+    world = World()
+    world.create(0, 60)
+    before = db(0)
+    before["metadata"]["uid"] = "uid-of-its-predecessor"
+    world.cache.put(before)
+    await world.ask(0)
+    await world.settle()
+    assert world.offered(0) == ["a", "b"]
+    world.cache.put(db(0))
+    await world.settle()
+    assert world.offered(0) == ["a", "b"]
+    world.cache.put(before)
+    await world.assert_clean()
+
+
+@virtually
+async def test_taking_over_leaves_out_a_nominated_pod_whose_claim_is_missing() -> None:
+    """One such pod must not keep the new leader from answering about all others."""
+    world = World()
+    world.nominate(7, "a")
+    world.create(0, 60)
+    world.nominate(0, "b")
+    await world.offers.adopt()
+    assert (world.offered(7), world.offered(0)) == ([], ["b"])
+    world.offers.clear()
+    await world.assert_clean()

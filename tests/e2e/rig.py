@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -126,14 +126,6 @@ class Rig:
         metadata = {"name": f"work-on-{node}", "namespace": "default"}
         spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [container]}
         self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-
-    def remove_nodes(self, names: Iterable[str]) -> None:
-        """Takes nodes away, and Longhorn's with them."""
-        for name in names:
-            self.cluster.api.delete(f"/api/v1/nodes/{name}")
-            self.cluster.kubectl(
-                "-n", NAMESPACE, "delete", "nodes.longhorn.io", name, "--ignore-not-found", "--wait=false"
-            )
 
     def items(self, path: str) -> list[Object]:
         """The objects of a collection."""

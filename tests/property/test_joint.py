@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -167,3 +168,15 @@ def test_a_pod_s_own_demand_and_offer_do_not_stand_in_its_way() -> None:
     others = Others(demands=demands, ledger=ledger, joint=Joint())
     decision = finish(filter_nodes(pod, NODES, Memory(view), Options(), others))
     assert [reason.name for reason in decision.reasons] == ["ROOM", "ROOM", "ROOM"]
+
+
+def test_groups_of_volumes_are_never_confused_however_many_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of a node outlives the table of groups."""
+    monkeypatch.setattr("scheduler_core.joint._MOST_GROUPS", 1)
+    layout, others = [[10], [20], [20]], [("a", [8], {"a"}), ("b", [12], {"b"}), ("c", [3], {"c"})]
+    view = View.of(make.snapshot(_cluster(layout, others, [9])), NOW)
+    pod, joint = view.snapshot.pods["default", "p"], Joint()
+    for _ in range(2):
+        beside = Others(demands=Demands.of(view), joint=joint)
+        decision = finish(filter_nodes(pod, NODES, Memory(view), Options(packing=Packing.EXACT), beside))
+        assert [reason.fits for reason in decision.reasons] == _expected(layout, others, [9])

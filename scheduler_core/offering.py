@@ -1,0 +1,85 @@
+"""The rules around the ledger: what is offered of a decision, and what the cluster says of the pods that have offers.
+
+Data flow: a decision → `offer_of` → some of the nodes that fit, for the ledger, and the decision as it is answered; a view → `news` →
+events for the ledger; after a take-over a view → `adoptions` → what a predecessor's answers left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from scheduler_core.errors import ResolutionError
+from scheduler_core.ledger import Adopted, Event, NodeSelected, Offered, PodGone, PodSeen, width
+from scheduler_core.model.kube import Pod
+from scheduler_core.resolve import resolve
+from scheduler_core.verbs import Decision
+from scheduler_core.verdict import Reason
+from scheduler_core.view import View
+
+
+def offer_of(pod: Pod, decision: Decision, view: View, competing: int) -> tuple[Offered, Decision]:
+    """What is offered to a pod beside so many other offers, and the answer that says so.
+
+    `view` may be newer than the decision's: a node that is gone meanwhile has no room.
+    """
+    pairs = list(zip(decision.candidates, decision.reasons, strict=True))
+    offered = width([(_room(view, decision, name), name) for name, reason in pairs if reason.fits], competing)
+    answered = [Reason.NOT_OFFERED if reason.fits and name not in offered else reason for name, reason in pairs]
+    event = Offered(seen(pod), offered, decision.resolution.local, view.selected_node(pod))
+    return event, replace(decision, reasons=answered)
+
+
+def seen(pod: Pod) -> PodSeen:
+    """A pod as the ledger wants to know it."""
+    return PodSeen(
+        uid=pod.uid,
+        namespace=pod.namespace,
+        name=pod.name,
+        node_name=pod.node_name,
+        nominated=pod.nominated_node,
+        unschedulable=pod.unschedulable,
+        over=not pod.live,
+    )
+
+
+def news(pod: Pod, view: View, *, known: bool) -> Iterator[Event]:
+    """What a view says of a pod that has an offer; `known` tells whether an earlier view had it already.
+
+    A pod that no watch has brought yet is not gone: another one of its name is its predecessor.
+    """
+    current = current_of(pod, view)
+    if current is None:
+        if known:
+            yield PodGone(pod.uid)
+        return
+    yield seen(current)
+    selected = view.selected_node(current)
+    if selected:
+        yield NodeSelected(pod.uid, selected)
+
+
+def current_of(pod: Pod, view: View) -> Pod | None:
+    """The pod as a view has it, None if it does not have this very one."""
+    current = view.snapshot.pods.get((pod.namespace, pod.name))
+    return current if current is not None and current.uid == pod.uid else None
+
+
+def adoptions(view: View) -> Iterator[tuple[Pod, Adopted]]:
+    """The pods that a predecessor's answers left nominated, each with the event that makes it an offer of that node.
+
+    A pod that cannot be resolved is left out: nobody knows what it would take, and Longhorn cannot place it either.
+    """
+    for pod in view.snapshot.pods.values():
+        if pod.live and not pod.node_name and pod.nominated_node and not pod.unschedulable:
+            try:
+                yield pod, Adopted(seen(pod), resolve(pod, view).local)
+            except ResolutionError:
+                continue
+
+
+def _room(view: View, decision: Decision, name: str) -> int:
+    """Bytes left on a node after everything that is bound for it."""
+    beside = decision.besides.get(name)
+    taken = sum(volume.volume.size for volume in beside.volumes) if beside else 0
+    return sum(max(0, room.free) for room in (view.indexes.rooms.get(name) or {}).values()) - taken
