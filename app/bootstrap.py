@@ -16,7 +16,7 @@ from app.metrics import Metrics
 from app.services.scheduling import Scheduling
 from app.services.source import FixedView
 from app.services.verbs import Verbs
-from app.settings import Settings
+from app.settings import Enforcement, Settings
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.view import View
 
@@ -28,7 +28,8 @@ def create_app(snapshot: Snapshot, settings: Settings, now: datetime) -> FastAPI
         SettingError: a Longhorn setting in the snapshot cannot be read
     """
     scheduling = Scheduling(FixedView(View.of(snapshot, now)), settings.options)
-    return application(AppState(scheduling, Verbs(scheduling), Metrics(), settings.max_body))
+    observes = settings.enforcement is Enforcement.OBSERVE
+    return application(AppState(scheduling, Verbs(scheduling), Metrics(), settings.max_body, observes=observes))
 
 
 def application(state: AppState) -> FastAPI:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
@@ -13,6 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
+from scheduler_core.demand import Source
+from scheduler_core.ledger import Became
 from scheduler_core.verdict import Reason
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
@@ -27,6 +30,61 @@ BUCKETS: Final = (
 # From what a small cluster takes to bind a pod, to the longest time-out an administrator may set.
 WAIT_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0)
 _BOOLEANS: Final = ("false", "true")
+_SOURCES: Final = tuple(source.name.lower() for source in Source)
+# A narrowed offer has not ended.
+_ENDS: Final = tuple(became.value for became in Became if became is not Became.NARROWED)
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """What is not settled at a moment.
+
+    Attributes:
+        demands: volumes that will take room on a node, by the lower-case name of the `Source` that ties them to it; others are 0
+        offers: pods that were told which nodes fit, and of which no decision was seen yet
+        hopeless_demands: demands without room beside older ones
+        misplaced_volumes: fresh volumes that Longhorn placed elsewhere, and that are not where they are wanted yet
+        stuck_pods: bound pods that have waited for their volumes for a minute
+        waiting_pods: refused pods that are retried when they fit
+    """
+
+    demands: Mapping[str, int]
+    offers: int
+    hopeless_demands: int
+    misplaced_volumes: int
+    stuck_pods: int
+    waiting_pods: int
+
+
+class _Unsettled(Collector):
+    """What is outstanding now, as metrics."""
+
+    def __init__(self, read: Callable[[], Outstanding]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        """One sample per number."""
+        now = self._read()
+        demands = GaugeMetricFamily(
+            f"{PREFIX}_demands",
+            "Volumes that will take room on a node and have no replica there yet, by what ties them to it",
+            labels=["source"],
+        )
+        for source in _SOURCES:
+            demands.add_metric([source], now.demands.get(source, 0))
+        yield demands
+        for name, help_text, value in (
+            ("offers", "Pods that were told which nodes fit, while no decision was seen yet", now.offers),
+            ("hopeless_demands", "Demands without room on their node beside older ones", now.hopeless_demands),
+            (
+                "misplaced_volumes",
+                "Volumes that Longhorn placed elsewhere when they were fresh, and that are not on their pod's node yet",
+                now.misplaced_volumes,
+            ),
+            ("stuck_pods", "Bound pods whose volumes have not been on their node for a minute", now.stuck_pods),
+            ("waiting_pods", "Pods refused on every node that are retried as soon as they fit", now.waiting_pods),
+        ):
+            yield GaugeMetricFamily(f"{PREFIX}_{name}", help_text, value=value)
 
 
 class _Caches(Collector):
@@ -104,6 +162,29 @@ class Metrics:
             buckets=WAIT_BUCKETS,
             registry=self.registry,
         )
+        self._misplacements = CounterMetric(
+            f"{PREFIX}_misplacements",
+            "Fresh volumes that Longhorn placed on another node than their pod's, once per pod and volume",
+            registry=self.registry,
+        )
+        self._nudges = CounterMetric(
+            f"{PREFIX}_nudges",
+            "Refused pods that fit now and were to be retried at once, by result: patched, gone (the pod is), failed",
+            ["result"],
+            registry=self.registry,
+        )
+        self._would_refuse = CounterMetric(
+            f"{PREFIX}_would_refuse",
+            "Pods that would have been refused on every node, were refusals not only observed",
+            registry=self.registry,
+        )
+        self._offers_ended = CounterMetric(
+            f"{PREFIX}_offers_ended", "Offers that ended, by what became of them", ["became"], registry=self.registry
+        )
+        for result in ("patched", "gone", "failed"):
+            self._nudges.labels(result=result)
+        for became in _ENDS:
+            self._offers_ended.labels(became=became)
         for happened in _BOOLEANS:
             self._scheduling_wait.labels(pod_scheduled=happened)
             self._node_reservation.labels(replicas_scheduled=happened)
@@ -138,6 +219,26 @@ class Metrics:
     def node_reservation(self, seconds: float, *, listed: bool) -> None:
         """One reservation of a node is over."""
         self._node_reservation.labels(replicas_scheduled=_BOOLEANS[listed]).observe(seconds)
+
+    def misplaced(self) -> None:
+        """Counts one fresh volume that Longhorn placed elsewhere."""
+        self._misplacements.inc()
+
+    def nudged(self, result: str) -> None:
+        """Counts one pod that was to be retried: ``patched``, ``gone`` or ``failed``."""
+        self._nudges.labels(result=result).inc()
+
+    def would_refuse(self) -> None:
+        """Counts one pod that would have been refused on every node."""
+        self._would_refuse.inc()
+
+    def offer_ended(self, became: str) -> None:
+        """Counts one offer that ended, by the value of its `Became`."""
+        self._offers_ended.labels(became=became).inc()
+
+    def outstanding(self, read: Callable[[], Outstanding]) -> None:
+        """Adds what is not settled, read when Prometheus asks: in another thread, so `read` must change nothing."""
+        self.registry.register(_Unsettled(read))
 
     def caches(self, standings: Callable[[], Mapping[str, Standing]], clock: Callable[[], float]) -> None:
         """Adds what is known of each watch cache, read when Prometheus asks."""

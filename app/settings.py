@@ -23,6 +23,17 @@ class BestEffort(StrEnum):
     PREFER = "prefer"
 
 
+class Enforcement(StrEnum):
+    """What becomes of a refusal.
+
+    ENFORCE: kube-scheduler is told. OBSERVE: kube-scheduler is told that every node fits; what would have been refused is counted and
+    logged, so that an administrator sees what enforcing would change.
+    """
+
+    ENFORCE = "enforce"
+    OBSERVE = "observe"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What an administrator may choose about the service."""
@@ -39,16 +50,19 @@ class Settings:
     options: Options = field(default_factory=Options)
     """How decisions are made."""
 
+    enforcement: Enforcement = Enforcement.ENFORCE
+    """What becomes of a refusal."""
+
 
 class Reservation(StrEnum):
     """How pods are kept from taking the same room.
 
-    NODE: one pod at a time, and its node is reserved (the proposal's step 5). CAPACITY: what other pods will take is packed
-    jointly with the pod; nobody waits for a lock.
+    CAPACITY: what other pods will take is packed jointly with the pod; nobody waits for a lock. NODE: one pod at a time, and its
+    node is reserved (the proposal's step 5).
     """
 
-    NODE = "node"
     CAPACITY = "capacity"
+    NODE = "node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +87,11 @@ class LiveOptions:
     node_name: str = ""
     """The node this process runs on, for the heartbeat metric and the EndpointSlice."""
 
-    reservation: Reservation = Reservation.NODE
+    reservation: Reservation = Reservation.CAPACITY
     """How pods are kept from taking the same room."""
+
+    nudge: bool = True
+    """Whether a refused pod that fits now is made to be tried again at once; only with CAPACITY."""
 
     stale_after: float = DEFAULT_STALE_AFTER
     """Seconds without a word from the API server about some kind after which nothing is decided."""

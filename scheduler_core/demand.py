@@ -71,20 +71,26 @@ class Ties(Protocol):
         """The VolumeAttachments of a PersistentVolume, ordered by name."""
 
 
+def roaming_claim(claim: kube.Claim, view: View) -> PodVolume | None:
+    """The volume an unbound claim of a placed pod will become, if its replicas may go to any node."""
+    volume = _to_come(claim, view)
+    return volume[0] if volume is not None and not volume[0].local else None
+
+
+def roaming_volume(volume: longhorn.Volume, view: View) -> PodVolume | None:
+    """A Longhorn volume that has no place yet, if its replicas may go to any node."""
+    replicas = view.replicas_of(volume.name)
+    if volume.deleting or is_local(volume) or any(replica.node_id for replica in replicas):
+        return None
+    return PodVolume(name=volume.name, claim="", volume=volume, bound=True, local=False, replicas=replicas)
+
+
 def claim_demand(claim: kube.Claim, view: View) -> Demand | None:
     """What an unbound claim demands; a bound one's volume is asked about by `volume_demand`."""
-    if claim.spec.volume_name or view.reserved_for(claim) or claim.deleting:
+    found = _to_come(claim, view)
+    if found is None or not found[0].local:
         return None
-    tied = _by_pods(claim, view)
-    if tied is None:
-        return None
-    try:
-        volume = volume_of_claim(claim, view)
-    except ResolutionError:
-        return None
-    if volume is None or not volume.local:
-        return None
-    source, node, pod = tied
+    volume, (source, node, pod) = found
     return Demand(volume, node, source, pod, claim.created)
 
 
@@ -106,6 +112,20 @@ def volume_demand(volume: longhorn.Volume, view: View, ties: Ties) -> Demand | N
 
 
 _Tied = tuple[Source, str, str]
+
+
+def _to_come(claim: kube.Claim, view: View) -> tuple[PodVolume, _Tied] | None:
+    """What an unbound claim will become, and which node a pod has for it; None before that is decided."""
+    if claim.spec.volume_name or view.reserved_for(claim) or claim.deleting:
+        return None
+    tied = _by_pods(claim, view)
+    if tied is None:
+        return None
+    try:
+        volume = volume_of_claim(claim, view)
+    except ResolutionError:
+        return None
+    return None if volume is None else (volume, tied)
 
 
 def _claim_of(volume: longhorn.Volume, view: View, ties: Ties) -> kube.Claim | None:

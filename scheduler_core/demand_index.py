@@ -18,12 +18,12 @@ from scheduler_core.advance import Changes
 from scheduler_core.convert.registry import Key
 from scheduler_core.demand import Demand, claim_demand, volume_demand
 from scheduler_core.model import kube, longhorn
+from scheduler_core.roaming import Roamers, Subject
 from scheduler_core.view import View, grouped
 
 _EVERYTHING: Final = frozenset({"settings", "storage_classes", "engine_images"})
+_NOTHING_ROAMS: Final = Roamers()
 _NODES: Final = frozenset({"nodes", "longhorn_nodes", "instance_managers"})
-# A Longhorn volume by its name, or an unbound claim by namespace and name.
-_Subject = str | tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,18 @@ class Demands:
 
     Attributes:
         by_node: the demands on each node, oldest first
+        roaming: volumes that demand no node, but may take room on any
     """
 
     by_node: HashTrieMap[str, tuple[Demand, ...]]
-    _by_subject: HashTrieMap[_Subject, Demand]
+    _by_subject: HashTrieMap[Subject, Demand]
     _volumes: HashTrieMap[str, tuple[kube.PersistentVolume, ...]]
     _attachments: HashTrieMap[str, tuple[kube.VolumeAttachment, ...]]
+    roaming: Roamers = _NOTHING_ROAMS
 
     @classmethod
-    def of(cls, view: View) -> Demands:
-        """Derives every demand."""
+    def of(cls, view: View, known: Roamers = _NOTHING_ROAMS) -> Demands:
+        """Derives every demand; `known` is what was seen to roam before."""
         snapshot, name = view.snapshot, attrgetter("name")
         empty = cls(
             HashTrieMap(),
@@ -53,14 +55,15 @@ class Demands:
                 grouped(((entry.persistent_volume, entry) for entry in snapshot.volume_attachments.values()), name)
             ),
         )
-        found: dict[_Subject, Demand] = {}
-        subjects: list[_Subject] = [*snapshot.volumes, *snapshot.claims]
+        found: dict[Subject, Demand] = {}
+        subjects: list[Subject] = [*snapshot.volumes, *snapshot.claims]
         for subject in subjects:
             demand = _derive(subject, view, empty)
             if demand is not None:
                 found[subject] = demand
         by_node = grouped(((demand.node, demand) for demand in found.values()), attrgetter("order"))
-        return replace(empty, by_node=HashTrieMap(by_node), _by_subject=HashTrieMap(found))
+        roaming = known.after({*subjects, *known.unplaced}, view)
+        return replace(empty, by_node=HashTrieMap(by_node), _by_subject=HashTrieMap(found), roaming=roaming)
 
     @property
     def all(self) -> tuple[Demand, ...]:
@@ -78,10 +81,11 @@ class Demands:
     def after(self, before: View, changes: Changes, view: View) -> Demands:
         """The demands of `view`, which `changes` made of the view `before` that these are of."""
         if any(field in _EVERYTHING for field, _ in changes):
-            return Demands.of(view)
+            return Demands.of(view, self.roaming)
         linked = self._linked(before, changes)
         later, by_node = self._by_subject, self.by_node
-        for subject in {*_affected(changes, before), *_affected(changes, view)}:
+        affected = {*_affected(changes, before), *_affected(changes, view)}
+        for subject in affected:
             old, new = later.get(subject), _derive(subject, view, linked)
             if old == new:
                 continue
@@ -90,7 +94,7 @@ class Demands:
                 by_node = _group(by_node, old.node, without=old)
             if new is not None:
                 by_node = _group(by_node, new.node, plus=new)
-        return replace(linked, by_node=by_node, _by_subject=later)
+        return replace(linked, by_node=by_node, _by_subject=later, roaming=self.roaming.after(affected, view))
 
     def _linked(self, before: View, changes: Changes) -> Demands:
         """The same demands with the look-ups to PersistentVolumes and VolumeAttachments of after the changes."""
@@ -105,7 +109,7 @@ class Demands:
         return replace(self, _volumes=volumes, _attachments=attachments)
 
 
-def _derive(subject: _Subject, view: View, demands: Demands) -> Demand | None:
+def _derive(subject: Subject, view: View, demands: Demands) -> Demand | None:
     if isinstance(subject, str):
         volume = view.snapshot.volumes.get(subject)
         return None if volume is None else volume_demand(volume, view, demands)
@@ -138,7 +142,7 @@ def _group(
     return by_node.insert(node, ordered) if ordered else by_node.discard(node)
 
 
-def _affected(changes: Changes, view: View) -> Iterator[_Subject]:
+def _affected(changes: Changes, view: View) -> Iterator[Subject]:
     """Whose demand may be another; asked of the view before and of the one after, since ties may have gone or come."""
     snapshot = view.snapshot
     for field, key in changes:
@@ -163,12 +167,12 @@ def _affected(changes: Changes, view: View) -> Iterator[_Subject]:
             yield from _on_node(field, str(key), view)
 
 
-def _claims_of(pod: kube.Pod, view: View) -> Iterator[_Subject]:
+def _claims_of(pod: kube.Pod, view: View) -> Iterator[Subject]:
     for mount in pod.volumes:
         yield from _claim((pod.namespace, mount.claim), view)
 
 
-def _claim(key: tuple[str, str], view: View) -> Iterator[_Subject]:
+def _claim(key: tuple[str, str], view: View) -> Iterator[Subject]:
     yield key
     claim = view.snapshot.claims.get(key)
     if claim is not None:
@@ -176,14 +180,14 @@ def _claim(key: tuple[str, str], view: View) -> Iterator[_Subject]:
         yield from _persistent(name, view) if name else ()
 
 
-def _persistent(name: str, view: View) -> Iterator[_Subject]:
+def _persistent(name: str, view: View) -> Iterator[Subject]:
     volume = view.snapshot.persistent_volumes.get(name)
     if volume is not None:
         yield from (volume.handle,) if volume.handle else ()
         yield from (volume.claim[:2],) if volume.claim else ()
 
 
-def _on_node(field: str, key: str, view: View) -> Iterable[_Subject]:
+def _on_node(field: str, key: str, view: View) -> Iterable[Subject]:
     """The volumes with a replica on a node: whether it is kept depends on the node and its disks."""
     name = key
     if field == "instance_managers":

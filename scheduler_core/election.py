@@ -220,6 +220,7 @@ class Candidate:
         identity: unique to this process, not only to its pod
         leading_until: the fence: it may answer only while its clock is before this
         term: grows with each taking of the lead
+        answered_until: until when others, or this candidate itself before, may have answered before the last taking
         seen: the Lease as last read or written; None if it is absent or was not read yet
         seen_since: when `seen` was first read at this version
         held: whether `seen` is this candidate's own, see the module's text
@@ -234,6 +235,7 @@ class Candidate:
     wanted: bool = True
     leading_until: float = _LONG_AGO
     term: int = 0
+    answered_until: float = _LONG_AGO
     seen: LeaseRecord | None = None
     seen_since: float = _LONG_AGO
     held: bool = False
@@ -332,6 +334,7 @@ def _patience(timing: ElectionTiming, record: LeaseRecord) -> float:
 
 def _replaced(state: Candidate, event: Replaced) -> Candidate:
     record, at = event.record, event.at
+    answered_until = _answered_until(state)
     state = replace(state, seen=record, seen_since=at, held=bool(record.holder), current=True, attempts=(), failures=0)
     if not record.holder:
         return replace(state, current=False, act_at=at if state.wanted else NEVER)
@@ -340,8 +343,19 @@ def _replaced(state: Candidate, event: Replaced) -> Candidate:
     until = event.sent + state.timing.renew_deadline
     won = at < until and not state.leading(at)
     return replace(
-        state, leading_until=until, term=state.term + won, act_at=max(at, event.sent + state.timing.retry_period)
+        state,
+        leading_until=until,
+        term=state.term + won,
+        answered_until=answered_until if won else state.answered_until,
+        act_at=max(at, event.sent + state.timing.retry_period),
     )
+
+
+def _answered_until(state: Candidate) -> float:
+    """The latest time at which somebody may have answered whose Lease is taken now; who released it answered nothing after."""
+    if state.seen is None or state.seen.released:
+        return state.leading_until
+    return max(state.leading_until, state.seen_since + state.timing.renew_deadline)
 
 
 def _wanted(state: Candidate, at: float, *, wanted: bool) -> Candidate:

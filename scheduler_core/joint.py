@@ -3,7 +3,8 @@
 Data flow: a node's demands (derived, oldest first) and offers → those that have room there together, demand before offers, older before
 younger → a `Beside`: volumes that are packed jointly with the pod's own. A demand that has no room beside older ones is
 *hopeless* (a stuck pod, a disk that is gone): it is left out, or it would stop everybody. An offer without room can lead
-nowhere either: Longhorn's disks have changed since.
+nowhere either: Longhorn's disks have changed since. Volumes that may go to any node (`roaming.py`) count like offers on every node
+where they have room, after what is meant for it.
 
 Volumes are told apart by what they are (the Longhorn volume, or the claim while there is none), so a claim that two pods share, or a
 pod's own demand, counts once. Nothing is decided twice: a node is looked at again when its demands, its offers or its disks change,
@@ -13,7 +14,7 @@ and nodes with equal volumes beside equal disks are one question.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ from scheduler_core.worth import worth
 _HAVE_ROOM: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
 # A cluster meets a handful of sizes and kinds in many combinations; beyond this they get new numbers, never ones in use.
 _MOST_GROUPS: Final = 100_000
+# More would make every node a hard packing problem, for volumes of which most will go elsewhere.
+_MOST_ROAMING: Final = 32
 
 Volumes = tuple[PodVolume, ...]
 
@@ -112,7 +115,27 @@ class Joint:
                 beside = yield from self._beside(memory, name, *_others(there, offers, own), budget)
             if beside.demanded or beside.offered:
                 found[name] = beside
+        roaming = _roaming(demands, ledger, own)
+        if roaming:
+            yield from self._join(memory, names, found, roaming, budget)
         return found
+
+    def _join(
+        self, memory: Memory, names: Iterable[str], found: dict[str, Beside], roaming: Volumes, budget: Budget
+    ) -> Steps[None]:
+        """Adds to the volumes of each node those roaming ones that have room there together with them, the earliest first."""
+        nobody = Beside((), (), (), self._group(()), self._group(()))
+        groups: dict[int, list[str]] = {}
+        for name in names:
+            groups.setdefault(found.get(name, nobody).group, []).append(name)
+        for members in groups.values():
+            base = found.get(members[0], nobody).volumes
+            for joined, those in (yield from _joined(memory, members, base, roaming, budget)).items():
+                group = self._group(base + joined)
+                alone = replace(nobody, offered=joined, group=group)
+                for name in those if joined else ():
+                    beside = found.get(name)
+                    found[name] = replace(beside, offered=beside.offered + joined, group=group) if beside else alone
 
     def _look(  # noqa: PLR0913, PLR0917 # as besides
         self,
@@ -178,6 +201,52 @@ def _others(demands: Iterable[Demand], offers: Iterable[Offer], own: Own) -> tup
     """What is left when the pod's own offer and its own volumes do not count."""
     kept = [demand for demand in demands if identity(demand.volume) not in own.volumes]
     return kept, [offer for offer in offers if offer.uid != own.uid]
+
+
+def _roaming(demands: Demands, ledger: Ledger, own: Own) -> Volumes:
+    """What may go to any node, but for the pod's own volumes; a claim that was offered and decided for is one."""
+    volumes = {identity(entry.volume): entry.volume for entry in demands.roaming.young}
+    for offer in ledger.roaming:
+        if offer.uid != own.uid:
+            for volume in _roamers(offer):
+                volumes.setdefault(identity(volume), volume)
+    return tuple(volume for key, volume in volumes.items() if key not in own.volumes)[:_MOST_ROAMING]
+
+
+def _roamers(offer: Offer) -> list[PodVolume]:
+    found: list[Any] = list(offer.roaming)
+    return found
+
+
+def _joined(
+    memory: Memory, names: list[str], base: Volumes, roaming: Volumes, budget: Budget
+) -> Steps[dict[Volumes, list[str]]]:
+    """Nodes that are alike but for their disks, by the roaming volumes that have room there beside the base's."""
+    every, rest = yield from _with_room(memory, names, base + roaming, budget)
+    parts: dict[Volumes, list[str]] = {(): rest} if rest else {}
+    for volume in roaming:
+        split: dict[Volumes, list[str]] = {}
+        for joined, those in parts.items():
+            fitting, others = yield from _with_room(memory, those, (*base, *joined, volume), budget)
+            split |= {(*joined, volume): fitting} if fitting else {}
+            split |= {joined: others} if others else {}
+        parts = split
+    return parts | {roaming: every}
+
+
+def _with_room(
+    memory: Memory, names: list[str], volumes: Volumes, budget: Budget
+) -> Steps[tuple[list[str], list[str]]]:
+    """The nodes where the volumes have room together, and those where they have not."""
+    wanted = needs(volumes, ())
+    table = yield from memory.table(wanted.kinds)
+    profiles = table.of(names)
+    found = yield from worth(memory, wanted, profiles, budget, examine=False)
+    fits = [found[profile] in _HAVE_ROOM for profile in profiles]
+    return (
+        [name for name, fit in zip(names, fits, strict=True) if fit],
+        [name for name, fit in zip(names, fits, strict=True) if not fit],
+    )
 
 
 def _pack(memory: Memory, name: str, volumes: Sequence[PodVolume], budget: Budget) -> Steps[bool]:

@@ -36,6 +36,8 @@ from typing import Final
 
 from rpds import HashTrieMap, HashTrieSet
 
+from scheduler_core.line import Line
+
 OFFER_LIFE: Final = 60.0
 GRACE: Final = 1.0
 NEVER: Final = math.inf
@@ -87,7 +89,8 @@ class Offer:
     Attributes:
         pod: the pod as known when the offer was made
         nodes: it counts on each of them
-        volumes: what it stands for; the ledger never looks inside
+        volumes: what it stands for on each of them; the ledger never looks inside
+        roaming: what it stands for on every node there is, because it may go anywhere
         selected: the node that the pod's unbound claims had selected when the offer was made, "" for none
         made_at: when, in the caller's seconds
         number: which of the ledger's offers it is, for withdrawing exactly this one
@@ -105,6 +108,7 @@ class Offer:
     version: int
     declared_at: float | None = None
     narrowed: bool = False
+    roaming: tuple[Hashable, ...] = ()
 
     @property
     def uid(self) -> str:
@@ -122,17 +126,19 @@ class Offer:
 class Offered:
     """A pod is being told that these nodes fit, which replaces its earlier offer.
 
-    No nodes make no offer, nor does a pod that is bound or over, or that has no UID to be followed by.
+    Without nodes and roaming volumes there is no offer, nor for a pod that is bound or over, or that has no UID to be followed by.
 
     Attributes:
         pod: the newest that is known of it: of the request's copy and the watched one the one with the higher version
         selected: the node its unbound claims have selected, "" for none
+        roaming: see `Offer`; a pod that has nothing else to place needs no nodes here
     """
 
     pod: PodSeen
     nodes: frozenset[str]
     volumes: tuple[Hashable, ...] = ()
     selected: str = ""
+    roaming: tuple[Hashable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,7 @@ class Adopted:
 
     pod: PodSeen
     volumes: tuple[Hashable, ...] = ()
+    roaming: tuple[Hashable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,30 +206,6 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """UIDs in the order they joined, as a ring of (before, after) closed by "": each leaves in O(log)."""
-
-    links: HashTrieMap[str, tuple[str, str]] = field(default_factory=lambda: HashTrieMap({"": ("", "")}))
-
-    @property
-    def first(self) -> str:
-        return self.links[""][1]
-
-    def joined(self, uid: str) -> _Line:
-        last = self.links[""][0]
-        return _Line(_tied(_tied(self.links.insert(uid, ("", "")), last, uid), uid, ""))
-
-    def left(self, uid: str) -> _Line:
-        place = self.links.get(uid)
-        return self if place is None else _Line(_tied(self.links, *place).remove(uid))
-
-
-def _tied(links: HashTrieMap[str, tuple[str, str]], before: str, after: str) -> HashTrieMap[str, tuple[str, str]]:
-    links = links.insert(before, (links[before][0], after))
-    return links.insert(after, (before, links[after][1]))
-
-
-@dataclass(frozen=True, slots=True)
 class Ledger:
     """The offers outstanding; a new one is empty. Only `step` makes the next.
 
@@ -232,6 +215,7 @@ class Ledger:
         offers: by pod UID
         indexed: by node, the UIDs of its offers, but for the wide ones
         wide: UID and nodes of the offers that have more than `WIDE`, oldest first
+        anywhere: the UIDs of the offers with volumes that may go anywhere, oldest first
         by_age: all UIDs, oldest offer first
         by_declaration: the UIDs declared unschedulable since their offer, earliest first
     """
@@ -241,8 +225,9 @@ class Ledger:
     offers: HashTrieMap[str, Offer] = field(default_factory=HashTrieMap)
     indexed: HashTrieMap[str, HashTrieSet[str]] = field(default_factory=HashTrieMap)
     wide: tuple[tuple[str, frozenset[str]], ...] = ()
-    by_age: _Line = field(default_factory=_Line)
-    by_declaration: _Line = field(default_factory=_Line)
+    anywhere: tuple[str, ...] = ()
+    by_age: Line = field(default_factory=Line)
+    by_declaration: Line = field(default_factory=Line)
 
     @property
     def outstanding(self) -> int:
@@ -261,14 +246,20 @@ class Ledger:
         return self.offers.get(uid)
 
     def competing(self, uid: str) -> int:
-        """How many offers other pods than this have."""
-        return len(self.offers) - (uid in self.offers)
+        """How many offers of nodes other pods than this have."""
+        nowhere = sum(1 for other in self.anywhere if other != uid and not self.offers[other].nodes)
+        return len(self.offers) - (uid in self.offers) - nowhere
 
     def on(self, node: str) -> tuple[Offer, ...]:
         """The offers that count on a node, oldest first, ties by UID."""
         found = [self.offers[uid] for uid in self.indexed.get(node) or ()]
         found += [self.offers[uid] for uid, nodes in self.wide if node in nodes]
         return tuple(sorted(found, key=_AGE) if len(found) > 1 else found)
+
+    @property
+    def roaming(self) -> tuple[Offer, ...]:
+        """The offers with volumes that may go anywhere, oldest first."""
+        return tuple(self.offers[uid] for uid in self.anywhere)
 
     def oldest_first(self) -> tuple[Offer, ...]:
         """All offers, ties by UID."""
@@ -314,8 +305,9 @@ def _applied(ledger: Ledger, event: Event) -> tuple[Ledger, tuple[Outcome, ...]]
             became, node = _final(pod) or (Became.REPLACED, "")
             ledger, outcomes = _ended(ledger, pod.uid, became, node)
             return _made(ledger, event), outcomes
-        case Adopted(pod, volumes) if pod.uid not in ledger.offers and pod.nominated and not pod.unschedulable:
-            return _made(ledger, Offered(pod, frozenset((pod.nominated,)), volumes), narrowed=True), ()
+        case Adopted(pod) if pod.uid not in ledger.offers and pod.nominated and not pod.unschedulable:
+            told = Offered(pod, frozenset((pod.nominated,)), event.volumes, roaming=event.roaming)
+            return _made(ledger, told, narrowed=True), ()
         case PodSeen():
             return _seen(ledger, event)
         case NodeSelected(uid, node) if (offer := ledger.of(uid)) and node not in ("", offer.selected):
@@ -358,12 +350,15 @@ def _seen(ledger: Ledger, pod: PodSeen) -> tuple[Ledger, tuple[Outcome, ...]]:
 
 def _made(ledger: Ledger, told: Offered, *, narrowed: bool = False) -> Ledger:
     pod = told.pod
-    if not told.nodes or not pod.uid or _final(pod):
+    if not (told.nodes or told.roaming) or not pod.uid or _final(pod):
         return ledger
     number = ledger.made + 1
-    offer = Offer(pod, told.nodes, told.volumes, told.selected, ledger.time, number, pod.version, narrowed=narrowed)
+    given, since = (told.nodes, told.volumes, told.selected), (ledger.time, number, pod.version)
+    offer = Offer(pod, *given, *since, narrowed=narrowed, roaming=told.roaming)
+    anywhere = (*ledger.anywhere, pod.uid) if told.roaming else ledger.anywhere
     offers, by_age = ledger.offers.insert(pod.uid, offer), ledger.by_age.joined(pod.uid)
-    return _moved(replace(ledger, made=number, offers=offers, by_age=by_age), pod.uid, _NONE, offer.nodes)
+    ledger = replace(ledger, made=number, offers=offers, by_age=by_age, anywhere=anywhere)
+    return _moved(ledger, pod.uid, _NONE, offer.nodes)
 
 
 def _changed(ledger: Ledger, before: Offer, after: Offer) -> Ledger:
@@ -378,7 +373,8 @@ def _ended(ledger: Ledger, uid: str, became: Became, node: str = "") -> tuple[Le
     if offer is None:
         return ledger, ()
     offers, by_age, by_declaration = ledger.offers.remove(uid), ledger.by_age.left(uid), ledger.by_declaration.left(uid)
-    ledger = replace(ledger, offers=offers, by_age=by_age, by_declaration=by_declaration)
+    anywhere = tuple(other for other in ledger.anywhere if other != uid) if offer.roaming else ledger.anywhere
+    ledger = replace(ledger, offers=offers, by_age=by_age, by_declaration=by_declaration, anywhere=anywhere)
     at = min(ledger.time, offer.ends_at)  # what is due ends when it was due
     return _moved(ledger, uid, offer.nodes, _NONE), (Outcome(offer, became, at, node),)
 

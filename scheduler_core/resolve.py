@@ -69,6 +69,11 @@ class Resolution:
         """The volumes whose replicas may be anywhere."""
         return tuple(volume for volume in self.volumes if not volume.local)
 
+    @property
+    def unplaced(self) -> tuple[PodVolume, ...]:
+        """Those of them that are nowhere yet."""
+        return tuple(volume for volume in self.remote if not any(replica.node_id for replica in volume.replicas))
+
 
 def resolve(pod: kube.Pod, view: View, *, require_best_effort: bool = True) -> Resolution:
     """The pod's Longhorn volumes; with `require_best_effort` False a best-effort volume does not need local room.

@@ -95,6 +95,12 @@ class Decision:
         """Whether the pod will take room somewhere that nothing in the cluster shows yet."""
         return any(reason.fits and reason not in _TAKES_NOTHING for reason in self.reasons)
 
+    @property
+    def roaming(self) -> tuple[PodVolume, ...]:
+        """The volumes that will take room on a node nobody knows yet; none if the pod fits nowhere."""
+        unplaced = self.resolution.unplaced
+        return unplaced if unplaced and any(reason.fits for reason in self.reasons) else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -311,8 +317,8 @@ def _holding(request: _Request, out: Mapping[str, Reason]) -> list[str]:
 
 def _room_in_cluster(request: _Request) -> Steps[bool]:
     """Whether each volume that needs no local room, and is nowhere yet, has some disk in the cluster."""
-    for volume in request.resolution.remote:
-        if not any(replica.node_id for replica in volume.replicas) and not (yield from _somewhere(request, volume)):
+    for volume in request.resolution.unplaced:
+        if not (yield from _somewhere(request, volume)):
             return False
     return True
 

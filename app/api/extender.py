@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from time import perf_counter
 from typing import Final
@@ -65,31 +65,36 @@ async def filter_verb(request: Request) -> Response:
         decision = await state.verbs.filter(question.pod, question.candidates, request.is_disconnected)
     except ResolutionError as error:
         state.metrics.undecided()
-        log.warning("filter refused", pod=question.pod.key, error=str(error))
+        log.warning("filter refused", pod=question.pod.key, uid=question.pod.uid, error=str(error))
+        if state.observes:
+            return _Sent(*_answer(question, {}), state, started)
         return _Sent(filter_result(None, {}, str(error)), None, b"", state, started)
     _report(state, question, decision, perf_counter() - started)
-    return _Sent(*_answer(question, decision), state, started)
+    pairs = zip(decision.candidates, decision.reasons, strict=True)
+    refused = {} if state.observes else {name: reason.text for name, reason in pairs if not reason.fits}
+    return _Sent(*_answer(question, refused), state, started)
 
 
-def _answer(question: FilterQuestion, decision: Decision) -> tuple[bytes, Pieces | None, bytes]:
+def _answer(question: FilterQuestion, refused: Mapping[str, str]) -> tuple[bytes, Pieces | None, bytes]:
     """The answer in the form of the question: what comes before the nodes, the nodes, and what comes after."""
-    pairs = list(zip(decision.candidates, decision.reasons, strict=True))
-    refused = {name: reason.text for name, reason in pairs if not reason.fits}
     if question.runs is None:
-        return filter_result([name for name, reason in pairs if reason.fits], refused), None, b""
+        return filter_result([name for name in question.candidates if name not in refused], refused), None, b""
     head, tail = filter_result_around(refused)
-    return head, question.runs.keep([reason.fits for reason in decision.reasons]), tail
+    return head, question.runs.keep([name not in refused for name in question.candidates]), tail
 
 
 def _report(state: AppState, question: FilterQuestion, decision: Decision, seconds: float) -> None:
     counted = state.metrics.decided(decision.reasons, decision.gave_up)
+    fits = sum(count for reason, count in counted.items() if reason.fits)
+    if state.observes and not fits:
+        state.metrics.would_refuse()
     log.info(
-        "filter",
+        "observed" if state.observes else "filter",
         pod=question.pod.key,
         uid=question.pod.uid,
         volumes=len(decision.resolution.volumes),
         nodes=len(decision.candidates),
-        fits=sum(count for reason, count in counted.items() if reason.fits),
+        fits=fits,
         reasons={reason.text: counted[reason] for reason in sorted(counted, key=lambda reason: reason.text)},
         ms=round(seconds * 1000, 3),
     )
@@ -107,9 +112,10 @@ async def preempt(request: Request) -> Response:
     try:
         decision = await state.verbs.preempt(question.pod, sorted(question.victims))
     except ResolutionError as error:
-        log.warning("preempt refused", pod=question.pod.key, error=str(error))
-        return Response(preemption_result({}), media_type=_JSON)
-    fitting = {name for name, reason in zip(decision.candidates, decision.reasons, strict=True) if reason.fits}
+        log.warning("preempt refused", pod=question.pod.key, uid=question.pod.uid, error=str(error))
+        return Response(preemption_result(question.victims if state.observes else {}), media_type=_JSON)
+    pairs = zip(decision.candidates, decision.reasons, strict=True)
+    fitting = {name for name, reason in pairs if reason.fits or state.observes}
     log.info("preempt", pod=question.pod.key, nodes=len(question.victims), fits=len(fitting))
     kept = {name: victims for name, victims in question.victims.items() if name in fitting}
     return Response(preemption_result(kept), media_type=_JSON)

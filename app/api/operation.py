@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from app.api.state import state_of
 from app.services.gate import UnavailableError
-from app.services.presentation import StateAnswer, state_answer
+from app.services.state_presentation import StateAnswer, state_answer
 
 router = APIRouter(tags=["operation"])
 
@@ -34,9 +34,9 @@ async def readyz(request: Request) -> Health:
     return Health(status="ok")
 
 
-@router.get("/state", response_model=StateAnswer, summary="Nodes, disks, and what counts on each")
+@router.get("/state", response_model=StateAnswer, summary="Nodes, disks, what counts on each, and what is not settled")
 async def state(request: Request) -> Response:
-    """Everything a decision reads about disks, in bytes."""
+    """Everything a decision reads about disks, in bytes, and beside a cluster who answers and what other pods will take."""
     app_state = state_of(request)
     if app_state.live is not None and app_state.live.readiness_problem:
         raise UnavailableError(app_state.live.readiness_problem)

@@ -22,6 +22,7 @@ class AppState:
     Attributes:
         max_body: bytes a request's body may have
         live: what a live cluster adds; None over a snapshot file
+        observes: whether refusals are only counted and logged
     """
 
     scheduling: Scheduling
@@ -29,6 +30,7 @@ class AppState:
     metrics: Metrics
     max_body: int
     live: Live | None = None
+    observes: bool = False
 
 
 def state_of(request: Request) -> AppState:

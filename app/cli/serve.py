@@ -30,6 +30,7 @@ from app.settings import (
     DEFAULT_PORT,
     DEFAULT_STALE_AFTER,
     BestEffort,
+    Enforcement,
     LiveOptions,
     Reservation,
     Settings,
@@ -63,6 +64,13 @@ def serve(  # one parameter per flag
     ] = f"{DEFAULT_MAX_BODY // 1024**2}Mi",
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
+    enforcement: Annotated[
+        Enforcement,
+        typer.Option(
+            envvar="LONGHORN_EXTENDER_ENFORCEMENT",
+            help="observe: answer that every node fits, and only count and log what would be refused.",
+        ),
+    ] = Enforcement.ENFORCE,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = DEFAULT_NAMESPACE,
@@ -81,9 +89,17 @@ def serve(  # one parameter per flag
         Reservation,
         typer.Option(
             envvar="LONGHORN_EXTENDER_RESERVATION",
-            help="node: one pod at a time, its node is reserved; capacity: pods are judged jointly, nobody waits for a lock.",
+            help="capacity: pods are judged jointly, nobody waits for a lock; node: one pod at a time, its node is reserved.",
         ),
-    ] = Reservation.NODE,
+    ] = Reservation.CAPACITY,
+    nudge: Annotated[  # noqa: FBT002 # --nudge and --no-nudge
+        bool,
+        typer.Option(
+            "--nudge/--no-nudge",
+            envvar="LONGHORN_EXTENDER_NUDGE",
+            help="Have kube-scheduler retry a refused pod as soon as it fits, by an annotation of the pod.",
+        ),
+    ] = True,
     stale_after: Annotated[
         float,
         typer.Option(
@@ -127,7 +143,13 @@ def serve(  # one parameter per flag
 
     Beside a cluster several of these may run; the one that holds the Lease answers.
     """
-    settings = Settings(host=host, port=port, max_body=_positive(max_body), options=options_of(best_effort, packing))
+    settings = Settings(
+        host=host,
+        port=port,
+        max_body=_positive(max_body),
+        options=options_of(best_effort, packing),
+        enforcement=enforcement,
+    )
     _check_level(log_level)
     if snapshot is not None:
         _serve_snapshot(snapshot, settings, log_format, log_level)
@@ -148,6 +170,7 @@ def serve(  # one parameter per flag
         advertise=_advertised(advertise, host),
         node_name=node_name or socket.gethostname(),
         reservation=reservation,
+        nudge=nudge,
         stale_after=stale_after,
         timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
         environment=environment,

@@ -70,6 +70,7 @@ class _Standing:
 
     leading_until: float = -float("inf")
     term: int = 0
+    answered_until: float = -float("inf")
     holder: str = ""
     problem: str = ""
 
@@ -123,6 +124,11 @@ class Elector:
     def term(self) -> int:
         """Grows with each taking of the lead; 0 before the first."""
         return self._standing.term
+
+    @property
+    def undisturbed(self) -> float:
+        """How many seconds ago somebody else may have answered last; infinite if the Lease was released."""
+        return self._clock() - self._standing.answered_until
 
     @property
     def holder(self) -> str:
@@ -307,7 +313,7 @@ class Elector:
     def _publish(self) -> None:
         """Lets other threads see the state, and tells of a gain or loss."""
         state = self._state
-        self._standing = _Standing(state.leading_until, state.term, state.holder, self._problem)
+        self._standing = _Standing(state.leading_until, state.term, state.answered_until, state.holder, self._problem)
         term = state.term if state.leading(self._clock()) else None
         if term == self._announced:
             return

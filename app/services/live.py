@@ -12,9 +12,9 @@ so that a process that was stopped or cut off refuses before another may answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -61,6 +61,19 @@ class Parts:
     node_name: str
 
 
+class Companion(Protocol):
+    """Something that goes on beside the answers, while this process leads."""
+
+    async def run(self) -> None:
+        """Does its work until cancelled; none between `clear` and the next `adopt`."""
+
+    def adopt(self) -> None:
+        """This process answers from now on."""
+
+    def clear(self) -> None:
+        """Forgets everything: somebody else leads."""
+
+
 class LiveSettings:
     """The extender's own settings as they are now."""
 
@@ -83,9 +96,16 @@ class LiveSettings:
 class Live:
     """Owner of the decision whether this process answers."""
 
-    def __init__(self, parts: Parts, settings: Callable[[], ExtenderSettings], reservations: Reservations) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        settings: Callable[[], ExtenderSettings],
+        reservations: Reservations,
+        companions: Sequence[Companion] = (),
+    ) -> None:
         self._parts = parts
         self._reservations = reservations
+        self._companions = companions
         self._settings = settings
         self._known = ExtenderSettings()
         self._answering: int | None = None  # the term this process answers in
@@ -165,6 +185,8 @@ class Live:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._parts.cache.run())
                 tasks.create_task(self._parts.config_map.run())
+                for companion in self._companions:
+                    tasks.create_task(companion.run())
                 self._steering = tasks.create_task(self._steer())
         finally:
             await asyncio.to_thread(elector.stop, release=True, seconds=_CRASH_SECONDS)
@@ -181,7 +203,7 @@ class Live:
         except TimeoutError:
             log.warning("a pod is still being placed, handing over without it")
         self._answering = None  # what is forgotten next must not be answered without
-        self._reservations.clear()
+        self._forget()
         await self._withdraw()
         await asyncio.to_thread(self._parts.elector.stop, release=True, seconds=RELEASE_SECONDS)
         self._parts.metrics.heartbeat(self._parts.node_name, leading=False)
@@ -236,7 +258,12 @@ class Live:
         log.warning("no longer the leader", term=self._answering)
         self._answering = self._published = None
         self._publishing_trouble = ""
+        self._forget()
+
+    def _forget(self) -> None:
         self._reservations.clear()
+        for companion in self._companions:
+            companion.clear()
 
     async def _take_over(self, term: int) -> None:
         try:
@@ -245,11 +272,19 @@ class Live:
         except TimeoutError:
             log.warning("elected, but the API server does not tell what happened before; trying again")
             return
-        elector = self._parts.elector
-        if elector.leading() and elector.term == term:
-            await self._reservations.adopt()
-            self._answering = term
-            log.info("leading", term=term)
+        if not self._leads_in(term):
+            return
+        await self._reservations.adopt(self._parts.elector.undisturbed)
+        if not self._leads_in(term):  # that may take a while
+            self._reservations.clear()
+            return
+        for companion in self._companions:
+            companion.adopt()
+        self._answering = term
+        log.info("leading", term=term)
+
+    def _leads_in(self, term: int) -> bool:
+        return self._parts.elector.leading() and self._parts.elector.term == term
 
     async def _publish(self, term: int | None) -> None:
         """Points the Service here, or away from here; after a failure not again at once."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -36,7 +36,8 @@ from scheduler_core.ledger import (
     step,
 )
 from scheduler_core.model.kube import Pod
-from scheduler_core.offering import adoptions, current_of, news, offer_of
+from scheduler_core.offering import adoptions, current_of, news, offer_of, overtaken, undecided, without
+from scheduler_core.resolve import MissingObjectError
 from scheduler_core.verbs import Decision, Others
 from scheduler_core.verdict import Reason
 
@@ -44,6 +45,11 @@ log = structlog.get_logger("offers")
 
 # kube-scheduler's loop is single: a long wait stops the whole cluster.
 LONGEST_WAIT: Final = 0.25
+# kube-scheduler says what it decided within 3.2 s in a burst of 200 pods, at its default client limits.
+SETTLING_SECONDS: Final = 5.0
+_LOOK_AGAIN_SECONDS: Final = 0.1
+# A cluster that changes faster than a pod can be decided about is decided about as it was, without the nodes that changed.
+_MOST_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,23 @@ class _Answer:
     decision: Decision
     number: int = 0
     waiting: bool = False
+
+
+class Asked(Protocol):
+    """Who wants to know which pods are refused (`app.services.nudge`)."""
+
+    def asked(self, pod: Pod) -> None:
+        """A question about the pod has come."""
+
+    def refused(self, pod: Pod, candidates: Sequence[str]) -> None:
+        """None of these nodes was offered to the pod."""
+
+
+class Decided(Protocol):
+    """Who wants to know what kube-scheduler decides (`app.services.placements`)."""
+
+    def decided(self, pod: Pod, node: str, offered_at: float) -> None:
+        """kube-scheduler has chosen a node for a pod that was offered some at this time."""
 
 
 class Offers:
@@ -74,8 +97,14 @@ class Offers:
         self._ledger = Ledger()
         self._joint = Joint()
         self._lock = asyncio.Lock()
-        self._followers: dict[str, asyncio.Task[None]] = {}
+        self._followers: dict[str, tuple[Pod, asyncio.Task[None]]] = {}
+        self._asked: Asked | None = None
+        self._decided: Decided | None = None
         self._settled = asyncio.Event()
+
+    def tell(self, asked: Asked | None = None, decided: Decided | None = None) -> None:
+        """Sets who is told what becomes of pods from now on."""
+        self._asked, self._decided = asked, decided
 
     @property
     def ledger(self) -> Ledger:
@@ -102,10 +131,11 @@ class Offers:
         """
         if not pod.volumes:
             return await self._scheduling.filter(pod, candidates)
-        await self._scheduling.look(pod)
+        if self._asked is not None:
+            self._asked.asked(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, LONGEST_WAIT)
         while True:
-            answer = await self._answer(pod, candidates)
+            answer = await self._looked_up(pod, candidates)
             left = until - self._clock()
             if not answer.waiting or left <= 0:
                 break
@@ -115,12 +145,22 @@ class Offers:
         if answer.number and await hung_up():
             self._apply(Withdrawn(pod.uid, answer.number))
             raise CallerGoneError
+        if self._asked is not None and not any(reason.fits for reason in answer.decision.reasons):
+            self._asked.refused(pod, candidates)
         return answer.decision
 
-    async def adopt(self) -> None:
-        """Counts the nominations of pods a predecessor answered about as offers of that node."""
+    async def adopt(self, undisturbed: float) -> None:
+        """Counts the nominations of pods a predecessor answered about as offers of that node.
+
+        Returns once every pod it may have answered about has shown what became of it, or `SETTLING_SECONDS` after its last answer.
+        """
         if self._settings().node_reservation_timeout <= 0:
             return
+        until = self._clock() + SETTLING_SECONDS - undisturbed
+        waiting = undecided(self._cache.memory().view)
+        while waiting and self._clock() < until:
+            await asyncio.sleep(min(_LOOK_AGAIN_SECONDS, until - self._clock()))
+            waiting &= undecided(self._cache.memory().view)
         for pod, event in adoptions(self._cache.memory().view):
             self._apply(event)
             self._follow(pod)
@@ -133,21 +173,46 @@ class Offers:
     def clear(self) -> None:
         """Forgets everything: somebody else leads."""
         self._apply(Dropped())
-        for task in list(self._followers.values()):
+        for _, task in list(self._followers.values()):
             task.cancel()
+
+    async def _looked_up(self, pod: Pod, candidates: Sequence[str]) -> _Answer:
+        """An answer from a view that has what the pod names; what goes away meanwhile is looked for again."""
+        tries = 0
+        while True:
+            await self._scheduling.look(pod)
+            try:
+                return await self._answer(pod, candidates)
+            except MissingObjectError:
+                tries += 1
+                if tries == _MOST_TRIES:
+                    raise
 
     async def _answer(self, pod: Pod, candidates: Sequence[str]) -> _Answer:
         async with self._lock:
-            others = self.others()
-            decision = await self._scheduling.filter(pod, candidates, lambda: others)
-            if others.joint is None or not decision.takes_space:
+            decision, others = await self._judged(pod, candidates)
+            if others.joint is None or not (decision.takes_space or decision.roaming):
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
-            view = self._cache.memory().view
-            event, answered = offer_of(pod, decision, view, self._ledger.competing(pod.uid))
+            event, answered = offer_of(pod, decision, self._cache.memory().view, self._ledger.competing(pod.uid))
             self._apply(event)
             offer = self._ledger.of(pod.uid)
+            if offer is not None:
+                log.info(
+                    "offered", pod=pod.key, uid=pod.uid, nodes=len(offer.nodes), beside=self._ledger.outstanding - 1
+                )
             self._follow(pod)
         return _Answer(answered, offer.number if offer else 0)
+
+    async def _judged(self, pod: Pod, candidates: Sequence[str]) -> tuple[Decision, Others]:
+        """A decision that holds for the view as it is when it is done, and what it counted."""
+        tries = 0
+        while True:
+            view, others = self._cache.memory().view, self.others()
+            decision = await self._scheduling.filter_unassisted(pod, candidates, others)
+            changed = overtaken(decision, (view, others), (self._cache.memory().view, self.others()))
+            tries += 1
+            if not changed or tries == _MOST_TRIES:
+                return without(decision, changed), others
 
     async def _some_settle(self, seconds: float) -> None:
         self._settled.clear()
@@ -176,17 +241,24 @@ class Offers:
                 ms=round(seconds * 1000, 1),
             )
             if outcome.became is not Became.NARROWED:
-                self._metrics.pod_scheduling_wait(seconds, scheduled=outcome.became is Became.DECIDED)
-                follower = self._followers.get(offer.uid)
-                if follower is not None and outcome.became is not Became.REPLACED:
-                    follower.cancel()
+                self._ended(outcome, seconds)
+
+    def _ended(self, outcome: Outcome, seconds: float) -> None:
+        became = outcome.became
+        self._metrics.offer_ended(became.value)
+        self._metrics.pod_scheduling_wait(seconds, scheduled=became is Became.DECIDED)
+        pod, follower = self._followers.get(outcome.offer.uid, (None, None))
+        if follower is not None and became is not Became.REPLACED:
+            follower.cancel()
+        if pod is not None and self._decided is not None and became is Became.DECIDED:
+            self._decided.decided(pod, outcome.node, outcome.offer.made_at)
 
     def _follow(self, pod: Pod) -> None:
         """Tells the ledger what the cluster says of a pod, until its offer has ended."""
         if pod.uid in self._followers or self._ledger.of(pod.uid) is None:
             return
         task = asyncio.create_task(self._following(pod))
-        self._followers[pod.uid] = task
+        self._followers[pod.uid] = pod, task
         task.add_done_callback(lambda _: self._followers.pop(pod.uid, None))
 
     async def _following(self, pod: Pod) -> None:

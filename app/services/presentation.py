@@ -1,16 +1,21 @@
-"""Explanations and the cluster's state as plain data: the stable JSON of `explain`, `/explain` and `/state`."""
+"""Explanations as plain data: the stable JSON of `explain` and `/explain`; and what the service says of itself for `/state`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler_core.longhorn.space import Room
+from scheduler_core.demand_index import Demands
+from scheduler_core.ledger import Ledger
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.resolve import PodVolume
+from scheduler_core.survey import Survey
 from scheduler_core.verbs import Explanation
 from scheduler_core.verdict import Verdict
-from scheduler_core.view import View
 
 
 class Answer(BaseModel):
@@ -120,104 +125,50 @@ def _node(verdict: Verdict) -> NodeAnswer:
     )
 
 
-class DiskState(Answer):
-    """A disk and what counts on it, in bytes."""
+class Waits(Protocol):
+    """A pod that was refused everywhere and is retried when it fits."""
 
-    name: str
-    uuid: str
-    type: str
-    tags: list[str]
-    ready: bool
-    schedulable: bool
-    allow_scheduling: bool = Field(serialization_alias="allowScheduling")
-    eviction_requested: bool = Field(serialization_alias="evictionRequested")
-    storage_maximum: int = Field(serialization_alias="storageMaximum")
-    storage_reserved: int = Field(serialization_alias="storageReserved")
-    storage_available: int = Field(serialization_alias="storageAvailable")
-    storage_scheduled: int = Field(serialization_alias="storageScheduled", description="as Longhorn's status has it")
-    free: int = Field(description="what may still be scheduled: size <= free")
-    headroom: int = Field(description="what may still be written: actual size < headroom")
-    replicas: dict[str, int] = Field(description="counted in storageScheduled, by name")
-    backing_images: dict[str, int] = Field(serialization_alias="backingImages", description="likewise")
-    not_yet_scheduled: dict[str, int] = Field(
-        serialization_alias="notYetScheduled",
-        description="replicas placed here that Longhorn's status does not list yet",
-    )
+    @property
+    def pod(self) -> Pod:
+        """As kube-scheduler sent it."""
+
+    @property
+    def seconds(self) -> float:
+        """Since it was refused first."""
+
+    @property
+    def nudged(self) -> int:
+        """How often it was made to be retried."""
 
 
-class NodeState(Answer):
-    """A Longhorn node."""
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """What is not settled yet; nothing unless reservations are by capacity.
 
-    ready: bool
-    schedulable: bool
-    allow_scheduling: bool = Field(serialization_alias="allowScheduling")
-    eviction_requested: bool = Field(serialization_alias="evictionRequested")
-    zone: str
-    tags: list[str]
-    disks: list[DiskState]
+    Attributes:
+        demands: of the view; None for none
+        ledger: told the time just now, as ages are counted to that
+        report: the latest survey; a demand it has not seen yet is not hopeless
+        waiting: refused pods, in the order they are to be listed in
+    """
+
+    demands: Demands | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    report: Survey = field(default_factory=Survey)
+    waiting: Sequence[Waits] = ()
 
 
-class ServiceState(Answer):
-    """Who answers, by which settings."""
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """Who answers, by which settings; what /state says of them is `state_presentation.ServiceAnswer`."""
 
-    answering: bool = Field(description="whether this process answers kube-scheduler")
-    refusal: str = Field(description="why it does not; empty if it does")
-    leader: str = Field(description="who holds the Lease, as far as known")
+    answering: bool
+    refusal: str
+    leader: str
     enabled: bool
-    pod_scheduling_timeout: int = Field(serialization_alias="podSchedulingTimeout", description="seconds")
-    node_reservation_timeout: int = Field(serialization_alias="nodeReservationTimeout", description="seconds")
-    origins: dict[str, str] = Field(description="where each setting's value comes from")
-    refused_settings: list[str] = Field(serialization_alias="refusedSettings", description="values that are not valid")
-    reserved_nodes: list[str] = Field(
-        serialization_alias="reservedNodes", description="nodes that take no new volumes now"
-    )
-
-
-class StateAnswer(Answer):
-    """What decisions are based on at this moment."""
-
-    version: int = Field(description="of the view; grows with every change")
-    service: ServiceState | None = Field(default=None, description="who answers and why; null over a snapshot file")
-    nodes: dict[str, NodeState]
-
-
-def state_answer(view: View, service: ServiceState | None = None) -> StateAnswer:
-    """The view as data; nodes ordered by name."""
-    nodes = view.snapshot.longhorn_nodes
-    return StateAnswer(
-        version=view.version, service=service, nodes={name: _node_state(view, nodes[name]) for name in sorted(nodes)}
-    )
-
-
-def _node_state(view: View, node: longhorn.Node) -> NodeState:
-    return NodeState(
-        ready=node.ready,
-        schedulable=node.schedulable,
-        allow_scheduling=node.allow_scheduling,
-        eviction_requested=node.eviction_requested,
-        zone=node.zone,
-        tags=sorted(node.tags),
-        disks=[_disk_state(view, disk, view.rooms(node.name)[disk.name]) for disk in node.disks],
-    )
-
-
-def _disk_state(view: View, disk: longhorn.Disk, room: Room) -> DiskState:
-    return DiskState(
-        name=disk.name,
-        uuid=disk.uuid,
-        type=disk.spec_type,
-        tags=sorted(disk.tags),
-        ready=disk.ready,
-        schedulable=disk.schedulable,
-        allow_scheduling=disk.allow_scheduling,
-        eviction_requested=disk.eviction_requested,
-        storage_maximum=disk.storage_maximum,
-        storage_reserved=disk.storage_reserved,
-        storage_available=disk.storage_available,
-        storage_scheduled=disk.storage_scheduled,
-        free=room.free,
-        headroom=room.headroom,
-        replicas=dict(sorted(disk.scheduled_replicas.items())),
-        backing_images=dict(sorted(disk.scheduled_backing_images.items())),
-        not_yet_scheduled={replica.name: replica.size for replica in view.late_on(disk)},
-    )
+    pod_scheduling_timeout: int
+    node_reservation_timeout: int
+    origins: Mapping[str, str]
+    refused_settings: Sequence[str]
+    reserved_nodes: Sequence[str]
+    outstanding: Unsettled = field(default_factory=Unsettled)

@@ -106,11 +106,12 @@ class NodeReservations:
             self._lock.release()
         return decision
 
-    async def adopt(self) -> None:
+    async def adopt(self, undisturbed: float) -> None:
         """Reserves what a predecessor had reserved, and the nodes chosen for the pods it was waiting for, as far as the cluster tells.
 
         Longer than usual: after whatever ended the predecessor, provisioning and attaching may take their time too.
         """
+        del undisturbed  # the proposal's lock lets one pod at a time be undecided
         view = self._cache.memory().view
         required = self._scheduling.options.require_best_effort
         self._recovers_until = self._clock() + ADOPTED_SECONDS

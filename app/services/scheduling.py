@@ -49,6 +49,15 @@ class Scheduling:
         """
         return await self._decide(pod, lambda memory: filter_nodes(pod, candidates, memory, self._options, others()))
 
+    async def filter_unassisted(self, pod: Pod, candidates: Sequence[str], others: Others) -> Decision:
+        """The same from the view as it is: nothing is looked for, so that a caller may hold a lock meanwhile.
+
+        Raises:
+            MissingObjectError: the view lacks an object that the pod names; see `look`
+            ResolutionError: as filter
+        """
+        return await self.run(filter_nodes(pod, candidates, self._source.memory(), self._options, others))
+
     async def look(self, pod: Pod) -> None:
         """Looks for what the pod names and the view lacks, so that deciding need not.
 
@@ -77,13 +86,14 @@ class Scheduling:
             await self._source.fetch(MissingObjectError("StorageClass", name, f"pod {pod.key}"))
         while True:
             try:
-                return await self._run(ask(self._source.memory()))
+                return await self.run(ask(self._source.memory()))
             except MissingObjectError as missing:
                 fetches += 1
                 if fetches > MOST_FETCHES or not await self._source.fetch(missing):
                     raise
 
-    async def _run(self, steps: Steps[_Result]) -> _Result:
+    async def run(self, steps: Steps[_Result]) -> _Result:
+        """Runs a decision of the core to its end, in slices."""
         pause_at = self._clock() + SLICE_SECONDS
         while True:
             try:

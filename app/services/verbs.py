@@ -28,8 +28,8 @@ class Reservations(Protocol):
             CallerGoneError: the caller did not wait
         """
 
-    async def adopt(self) -> None:
-        """Keeps what a predecessor kept, as far as the cluster tells."""
+    async def adopt(self, undisturbed: float) -> None:
+        """Keeps what a predecessor kept, as far as the cluster tells; it answered last at least so many seconds ago."""
 
     async def settled(self) -> None:
         """Returns once nothing is kept that only this process knows of."""

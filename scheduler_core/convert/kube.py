@@ -13,6 +13,8 @@ DEFAULT_CLASS_ANNOTATIONS = (
 )
 STORAGE_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
+# Of an unsigned 64-bit number.
+_LONGEST_VERSION = 20
 
 
 class _NodeSpec(Wire):
@@ -152,12 +154,17 @@ def pod(wire: Pod) -> kube.Pod:
         phase=status.phase or "Pending",
         deleting=wire.metadata.deletion_timestamp is not None,
         volumes=pod_volumes(spec, wire.metadata.name, subject),
+        version=_version(wire.metadata.resource_version or ""),
     )
+
+
+def _version(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_VERSION else 0
 
 
 def _unschedulable(status: _PodStatus) -> str:
     found = condition(conditions(status.conditions), "PodScheduled")
-    return f"{found.reason}: {found.message}" if found.status == "False" else ""
+    return f"{found.last_transition_time} {found.reason}: {found.message}" if found.status == "False" else ""
 
 
 def pod_volumes(spec: PodSpec, pod_name: str, subject: Subject) -> tuple[kube.PodVolume, ...]:

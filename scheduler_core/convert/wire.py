@@ -29,6 +29,7 @@ class Metadata(Wire):
     name: str = ""
     namespace: str | None = None
     uid: str | None = None
+    resource_version: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     creation_timestamp: str | None = None

@@ -83,7 +83,9 @@ class PodVolume:
 class Pod:
     """A pod: who it is, where it runs, and which claims it mounts.
 
-    `unschedulable` is "" unless the condition PodScheduled is False; then its reason and message.
+    `unschedulable` is "" unless the condition PodScheduled is False; then its last transition, reason and message.
+    `version` grows with every change: the resourceVersion, which Kubernetes documents as comparable since 1.35 and etcd always
+    numbered upwards; 0 if it is absent or no decimal number.
     """
 
     namespace: str
@@ -95,6 +97,7 @@ class Pod:
     phase: str = "Pending"
     deleting: bool = False
     volumes: tuple[PodVolume, ...] = ()
+    version: int = 0
 
     @property
     def key(self) -> str:

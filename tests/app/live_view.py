@@ -22,6 +22,7 @@ class FakeCache:
         self._memory = Memory(rebuilt(empty_snapshot(), NOW, 0))
         self.listeners: dict[tuple[str, Key], list[asyncio.Event]] = {}
         self.elsewhere: dict[str, Object] = {}
+        self.slowness = 0.0
         self.fetched: list[str] = []
         self.put(*flat(*objects))
 
@@ -36,7 +37,7 @@ class FakeCache:
     async def fetch(self, missing: MissingObjectError) -> bool:
         """Finds what `elsewhere` has, by name."""
         self.fetched.append(missing.name)
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.slowness)
         raw = self.elsewhere.get(missing.name)
         if raw is not None:
             self.put(raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -58,6 +59,7 @@ class Elector:
         self.story = story
         self.holder, self.problem, self.term, self.alive = "other", "", 0, True
         self.enabled = self.won = False
+        self.undisturbed = math.inf
 
     def changed(self, callback: Callable[[], None]) -> None:
         """Nobody is told: the steering looks often enough."""
@@ -123,13 +125,18 @@ class Reservations:
         self.free.set()
         self.asked: Callable[[], str] = str
         self.refused_when_cleared = ""
+        self.adopting: asyncio.Event | None = None
+        self.undisturbed = -1.0
 
     def reserved(self) -> frozenset[str]:
         """None."""
         return frozenset()
 
-    async def adopt(self) -> None:
+    async def adopt(self, undisturbed: float) -> None:
         """Takes over."""
+        self.undisturbed = undisturbed
+        if self.adopting is not None:
+            await self.adopting.wait()
         self.story.append("adopted")
 
     async def settled(self) -> None:
@@ -143,10 +150,30 @@ class Reservations:
         self.refused_when_cleared = self.asked()
 
 
+class Companion:
+    """Runs beside."""
+
+    def __init__(self, story: list[str]) -> None:
+        self.story = story
+
+    async def run(self) -> None:
+        """Until the end."""
+        self.story.append("companion runs")
+        await asyncio.Event().wait()
+
+    def adopt(self) -> None:
+        """Begins."""
+        self.story.append("companion begins")
+
+    def clear(self) -> None:
+        """Ends."""
+        self.story.append("companion ends")
+
+
 class World:
     """A live service among these."""
 
-    def __init__(self, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, environment: dict[str, str] | None = None, *, accompanied: bool = False) -> None:
         self.story: list[str] = []
         self.cache, self.config_map = Cache(), ConfigMap()
         self.elector, self.publisher = Elector(self.story), Publisher(self.story)
@@ -156,7 +183,8 @@ class World:
         }  # fmt: skip
         parts = Parts(**played, metrics=self.metrics, environment=environment or {}, node_name="host")
         settings = LiveSettings(parts.cache, parts.config_map, parts.environment)
-        self.live = Live(parts, settings, cast("NodeReservations", self.reservations))
+        companions = [Companion(self.story)] if accompanied else []
+        self.live = Live(parts, settings, cast("NodeReservations", self.reservations), companions)
         self.reservations.asked = self.live.late_refusal
 
     async def leads(self) -> None:
@@ -167,9 +195,9 @@ class World:
 
 
 @asynccontextmanager
-async def running(environment: dict[str, str] | None = None) -> AsyncIterator[World]:
+async def running(environment: dict[str, str] | None = None, *, accompanied: bool = False) -> AsyncIterator[World]:
     """A service that is kept running."""
-    world = World(environment)
+    world = World(environment, accompanied=accompanied)
     task = asyncio.create_task(world.live.run())
     try:
         yield world
@@ -251,6 +279,32 @@ async def test_a_lead_lost_while_catching_up_is_not_taken() -> None:
         await until("answering in the second term", lambda: not world.live.refusal())
         assert world.cache.catches == 2
         assert world.story.count("adopted") == 1
+
+
+async def test_a_lead_lost_while_offers_settle_is_not_taken() -> None:
+    """What was adopted meanwhile is forgotten."""
+    async with running() as world:
+        world.reservations.adopting = asyncio.Event()
+        world.elector.undisturbed = 2.5
+        await until("competing", lambda: world.elector.enabled)
+        world.elector.win()
+        await until("the settling", lambda: world.reservations.undisturbed == 2.5)
+        world.elector.won = False
+        world.reservations.adopting.set()
+        await until("the end of it", lambda: "cleared" in world.story)
+        assert world.live.refusal().startswith("not the leader")
+
+
+async def test_what_goes_on_beside_begins_with_the_lead_and_ends_with_it() -> None:
+    """Two processes must not nudge, nor count the same misplacement."""
+    async with running(accompanied=True) as world:
+        await world.leads()
+        world.elector.won = False
+        await until("the end", lambda: "companion ends" in world.story)
+        await world.leads()
+    told = [entry for entry in world.story if entry in {"adopted", "cleared"} or entry.startswith("companion")]
+    begins = ["adopted", "companion begins"]
+    assert told == ["companion runs", *begins, "cleared", "companion ends", *begins]
 
 
 async def test_a_stale_cache_ends_the_lead() -> None:

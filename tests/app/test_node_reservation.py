@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -600,7 +601,7 @@ async def test_a_new_leader_reserves_what_its_predecessor_had_reserved() -> None
     world.list_replicas("b", 1)
     world.bind(1, "b")
     world.cache.put(db(2, "b", phase="Running"), db(3, "b", deleting=True))
-    await world.reservations.adopt()
+    await world.reservations.adopt(math.inf)
     assert world.reservations.reserved() == {"a"}
     world.provision(0, "a")
     world.list_replicas("a", 0)
@@ -621,7 +622,7 @@ async def test_a_new_leader_reserves_the_nodes_chosen_for_pods_that_are_not_boun
     world = World()
     world.create(0, 1)
     world.cache.put(chosen(0))
-    await world.reservations.adopt()
+    await world.reservations.adopt(math.inf)
     assert world.reservations.reserved() == {"a"}
     assert await world.ask(1) == ["b"]
     world.bind(1, "b")
@@ -643,7 +644,7 @@ async def test_a_node_that_was_only_chosen_is_free_when_the_pod_goes_elsewhere()
     world = World()
     world.create(0)
     world.cache.put(chosen(0))
-    await world.reservations.adopt()
+    await world.reservations.adopt(math.inf)
     world.bind(0, "b")
     await world.pass_time(1)
     assert world.reservations.reserved() == frozenset()
@@ -655,7 +656,7 @@ async def test_what_is_adopted_for_a_pod_does_not_stand_in_its_own_way() -> None
     world = World()
     world.create(0, 1)
     world.cache.put(chosen(0))
-    await world.reservations.adopt()
+    await world.reservations.adopt(math.inf)
     assert await world.ask(0) == ["a", "b"]
 
 
@@ -665,7 +666,7 @@ async def test_what_is_adopted_ends_after_a_minute_at_the_latest() -> None:
     world = World()
     world.create(0)
     world.cache.put(chosen(0))
-    await world.reservations.adopt()
+    await world.reservations.adopt(math.inf)
     await world.pass_time(ADOPTED_SECONDS - 0.1)
     assert world.reservations.reserved() == {"a"}
     await world.pass_time(0.2)
@@ -679,7 +680,7 @@ async def test_a_new_leader_adopts_nothing_that_is_switched_off() -> None:
     world.create(0, 1)
     world.bind(0, "a")
     world.cache.put(chosen(1))
-    await world.reservations.adopt()
+    await world.reservations.adopt(math.inf)
     await world.assert_free()
 
 
@@ -691,7 +692,7 @@ async def test_where_best_effort_is_only_preferred_it_is_not_awaited() -> None:
     await world.ask(0)
     assert await world.ask(1) == ["a", "b"]
     world.bind(0, "a")
-    await world.reservations.adopt()
+    await world.reservations.adopt(math.inf)
     await world.assert_free()
     assert world.loop.time() == 0
 
@@ -703,7 +704,7 @@ async def test_two_pods_may_reserve_one_node() -> None:
     world.create(0, 1)
     world.bind(0, "a")
     world.bind(1, "a")
-    await world.reservations.adopt()
+    await world.reservations.adopt(math.inf)
     for number in (0, 1):
         assert world.reservations.reserved() == {"a"}
         world.provision(number, "a")
@@ -747,7 +748,7 @@ async def test_soon_after_a_take_over_a_chosen_node_stays_reserved_when_binding_
     """The API server was away; controllers come back one after the other. Later the proposal's letter counts again."""
     world = World()
     world.create(0, 1, 2)
-    await world.reservations.adopt()
+    await world.reservations.adopt(math.inf)
     await world.ask(0)
     world.cache.put(chosen(0))
     assert await world.ask(1) == ["b"]

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from app.metrics import PREFIX, Metrics
 from app.services.gate import CallerGoneError
-from app.services.offers import LONGEST_WAIT, Offers
+from app.services.offers import LONGEST_WAIT, SETTLING_SECONDS, Offers
 from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender_settings import ExtenderSettings
+from scheduler_core.memory import Memory
+from scheduler_core.model.kube import Pod
 from scheduler_core.verbs import Decision, Options
 from tests import builders as make
 from tests.app.live_view import FakeCache
 from tests.app.test_node_reservation import NODES, cluster, db, fits, here, virtually
-from tests.app.virtual_time import VirtualLoop
+from tests.app.virtual_time import VirtualLoop, run
+from tests.builders import Object
 
 WAITED = f"{PREFIX}_pod_scheduling_wait_duration_seconds"
 
@@ -32,11 +36,11 @@ async def gone() -> bool:
 class World:
     """Two nodes of 100Gi; kube-scheduler and Longhorn are played by hand."""
 
-    def __init__(self, *, scheduling: int = 5, reservation: int = 5) -> None:
+    def __init__(self, *, scheduling: int = 5, reservation: int = 5, cache: FakeCache | None = None) -> None:
         self.settings = ExtenderSettings(
             enabled=True, pod_scheduling_timeout=scheduling, node_reservation_timeout=reservation
         )
-        self.cache = FakeCache(cluster())
+        self.cache = cache or FakeCache(cluster())
         self.metrics = Metrics()
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -284,7 +288,7 @@ async def test_after_a_take_over_a_nomination_counts_as_an_offer() -> None:
     world = World()
     world.create(0, 60)
     world.nominate(0, "a")
-    await world.offers.adopt()
+    await world.offers.adopt(math.inf)
     assert world.offered(0) == ["a"]
     world.create(1, 60)
     assert await world.ask(1) == ["b"]
@@ -299,6 +303,164 @@ async def test_a_pod_that_names_what_is_not_there_is_an_error_and_no_offer() -> 
     with pytest.raises(ResolutionError, match="data-7"):
         await world.decide(7)
     await world.assert_clean()
+
+
+@virtually
+async def test_a_new_leader_waits_for_what_its_predecessor_answered_to_become_visible() -> None:
+    """The pod shows what was decided 2 s later."""
+    world = World()
+    world.create(0, 60)
+    taking_over = asyncio.create_task(world.offers.adopt(0.0))
+    await asyncio.sleep(2)
+    assert not taking_over.done()
+    world.nominate(0, "b")
+    await taking_over
+    assert world.loop.time() < 2.5
+    assert world.offered(0) == ["b"]
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("undisturbed", "expected"), [(0.0, SETTLING_SECONDS), (3.0, SETTLING_SECONDS - 3), (60.0, 0.0)]
+)
+def test_a_pod_nothing_is_heard_of_is_waited_for_until_5_s_after_the_last_answer(
+    undisturbed: float, expected: float
+) -> None:
+    """Nobody may have been asked about it."""
+
+    async def scenario() -> None:
+        world = World()
+        world.create(0, 60)
+        await world.offers.adopt(undisturbed)
+        assert world.loop.time() == pytest.approx(expected)
+
+    run(scenario())
+
+
+@virtually
+async def test_nothing_is_waited_for_where_no_pod_is_undecided() -> None:
+    """A cluster at rest is taken over at once."""
+    world = World()
+    world.cache.put(make.claim("data-0", 60), db(0, node="a"))
+    await world.offers.adopt(0.0)
+    assert world.loop.time() == 0
+
+
+@virtually
+async def test_an_object_that_no_watch_has_brought_is_looked_for_without_holding_others_up() -> None:
+    """While the API server is slow, another pod is answered about."""
+    world = World()
+    world.create(0, 30)
+    world.cache.put(db(1))
+    world.cache.elsewhere["default/data-1"] = make.claim("data-1", 30)
+    world.cache.slowness = 1.5
+    slow = asyncio.create_task(world.ask(1))
+    await asyncio.sleep(0.1)
+    assert await world.ask(0) == ["a", "b"]
+    assert world.loop.time() < 0.2
+    assert await slow == ["a"]
+    assert world.loop.time() == pytest.approx(1.5)
+    world.offers.clear()
+    await world.assert_clean()
+
+
+class Restless(FakeCache):
+    """A cluster in which something happens just when a decision has been worked out."""
+
+    def __init__(self, *objects: Object | list[Object]) -> None:
+        super().__init__(*objects)
+        self.happens: list[Object] = []
+        self.calls, self.every = 0, 4
+
+    def memory(self) -> Memory:
+        """Some calls show the next change."""
+        self.calls += 1
+        if self.happens and self.calls % self.every == 0:
+            self.put(self.happens.pop(0))
+        return super().memory()
+
+
+@virtually
+async def test_a_node_that_fills_up_while_it_is_decided_about_is_not_offered() -> None:
+    """The decision is made again on the newer view."""
+    world = World(cache=Restless(cluster()))
+    world.create(0, 60)
+    cache = world.cache
+    assert isinstance(cache, Restless)
+    cache.happens = [make.longhorn_node("a", 10)]
+    assert await world.ask(0) == ["b"]
+    assert cache.happens == []
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
+async def test_nodes_that_do_not_stop_changing_are_left_out() -> None:
+    """What is offered was decided about as it is."""
+    world = World(cache=Restless(cluster()))
+    world.create(0, 60)
+    cache = world.cache
+    assert isinstance(cache, Restless)
+    cache.every = 1
+    cache.happens = [make.longhorn_node("a", 100 + number) for number in range(100)]
+    decision = await world.decide(0)
+    assert {reason.name for reason in decision.reasons} <= {"ROOM", "WAITING"}
+    assert decision.reasons[0].name == "WAITING"
+    cache.happens = []
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
+async def test_a_pod_whose_volumes_may_go_anywhere_is_followed_too() -> None:
+    """Until a node is selected its volume counts on every node; then it is derived."""
+    world = World()
+    world.cache.put(make.storage_class("far", dataLocality="disabled"))
+    world.cache.put(make.claim("data-0", 60, storage_class="far"), db(0))
+    assert await world.ask(0) == ["a", "b"]
+    world.create(1, 60)
+    asking = asyncio.create_task(world.ask(1))
+    assert await asking == []
+    assert world.loop.time() == pytest.approx(LONGEST_WAIT)
+    raw = make.claim("data-0", 60, storage_class="far")
+    raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
+    world.cache.put(raw)
+    await world.assert_clean()
+
+
+class Listener:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.story: list[str] = []
+
+    def asked(self, pod: Pod) -> None:
+        """A question."""
+        self.story.append(f"{pod.name} asked")
+
+    def refused(self, pod: Pod, candidates: Sequence[str]) -> None:
+        """A refusal."""
+        self.story.append(f"{pod.name} refused on {' '.join(candidates)}")
+
+    def decided(self, pod: Pod, node: str, offered_at: float) -> None:
+        """A decision."""
+        self.story.append(f"{pod.name} goes to {node}, offered at {offered_at:g} s")
+
+
+@virtually
+async def test_what_becomes_of_pods_is_told() -> None:
+    """Asked, refused, decided."""
+    world, listener = World(), Listener()
+    world.offers.tell(listener, listener)
+    world.create(0, 60)
+    world.create(1, 160)
+    await asyncio.sleep(3)
+    await world.ask(0)
+    await world.ask(1)
+    world.select(0, 60, "b")
+    await world.assert_clean()
+    assert listener.story == ["db-0 asked", "db-1 asked", "db-1 refused on a b", "db-0 goes to b, offered at 3 s"]
 
 
 @virtually
@@ -341,7 +503,7 @@ async def test_taking_over_leaves_out_a_nominated_pod_whose_claim_is_missing() -
     world.nominate(7, "a")
     world.create(0, 60)
     world.nominate(0, "b")
-    await world.offers.adopt()
+    await world.offers.adopt(math.inf)
     assert (world.offered(7), world.offered(0)) == ([], ["b"])
     world.offers.clear()
     await world.assert_clean()

@@ -148,6 +148,21 @@ def test_an_answer_that_comes_after_its_fence_opens_nothing() -> None:
     assert state.term == 0
 
 
+def test_whoever_takes_over_knows_until_when_its_predecessor_may_have_answered() -> None:
+    """Its last renewal was sent before it was seen; after a release nobody answered."""
+    expired = after(LeaseRead(OTHERS, 100.0), LeaseRead(OTHERS, 115.0), Replaced(MINE, 115.0, 115.1))
+    assert expired.answered_until == 110.0
+    released = replace(OTHERS, holder="", duration=1)
+    assert after(LeaseRead(released, 100.0), Replaced(MINE, 100.0, 100.1)).answered_until < 0
+    assert after(Replaced(MINE, 117.0, 117.1), state=expired).answered_until == 110.0, "a renewal is no taking"
+
+
+def test_a_lapsed_leader_may_have_answered_itself() -> None:
+    """What it offered then is forgotten, and what came of it perhaps not seen."""
+    state = after(CallFailed(9.0, 0.0), LeaseRead(MINE, 12.0), Replaced(MINE, 12.0, 12.1), state=leader(sent=0.0))
+    assert state.answered_until == 10.1
+
+
 def test_a_leader_renews_without_reading() -> None:
     """Once each retry period, keeping the time of taking and the transitions."""
     assert planned(leader(), 1.9) == Wait(2.0)

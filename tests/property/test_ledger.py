@@ -84,6 +84,7 @@ class Told:
             version,
             declared,
             narrowed=self.adopted or bool(chosen),
+            roaming=self.event.roaming,
         )
 
     def due(self) -> tuple[float, Became]:
@@ -119,7 +120,7 @@ class Model:
 
     def begin(self, event: Offered, now: float, *, adopted: bool) -> None:
         """An offer is made, if the pod is one to make it for."""
-        if event.nodes and not event.pod.node_name and not event.pod.over:
+        if (event.nodes or event.roaming) and not event.pod.node_name and not event.pod.over:
             self.made += 1
             self.told[event.pod.uid] = Told(event, now, self.made, adopted)
 
@@ -131,9 +132,9 @@ class Model:
                 if pod.uid in self.told:
                     self.end(pod.uid, Became.REPLACED, now)
                 self.begin(event, now, adopted=False)
-            case Adopted(pod, volumes):
+            case Adopted(pod, volumes, roaming):
                 if pod.uid not in self.told and pod.nominated and not pod.unschedulable:
-                    self.begin(Offered(pod, frozenset({pod.nominated}), volumes), now, adopted=True)
+                    self.begin(Offered(pod, frozenset({pod.nominated}), volumes, "", roaming), now, adopted=True)
             case PodSeen():
                 self.hear(now, event)
             case NodeSelected(uid, node) if uid in self.told and node not in ("", self.told[uid].event.selected):
@@ -210,7 +211,8 @@ class World:
     def ask(self, slot: int, nodes: frozenset[str], selected: str, *, behind: bool) -> None:
         """kube-scheduler asks about a pod, its copy of it perhaps a change behind."""
         pod = self.before[slot] if behind and self.before[slot].uid == self.pods[slot].uid else self.pods[slot]
-        self.send(Offered(pod, nodes, (f"{pod.name}-{len(nodes)}",), selected))
+        roaming = (f"{pod.name}-roaming",) if slot else ()
+        self.send(Offered(pod, nodes, (f"{pod.name}-{len(nodes)}",), selected, roaming))
 
     def nominate(self, slot: int, node: str) -> None:
         """A decision becomes visible, or preemption's wish, or it is taken back."""
@@ -266,7 +268,7 @@ class World:
 
     def adopt(self, slot: int) -> None:
         """One pod as it is."""
-        self.send(Adopted(self.pods[slot], (self.pods[slot].name,)))
+        self.send(Adopted(self.pods[slot], (self.pods[slot].name,), ("roaming",) if slot else ()))
 
     def check(self) -> None:
         """Everything that always holds."""
@@ -306,7 +308,10 @@ class World:
         for node in (*LETTERS, "n0", f"n{WIDE - 1}", "elsewhere", "nowhere"):
             assert self.ledger.on(node) == tuple(offer for offer in offers if node in offer.nodes)
         for pod in self.pods:
-            assert self.ledger.competing(pod.uid) == sum(offer.uid != pod.uid for offer in offers)
+            others = [offer for offer in offers if offer.uid != pod.uid and offer.nodes]
+            assert self.ledger.competing(pod.uid) == len(others)
+        in_order = sorted(offers, key=lambda offer: offer.number)
+        assert self.ledger.roaming == tuple(offer for offer in in_order if offer.roaming)
 
     def the_next_end_is_exact(self) -> None:
         """Nothing ends before it by itself, something ends at it, and with time everything does."""

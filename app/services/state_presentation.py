@@ -1,0 +1,261 @@
+"""The cluster's state and what is not settled in it, as plain data: the stable JSON of `/state`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from app.services.presentation import Answer, ServiceState, Waits
+from scheduler_core.demand import Demand
+from scheduler_core.joint import identity
+from scheduler_core.ledger import Offer
+from scheduler_core.longhorn.space import Room
+from scheduler_core.model import longhorn
+from scheduler_core.resolve import PodVolume
+from scheduler_core.survey import Misplaced, Stuck
+from scheduler_core.view import View
+
+# Of each list; its count tells of all.
+MOST_LISTED: Final = 1000
+MOST_NODES_LISTED: Final = 50
+
+
+class DiskState(Answer):
+    """A disk and what counts on it, in bytes."""
+
+    name: str
+    uuid: str
+    type: str
+    tags: list[str]
+    ready: bool
+    schedulable: bool
+    allow_scheduling: bool = Field(serialization_alias="allowScheduling")
+    eviction_requested: bool = Field(serialization_alias="evictionRequested")
+    storage_maximum: int = Field(serialization_alias="storageMaximum")
+    storage_reserved: int = Field(serialization_alias="storageReserved")
+    storage_available: int = Field(serialization_alias="storageAvailable")
+    storage_scheduled: int = Field(serialization_alias="storageScheduled", description="as Longhorn's status has it")
+    free: int = Field(description="what may still be scheduled: size <= free")
+    headroom: int = Field(description="what may still be written: actual size < headroom")
+    replicas: dict[str, int] = Field(description="counted in storageScheduled, by name")
+    backing_images: dict[str, int] = Field(serialization_alias="backingImages", description="likewise")
+    not_yet_scheduled: dict[str, int] = Field(
+        serialization_alias="notYetScheduled",
+        description="replicas placed here that Longhorn's status does not list yet",
+    )
+
+
+class NodeState(Answer):
+    """A Longhorn node."""
+
+    ready: bool
+    schedulable: bool
+    allow_scheduling: bool = Field(serialization_alias="allowScheduling")
+    eviction_requested: bool = Field(serialization_alias="evictionRequested")
+    zone: str
+    tags: list[str]
+    disks: list[DiskState]
+
+
+class DemandAnswer(Answer):
+    """Room that a volume will take on a node, where it has no replica yet."""
+
+    volume: str = Field(description="the Longhorn volume; the claim while it is unbound")
+    claim: str = Field(description="namespace/name; empty if it is gone")
+    node: str
+    source: str = Field(description="what ties it to the node: pod, selected_node, attachment, hard_node_affinity")
+    pod: str = Field(description="namespace/name; empty if none is left")
+    size: int = Field(description="bytes")
+    since: str = Field(description="when the claim was created; empty if it is gone")
+    hopeless: bool = Field(description="whether it has no room beside older ones, and so does not count")
+
+
+class OfferAnswer(Answer):
+    """A pod that was told which nodes fit, and of which no decision was seen yet."""
+
+    pod: str = Field(description="namespace/name")
+    uid: str
+    nodes: list[str] = Field(description=f"the first {MOST_NODES_LISTED} by name")
+    node_count: int = Field(serialization_alias="nodeCount", description="of all nodes")
+    age_seconds: float = Field(serialization_alias="ageSeconds")
+    narrowed: bool = Field(description="whether a nomination said which node it will be")
+    volumes: list[str] = Field(description="claims as namespace/name, or Longhorn volumes without one")
+
+
+class WaitingAnswer(Answer):
+    """A pod that was refused everywhere and is retried when it fits."""
+
+    pod: str = Field(description="namespace/name")
+    uid: str
+    waited_seconds: float = Field(serialization_alias="waitedSeconds", description="since it was refused first")
+    nudges: int = Field(description="how often it was made to be retried")
+
+
+class MisplacedAnswer(Answer):
+    """A volume that Longhorn placed elsewhere when it was fresh, and that is still not where it is wanted."""
+
+    pod: str = Field(description="namespace/name; empty if none is known")
+    volume: str = Field(description="the Longhorn volume")
+    node: str = Field(description="where it is wanted")
+    replicas_on: list[str] = Field(serialization_alias="replicasOn", description="where it has replicas now")
+
+
+class StuckAnswer(Answer):
+    """A bound pod that has waited for its volumes for a minute."""
+
+    pod: str = Field(description="namespace/name")
+    node: str
+    volumes: list[str] = Field(description="those that are not on its node")
+    waited_seconds: float = Field(serialization_alias="waitedSeconds", description="since this process saw it begin")
+
+
+class ServiceAnswer(Answer):
+    """Who answers, by which settings, and what is not settled yet."""
+
+    answering: bool = Field(description="whether this process answers kube-scheduler")
+    refusal: str = Field(description="why it does not; empty if it does")
+    leader: str = Field(description="who holds the Lease, as far as known")
+    enabled: bool
+    pod_scheduling_timeout: int = Field(serialization_alias="podSchedulingTimeout", description="seconds")
+    node_reservation_timeout: int = Field(serialization_alias="nodeReservationTimeout", description="seconds")
+    origins: dict[str, str] = Field(description="where each setting's value comes from")
+    refused_settings: list[str] = Field(serialization_alias="refusedSettings", description="values that are not valid")
+    reserved_nodes: list[str] = Field(
+        serialization_alias="reservedNodes", description="nodes that take no new volumes now"
+    )
+    demands: list[DemandAnswer] = Field(description=f"by node and age; at most {MOST_LISTED}, as in all lists here")
+    demand_count: int = Field(serialization_alias="demandCount", description="of all demands")
+    offers: list[OfferAnswer] = Field(description="oldest first")
+    offer_count: int = Field(serialization_alias="offerCount")
+    waiting: list[WaitingAnswer] = Field(description="the one refused first comes first")
+    waiting_count: int = Field(serialization_alias="waitingCount")
+    misplaced: list[MisplacedAnswer] = Field(description="by node and age")
+    misplaced_count: int = Field(serialization_alias="misplacedCount")
+    stuck: list[StuckAnswer] = Field(description="by node and name")
+    stuck_count: int = Field(serialization_alias="stuckCount")
+
+
+class StateAnswer(Answer):
+    """What decisions are based on at this moment."""
+
+    version: int = Field(description="of the view; grows with every change")
+    service: ServiceAnswer | None = Field(default=None, description="who answers and why; null over a snapshot file")
+    nodes: dict[str, NodeState]
+
+
+def state_answer(view: View, service: ServiceState | None = None) -> StateAnswer:
+    """The view as data; nodes ordered by name."""
+    nodes = view.snapshot.longhorn_nodes
+    return StateAnswer(
+        version=view.version,
+        service=_service(service) if service else None,
+        nodes={name: _node_state(view, nodes[name]) for name in sorted(nodes)},
+    )
+
+
+def _service(state: ServiceState) -> ServiceAnswer:
+    ledger, report, waiting = state.outstanding.ledger, state.outstanding.report, state.outstanding.waiting
+    demands = state.outstanding.demands.all if state.outstanding.demands else ()
+    hopeless = {(demand.node, identity(demand.volume)) for demand in report.hopeless}
+    return ServiceAnswer(
+        answering=state.answering,
+        refusal=state.refusal,
+        leader=state.leader,
+        enabled=state.enabled,
+        pod_scheduling_timeout=state.pod_scheduling_timeout,
+        node_reservation_timeout=state.node_reservation_timeout,
+        origins=dict(state.origins),
+        refused_settings=list(state.refused_settings),
+        reserved_nodes=list(state.reserved_nodes),
+        demands=[
+            _demand(demand, hopeless=(demand.node, identity(demand.volume)) in hopeless)
+            for demand in demands[:MOST_LISTED]
+        ],
+        demand_count=len(demands),
+        offers=[_offer(offer, ledger.time) for offer in ledger.oldest_first()[:MOST_LISTED]],
+        offer_count=ledger.outstanding,
+        waiting=[_waiting(entry) for entry in waiting[:MOST_LISTED]],
+        waiting_count=len(waiting),
+        misplaced=[_misplaced(entry) for entry in report.misplaced[:MOST_LISTED]],
+        misplaced_count=len(report.misplaced),
+        stuck=[_stuck(entry, report.time) for entry in report.stuck[:MOST_LISTED]],
+        stuck_count=len(report.stuck),
+    )
+
+
+def _demand(demand: Demand, *, hopeless: bool) -> DemandAnswer:
+    return DemandAnswer(
+        volume=demand.volume.name,
+        claim=demand.volume.claim,
+        node=demand.node,
+        source=demand.source.name.lower(),
+        pod=demand.pod,
+        size=demand.volume.volume.size,
+        since=demand.since,
+        hopeless=hopeless,
+    )
+
+
+def _offer(offer: Offer, now: float) -> OfferAnswer:
+    return OfferAnswer(
+        pod=f"{offer.pod.namespace}/{offer.pod.name}",
+        uid=offer.uid,
+        nodes=sorted(offer.nodes)[:MOST_NODES_LISTED],
+        node_count=len(offer.nodes),
+        age_seconds=round(now - offer.made_at, 3),
+        narrowed=offer.narrowed,
+        volumes=[
+            volume.claim or volume.name for volume in (*offer.volumes, *offer.roaming) if isinstance(volume, PodVolume)
+        ],
+    )
+
+
+def _waiting(entry: Waits) -> WaitingAnswer:
+    return WaitingAnswer(
+        pod=entry.pod.key, uid=entry.pod.uid, waited_seconds=round(entry.seconds, 3), nudges=entry.nudged
+    )
+
+
+def _misplaced(entry: Misplaced) -> MisplacedAnswer:
+    return MisplacedAnswer(pod=entry.pod, volume=entry.volume, node=entry.node, replicas_on=list(entry.replicas_on))
+
+
+def _stuck(entry: Stuck, now: float) -> StuckAnswer:
+    return StuckAnswer(
+        pod=entry.pod, node=entry.node, volumes=list(entry.volumes), waited_seconds=round(now - entry.since, 3)
+    )
+
+
+def _node_state(view: View, node: longhorn.Node) -> NodeState:
+    return NodeState(
+        ready=node.ready,
+        schedulable=node.schedulable,
+        allow_scheduling=node.allow_scheduling,
+        eviction_requested=node.eviction_requested,
+        zone=node.zone,
+        tags=sorted(node.tags),
+        disks=[_disk_state(view, disk, view.rooms(node.name)[disk.name]) for disk in node.disks],
+    )
+
+
+def _disk_state(view: View, disk: longhorn.Disk, room: Room) -> DiskState:
+    return DiskState(
+        name=disk.name,
+        uuid=disk.uuid,
+        type=disk.spec_type,
+        tags=sorted(disk.tags),
+        ready=disk.ready,
+        schedulable=disk.schedulable,
+        allow_scheduling=disk.allow_scheduling,
+        eviction_requested=disk.eviction_requested,
+        storage_maximum=disk.storage_maximum,
+        storage_reserved=disk.storage_reserved,
+        storage_available=disk.storage_available,
+        storage_scheduled=disk.storage_scheduled,
+        free=room.free,
+        headroom=room.headroom,
+        replicas=dict(sorted(disk.scheduled_replicas.items())),
+        backing_images=dict(sorted(disk.scheduled_backing_images.items())),
+        not_yet_scheduled={replica.name: replica.size for replica in view.late_on(disk)},
+    )
