@@ -4,7 +4,7 @@ Data flow: a node's demands (derived, oldest first) and offers → those that ha
 younger → a `Beside`: volumes that are packed jointly with the pod's own. A demand that has no room beside older ones is
 *hopeless* (a stuck pod, a disk that is gone): it is left out, or it would stop everybody. An offer without room can lead
 nowhere either: Longhorn's disks have changed since. Volumes that may go to any node (`roaming.py`) count like offers on every node
-where they have room, after what is meant for it.
+where they have room, after what is meant for it: of n replicas over N nodes the largest n / N, rounded up.
 
 Volumes are told apart by what they are (the Longhorn volume, or the claim while there is none), so a claim that two pods share, or a
 pod's own demand, counts once. Nothing is decided twice: a node is looked at again when its demands, its offers or its disks change,
@@ -33,8 +33,6 @@ from scheduler_core.worth import worth
 _HAVE_ROOM: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
 # A cluster meets a handful of sizes and kinds in many combinations; beyond this they get new numbers, never ones in use.
 _MOST_GROUPS: Final = 100_000
-# More would make every node a hard packing problem, for volumes of which most will go elsewhere.
-_MOST_ROAMING: Final = 32
 
 Volumes = tuple[PodVolume, ...]
 
@@ -94,7 +92,8 @@ class Joint:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._numbers = count()
-        self._groups: dict[tuple[tuple[Ask, int, int], ...], int] = {}
+        self._kinds: dict[Ask, int] = {}
+        self._groups: dict[tuple[tuple[int, int, int], ...], int] = {}
 
     def besides(  # noqa: PLR0913, PLR0917 # everything a node's volumes depend on
         self, memory: Memory, demands: Demands, ledger: Ledger, names: Iterable[str], own: Own, budget: Budget
@@ -115,7 +114,7 @@ class Joint:
                 beside = yield from self._beside(memory, name, *_others(there, offers, own), budget)
             if beside.demanded or beside.offered:
                 found[name] = beside
-        roaming = _roaming(demands, ledger, own)
+        roaming = _roaming(demands, ledger, own, len(rooms))
         if roaming:
             yield from self._join(memory, names, found, roaming, budget)
         return found
@@ -123,7 +122,7 @@ class Joint:
     def _join(
         self, memory: Memory, names: Iterable[str], found: dict[str, Beside], roaming: Volumes, budget: Budget
     ) -> Steps[None]:
-        """Adds to the volumes of each node those roaming ones that have room there together with them, the earliest first."""
+        """Adds to the volumes of each node those roaming ones that have room there together with them, the largest first."""
         nobody = Beside((), (), (), self._group(()), self._group(()))
         groups: dict[int, list[str]] = {}
         for name in names:
@@ -176,14 +175,16 @@ class Joint:
         return Beside(settled, offered, tuple(hopeless), self._group(settled + offered), self._group(settled))
 
     def _group(self, volumes: Volumes) -> int:
+        kinds = self._kinds
         alike = tuple(
             sorted(
-                ((kind_of(volume.volume), volume.volume.size, volume.volume.actual_size) for volume in volumes),
-                key=lambda entry: (entry[1], entry[2], repr(entry[0])),
+                (volume.volume.size, volume.volume.actual_size, kinds.setdefault(kind_of(volume.volume), len(kinds)))
+                for volume in volumes
             )
         )
         if len(self._groups) >= _MOST_GROUPS:
             self._groups.clear()
+            self._kinds.clear()  # a linked clone is a kind of its own
         return self._groups.setdefault(alike, next(self._numbers))
 
 
@@ -203,14 +204,20 @@ def _others(demands: Iterable[Demand], offers: Iterable[Offer], own: Own) -> tup
     return kept, [offer for offer in offers if offer.uid != own.uid]
 
 
-def _roaming(demands: Demands, ledger: Ledger, own: Own) -> Volumes:
-    """What may go to any node, but for the pod's own volumes; a claim that was offered and decided for is one."""
+def _roaming(demands: Demands, ledger: Ledger, own: Own, nodes: int) -> Volumes:
+    """Of the volumes that may go to any node as many as one node's share is, the largest; but none of the pod's own.
+
+    All of them on every node would stop everybody: like offers, the more there are, the narrower they count.
+    """
     volumes = {identity(entry.volume): entry.volume for entry in demands.roaming.young}
     for offer in ledger.roaming:
         if offer.uid != own.uid:
             for volume in _roamers(offer):
                 volumes.setdefault(identity(volume), volume)
-    return tuple(volume for key, volume in volumes.items() if key not in own.volumes)[:_MOST_ROAMING]
+    others = [volume for key, volume in volumes.items() if key not in own.volumes]
+    replicas = sum(max(1, volume.volume.number_of_replicas) for volume in others)
+    share = -(-replicas // max(1, nodes))
+    return tuple(sorted(others, key=lambda volume: (-volume.volume.size, identity(volume)))[:share])
 
 
 def _roamers(offer: Offer) -> list[PodVolume]:

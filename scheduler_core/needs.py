@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 from scheduler_core.longhorn.ask import Ask
@@ -73,7 +73,8 @@ def needs(volumes: Iterable[PodVolume], attach: Iterable[PodVolume]) -> Needs:
     """The needs of `volumes`, on a node that can also attach those of `attach`."""
     ordered = sorted(volumes, key=lambda entry: (-entry.volume.size, -entry.volume.actual_size, entry.claim))
     kinds = [kind_of(entry.volume) for entry in ordered]
-    asks = tuple(dict.fromkeys(kinds))
+    alike = all(kind is kinds[0] for kind in kinds)  # hashing them takes longer
+    asks = tuple(kinds[:1]) if alike else tuple(dict.fromkeys(kinds))
     required = tuple(entry.volume.actual_size for entry in ordered)
     return Needs(
         volumes=tuple(ordered),
@@ -87,25 +88,50 @@ def needs(volumes: Iterable[PodVolume], attach: Iterable[PodVolume]) -> Needs:
 def attach_kinds(volumes: Iterable[PodVolume]) -> tuple[Ask, ...]:
     """The engines that run the volumes, each once, in a fixed order."""
     engines = sorted({(entry.volume.data_engine, entry.volume.image) for entry in volumes})
-    return tuple(
-        Ask.fresh(longhorn.Volume(name="", data_engine=data_engine, image=image)) for data_engine, image in engines
-    )
+    return tuple(_kind("", 0, data_engine, image, (), (), "", "", "", ()) for data_engine, image in engines)
 
 
 def kind_of(volume: longhorn.Volume) -> Ask:
     """A fresh replica of the volume without what does not decide which disks are open: name, exact size, state."""
     linked = volume.clone_mode != ""
+    return _kind(
+        volume.name if linked else "",
+        next((limit for limit in _FILE_SIZE_LIMITS if volume.size >= limit), 0),
+        volume.data_engine,
+        volume.image,
+        volume.node_selector,
+        volume.disk_selector,
+        volume.backing_image,
+        volume.clone_mode,
+        volume.data_source if linked else "",
+        volume.topology_requirement,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _kind(  # noqa: PLR0913, PLR0917 # a key: equal kinds are one object, made once
+    name: str,
+    size: int,
+    data_engine: str,
+    image: str,
+    node_selector: tuple[str, ...],
+    disk_selector: tuple[str, ...],
+    backing_image: str,
+    clone_mode: str,
+    data_source: str,
+    topology_requirement: tuple[longhorn.TopologyTerm, ...],
+) -> Ask:
     return Ask.fresh(
         longhorn.Volume(
-            name=volume.name if linked else "",
-            size=next((limit for limit in _FILE_SIZE_LIMITS if volume.size >= limit), 0),
-            data_engine=volume.data_engine,
-            image=volume.image,
-            node_selector=volume.node_selector,
-            disk_selector=volume.disk_selector,
-            backing_image=volume.backing_image,
-            clone_mode=volume.clone_mode,
-            data_source=volume.data_source if linked else "",
-            topology_requirement=volume.topology_requirement,
+            name=name,
+            size=size,
+            data_engine=data_engine,
+            image=image,
+            node_selector=node_selector,
+            disk_selector=disk_selector,
+            backing_image=backing_image,
+            clone_mode=clone_mode,
+            data_source=data_source,
+            topology_requirement=topology_requirement,
         )
     )

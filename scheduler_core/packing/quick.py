@@ -8,12 +8,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Final
 
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.greedy import best_fit_succeeds, worst_fit_succeeds
 from scheduler_core.packing.load import Load
 
 Quick = Callable[[tuple[int, ...]], Answer]
+# The sums take as long as a dozen attempts; beside other pods nearly every node has a load of its own.
+_LOOKS_BEFORE_SUMS: Final = 16
 
 
 @lru_cache(maxsize=64)
@@ -22,16 +25,23 @@ def quick_answers(load: Load) -> Quick:
 
     It is a closure because it runs for every node of the cluster and attribute look-ups were a third of its time.
     """
-    largest, total, sums = load.largest, load.total, load.subset_sums
-    descending = load.descending
+    largest, total, descending = load.largest, load.total, load.descending
+    sums: list[int] | None = None
+    looks = 0
     yes, no, undecided = Answer.YES, Answer.NO, Answer.UNDECIDED
 
     def answer(free: tuple[int, ...]) -> Answer:
+        nonlocal sums, looks
         most = max(free, default=-1)
         if most < largest:
             return yes if not descending else no
         if most >= total:
             return yes
+        if sums is None:
+            looks += 1
+            if looks <= _LOOKS_BEFORE_SUMS and best_fit_succeeds(descending, free):
+                return yes
+            sums = load.subset_sums
         if len(free) == 2:
             one, other = free
             if one + other < total or one < 0 or other < 0:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Final
 
@@ -18,52 +19,66 @@ from scheduler_core.steps import Steps
 _MOST_PAIRS: Final = 3_000
 _FIRST_LOOK: Final = 100
 _QUICK_PER_PAUSE: Final = 256
+_TWO: Final = 2
+# The table takes milliseconds, a search mostly a fraction of one; beside other pods nearly every node has a load of its own.
+_WORTH_A_TABLE: Final = 16
 
 
 def order_safe_many(load: Load, profiles: Sequence[tuple[int, ...]], budget: Budget) -> Steps[list[Answer]]:
     """`order_safe` for new volumes that may use any disk, one answer for each profile of free bytes, in order.
 
-    Counting settles most nodes, a table of the load those with two disks, and two quick attempts to shut out the largest
-    volume most of the others. Equal profiles are searched once, and which gets how many steps does not depend on
-    the order of the profiles. Pauses every now and then.
+    Counting settles most nodes, two quick attempts to shut out the largest volume many of the others, and where there are many with
+    two disks a table of the load those. Equal profiles are searched once, and which gets how many steps does not
+    depend on the order of the profiles. Pauses every now and then.
     """
-    quick = _quick(load)
     answers: list[Answer] = []
     for start in range(0, len(profiles), _QUICK_PER_PAUSE):
-        answers += [quick(free) for free in profiles[start : start + _QUICK_PER_PAUSE]]
+        answers += _counted(load, profiles[start : start + _QUICK_PER_PAUSE])
         yield
-    hard = [tuple(sorted(free)) for free, answer in zip(profiles, answers, strict=True) if answer is Answer.UNDECIDED]
-    ordered = sorted(set(hard), key=lambda free: (-sum(free), free))
-    settled = yield from fairly(
-        ordered, lambda free, share: order_safe(load, None, free, None, None, share).answer, _FIRST_LOOK, budget
-    )
-    searched = iter(hard)
-    return [settled[next(searched)] if answer is Answer.UNDECIDED else answer for answer in answers]
+    open_ = [free for free, answer in zip(profiles, answers, strict=True) if answer is Answer.UNDECIDED]
+    settled = yield from _settled(load, {tuple(sorted(free)) for free in open_}, budget)
+    searched = iter(open_)
+    return [settled[tuple(sorted(next(searched)))] if answer is Answer.UNDECIDED else answer for answer in answers]
 
 
-def _quick(load: Load) -> Callable[[tuple[int, ...]], Answer]:
-    """A function from free bytes to what needs no search; UNDECIDED means: search."""
-    pairs = _pairs_of_sums(load)
-    orders = (load.descending[1:], load.descending[:0:-1])
+def _counted(load: Load, profiles: Sequence[tuple[int, ...]]) -> list[Answer]:
+    """YES where counting says so, else UNDECIDED."""
     largest = load.largest
     enough = load.total - largest
-    yes, no, undecided = Answer.YES, Answer.NO, Answer.UNDECIDED
-
-    def answer(free: tuple[int, ...]) -> Answer:
+    if not load.sizes:
+        return [Answer.YES] * len(profiles)
+    yes, undecided = Answer.YES, Answer.UNDECIDED
+    answers = []
+    for free in profiles:
         # counting_says_safe, written out: this runs for every node of the cluster.
         needed = 0
         for room in free:
             if room >= largest:
                 needed += room - largest + 1
-        if needed > enough or not load.sizes:
-            return yes
-        if len(free) == 2 and pairs:
-            return no if _can_shut_two(pairs, largest, free) else yes
-        if any(_greedily_shut(others, largest, sorted(free)) for others in orders):
-            return no
-        return undecided
+        answers.append(yes if needed > enough else undecided)
+    return answers
 
-    return answer
+
+def _settled(
+    load: Load, profiles: AbstractSet[tuple[int, ...]], budget: Budget
+) -> Steps[dict[tuple[int, ...], Answer]]:
+    """What counting leaves open, by sorted profile: two attempts to shut the largest volume out, the table, then a search."""
+    orders = (load.descending[1:], load.descending[:0:-1])
+    found: dict[tuple[int, ...], Answer] = {}
+    for count, free in enumerate(profiles, start=1):
+        if any(_greedily_shut(others, load.largest, free) for others in orders):
+            found[free] = Answer.NO
+        if count % _QUICK_PER_PAUSE == 0:
+            yield
+    two = [free for free in profiles if len(free) == _TWO and free not in found]
+    pairs = _pairs_of_sums(load) if len(two) >= _WORTH_A_TABLE else None
+    if pairs is not None:
+        found |= {free: Answer.NO if _can_shut_two(pairs, load.largest, free) else Answer.YES for free in two}
+    ordered = sorted((free for free in profiles if free not in found), key=lambda free: (-sum(free), free))
+    searched = yield from fairly(
+        ordered, lambda free, share: order_safe(load, None, free, None, None, share).answer, _FIRST_LOOK, budget
+    )
+    return found | searched
 
 
 def _greedily_shut(others: Sequence[int], size: int, free: Sequence[int]) -> bool:
