@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 
@@ -16,13 +18,17 @@ from app.kube.config_map import ConfigMapCache
 from app.kube.reflector import Timing
 from app.metrics import Metrics
 from app.services.leadership import Elector
-from app.services.live import NAME, Live, LiveSettings, Parts
+from app.services.live import NAME, Companion, Live, LiveSettings, Parts
+from app.services.nudge import Nudger
+from app.services.nudge_patch import PodNudge
 from app.services.offers import Offers
+from app.services.placements import Placements
+from app.services.presentation import Unsettled
 from app.services.publishing import Publisher
 from app.services.reservation import NodeReservations
 from app.services.scheduling import Scheduling
 from app.services.verbs import Reservations, Verbs
-from app.settings import LiveOptions, Reservation, Settings
+from app.settings import Enforcement, LiveOptions, Reservation, Settings
 
 
 async def live_application(options: LiveOptions, settings: Settings, port: int) -> tuple[FastAPI, Live, KubeClient]:
@@ -43,8 +49,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     metrics.caches(lambda: cache.standings, monotonic)
     scheduling = Scheduling(cache, settings.options)
     live_settings = LiveSettings(cache, config_map, options.environment)
-    kind: type[NodeReservations | Offers] = Offers if options.reservation is Reservation.CAPACITY else NodeReservations
-    reservations: Reservations = kind(cache, scheduling, live_settings, metrics, monotonic)
+    kept = _kept(options, settings, client, cache, scheduling, live_settings, metrics)
     elector = Elector(connect, options.identity, options.namespace, options.timing)
     publisher = (
         Publisher(client, options.namespace, options.advertise, port, options.node_name, leading=elector.leading)
@@ -60,6 +65,42 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         environment=options.environment,
         node_name=options.node_name,
     )
-    live = Live(parts, live_settings, reservations)
-    verbs = Verbs(scheduling, live.refusal, reservations, live.late_refusal)
-    return application(AppState(scheduling, verbs, metrics, settings.max_body, live)), live, client
+    live = Live(parts, live_settings, kept.reservations, kept.companions, kept.unsettled)
+    verbs = Verbs(scheduling, live.refusal, kept.reservations, live.late_refusal)
+    observes = settings.enforcement is Enforcement.OBSERVE
+    return application(AppState(scheduling, verbs, metrics, settings.max_body, live, observes)), live, client
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What keeps pods from taking the same room, what goes on beside it, and what /state says of it."""
+
+    reservations: Reservations
+    companions: tuple[Companion, ...] = ()
+    unsettled: Callable[[], Unsettled] = Unsettled
+
+
+def _kept(  # noqa: PLR0913, PLR0917 # the parts it connects
+    options: LiveOptions,
+    settings: Settings,
+    client: KubeClient,
+    cache: ClusterCache,
+    scheduling: Scheduling,
+    live_settings: LiveSettings,
+    metrics: Metrics,
+) -> _Kept:
+    if options.reservation is Reservation.NODE:
+        return _Kept(NodeReservations(cache, scheduling, live_settings, metrics, monotonic))
+    offers = Offers(cache, scheduling, live_settings, metrics, monotonic)
+    placements = Placements(cache, scheduling, offers.others, metrics, monotonic)
+    patch = PodNudge(client)
+    nudger = Nudger(cache, scheduling, offers.others, patch, metrics, clock=monotonic, now=lambda: datetime.now(UTC))
+    nudges = options.nudge and settings.enforcement is Enforcement.ENFORCE  # who only observes refuses nobody
+    offers.tell(nudger if nudges else None, placements)
+    companions: list[Companion] = [placements, nudger] if nudges else [placements]
+    metrics.outstanding(lambda: placements.outstanding(offers=offers.outstanding, waiting=nudger.remembered))
+    return _Kept(
+        offers,
+        tuple(companions),
+        lambda: Unsettled(cache.demands(), offers.ledger, placements.report, nudger.waiting),
+    )

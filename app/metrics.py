@@ -115,6 +115,35 @@ class _Caches(Collector):
         return behind, lists, events, unreadable
 
 
+class _Fates:
+    """Counters of what became of pods and volumes."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.misplacements = CounterMetric(
+            f"{PREFIX}_misplacements",
+            "Fresh volumes that Longhorn placed on another node than their pod's, once per pod and volume",
+            registry=registry,
+        )
+        self.nudges = CounterMetric(
+            f"{PREFIX}_nudges",
+            "Refused pods that fit now and were to be retried at once, by result: patched, gone (the pod is), failed",
+            ["result"],
+            registry=registry,
+        )
+        self.would_refuse = CounterMetric(
+            f"{PREFIX}_would_refuse",
+            "Pods that would have been refused on every node, were refusals not only observed",
+            registry=registry,
+        )
+        self.offers_ended = CounterMetric(
+            f"{PREFIX}_offers_ended", "Offers that ended, by what became of them", ["became"], registry=registry
+        )
+        for result in ("patched", "gone", "failed"):
+            self.nudges.labels(result=result)
+        for became in _ENDS:
+            self.offers_ended.labels(became=became)
+
+
 class Metrics:
     """This process's metrics, in a registry of their own."""
 
@@ -162,29 +191,7 @@ class Metrics:
             buckets=WAIT_BUCKETS,
             registry=self.registry,
         )
-        self._misplacements = CounterMetric(
-            f"{PREFIX}_misplacements",
-            "Fresh volumes that Longhorn placed on another node than their pod's, once per pod and volume",
-            registry=self.registry,
-        )
-        self._nudges = CounterMetric(
-            f"{PREFIX}_nudges",
-            "Refused pods that fit now and were to be retried at once, by result: patched, gone (the pod is), failed",
-            ["result"],
-            registry=self.registry,
-        )
-        self._would_refuse = CounterMetric(
-            f"{PREFIX}_would_refuse",
-            "Pods that would have been refused on every node, were refusals not only observed",
-            registry=self.registry,
-        )
-        self._offers_ended = CounterMetric(
-            f"{PREFIX}_offers_ended", "Offers that ended, by what became of them", ["became"], registry=self.registry
-        )
-        for result in ("patched", "gone", "failed"):
-            self._nudges.labels(result=result)
-        for became in _ENDS:
-            self._offers_ended.labels(became=became)
+        self._fates = _Fates(self.registry)
         for happened in _BOOLEANS:
             self._scheduling_wait.labels(pod_scheduled=happened)
             self._node_reservation.labels(replicas_scheduled=happened)
@@ -222,19 +229,19 @@ class Metrics:
 
     def misplaced(self) -> None:
         """Counts one fresh volume that Longhorn placed elsewhere."""
-        self._misplacements.inc()
+        self._fates.misplacements.inc()
 
     def nudged(self, result: str) -> None:
         """Counts one pod that was to be retried: ``patched``, ``gone`` or ``failed``."""
-        self._nudges.labels(result=result).inc()
+        self._fates.nudges.labels(result=result).inc()
 
     def would_refuse(self) -> None:
         """Counts one pod that would have been refused on every node."""
-        self._would_refuse.inc()
+        self._fates.would_refuse.inc()
 
     def offer_ended(self, became: str) -> None:
         """Counts one offer that ended, by the value of its `Became`."""
-        self._offers_ended.labels(became=became).inc()
+        self._fates.offers_ended.labels(became=became).inc()
 
     def outstanding(self, read: Callable[[], Outstanding]) -> None:
         """Adds what is not settled, read when Prometheus asks: in another thread, so `read` must change nothing."""

@@ -30,6 +30,7 @@ from scheduler_core.steps import Steps
 from scheduler_core.verdict import Reason
 from scheduler_core.worth import worth
 
+_NODES_PER_PAUSE: Final = 16
 _HAVE_ROOM: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
 # A cluster meets a handful of sizes and kinds in many combinations; beyond this they get new numbers, never ones in use.
 _MOST_GROUPS: Final = 100_000
@@ -101,7 +102,9 @@ class Joint:
         """For each of some nodes that other pods' volumes are bound for, what they are."""
         found: dict[str, Beside] = {}
         rooms = memory.view.indexes.rooms
-        for name in names:
+        for number, name in enumerate(names, start=1):
+            if number % _NODES_PER_PAUSE == 0:
+                yield
             there, offers, room = demands.by_node.get(name) or (), ledger.on(name), rooms.get(name)
             if room is None or not (there or offers):
                 continue

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final
+from weakref import WeakSet
 
 import aiohttp
 import msgspec
@@ -22,6 +24,7 @@ import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
 
 from app import DISTRIBUTION
 from scheduler_core.errors import CoreError
@@ -31,7 +34,9 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 _IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 _NO_QUERY: Final[Mapping[str, str]] = {}
 _CONNECTIONS: Final = 100
-_LAST_WORDS_SECONDS: Final = 0.05
+# How long `close` waits for the event loop to let go of connections that are hung up: a few turns, unless it is busy.
+_TURN_SECONDS: Final = 0.005
+_MOST_TURNS: Final = 100
 _DEFAULT_KUBECONFIG: Final = "~/.kube/config"
 # What the client raises where credentials are missing or wrong; it also reads tokens and runs plugins before later calls.
 _CREDENTIALS: Final = (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
@@ -99,6 +104,38 @@ class _Call:
         return f"{self.method} {self.path}"
 
 
+class _Connections(RESTClientObject):
+    """The client's pool, whose connections can all be hung up.
+
+    On a TLS connection whose call was given up aiohttp says goodbye and forgets it, and asyncio waits 30 s for the server's
+    goodbye. A server that hangs says none, so the pool is closed long before its connections are, perhaps its loop, too.
+    """
+
+    def __init__(self, settings: Configuration) -> None:
+        super().__init__(settings)
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+
+    async def close(self) -> None:
+        await super().close()
+        for one in self._sockets:
+            # Closed meanwhile, or never connected: then there is nobody to hang up on.
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for _ in range(_MOST_TURNS):
+            if all(one.fileno() < 0 for one in self._sockets):
+                return
+            await asyncio.sleep(_TURN_SECONDS)
+
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, socket_factory=self._opened)
+
+    def _opened(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, *_ = address
+        opened = socket.socket(family, kind, protocol)
+        self._sockets.add(opened)
+        return opened
+
+
 class KubeClient:
     """One connection pool to one API server."""
 
@@ -120,6 +157,7 @@ class KubeClient:
             else:
                 await _load_kubeconfig(settings, kubeconfig, context)
             api = ApiClient(settings)
+            api.rest_client = _Connections(settings)
         except ConnectError:
             raise
         except _CREDENTIALS as error:
@@ -198,8 +236,6 @@ class KubeClient:
     async def close(self) -> None:
         """Closes every connection."""
         await self._api.close()  # type: ignore[no-untyped-call]
-        # TLS connections close on later turns of the loop, which may be its last.
-        await asyncio.sleep(_LAST_WORDS_SECONDS)
 
     async def _answer(self, call: _Call) -> bytes:
         response = await self._sent(call)

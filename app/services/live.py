@@ -24,7 +24,7 @@ from app.kube.client import ApiError
 from app.kube.config_map import ConfigMapCache
 from app.metrics import Metrics
 from app.services.leadership import Elector
-from app.services.presentation import ServiceState
+from app.services.presentation import ServiceState, Unsettled
 from app.services.publishing import Publisher
 from app.services.verbs import Reservations
 from scheduler_core.extender_settings import DEFAULTS, ENABLED, ExtenderSettings, SettingsHistory, Source
@@ -102,10 +102,12 @@ class Live:
         settings: Callable[[], ExtenderSettings],
         reservations: Reservations,
         companions: Sequence[Companion] = (),
+        unsettled: Callable[[], Unsettled] = Unsettled,
     ) -> None:
         self._parts = parts
         self._reservations = reservations
         self._companions = companions
+        self._unsettled = unsettled
         self._settings = settings
         self._known = ExtenderSettings()
         self._answering: int | None = None  # the term this process answers in
@@ -139,6 +141,7 @@ class Live:
             origins=dict(sorted(settings.origins.items())),
             refused_settings=list(settings.problems),
             reserved_nodes=sorted(self._reservations.reserved()),
+            outstanding=self._unsettled(),
         )
 
     def refusal(self) -> str:

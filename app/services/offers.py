@@ -112,6 +112,11 @@ class Offers:
         self._apply(TimePassed())
         return self._ledger
 
+    @property
+    def outstanding(self) -> int:
+        """How many offers there were when anything last happened; may be asked from any thread."""
+        return self._ledger.outstanding
+
     def others(self) -> Others:
         """What counts beside a pod that is asked about now; nothing if reservations are switched off."""
         if self._settings().node_reservation_timeout <= 0:
@@ -166,9 +171,10 @@ class Offers:
             self._follow(pod)
 
     async def settled(self) -> None:
-        """Returns once no offer is outstanding."""
-        while self.ledger.outstanding:
-            await self._some_settle(self._ledger.next_end - self._clock())
+        """Returns once no offer is outstanding, or after `SETTLING_SECONDS`: what was decided is visible by then."""
+        until = self._clock() + SETTLING_SECONDS
+        while self.ledger.outstanding and self._clock() < until:
+            await self._some_settle(min(self._ledger.next_end, until) - self._clock())
 
     def clear(self) -> None:
         """Forgets everything: somebody else leads."""

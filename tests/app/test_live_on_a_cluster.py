@@ -19,6 +19,7 @@ import pytest
 
 from app.kube.client import ApiError
 from app.kube.resources import CLAIMS, CONFIG_MAPS, ENDPOINT_SLICES, LEASES, LONGHORN_NODES, LONGHORN_SETTINGS, PODS
+from app.services.offers import SETTLING_SECONDS
 from devcluster import DevCluster, Options, logged
 from devcluster.process import Process
 from tests.app.service import EXTENDER
@@ -26,7 +27,7 @@ from tests.builders import Object
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.xdist_group("live")]
-LEASE_SECONDS = 4.0
+LEASE_SECONDS, RENEW_SECONDS = 4.0, 3.0
 FAST = ["--lease-duration", "4", "--renew-deadline", "3", "--retry-period", "0.5"]
 ENABLED, WAIT = "scheduler-extender-enabled", "scheduler-extender-pod-scheduling-timeout"
 PREFIX = "longhorn_scheduler_extender"
@@ -243,9 +244,9 @@ def test_a_leader_hands_over_and_answers_what_it_has_taken(
 ) -> None:
     """A follower refuses every verb and is well; after SIGTERM it answers within two seconds of the last wait."""
     set_config(cluster, **{ENABLED: "true", WAIT: "2"})
-    leader = start(1)
+    leader = start(1, "--reservation", "node")
     until("a leader", leader.answers)
-    follower = start(2)
+    follower = start(2, "--reservation", "node")
     until("its readiness", lambda: follower.ask("/readyz")[0] == 200)
     until("its sight of the leader", lambda: follower.refusal().startswith("not the leader, candidate-1_"))
     for verb in ("/filter", "/preempt", "/explain"):
@@ -302,7 +303,10 @@ def test_a_killed_leader_is_succeeded_within_the_bound_of_its_lease(
     leader.process.kill()
     took = until("the follower's answer", follower.answers)
     print(f"a killed leader was succeeded after {took:.1f} s")
-    assert LEASE_SECONDS - 1 < took < LEASE_SECONDS + SLACK
+    settling = SETTLING_SECONDS - (
+        LEASE_SECONDS - RENEW_SECONDS
+    )  # pods of earlier tests wait for a scheduler that is not there
+    assert LEASE_SECONDS - 1 < took < LEASE_SECONDS + settling + SLACK
 
 
 def test_a_leader_whose_lease_was_stolen_answers_no_more(cluster: DevCluster, start: Callable[..., Candidate]) -> None:

@@ -169,7 +169,7 @@ class Reservations(RuleBasedStateMachine):
 
         async def won() -> None:
             self.world.refusal = ""
-            await self.world.reservations.adopt()
+            await self.world.reservations.adopt(0.0)
             await self.turn()
 
         self.run(won())

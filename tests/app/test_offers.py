@@ -479,6 +479,18 @@ async def test_before_handing_over_offers_settle() -> None:
 
 
 @virtually
+async def test_handing_over_waits_5_s_at_most() -> None:
+    """Whatever was decided is visible by then; a successor that is told so need not wait again."""
+    world = World()
+    world.create(0, 60)
+    await world.ask(0)
+    await world.offers.settled()
+    assert world.loop.time() == pytest.approx(SETTLING_SECONDS)
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
 async def test_a_pod_is_not_gone_because_the_cache_still_has_its_predecessor() -> None:
     """A StatefulSet's pod bears its predecessor's name; the watch is behind kube-scheduler."""
     world = World()

@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.api.state import AppState
+from app.bootstrap import application as assembled
+from app.metrics import Metrics, Outstanding
+from app.services.nudge import Waiting
+from app.services.presentation import ServiceState, Unsettled
+from app.services.scheduling import Scheduling
+from app.services.state_presentation import MOST_LISTED, MOST_NODES_LISTED
+from app.services.verbs import Verbs
+from scheduler_core.demand import Source
+from scheduler_core.joint import Joint
+from scheduler_core.ledger import Became, Ledger, Offered, PodSeen, TimePassed, step
+from scheduler_core.resolve import resolve
+from scheduler_core.steps import finish
+from scheduler_core.survey import Survey
+from scheduler_core.verbs import Options
 from scheduler_core.verdict import Reason
+from tests import builders as make
+from tests.app.live_view import FakeCache
 from tests.app.service import application, asking, by_names, db_pod, small_cluster, small_service
+from tests.app.test_node_reservation import cluster
 from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting, storage_class
+
+if TYPE_CHECKING:
+    from app.services.live import Live
 
 pytestmark = pytest.mark.anyio
 
@@ -57,17 +82,24 @@ async def test_state_tells_what_counts_on_each_disk() -> None:
     )
 
 
-async def _samples(*questions: object) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """The metrics after some questions, by name and labels."""
-    async with small_service() as client:
-        for question in questions:
-            await client.post("/filter", json=question)
-        text = (await client.get("/metrics")).text
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def _parsed(text: str) -> Samples:
+    """Samples by name and labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+async def _samples(*questions: object) -> Samples:
+    """The metrics after some questions."""
+    async with small_service() as client:
+        for question in questions:
+            await client.post("/filter", json=question)
+        return _parsed((await client.get("/metrics")).text)
 
 
 async def test_the_filter_histogram_has_the_name_and_buckets_promised() -> None:
@@ -165,3 +197,245 @@ async def test_a_cluster_without_longhorn_is_served_too() -> None:
         assert (await client.get("/state")).json()["nodes"] == {}
         answer = (await client.post("/filter", json=by_names(db_pod(), ["node-1"]))).json()
     assert answer["FailedAndUnresolvableNodes"] == {"node-1": "node is not a Longhorn node"}
+
+
+OUTSTANDING = Outstanding(
+    demands={"pod": 5, "attachment": 2},
+    offers=7,
+    hopeless_demands=1,
+    misplaced_volumes=2,
+    stuck_pods=3,
+    waiting_pods=4,
+)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What the routes ask of a live service."""
+
+    unsettled: Unsettled = field(default_factory=Unsettled)
+    readiness_problem: str = ""
+
+    def state(self) -> ServiceState:
+        """It leads."""
+        return ServiceState(
+            answering=True,
+            refusal="",
+            leader="me",
+            enabled=True,
+            pod_scheduling_timeout=5,
+            node_reservation_timeout=6,
+            origins={"scheduler-extender-enabled": "environment"},
+            refused_settings=["a problem"],
+            reserved_nodes=["node-9"],
+            outstanding=self.unsettled,
+        )
+
+
+def _live(cache: FakeCache, beside: Beside, metrics: Metrics | None = None) -> FastAPI:
+    scheduling = Scheduling(cache, Options())
+    state = AppState(scheduling, Verbs(scheduling), metrics or Metrics(), 1 << 20, cast("Live", beside))
+    return assembled(state)
+
+
+async def _service(cache: FakeCache, unsettled: Unsettled) -> Any:
+    """The service part of /state."""
+    async with asking(_live(cache, Beside(unsettled))) as client:
+        return (await client.get("/state")).json()["service"]
+
+
+async def test_state_over_a_snapshot_has_no_service() -> None:
+    """Nobody leads, and nothing is outstanding."""
+    async with small_service() as client:
+        assert (await client.get("/state")).json()["service"] is None
+
+
+async def test_state_beside_a_cluster_tells_who_answers() -> None:
+    """With nothing outstanding, as under node reservations, all lists are empty."""
+    lists = {name: list[Any]() for name in ("demands", "offers", "waiting", "misplaced", "stuck")}
+    counts = dict.fromkeys(("demandCount", "offerCount", "waitingCount", "misplacedCount", "stuckCount"), 0)
+    assert await _service(FakeCache(cluster()), Unsettled()) == {
+        "answering": True,
+        "refusal": "",
+        "leader": "me",
+        "enabled": True,
+        "podSchedulingTimeout": 5,
+        "nodeReservationTimeout": 6,
+        "origins": {"scheduler-extender-enabled": "environment"},
+        "refusedSettings": ["a problem"],
+        "reservedNodes": ["node-9"],
+        **lists,
+        **counts,
+    }
+
+
+async def test_state_is_not_told_before_the_cluster_is_known() -> None:
+    """As little as anything is decided."""
+    async with asking(_live(FakeCache(cluster()), Beside(readiness_problem="pods not listed yet"))) as client:
+        response = await client.get("/state")
+    assert (response.status_code, response.json()) == (503, {"error": "pods not listed yet"})
+
+
+def _wanted() -> FakeCache:
+    """Pod db-0 is bound to a; its volume x was placed on b, and its claim y is too large for a."""
+    claim = make.claim("y", 500)
+    claim["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    return FakeCache(
+        cluster(),
+        make.claim("x", 10, bound=True),
+        make.persistent_volume("x", uid="uid-x"),
+        make.volume("vol-x", 10),
+        make.replica("r", "vol-x", "b", size=10, healthy=False),
+        claim,
+        pod("x", "y", name="db-0", uid="uid-0", node="a"),
+    )
+
+
+def _surveyed(cache: FakeCache, *times: float) -> Survey:
+    survey = Survey()
+    for now in times:
+        survey = finish(survey.after(cache.demands(), cache.memory(), Joint(), Ledger(), now))
+    return survey
+
+
+async def test_state_lists_demands() -> None:
+    """By node and age, the hopeless ones marked."""
+    cache = _wanted()
+    service = await _service(cache, Unsettled(cache.demands(), report=_surveyed(cache, 0)))
+    common = {"node": "a", "source": "pod", "pod": "default/db-0"}
+    placed = {"volume": "vol-x", "claim": "default/x", "size": 10 * GI, "since": "", "hopeless": False}
+    huge = {"volume": "y", "claim": "default/y", "size": 500 * GI, "since": "2026-01-01T00:00:00Z", "hopeless": True}
+    assert service["demands"] == [common | placed, common | huge]
+    assert service["demandCount"] == 2
+
+
+async def test_state_lists_what_went_wrong() -> None:
+    """Misplaced volumes, and the pods that wait for theirs."""
+    cache = _wanted()
+    service = await _service(cache, Unsettled(report=_surveyed(cache, 100, 165)))
+    assert service["misplaced"] == [{"pod": "default/db-0", "volume": "vol-x", "node": "a", "replicasOn": ["b"]}]
+    assert service["stuck"] == [{"pod": "default/db-0", "node": "a", "volumes": ["vol-x", "y"], "waitedSeconds": 65}]
+    assert (service["misplacedCount"], service["stuckCount"]) == (1, 1)
+
+
+async def test_state_lists_offers_oldest_first() -> None:
+    """With some of the nodes' names and the number of all, and the claims they are for."""
+    cache = FakeCache(cluster(), make.claim("x", 10), pod("x", name="db-0", uid="uid-0"))
+    volumes = resolve(cache.memory().view.snapshot.pods["default", "db-0"], cache.memory().view).local
+    many = frozenset(f"node-{number:03d}" for number in range(MOST_NODES_LISTED + 30))
+    ledger, _ = step(Ledger(), Offered(PodSeen("uid-0", "default", "db-0"), many, volumes), 100.0)
+    ledger, _ = step(ledger, Offered(PodSeen("uid-1", "default", "db-1"), frozenset("ba")), 101.0)
+    ledger, _ = step(ledger, PodSeen("uid-1", "default", "db-1", nominated="b"), 102.0)
+    ledger, _ = step(ledger, TimePassed(), 104.5)
+    service = await _service(cache, Unsettled(ledger=ledger))
+    assert service["offerCount"] == 2
+    assert service["offers"] == [
+        {
+            "pod": "default/db-0",
+            "uid": "uid-0",
+            "nodes": sorted(many)[:MOST_NODES_LISTED],
+            "nodeCount": MOST_NODES_LISTED + 30,
+            "ageSeconds": 4.5,
+            "narrowed": False,
+            "volumes": ["default/x"],
+        },
+        {
+            "pod": "default/db-1",
+            "uid": "uid-1",
+            "nodes": ["b"],
+            "nodeCount": 1,
+            "ageSeconds": 3.5,
+            "narrowed": True,
+            "volumes": [],
+        },
+    ]
+
+
+async def test_state_lists_the_pods_that_wait_for_room() -> None:
+    """As they were refused."""
+    waiting = (Waiting(make.as_pod(pod("x", name="db-0", uid="uid-0")), 12.3456, 2),)
+    service = await _service(FakeCache(cluster()), Unsettled(waiting=waiting))
+    expected = {"pod": "default/db-0", "uid": "uid-0", "waitedSeconds": 12.346, "nudges": 2}
+    assert (service["waiting"], service["waitingCount"]) == ([expected], 1)
+
+
+async def test_lists_of_state_are_bounded() -> None:
+    """Their counts are not."""
+    count = MOST_LISTED + 5
+    objects = [make.claim(f"c-{number:04d}", 1) for number in range(count)]
+    mounts = [pod(f"c-{number:04d}", name=f"p-{number:04d}", uid=f"u-{number}", node="a") for number in range(count)]
+    cache, ledger = FakeCache(cluster(), objects, mounts), Ledger()
+    for number in range(count):
+        ledger, _ = step(ledger, Offered(PodSeen(f"u-{number}"), frozenset("a")), 0.0)
+    waiting = (Waiting(make.as_pod(mounts[0]), 1.0, 0),) * count
+    service = await _service(cache, Unsettled(cache.demands(), ledger, _surveyed(cache, 0, 60), waiting))
+    for single in ("demand", "offer", "waiting", "stuck"):
+        listed = service[single if single in ("waiting", "stuck") else f"{single}s"]
+        assert (len(listed), service[f"{single}Count"]) == (MOST_LISTED, count)
+    assert service["demands"][0]["claim"] == "default/c-0000"
+
+
+async def test_counters_of_what_became_of_pods_exist_from_the_start() -> None:
+    """A rate over a counter that appears later misses its first increment."""
+    samples = await _samples()
+    labelled = {
+        "nudges": ("result", ("patched", "gone", "failed")),
+        "offers_ended": ("became", tuple(became.value for became in Became if became is not Became.NARROWED)),
+    }
+    for name, (label, values) in labelled.items():
+        found = {labels: value for (key, labels), value in samples.items() if key == f"{PREFIX}_{name}_total"}
+        assert found == {((label, value),): 0 for value in values}
+    for name in ("misplacements", "would_refuse"):
+        assert samples[f"{PREFIX}_{name}_total", ()] == 0
+
+
+async def test_counters_of_what_became_of_pods_count() -> None:
+    """Each by its own label."""
+    metrics = Metrics()
+    metrics.misplaced()
+    metrics.nudged("patched")
+    metrics.would_refuse()
+    metrics.offer_ended(Became.DECIDED.value)
+    async with asking(_live(FakeCache(cluster()), Beside(), metrics)) as client:
+        samples = _parsed((await client.get("/metrics")).text)
+    counted = {key for key, value in samples.items() if key[0].endswith("_total") and PREFIX in key[0] and value}
+    assert counted == {
+        (f"{PREFIX}_misplacements_total", ()),
+        (f"{PREFIX}_nudges_total", (("result", "patched"),)),
+        (f"{PREFIX}_would_refuse_total", ()),
+        (f"{PREFIX}_offers_ended_total", (("became", "decided"),)),
+    }
+
+
+async def test_what_is_outstanding_is_read_when_prometheus_asks() -> None:
+    """Every source of demand is there, those without any as well."""
+    metrics, reads = Metrics(), list[Outstanding]()
+
+    def read() -> Outstanding:
+        reads.append(OUTSTANDING)
+        return OUTSTANDING
+
+    metrics.outstanding(read)
+    assert reads == []
+    async with asking(_live(FakeCache(cluster()), Beside(), metrics)) as client:
+        samples = _parsed((await client.get("/metrics")).text)
+    assert len(reads) == 1
+    demands = {labels[0][1]: value for (name, labels), value in samples.items() if name == f"{PREFIX}_demands"}
+    assert demands == {source.name.lower(): OUTSTANDING.demands.get(source.name.lower(), 0) for source in Source}
+    numbers = ("offers", "hopeless_demands", "misplaced_volumes", "stuck_pods", "waiting_pods")
+    assert [samples[f"{PREFIX}_{name}", ()] for name in numbers] == [7, 1, 2, 3, 4]
+
+
+async def test_every_metric_is_documented() -> None:
+    """docs/http-api.md has a row for each, and none for another."""
+    metrics = Metrics()
+    metrics.outstanding(lambda: OUTSTANDING)
+    metrics.caches(dict, lambda: 0.0)
+    document = (Path(__file__).parents[2] / "docs/http-api.md").read_text()
+    documented = set(re.findall(rf"^\| `{PREFIX}_([a-z_]+)`", document, re.MULTILINE))
+    collected = {
+        f"{family.name}{'_total' if family.type == 'counter' else ''}".removeprefix(f"{PREFIX}_")
+        for family in metrics.registry.collect()
+        if family.name.startswith(PREFIX)
+    }
+    assert documented == collected

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from tests.bench import http, live, orders, packing
+from tests.bench import http, live, offers, orders, packing
 
-BENCHES = {"packing": packing, "orders": orders, "http": http, "live": live}
+BENCHES = {"packing": packing, "orders": orders, "http": http, "live": live, "offers": offers}
 
 if __name__ == "__main__":
     unknown = set(sys.argv[1:]) - set(BENCHES)

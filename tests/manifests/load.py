@@ -27,7 +27,7 @@ CLUSTER_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
     }.items()
     for resource in resources
     for verb in _READ
-)
+) | {("patch", "", "pods", "")}
 LONGHORN: Final = ("backingimages", "engineimages", "instancemanagers", "nodes", "replicas", "settings", "volumes")
 NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
     {(verb, "longhorn.io", resource, "") for resource in LONGHORN for verb in _READ}

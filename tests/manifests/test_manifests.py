@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import typer
 
 from app.cli.main import cli
 from app.kube.watched import WATCHED
+from scheduler_core.convert.nudged import NUDGED
 from tests.manifests.load import (
     CLUSTER_PERMISSIONS,
     CONFIGS,
@@ -44,7 +46,7 @@ def test_every_manifest_belongs_to_its_kustomization(directory: Path) -> None:
     assert listed == {path.name for path in directory.glob("*.yaml")} - {"kustomization.yaml"}
 
 
-def test_the_cluster_role_reads_what_a_decision_needs_and_nothing_else() -> None:
+def test_the_cluster_role_reads_what_a_decision_needs_and_patches_pods() -> None:
     """A widened permission fails here, and has to be argued for."""
     granted = permissions(only("ClusterRole"))
     assert frozenset(granted) == CLUSTER_PERMISSIONS
@@ -74,6 +76,27 @@ def test_roles_are_bound_to_the_service_account_only(binding: str, role: str) ->
     bound = only(binding)
     assert bound["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": NAME}
     assert bound["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
+
+
+def test_the_admission_policy_is_about_the_service_account_and_its_one_annotation() -> None:
+    """The names are those of the ServiceAccount and of the program; a policy without a binding would do nothing."""
+    spec = only("ValidatingAdmissionPolicy")["spec"]
+    (about,) = spec["matchConditions"]
+    assert about["expression"] == f"request.userInfo.username == 'system:serviceaccount:{NAMESPACE}:{NAME}'"
+    named = {key for rule in spec["validations"] for key in re.findall(r"'([^']*/[^']*)'", rule["expression"])}
+    assert named == {NUDGED}
+    assert spec["failurePolicy"] == "Fail"
+    binding = only("ValidatingAdmissionPolicyBinding")["spec"]
+    assert binding == {"policyName": NAME, "validationActions": ["Deny"]}
+
+
+def test_pods_are_the_only_objects_of_others_that_can_be_written_and_the_policy_judges_all_of_that() -> None:
+    """A further verb on pods, or a subresource, would need a rule of its own."""
+    written = {(verb, kind) for verb, _, kind, _ in CLUSTER_PERMISSIONS if verb not in ("get", "list", "watch")}
+    assert written == {("patch", "pods")}
+    assert only("ValidatingAdmissionPolicy")["spec"]["matchConstraints"] == {
+        "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}]
+    }
 
 
 def test_every_object_bears_the_one_name() -> None:

@@ -6,7 +6,8 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import pytest
 import yaml
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES, PODS
+from app.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES, NODES, PODS
+from app.services.nudge_patch import PodNudge
 from devcluster import DevCluster, Options
 from devcluster.scheduler_config import DEFAULT
+from scheduler_core.convert.nudged import NUDGED
+from scheduler_core.model.kube import Pod
 from tests.manifests.load import (
     CLUSTER_PERMISSIONS,
     CONFIGS,
@@ -163,9 +167,20 @@ def test_applying_the_base_again_changes_nothing(cluster: DevCluster) -> None:
     """No field is defaulted to something else than what is written."""
     cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "base"))
     try:
-        assert cluster.kubectl("diff", "--server-side", "-k", str(MANIFESTS / "base")) == ""
+        # Controllers write to what was just applied; between kubectl's two reads that looks like a difference.
+        cluster.kubectl("-n", NAMESPACE, "wait", f"deployment/{NAME}", "--for=jsonpath={.status.observedGeneration}=1")
+        assert cluster.kubectl("diff", "--server-side", "-k", str(MANIFESTS / "base"), check=False) == ""
     finally:
         cluster.kubectl("-n", NAMESPACE, "delete", "deployment,poddisruptionbudget", NAME, "--wait=true")
+
+
+@pytest.mark.parametrize("way", ["--server-side", "--server-side=false"])
+def test_the_base_can_be_applied_in_either_way(cluster: DevCluster, way: str) -> None:
+    """A kustomization writes its namespace into objects that have none, such as the admission policy; the API server does not mind."""
+    said = cluster.kubectl("apply", way, "--dry-run=server", "-k", str(MANIFESTS / "base"))
+    assert {f"validatingadmissionpolic{end}.admissionregistration.k8s.io/{NAME}" for end in ("y", "ybinding")} <= set(
+        said.split()
+    )
 
 
 def test_the_host_network_overlay_moves_the_probes_too(cluster: DevCluster) -> None:
@@ -222,6 +237,148 @@ def complaint(cluster: DevCluster, name: str, namespace: str) -> str:
     """What kube-scheduler says about a waiting pod."""
     conditions = cluster.api.get(PODS.path(namespace, name))["status"].get("conditions", [])
     return " ".join(entry.get("message", "") for entry in conditions if entry["type"] == "PodScheduled")
+
+
+@asynccontextmanager
+async def as_the_extender(cluster: DevCluster) -> AsyncIterator[KubeClient]:
+    """A client with the ServiceAccount's token."""
+    client = await KubeClient.connect(str(cluster.service_account_kubeconfig(NAMESPACE, NAME)))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.fixture(scope="module")
+def guarded(cluster: DevCluster) -> DevCluster:
+    """The cluster once the API server has taken the admission policy in, which it does some time after it was created."""
+    account = ("--as", ACCOUNT, "--as-group", "system:serviceaccounts", "--as-group", "system:authenticated")
+    raw = waiting_pod("guarded")
+    cluster.api.create(PODS.path("default"), raw)
+    try:
+        eventually(
+            "the admission policy",
+            lambda: (
+                "may change no pod's labels" in cluster.kubectl("label", "pod", "guarded", "a=b", *account, check=False)
+                or cluster.kubectl("label", "pod", "guarded", "a-") == ""
+            ),
+        )
+    finally:
+        cluster.api.delete(PODS.path("default", "guarded"))
+    return cluster
+
+
+def waiting_pod(name: str) -> dict[str, Any]:
+    """A pod that no node can take, with something of everything that belongs to others."""
+    raw = pod(name, "default")
+    raw["metadata"] |= {"labels": {"mine": "1"}, "annotations": {"mine": "1"}}
+    raw["spec"]["nodeSelector"] = {"there": "is-none"}
+    return raw
+
+
+@pytest.fixture
+def waiting(guarded: DevCluster, request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """A pod of its own for each test."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:60].strip("-")
+    yield guarded.api.create(PODS.path("default"), waiting_pod(name))
+    guarded.api.patch(PODS.path("default", name), {"metadata": {"finalizers": None}})
+    guarded.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--ignore-not-found")
+
+
+def annotated(cluster: DevCluster, name: str) -> dict[str, str]:
+    """What the pod bears now."""
+    found: dict[str, str] = cluster.api.get(PODS.path("default", name))["metadata"]["annotations"]
+    return found
+
+
+async def test_the_extender_may_write_its_annotation_again_and_again(
+    guarded: DevCluster, waiting: dict[str, Any]
+) -> None:
+    """By the program's own code; what others wrote stays."""
+    name = waiting["metadata"]["name"]
+    found = Pod("default", name, waiting["metadata"]["uid"])
+    async with as_the_extender(guarded) as client:
+        for at in ("2026-01-01T00:00:00.000001Z", "2026-01-01T00:00:01.000000Z"):
+            assert await PodNudge(client)(found, at)
+            assert annotated(guarded, name) == {"mine": "1", NUDGED: at}
+
+
+async def test_a_nudge_means_one_pod_and_not_another_of_its_name(guarded: DevCluster, waiting: dict[str, Any]) -> None:
+    """A StatefulSet's pod bears its predecessor's name."""
+    name = waiting["metadata"]["name"]
+    async with as_the_extender(guarded) as client:
+        assert not await PodNudge(client)(Pod("default", name, "00000000-0000-0000-0000-000000000000"), "now")
+        assert not await PodNudge(client)(Pod("default", "not-there", waiting["metadata"]["uid"]), "now")
+    assert annotated(guarded, name) == {"mine": "1"}
+
+
+def forbidden_changes(raw: dict[str, Any], node_uid: str) -> dict[str, dict[str, Any]]:
+    """Merge patches of a pod that the API server would take from others, by what they change."""
+    image = {"spec": {"containers": [{**raw["spec"]["containers"][0], "image": "other"}]}}
+    tolerations = [*raw["spec"].get("tolerations", []), {"key": "all", "operator": "Exists"}]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": node_uid}
+    return {
+        "label": {"metadata": {"labels": {"mine": "2"}}},
+        "new label": {"metadata": {"labels": {NUDGED: "now"}}},
+        "annotation": {"metadata": {"annotations": {"mine": "2"}}},
+        "annotation beside a nudge": {"metadata": {"annotations": {NUDGED: "now", "other": "1"}}},
+        "annotation removed": {"metadata": {"annotations": {"mine": None}}},
+        "all annotations removed": {"metadata": {"annotations": None}},
+        "image": image,
+        "image beside a nudge": {**image, "metadata": {"annotations": {NUDGED: "now"}}},
+        "toleration": {"spec": {"tolerations": tolerations}},
+        "deadline": {"spec": {"activeDeadlineSeconds": 1000}},
+        "finalizer": {"metadata": {"finalizers": ["example.com/kept"]}},
+        "owner": {"metadata": {"ownerReferences": [owner]}},
+    }
+
+
+FORBIDDEN = {
+    "label": "labels",
+    "new label": "labels",
+    "annotation": "write no annotation",
+    "annotation beside a nudge": "write no annotation",
+    "annotation removed": "remove no annotation",
+    "all annotations removed": "remove no annotation",
+    "image": "spec",
+    "image beside a nudge": "spec",
+    "toleration": "spec",
+    "deadline": "spec",
+    "finalizer": "finalizers",
+    "owner": "owners",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+async def test_the_extender_may_change_nothing_else_of_a_pod_but_others_may(
+    guarded: DevCluster, waiting: dict[str, Any], what: str
+) -> None:
+    """The same patch is refused, with a sentence that says why, and taken from the administrator."""
+    path = PODS.path("default", waiting["metadata"]["name"])
+    body = forbidden_changes(waiting, guarded.api.get(NODES.path(name="node-1"))["metadata"]["uid"])[what]
+    async with as_the_extender(guarded) as client:
+        with pytest.raises(ApiError, match=f"the scheduler extender may .*{FORBIDDEN[what]}") as refused:
+            await client.patch(path, body)
+    assert refused.value.forbidden
+    guarded.api.patch(path, body)
+
+
+async def test_the_annotation_holds_64_characters_at_most(guarded: DevCluster, waiting: dict[str, Any]) -> None:
+    """A time is shorter; nothing can be stored there."""
+    path = PODS.path("default", waiting["metadata"]["name"])
+    async with as_the_extender(guarded) as client:
+        await client.patch(path, {"metadata": {"annotations": {NUDGED: "x" * 64}}})
+        with pytest.raises(ApiError, match="64 characters at most") as refused:
+            await client.patch(path, {"metadata": {"annotations": {NUDGED: "x" * 65}}})
+        assert refused.value.forbidden
+    guarded.api.patch(path, {"metadata": {"annotations": {NUDGED: "x" * 65}}})
+
+
+def test_the_admission_policy_is_understood_by_the_api_server(guarded: DevCluster) -> None:
+    """Every expression is checked against the types of a pod; a warning would mean a field that is not there."""
+    path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{NAME}"
+    eventually("the types to be checked", lambda: "typeChecking" in guarded.api.get(path).get("status", {}))
+    assert guarded.api.get(path)["status"]["typeChecking"] == {}
 
 
 @pytest.mark.parametrize("config", ["proposal.yaml", "recommended-managed.yaml"])
