@@ -30,7 +30,7 @@ class Source(IntEnum):
     POD = 1
     """A live pod's spec.nodeName."""
     SELECTED_NODE = 2
-    """The selected node of a still unbound claim of the pod, whoever provisions it."""
+    """The selected node of a claim of the pod that is unbound, or was provisioned for this pod; whoever provisions it."""
     ATTACHMENT = 3
     """A VolumeAttachment, or the Longhorn volume's spec.nodeID."""
     HARD_NODE_AFFINITY = 4

@@ -160,6 +160,10 @@ def _affected(changes: Changes, view: View) -> Iterator[Subject]:
             yield from (replica.volume,) if replica else ()
         elif field == "persistent_volumes":
             yield from _persistent(str(key), view)
+            # It may have been provisioned for a pod that has other volumes, too.
+            persistent = snapshot.persistent_volumes.get(str(key))
+            for pod in view.pods_of(*persistent.claim[:2]) if persistent and persistent.claim else ():
+                yield from _claims_of(pod, view)
         elif field == "volume_attachments":
             attachment = snapshot.volume_attachments.get(str(key))
             yield from _persistent(attachment.persistent_volume, view) if attachment else ()

@@ -91,7 +91,7 @@ class Offer:
         nodes: it counts on each of them
         volumes: what it stands for on each of them; the ledger never looks inside
         roaming: what it stands for on every node there is, because it may go anywhere
-        selected: the node that the pod's unbound claims had selected when the offer was made, "" for none
+        selected: the node that the pod's claims had selected when the offer was made, "" for none
         made_at: when, in the caller's seconds
         number: which of the ledger's offers it is, for withdrawing exactly this one
         version: the newest version of the pod that is accounted for; 0 if unknown
@@ -130,7 +130,7 @@ class Offered:
 
     Attributes:
         pod: the newest that is known of it: of the request's copy and the watched one the one with the higher version
-        selected: the node its unbound claims have selected, "" for none
+        selected: the node its claims have selected, "" for none
         roaming: see `Offer`; a pod that has nothing else to place needs no nodes here
     """
 
@@ -155,7 +155,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelected:
-    """A claim of the pod that is not bound yet has this `volume.kubernetes.io/selected-node`."""
+    """A claim of the pod has this `volume.kubernetes.io/selected-node`, and not from the time before the pod."""
 
     uid: str
     node: str

@@ -136,12 +136,24 @@ class View:
         return self.cluster.replicas_by_volume.get(volume, ())
 
     def selected_node(self, pod: kube.Pod) -> str:
-        """The node kube-scheduler has selected for one of the pod's claims that are not bound yet; "" for none."""
+        """The node kube-scheduler has selected for one of the pod's claims; "" for none.
+
+        Between the binding of the last claim and that of the pod lie seconds in a burst, so a claim that was provisioned for this pod
+        still says it when it is bound; one that is older than the pod says where its predecessor was first scheduled.
+        """
         for mount in pod.volumes:
             claim = self.snapshot.claims.get((pod.namespace, mount.claim))
-            if claim is not None and claim.selected_node and not claim.spec.volume_name:
+            if claim is not None and claim.selected_node and self._selected_for(pod, claim):
                 return claim.selected_node
         return ""
+
+    def _selected_for(self, pod: kube.Pod, claim: kube.Claim) -> bool:
+        if not claim.spec.volume_name:
+            return True
+        volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
+        if volume is None or volume.claim is None or volume.claim[:2] != (claim.namespace, claim.name):
+            return False
+        return bool(pod.created) and volume.created >= pod.created
 
     def pods_of(self, namespace: str, claim: str) -> tuple[kube.Pod, ...]:
         """The pods that mount a claim, ordered by name."""

@@ -155,6 +155,7 @@ def pod(wire: Pod) -> kube.Pod:
         deleting=wire.metadata.deletion_timestamp is not None,
         volumes=pod_volumes(spec, wire.metadata.name, subject),
         version=_version(wire.metadata.resource_version or ""),
+        created=wire.metadata.creation_timestamp or "",
     )
 
 
@@ -263,6 +264,7 @@ def persistent_volume(wire: PersistentVolume) -> kube.PersistentVolume:
         claim=(spec.claim_ref.namespace or "default", spec.claim_ref.name, spec.claim_ref.uid or "")
         if spec.claim_ref
         else None,
+        created=wire.metadata.creation_timestamp or "",
     )
 
 

@@ -98,6 +98,7 @@ class Pod:
     deleting: bool = False
     volumes: tuple[PodVolume, ...] = ()
     version: int = 0
+    created: str = ""
 
     @property
     def key(self) -> str:
@@ -121,6 +122,7 @@ class PersistentVolume:
     driver: str = ""
     handle: str = ""
     claim: tuple[str, str, str] | None = None
+    created: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,30 @@ def test_another_driver_s_selected_node_counts_too() -> None:
     assert told(found) == [("vol-x", "b", Source.SELECTED_NODE)]
 
 
+@pytest.mark.parametrize(
+    ("provisioned", "expected"),
+    [("2026-01-01T00:00:05Z", "b"), ("2026-01-01T00:00:04Z", "b"), ("2026-01-01T00:00:03Z", ""), ("", "")],
+)
+def test_a_claim_provisioned_for_the_pod_says_its_node_until_the_pod_is_bound(provisioned: str, expected: str) -> None:
+    """Binding the pod comes up to seconds after binding its last claim; an older volume tells of an earlier pod."""
+    [claimed, persistent, volume] = bound("x")
+    asked = pod("x")
+    asked["metadata"]["creationTimestamp"] = "2026-01-01T00:00:04Z"
+    if provisioned:
+        persistent["metadata"]["creationTimestamp"] = provisioned
+    found = demands(selected(claimed, "b"), persistent, volume, asked)
+    assert told(found) == ([("vol-x", expected, Source.SELECTED_NODE)] if expected else [])
+
+
+def test_it_says_the_node_of_the_pod_s_other_volumes_too() -> None:
+    """One of them existed before."""
+    [claimed, persistent, volume] = bound("x")
+    asked = pod("x", "y")
+    asked["metadata"]["creationTimestamp"] = persistent["metadata"]["creationTimestamp"] = "2026-01-01T00:00:04Z"
+    found = demands(selected(claimed, "b"), persistent, volume, bound("y"), asked)
+    assert told(found) == [("vol-x", "b", Source.SELECTED_NODE), ("vol-y", "b", Source.SELECTED_NODE)]
+
+
 def test_a_selected_node_of_a_claim_that_is_bound_meanwhile_says_nothing() -> None:
     """It is of an earlier pod."""
     [claimed, *others] = bound("x")

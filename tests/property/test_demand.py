@@ -42,6 +42,22 @@ def _persistent(name: str) -> Object:
     return make.persistent_volume(name, uid=f"uid-{name}")
 
 
+TIMES = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z")
+
+
+def _provisioned(name: str, selected: str, at: str) -> list[Object]:
+    """A bound claim with a selected node, and a volume of this time."""
+    claim, persistent = make.claim(name, 10, bound=True), _persistent(name)
+    claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": selected} if selected else {}
+    persistent["metadata"]["creationTimestamp"] = at
+    return [claim, persistent]
+
+
+def _timed(raw: Object, at: str) -> Object:
+    raw["metadata"]["creationTimestamp"] = at
+    return raw
+
+
 nodes, names = st.sampled_from(("", *NODES)), st.sampled_from(NAMES)
 changes = st.one_of(
     st.builds(lambda name, node: make.replica(f"r-{name}", f"vol-{name}", node=node, size=10), names, nodes),
@@ -60,12 +76,17 @@ changes = st.one_of(
     st.builds(lambda name, node: make.volume(f"vol-{name}", 10, nodeID=node), names, nodes),
     st.builds(_unbound, names, nodes),
     st.builds(_attachment, st.sampled_from(["t1", "t2"]), names, st.sampled_from(NODES)),
+    st.builds(_provisioned, names, nodes, st.sampled_from(TIMES)),
+    st.builds(lambda name, at: _provisioned(name, "", at)[1], names, st.sampled_from(TIMES)),
     st.builds(
-        lambda name, node, claims, phase: make.pod(*claims, name=name, uid=name, node=node, phase=phase),
+        lambda name, node, claims, phase, at: _timed(
+            make.pod(*claims, name=name, uid=name, node=node, phase=phase), at
+        ),
         st.sampled_from(["p", "q"]),
         nodes,
         st.lists(names, unique=True),
         st.sampled_from(["Pending", "Succeeded"]),
+        st.sampled_from(TIMES),
     ),
     st.builds(lambda name, ready: make.longhorn_node(name, ready=ready), st.sampled_from(NODES), st.booleans()),
     st.builds(lambda: make.storage_class("longhorn")),
@@ -103,3 +124,4 @@ def test_every_change_leads_to_the_demand_that_a_fresh_start_derives(
         fresh = Demands.of(view)
         assert demands.all == fresh.all
         assert dict(demands.by_node) == dict(fresh.by_node)
+        assert demands == fresh
