@@ -8,7 +8,7 @@ that of what changed; only a change of Longhorn's settings, a StorageClass or an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
 
@@ -18,7 +18,9 @@ from scheduler_core.advance import Changes
 from scheduler_core.convert.registry import Key
 from scheduler_core.demand import Demand, claim_demand, volume_demand
 from scheduler_core.model import kube, longhorn
+from scheduler_core.resolve import PodVolume
 from scheduler_core.roaming import Roamers, Subject
+from scheduler_core.trail import Trail
 from scheduler_core.view import View, grouped
 
 _EVERYTHING: Final = frozenset({"settings", "storage_classes", "engine_images"})
@@ -32,6 +34,7 @@ class Demands:
 
     Attributes:
         by_node: the demands on each node, oldest first
+        trail: which nodes' demands have changed
         roaming: volumes that demand no node, but may take room on any
     """
 
@@ -40,6 +43,7 @@ class Demands:
     _volumes: HashTrieMap[str, tuple[kube.PersistentVolume, ...]]
     _attachments: HashTrieMap[str, tuple[kube.VolumeAttachment, ...]]
     roaming: Roamers = _NOTHING_ROAMS
+    trail: Trail = field(default_factory=Trail, compare=False)
 
     @classmethod
     def of(cls, view: View, known: Roamers = _NOTHING_ROAMS) -> Demands:
@@ -70,6 +74,12 @@ class Demands:
         """Every demand, ordered by node and age."""
         return tuple(demand for node in sorted(self.by_node) for demand in self.by_node[node])
 
+    def node_of(self, volume: PodVolume) -> str:
+        """The node that a volume demands, "" for none."""
+        namespace, _, name = volume.claim.partition("/")
+        demand = self._by_subject.get(volume.volume.name if volume.bound else (namespace, name))
+        return demand.node if demand is not None else ""
+
     def volumes_of(self, handle: str) -> tuple[kube.PersistentVolume, ...]:
         """The PersistentVolumes of a Longhorn volume, ordered by name."""
         return self._volumes.get(handle) or ()
@@ -80,11 +90,12 @@ class Demands:
 
     def after(self, before: View, changes: Changes, view: View) -> Demands:
         """The demands of `view`, which `changes` made of the view `before` that these are of."""
-        if any(field in _EVERYTHING for field, _ in changes):
+        if any(kind in _EVERYTHING for kind, _ in changes):
             return Demands.of(view, self.roaming)
         linked = self._linked(before, changes)
         later, by_node = self._by_subject, self.by_node
         affected = {*_affected(changes, before), *_affected(changes, view)}
+        nodes: set[str] = set()
         for subject in affected:
             old, new = later.get(subject), _derive(subject, view, linked)
             if old == new:
@@ -92,18 +103,21 @@ class Demands:
             later = later.remove(subject) if new is None else later.insert(subject, new)
             if old is not None:
                 by_node = _group(by_node, old.node, without=old)
+                nodes.add(old.node)
             if new is not None:
                 by_node = _group(by_node, new.node, plus=new)
-        return replace(linked, by_node=by_node, _by_subject=later, roaming=self.roaming.after(affected, view))
+                nodes.add(new.node)
+        roaming, trail = self.roaming.after(affected, view), self.trail.after(frozenset(nodes))
+        return replace(linked, by_node=by_node, _by_subject=later, roaming=roaming, trail=trail)
 
     def _linked(self, before: View, changes: Changes) -> Demands:
         """The same demands with the look-ups to PersistentVolumes and VolumeAttachments of after the changes."""
         volumes, attachments = self._volumes, self._attachments
-        for (field, key), value in changes.items():
-            if field == "persistent_volumes":
+        for (kind, key), value in changes.items():
+            if kind == "persistent_volumes":
                 old = before.snapshot.persistent_volumes.get(str(key))
                 volumes = _exchange(volumes, old, value, "handle")
-            elif field == "volume_attachments":
+            elif kind == "volume_attachments":
                 tie = before.snapshot.volume_attachments.get(str(key))
                 attachments = _exchange(attachments, tie, value, "persistent_volume")
         return replace(self, _volumes=volumes, _attachments=attachments)
@@ -145,30 +159,30 @@ def _group(
 def _affected(changes: Changes, view: View) -> Iterator[Subject]:
     """Whose demand may be another; asked of the view before and of the one after, since ties may have gone or come."""
     snapshot = view.snapshot
-    for field, key in changes:
-        if field == "pods":
+    for kind, key in changes:
+        if kind == "pods":
             pod = snapshot.pods.get(_pair(key))
             yield from _claims_of(pod, view) if pod else ()
-        elif field == "claims":
+        elif kind == "claims":
             yield from _claim(_pair(key), view)
             for pod in view.pods_of(*_pair(key)):
                 yield from _claims_of(pod, view)
-        elif field == "volumes":
+        elif kind == "volumes":
             yield str(key)
-        elif field == "replicas":
+        elif kind == "replicas":
             replica = snapshot.replicas.get(str(key))
             yield from (replica.volume,) if replica else ()
-        elif field == "persistent_volumes":
+        elif kind == "persistent_volumes":
             yield from _persistent(str(key), view)
             # It may have been provisioned for a pod that has other volumes, too.
             persistent = snapshot.persistent_volumes.get(str(key))
             for pod in view.pods_of(*persistent.claim[:2]) if persistent and persistent.claim else ():
                 yield from _claims_of(pod, view)
-        elif field == "volume_attachments":
+        elif kind == "volume_attachments":
             attachment = snapshot.volume_attachments.get(str(key))
             yield from _persistent(attachment.persistent_volume, view) if attachment else ()
-        elif field in _NODES:
-            yield from _on_node(field, str(key), view)
+        elif kind in _NODES:
+            yield from _on_node(kind, str(key), view)
 
 
 def _claims_of(pod: kube.Pod, view: View) -> Iterator[Subject]:

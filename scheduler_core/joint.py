@@ -14,7 +14,7 @@ and nodes with equal volumes beside equal disks are one question.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
@@ -60,6 +60,8 @@ class Beside:
         offered: they may come
         hopeless: demands without room beside older ones
         group: equal for nodes whose volumes are alike; `settled_group`: the same without what is only offered
+        total, largest: bytes of all of them, and of the largest
+        kind: of all of them, if they are new volumes of one kind
     """
 
     demanded: Volumes
@@ -67,6 +69,9 @@ class Beside:
     hopeless: tuple[Demand, ...]
     group: int
     settled_group: int
+    total: int = 0
+    largest: int = 0
+    kind: Ask | None = None
 
     @property
     def volumes(self) -> Volumes:
@@ -117,27 +122,28 @@ class Joint:
                 beside = yield from self._beside(memory, name, *_others(there, offers, own), budget)
             if beside.demanded or beside.offered:
                 found[name] = beside
-        roaming = _roaming(demands, ledger, own, len(rooms))
-        if roaming:
-            yield from self._join(memory, names, found, roaming, budget)
+        share = roaming_share(demands, ledger, own, len(rooms))
+        if share:
+            yield from self._join(memory, names, found, share, budget)
         return found
 
     def _join(
         self, memory: Memory, names: Iterable[str], found: dict[str, Beside], roaming: Volumes, budget: Budget
     ) -> Steps[None]:
         """Adds to the volumes of each node those roaming ones that have room there together with them, the largest first."""
-        nobody = Beside((), (), (), self._group(()), self._group(()))
+        nobody = self._made((), (), ())
         groups: dict[int, list[str]] = {}
         for name in names:
             groups.setdefault(found.get(name, nobody).group, []).append(name)
         for members in groups.values():
             base = found.get(members[0], nobody).volumes
             for joined, those in (yield from _joined(memory, members, base, roaming, budget)).items():
-                group = self._group(base + joined)
-                alone = replace(nobody, offered=joined, group=group)
+                alone = self._made((), joined, ())
                 for name in those if joined else ():
                     beside = found.get(name)
-                    found[name] = replace(beside, offered=beside.offered + joined, group=group) if beside else alone
+                    found[name] = (
+                        self._made(beside.demanded, beside.offered + joined, beside.hopeless) if beside else alone
+                    )
 
     def _look(  # noqa: PLR0913, PLR0917 # as besides
         self,
@@ -158,7 +164,12 @@ class Joint:
     def _beside(
         self, memory: Memory, name: str, demands: Sequence[Demand], offers: Sequence[Offer], budget: Budget
     ) -> Steps[Beside]:
-        demanded: dict[str, PodVolume] = {}
+        demanded = {identity(demand.volume): demand.volume for demand in demands}
+        every = demanded | {identity(volume): volume for offer in offers for volume in _volumes(offer)}
+        if (yield from _pack(memory, name, list(every.values()), budget)):
+            offered = tuple(volume for key, volume in every.items() if key not in demanded)
+            return self._made(tuple(demanded.values()), offered, ())
+        demanded = {}
         hopeless: list[Demand] = []
         if (yield from _pack(memory, name, [demand.volume for demand in demands], budget)):
             demanded = {identity(demand.volume): demand.volume for demand in demands}
@@ -173,9 +184,14 @@ class Joint:
             trial = every | {identity(volume): volume for volume in _volumes(offer)}
             if (yield from _pack(memory, name, list(trial.values()), budget)):
                 every = trial
-        settled = tuple(demanded.values())
         offered = tuple(volume for key, volume in every.items() if key not in demanded)
-        return Beside(settled, offered, tuple(hopeless), self._group(settled + offered), self._group(settled))
+        return self._made(tuple(demanded.values()), offered, tuple(hopeless))
+
+    def _made(self, demanded: Volumes, offered: Volumes, hopeless: tuple[Demand, ...]) -> Beside:
+        volumes = demanded + offered
+        sizes = [volume.volume.size for volume in volumes]
+        groups = self._group(volumes), self._group(demanded)
+        return Beside(demanded, offered, hopeless, *groups, sum(sizes), max(sizes, default=0), _only_kind(volumes))
 
     def _group(self, volumes: Volumes) -> int:
         kinds = self._kinds
@@ -196,6 +212,31 @@ def identity(volume: PodVolume) -> str:
     return volume.volume.name if volume.bound else f"{volume.claim} (claim)"
 
 
+def alike(volumes: Volumes) -> object:
+    """Equal for volumes that every node treats alike."""
+    return tuple((kind_of(volume.volume), volume.volume.size, volume.volume.actual_size) for volume in volumes)
+
+
+def _only_kind(volumes: Volumes) -> Ask | None:
+    """The kind of the volumes if they are all new ones of that kind, which bring nothing along."""
+    if not volumes or any(volume.volume.actual_size or volume.volume.backing_image for volume in volumes):
+        return None
+    first = kind_of(volumes[0].volume)
+    return first if all(kind_of(volume.volume) is first for volume in volumes) else None
+
+
+def counting_says_safe(free: Iterable[int], total: int, largest: int) -> bool:
+    """Whether volumes of these bytes in all, the largest of so many, find room in whatever order Longhorn places them.
+
+    To shut the largest out, the others would have to fill every disk that could take it (see `packing.order_safe`).
+    """
+    needed = 0
+    for room in free:
+        if room >= largest:
+            needed += room - largest + 1
+    return needed > total - largest
+
+
 def _volumes(offer: Offer) -> list[PodVolume]:
     found: list[Any] = list(offer.volumes)
     return found
@@ -207,7 +248,7 @@ def _others(demands: Iterable[Demand], offers: Iterable[Offer], own: Own) -> tup
     return kept, [offer for offer in offers if offer.uid != own.uid]
 
 
-def _roaming(demands: Demands, ledger: Ledger, own: Own, nodes: int) -> Volumes:
+def roaming_share(demands: Demands, ledger: Ledger, own: Own, nodes: int) -> Volumes:
     """Of the volumes that may go to any node as many as one node's share is, the largest; but none of the pod's own.
 
     All of them on every node would stop everybody: like offers, the more there are, the narrower they count.
@@ -265,5 +306,9 @@ def _pack(memory: Memory, name: str, volumes: Sequence[PodVolume], budget: Budge
     wanted = needs(volumes, volumes)
     table = yield from memory.table(wanted.kinds)
     [profile] = table.of([name])
+    if wanted.uniform and profile.reason is None:
+        load = wanted.load
+        if counting_says_safe(profile.free, load.total, load.largest):
+            return True
     found = yield from worth(memory, wanted, [profile], budget, examine=False)
     return found[profile] in _HAVE_ROOM

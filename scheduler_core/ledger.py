@@ -28,15 +28,17 @@ are not: indexing 5,000 nodes takes longer than deciding about them. They are a 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from operator import attrgetter, itemgetter
+from heapq import nsmallest
+from operator import attrgetter
 from typing import Final
 
 from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core.line import Line
+from scheduler_core.trail import Trail
 
 OFFER_LIFE: Final = 60.0
 GRACE: Final = 1.0
@@ -218,6 +220,7 @@ class Ledger:
         anywhere: the UIDs of the offers with volumes that may go anywhere, oldest first
         by_age: all UIDs, oldest offer first
         by_declaration: the UIDs declared unschedulable since their offer, earliest first
+        trail: which nodes' offers have changed
     """
 
     time: float = -math.inf
@@ -228,6 +231,7 @@ class Ledger:
     anywhere: tuple[str, ...] = ()
     by_age: Line = field(default_factory=Line)
     by_declaration: Line = field(default_factory=Line)
+    trail: Trail = field(default_factory=Trail, compare=False)
 
     @property
     def outstanding(self) -> int:
@@ -274,18 +278,18 @@ def step(ledger: Ledger, event: Event, now: float) -> tuple[Ledger, tuple[Outcom
     return ledger, ended + outcomes
 
 
-def width(fitting: Sequence[tuple[int, str]], competing: int) -> frozenset[str]:
-    """Which of the fitting nodes to offer, given as (room in bytes after all demand and offers, name).
+def width(fitting: int, competing: int) -> int:
+    """How many of the fitting nodes to offer.
 
-    Alone all of them: kube-scheduler's scoring decides. Beside n competing offers 1 of n + 1, rounded down, but at least
-    one: wide offers would block each other, and one of a single node is an exact reservation. Those with the most room
-    are offered, ties by name. `competing` must not be negative.
+    Alone all of them: kube-scheduler's scoring decides. Beside n competing offers 1 of n + 1, rounded down, but at least one: wide offers
+    would block each other, and one of a single node is an exact reservation. `competing` must not be negative.
     """
-    share = max(1, len(fitting) // (competing + 1))
-    if share >= len(fitting):
-        return frozenset(name for _, name in fitting)
-    ranked = sorted(sorted(fitting, key=itemgetter(1)), key=itemgetter(0), reverse=True)
-    return frozenset(name for _, name in ranked[:share])
+    return min(fitting, max(1, fitting // (competing + 1)))
+
+
+def roomiest(fitting: Iterable[tuple[int, str]], count: int) -> frozenset[str]:
+    """So many of the nodes given as (room in bytes after all demand and offers, name): those with the most room, ties by name."""
+    return frozenset(name for _, name in nsmallest(count, ((-room, name) for room, name in fitting)))
 
 
 def _without_due(ledger: Ledger) -> tuple[Ledger, tuple[Outcome, ...]]:
@@ -393,4 +397,4 @@ def _moved(ledger: Ledger, uid: str, old: frozenset[str], new: frozenset[str]) -
         indexed = indexed.insert(node, uids) if uids else indexed.remove(node)
     for node in new if len(new) <= WIDE else ():
         indexed = indexed.insert(node, (indexed.get(node) or HashTrieSet()).insert(uid))
-    return replace(ledger, wide=wide, indexed=indexed)
+    return replace(ledger, wide=wide, indexed=indexed, trail=ledger.trail.after(old | new))

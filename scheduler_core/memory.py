@@ -8,21 +8,23 @@ less of the budget to what is still undecided).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 from scheduler_core.needs import Kinds, Needs
 from scheduler_core.profiles import Profile, Table
 from scheduler_core.steps import Steps
+from scheduler_core.trail import Trail
 from scheduler_core.verdict import Reason
 from scheduler_core.view import View
 
 # A table of 5,000 different nodes with two disks holds 2 MB; a cluster has a handful of StorageClasses and so of kinds.
 MOST_TABLES: Final = 64
-MOST_DEMANDS: Final = 512
-FEWEST_DEMANDS: Final = 8
+# Beside other pods nearly every node has needs of its own, with one verdict each.
+MOST_DEMANDS: Final = 16_384
 # 30 bytes each, measured with 5,000 nodes.
 MOST_VERDICTS: Final = 250_000
+_RECOUNT: Final = 32
 
 # A table whose nodes have changed this often is made anew, or it would keep every profile it ever met.
 _DEAD_PROFILES: Final = 4
@@ -38,6 +40,7 @@ class _Recent(Generic[_Key, _Value]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._values: OrderedDict[_Key, _Value] = OrderedDict()
+        self.puts = 0
 
     def get(self, key: _Key) -> _Value | None:
         value = self._values.get(key)
@@ -45,25 +48,32 @@ class _Recent(Generic[_Key, _Value]):
             self._values.move_to_end(key)
         return value
 
+    def shrink(self, most: int, size: Callable[[_Value], int]) -> None:
+        """Forgets until what is left is of at most this size in all."""
+        left = sum(map(size, self._values.values()))
+        while left > most:
+            left -= size(self._values.popitem(last=False)[1])
+
     def items(self) -> Iterable[tuple[_Key, _Value]]:
         return self._values.items()
 
     def put(self, key: _Key, value: _Value) -> None:
         self._values[key] = value
         self._values.move_to_end(key)
+        self.puts += 1
         while len(self._values) > self._most:
             self._values.popitem(last=False)
 
 
 class Memory:
-    """The tables of one view, and the verdicts found so far."""
+    """The tables of one view, and the verdicts found so far; its trail tells of profiles that may be others."""
 
     def __init__(self, view: View) -> None:
         self.view = view
+        self.trail = Trail()
         self._stale: dict[Kinds, set[str]] = {}
-        demands = MOST_VERDICTS // max(1, len(view.snapshot.longhorn_nodes))
         self._tables: _Recent[Kinds, Table] = _Recent(MOST_TABLES)
-        self._known: _Recent[tuple[bool, object], Known] = _Recent(max(FEWEST_DEMANDS, min(demands, MOST_DEMANDS)))
+        self._known: _Recent[tuple[bool, object], Known] = _Recent(MOST_DEMANDS)
 
     def table(self, kinds: Kinds) -> Steps[Table]:
         """The profiles of all nodes for some kinds, looked at now if nobody asked before."""
@@ -89,6 +99,7 @@ class Memory:
         later = Memory(view)
         if touched is None:
             return later
+        later.trail = self.trail.after(touched)
         later._known = self._known  # its own kind
         for kinds, table in self._tables.items():
             later._tables.put(kinds, table)
@@ -107,4 +118,6 @@ class Memory:
         if known is None or len(known) > self._most_profiles:
             known = {}
             self._known.put(key, known)
+            if self._known.puts % _RECOUNT == 0:
+                self._known.shrink(MOST_VERDICTS, len)
         return known

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from scheduler_core.awaited import chosen_node
 from scheduler_core.errors import ResolutionError
-from scheduler_core.ledger import Adopted, Event, NodeSelected, Offered, PodGone, PodSeen, width
+from scheduler_core.ledger import Adopted, Event, NodeSelected, Offered, PodGone, PodSeen, roomiest, width
 from scheduler_core.model.kube import Pod
 from scheduler_core.resolve import resolve
 from scheduler_core.verbs import Decision, Others
@@ -28,7 +28,10 @@ def offer_of(pod: Pod, decision: Decision, view: View, competing: int) -> tuple[
     if not decision.takes_space:
         return Offered(told, frozenset(), selected=selected, roaming=decision.roaming), decision
     pairs = list(zip(decision.candidates, decision.reasons, strict=True))
-    offered = width([(_room(view, decision, name), name) for name, reason in pairs if reason.fits], competing)
+    fitting = [name for name, reason in pairs if reason.fits]
+    if width(len(fitting), competing) == len(fitting):
+        return Offered(told, frozenset(fitting), decision.resolution.local, selected, decision.roaming), decision
+    offered = roomiest([(_room(view, decision, name), name) for name in fitting], width(len(fitting), competing))
     answered = [Reason.NOT_OFFERED if reason.fits and name not in offered else reason for name, reason in pairs]
     event = Offered(told, offered, decision.resolution.local, selected, decision.roaming)
     return event, replace(decision, reasons=answered)
@@ -129,6 +132,5 @@ def adoptions(view: View) -> Iterator[tuple[Pod, Adopted]]:
 
 def _room(view: View, decision: Decision, name: str) -> int:
     """Bytes left on a node after everything that is bound for it."""
-    beside = decision.besides.get(name)
-    taken = sum(volume.volume.size for volume in beside.volumes) if beside else 0
-    return sum(max(0, room.free) for room in (view.indexes.rooms.get(name) or {}).values()) - taken
+    rooms, beside = view.indexes.rooms.get(name), decision.besides.get(name)
+    return (rooms.free if rooms is not None else 0) - (beside.total if beside is not None else 0)

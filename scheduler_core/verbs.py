@@ -33,6 +33,7 @@ from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.profiles import attach_blocked
 from scheduler_core.resolve import PodVolume, Resolution, resolve
+from scheduler_core.standing import Question, Standing, among_others, jointly
 from scheduler_core.steps import Steps
 from scheduler_core.verdict import Reason, Verdict
 from scheduler_core.view import View
@@ -119,12 +120,14 @@ class Others:
         demands: derived from the same view
         ledger: what was offered to pods; an offer's volumes are `PodVolume`s
         joint: remembers what it saw of nodes; None: the pod is judged alone
+        standing: remembers what nodes were worth to pods like this one; None: nothing does
     """
 
     reserved: frozenset[str] = frozenset()
     demands: Demands | None = None
     ledger: Ledger = field(default_factory=Ledger)
     joint: Joint | None = None
+    standing: Standing | None = None
 
 
 NOBODY: Final = Others()
@@ -203,74 +206,66 @@ def _reasons(request: _Request) -> Steps[tuple[list[Reason], _Besides]]:
     if request.needs.sizes:
         kept, reserved = Reason.NODE_RESERVED, request.others.reserved
         decided |= {name: kept for name in request.candidates if name in reserved and name not in decided}
-    besides = yield from _besides(request, decided)
-    decided |= yield from _with_replicas(request, decided, besides)
+    question = _question(request)
+    besides: _Besides = yield from _with_replicas(request, decided, question)
     names = [name for name in request.candidates if name not in decided] if decided else request.candidates
-    table = yield from request.memory.table(request.needs.kinds)
-    profiles = table.of(names)
-    found = yield from worth(request.memory, request.needs, profiles, request.budget, examine=request.options.examines)
-    reasons = [found[profile] for profile in profiles]
-    if decided or besides:
+    if question is None:
+        reasons = yield from _alone(request, names)
+    else:
+        reasons, counted = yield from (request.others.standing or Standing()).judge(question, names)
+        besides = counted.joined(besides)
+    if decided:
         decided |= zip(names, reasons, strict=True)
-        decided |= yield from _beside_others(request, {name: decided[name] for name in names}, besides)
         reasons = [decided[name] for name in request.candidates]
     if request.options.packing is Packing.AUTO:
         reasons = _offered(reasons)
-    return (yield from _waiting(request, reasons, besides)), besides
+    if question is not None:
+        reasons = yield from _waiting(question, request.candidates, reasons, besides)
+    return reasons, besides
 
 
-def _besides(request: _Request, decided: Mapping[str, Reason]) -> Steps[_Besides]:
-    """By candidate, what others will take there; only where the pod needs space and others are bound for the node."""
+def _question(request: _Request) -> Question | None:
+    """What is asked of nodes beside all others; None where they do not count, or the pod needs no space."""
     others = request.others
     if others.joint is None or others.demands is None or not request.needs.sizes:
-        return _ALONE
-    own = Own.of(request.pod.uid, request.resolution.volumes)
-    names = [name for name in request.candidates if name not in decided]
-    return (yield from others.joint.besides(request.memory, others.demands, others.ledger, names, own, request.budget))
+        return None
+    return Question(
+        memory=request.memory,
+        demands=others.demands,
+        ledger=others.ledger,
+        joint=others.joint,
+        own=Own.of(request.pod.uid, request.resolution.volumes),
+        resolution=request.resolution,
+        needs=request.needs,
+        examine=request.options.examines,
+        budget=request.budget,
+    )
 
 
-def _beside_others(request: _Request, alone: Mapping[str, Reason], besides: _Besides) -> Steps[dict[str, Reason]]:
-    """For the nodes that have room for the pod alone: whether they have beside what others will take."""
-    groups: dict[int, list[str]] = {}
-    for name, beside in besides.items():
-        if name in alone and (alone[name].fits or alone[name] is Reason.ORDER_UNSAFE):
-            groups.setdefault(beside.group, []).append(name)
-    found: dict[str, Reason] = {}
-    for names in groups.values():
-        found |= yield from _joint(request, names, besides[names[0]].volumes, examine=request.options.examines)
-    return found
-
-
-def _joint(
-    request: _Request, names: list[str], volumes: tuple[PodVolume, ...], *, examine: bool
-) -> Steps[dict[str, Reason]]:
-    """What nodes that are alike in what others will take are worth to the pod."""
-    wanted = needs((*request.resolution.local, *volumes), request.resolution.volumes)
-    table = yield from request.memory.table(wanted.kinds)
+def _alone(request: _Request, names: Sequence[str]) -> Steps[list[Reason]]:
+    """What nodes are worth if nobody else counts."""
+    table = yield from request.memory.table(request.needs.kinds)
     profiles = table.of(names)
-    found = yield from worth(request.memory, wanted, profiles, request.budget, examine=examine)
-    return {name: _among_others(found[profile]) for name, profile in zip(names, profiles, strict=True)}
+    found = yield from worth(request.memory, request.needs, profiles, request.budget, examine=request.options.examines)
+    return [found[profile] for profile in profiles]
 
 
-def _among_others(reason: Reason) -> Reason:
-    """The pod fits alone; if it does not beside others, they are why."""
-    return reason if reason.fits or reason in (Reason.ORDER_UNSAFE, Reason.UNDECIDED) else Reason.SPOKEN_FOR
-
-
-def _waiting(request: _Request, reasons: list[Reason], besides: _Besides) -> Steps[list[Reason]]:
+def _waiting(
+    question: Question, candidates: Sequence[str], reasons: list[Reason], besides: _Besides
+) -> Steps[list[Reason]]:
     """Where nothing fits: the nodes that would, if what is only offered to others went elsewhere."""
-    if not besides or Reason.SPOKEN_FOR not in reasons or any(reason.fits for reason in reasons):
+    if Reason.SPOKEN_FOR not in reasons or any(reason.fits for reason in reasons):
         return reasons
     groups: dict[int, list[str]] = {}
-    for name, reason in zip(request.candidates, reasons, strict=True):
-        if reason is Reason.SPOKEN_FOR and name in besides and besides[name].offered:
-            groups.setdefault(besides[name].settled_group, []).append(name)
+    for name, reason in zip(candidates, reasons, strict=True):
+        beside = besides.get(name) if reason is Reason.SPOKEN_FOR else None
+        if beside is not None and beside.offered:
+            groups.setdefault(beside.settled_group, []).append(name)
     freed: set[str] = set()
     for names in groups.values():
-        found = yield from _joint(request, names, besides[names[0]].demanded, examine=False)
+        found = yield from jointly(question, names, besides[names[0]].demanded, examine=False)
         freed |= {name for name, reason in found.items() if reason.fits}
-    waiting = Reason.WAITING
-    return [waiting if name in freed else reason for name, reason in zip(request.candidates, reasons, strict=True)]
+    return [Reason.WAITING if name in freed else reason for name, reason in zip(candidates, reasons, strict=True)]
 
 
 def _offered(reasons: list[Reason]) -> list[Reason]:
@@ -330,20 +325,25 @@ def _somewhere(request: _Request, volume: PodVolume) -> Steps[bool]:
     return any(found[profile].fits for profile in table.profiles.values())
 
 
-def _with_replicas(request: _Request, out: Mapping[str, Reason], besides: _Besides) -> Steps[dict[str, Reason]]:
-    """The candidates that hold a replica of a local volume, decided one by one."""
-    names = _holding(request, out)
+def _with_replicas(
+    request: _Request, decided: dict[str, Reason], question: Question | None
+) -> Steps[dict[str, Beside]]:
+    """Decides the candidates that hold a replica of a local volume, one by one; what others will take there."""
+    names = _holding(request, decided)
+    besides: dict[str, Beside] = {}
+    if question is not None and names:
+        others = question.demands, question.ledger
+        besides = yield from question.joint.besides(request.memory, *others, names, question.own, request.budget)
     shares = request.budget.shares(len(names) + 1)
-    found = {}
     for name, share in zip(names, shares, strict=False):
         beside = besides[name].volumes if name in besides else ()
         node = local_node(request.view, request.resolution, name, beside)
         reason = node.reason(share)
         if beside and not reason.fits and local_node(request.view, request.resolution, name).reason(share).fits:
-            reason = _among_others(reason)
+            reason = among_others(reason)
         if reason is Reason.ROOM and request.options.examines and node.safety(share).answer is not Answer.YES:
             reason = Reason.ORDER_UNSAFE
-        found[name] = reason
+        decided[name] = reason
         yield
     request.budget.take_back(shares)
-    return found
+    return besides

@@ -41,7 +41,7 @@ class Indexes:
     """
 
     uncounted: HashTrieMap[str, Replicas]
-    rooms: HashTrieMap[str, Mapping[str, Room]]
+    rooms: HashTrieMap[str, Rooms]
     reserved: HashTrieMap[ClaimRef, tuple[str, ...]]
     pods_by_claim: HashTrieMap[NamespacedName, tuple[kube.Pod, ...]]
     replicas_by_disk: HashTrieMap[str, Replicas]
@@ -160,9 +160,19 @@ class View:
         return self.indexes.pods_by_claim.get((namespace, claim)) or ()
 
 
-def rooms_of(node: longhorn.Node, settings: Settings, uncounted: Mapping[str, Replicas]) -> dict[str, Room]:
-    """By disk name, the bytes each of a node's disks can still take."""
-    return {disk.name: room(disk, settings, bytes_of(uncounted.get(disk.uuid) or ())) for disk in node.disks}
+class Rooms(dict[str, Room]):
+    """By disk name, the bytes each of a node's disks can still take; `free` is what they can in all."""
+
+    __slots__ = ("free",)
+
+    def __init__(self, rooms: Mapping[str, Room]) -> None:
+        super().__init__(rooms)
+        self.free = sum(max(0, one.free) for one in rooms.values())
+
+
+def rooms_of(node: longhorn.Node, settings: Settings, uncounted: Mapping[str, Replicas]) -> Rooms:
+    """What a node's disks can still take."""
+    return Rooms({disk.name: room(disk, settings, bytes_of(uncounted.get(disk.uuid) or ())) for disk in node.disks})
 
 
 def bytes_of(replicas: Replicas) -> int:

@@ -291,7 +291,7 @@ class Nudger:
         """What counts beside a pod now, and what nudged pods were promised."""
         others = self._others()
         if others.joint is not None:
-            return replace(others, ledger=self._promises.beside(others.ledger))
+            return replace(others, ledger=self._promises.beside(others.ledger), standing=None)
         return replace(
             others, demands=self._no_demands, ledger=self._promises.beside(self._no_offers), joint=self._joint
         )

@@ -24,7 +24,7 @@ from app.services.scheduling import Scheduling
 from app.services.source import LiveView
 from scheduler_core.convert.registry import Key
 from scheduler_core.extender_settings import ExtenderSettings
-from scheduler_core.joint import Joint
+from scheduler_core.joint import Joint, Own
 from scheduler_core.ledger import (
     Became,
     Dropped,
@@ -37,7 +37,9 @@ from scheduler_core.ledger import (
 )
 from scheduler_core.model.kube import Pod
 from scheduler_core.offering import adoptions, current_of, news, offer_of, overtaken, undecided, without
+from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.resolve import MissingObjectError
+from scheduler_core.standing import Standing
 from scheduler_core.verbs import Decision, Others
 from scheduler_core.verdict import Reason
 
@@ -96,6 +98,7 @@ class Offers:
         self._clock = clock
         self._ledger = Ledger()
         self._joint = Joint()
+        self._standing = Standing()
         self._lock = asyncio.Lock()
         self._followers: dict[str, tuple[Pod, asyncio.Task[None]]] = {}
         self._asked: Asked | None = None
@@ -121,7 +124,7 @@ class Offers:
         """What counts beside a pod that is asked about now; nothing if reservations are switched off."""
         if self._settings().node_reservation_timeout <= 0:
             return Others()
-        return Others(demands=self._cache.demands(), ledger=self.ledger, joint=self._joint)
+        return Others(demands=self._cache.demands(), ledger=self.ledger, joint=self._joint, standing=self._standing)
 
     def reserved(self) -> frozenset[str]:
         """No node as a whole is."""
@@ -169,6 +172,15 @@ class Offers:
         for pod, event in adoptions(self._cache.memory().view):
             self._apply(event)
             self._follow(pod)
+        await self._look_around()
+
+    async def _look_around(self) -> None:
+        """Looks at every node, or the first question would have to."""
+        others, memory = self.others(), self._cache.memory()
+        if others.demands is not None:
+            nobody, names = Own("", frozenset()), tuple(memory.view.cluster.nodes)
+            look = self._joint.besides(memory, others.demands, others.ledger, names, nobody, Budget(STEPS_PER_REQUEST))
+            await self._scheduling.run(look)
 
     async def settled(self) -> None:
         """Returns once no offer is outstanding, or after `SETTLING_SECONDS`: what was decided is visible by then."""

@@ -22,6 +22,7 @@ from scheduler_core.ledger import Event, Ledger, Offered, PodSeen, TimePassed, s
 from scheduler_core.memory import Memory
 from scheduler_core.offering import offer_of
 from scheduler_core.resolve import resolve
+from scheduler_core.standing import Standing
 from scheduler_core.steps import finish
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from tests.bench.offers_cluster import NOW, Outstanding, asking, ledger_of, read, view_of
@@ -82,7 +83,7 @@ class Leader:
         if len(self.demands.all) != demands:
             raise RuntimeError(f"{len(self.demands.all)} demands instead of {demands}: this measures something else")
         self.ledger: Ledger = ledger_of(view, self.demands, offers)
-        self.joint = Joint()
+        self.joint, self.standing = Joint(), Standing()
         self.names = list(view.cluster.nodes)
         self.spare = demands
 
@@ -95,7 +96,7 @@ class Leader:
 
     def answers(self, name: str) -> Decision:
         """Whether a pod of two claims fits beside all others."""
-        others = Others(demands=self.demands, ledger=self.ledger, joint=self.joint)
+        others = Others(demands=self.demands, ledger=self.ledger, joint=self.joint, standing=self.standing)
         return finish(filter_nodes(asking(name), self.names, self.memory, Options(), others))
 
     def steps(self, event: Event) -> None:
@@ -151,7 +152,7 @@ def _cold(leader: Leader) -> Times:
     """A leader that has just taken over: the memory and the joint look are new, or only the latter."""
 
     def forget(*, memory: bool) -> None:
-        leader.joint = Joint()
+        leader.joint, leader.standing = Joint(), Standing()
         if memory:
             leader.memory = Memory(leader.memory.view)
 

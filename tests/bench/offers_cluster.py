@@ -15,7 +15,7 @@ from scheduler_core.convert.kube import pod as read_pod
 from scheduler_core.convert.registry import KINDS, Key
 from scheduler_core.convert.wire import shape
 from scheduler_core.demand_index import Demands
-from scheduler_core.ledger import Ledger, Offered, PodSeen, step, width
+from scheduler_core.ledger import Ledger, Offered, PodSeen, step, roomiest, width
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.resolve import resolve
@@ -177,7 +177,7 @@ def ledger_of(view: View, demands: Demands, offers: int) -> Ledger:
     for number in range(offers):
         pod = asking(f"offered-{number}", (chance.choice(_SIZES), chance.choice(_SIZES)))
         volumes = resolve(pod, view).local
-        nodes = width([(room, name) for name, room in rooms.items()], number)
+        nodes = roomiest(((room, name) for name, room in rooms.items()), width(len(rooms), number))
         for name in nodes:
             rooms[name] -= sum(volume.volume.size for volume in volumes)
         told = PodSeen(uid=pod.uid, namespace=pod.namespace, name=pod.name)

@@ -26,6 +26,7 @@ from scheduler_core.ledger import (
     PodSeen,
     TimePassed,
     Withdrawn,
+    roomiest,
     step,
     width,
 )
@@ -409,13 +410,13 @@ def test_an_offer_is_as_wide_as_its_share(competing: int, expected: str) -> None
     """Rounded down, at least one; the most room first, ties by name."""
     fitting = list(zip((1, 9, 5, 5, 5, 2, 4), "abcdefg", strict=True))
     for order in (fitting, fitting[::-1], fitting[3:] + fitting[:3]):
-        assert width(order, competing) == frozenset(expected)
+        assert roomiest(order, width(len(order), competing)) == frozenset(expected)
 
 
 @pytest.mark.parametrize("competing", [0, 1, 5])
 def test_no_fitting_node_makes_no_offer(competing: int) -> None:
     """The pod is refused; `Offered` with no nodes then ends its earlier offer."""
-    assert width((), competing) == frozenset()
+    assert roomiest((), width(0, competing)) == frozenset()
 
 
 def test_the_page_about_offers_names_every_ending() -> None:

@@ -33,6 +33,7 @@ from scheduler_core.ledger import (
     PodSeen,
     TimePassed,
     Withdrawn,
+    roomiest,
     step,
     width,
 )
@@ -445,9 +446,10 @@ def test_no_storm_of_events_confuses_the_ledger(seed: int) -> None:
 def test_the_width_of_an_offer(rooms: dict[str, int], competing: int) -> None:
     """Its share, the best of what fits, whatever the order."""
     fitting = [(room, name) for name, room in rooms.items()]
-    chosen = width(fitting, competing)
+    count = width(len(fitting), competing)
+    chosen = roomiest(fitting, count)
     assert len(chosen) == (max(1, len(rooms) // (competing + 1)) if rooms else 0)
-    assert width(sorted(fitting), competing) == width(sorted(fitting, reverse=True), competing) == chosen
+    assert roomiest(sorted(fitting), count) == roomiest(sorted(fitting, reverse=True), count) == chosen
     ranks = {name: (-room, name) for room, name in fitting}
     left = rooms.keys() - chosen
     assert chosen <= rooms.keys()
