@@ -32,7 +32,7 @@ class Indexes:
     """Look-ups over a snapshot, all derived from it.
 
     Attributes:
-        uncounted: by disk UUID, the replicas placed there that the node's status does not list yet
+        uncounted: by disk UUID, the replicas placed there that the node's status does not list yet, or smaller
         rooms: by Longhorn node and disk name, the bytes the disk can still take
         reserved: by the claim a PersistentVolume names in its claimRef, the names of those that do, in order
         pods_by_claim: the pods that mount a claim, ordered by name
@@ -116,12 +116,12 @@ class View:
         return self.indexes.rooms[node]
 
     def late_on(self, disk: longhorn.Disk) -> Replicas:
-        """The replicas placed on a disk that Longhorn's status does not list yet."""
+        """The replicas placed on a disk that Longhorn's status does not list yet, or not in their full size."""
         return self.indexes.uncounted.get(disk.uuid) or ()
 
     def uncounted_on(self, disk: longhorn.Disk) -> int:
-        """Bytes of the replicas placed on a disk that Longhorn's status does not list yet."""
-        return bytes_of(self.late_on(disk))
+        """Bytes of a disk's replicas that Longhorn's status does not list yet."""
+        return late_bytes(disk, self.late_on(disk))
 
     def reserved_for(self, claim: kube.Claim) -> str:
         """The PersistentVolume that names an unbound claim in its claimRef, "" for none; it will be bound to that."""
@@ -172,22 +172,29 @@ class Rooms(dict[str, Room]):
 
 def rooms_of(node: longhorn.Node, settings: Settings, uncounted: Mapping[str, Replicas]) -> Rooms:
     """What a node's disks can still take."""
-    return Rooms({disk.name: room(disk, settings, bytes_of(uncounted.get(disk.uuid) or ())) for disk in node.disks})
+    return Rooms(
+        {disk.name: room(disk, settings, late_bytes(disk, uncounted.get(disk.uuid) or ())) for disk in node.disks}
+    )
 
 
-def bytes_of(replicas: Replicas) -> int:
-    """What some replicas occupy."""
-    return sum(replica.size for replica in replicas)
+def late_bytes(disk: longhorn.Disk, replicas: Replicas) -> int:
+    """What some of a disk's replicas occupy beyond what its status lists for them; of one that grows that is the difference."""
+    return sum(replica.size - disk.scheduled_replicas.get(replica.name, 0) for replica in replicas)
 
 
 def late_replicas(disk: longhorn.Disk, replicas: Replicas) -> Replicas:
-    """Those of a disk's replicas that its status does not list yet.
+    """Those of a disk's replicas that its status does not list yet, or lists with the size they had before they grew.
 
     Longhorn's node controller adds up every replica of a disk, whatever its state; its status lags behind.
     """
     if not disk.uuid:
         return ()
-    return tuple(replica for replica in replicas if replica.node_id and replica.name not in disk.scheduled_replicas)
+    listed = disk.scheduled_replicas
+    return tuple(replica for replica in replicas if replica.node_id and _is_late(replica, listed))
+
+
+def _is_late(replica: longhorn.Replica, listed: Mapping[str, int]) -> bool:
+    return replica.name not in listed or replica.size > listed[replica.name]
 
 
 def default_class(snapshot: Snapshot) -> kube.StorageClass | None:

@@ -14,7 +14,7 @@ from scheduler_core.longhorn.space import Room
 from scheduler_core.model import longhorn
 from scheduler_core.resolve import PodVolume
 from scheduler_core.survey import Misplaced, Stuck
-from scheduler_core.view import View
+from scheduler_core.view import View, late_bytes
 
 # Of each list; its count tells of all.
 MOST_LISTED: Final = 1000
@@ -257,5 +257,5 @@ def _disk_state(view: View, disk: longhorn.Disk, room: Room) -> DiskState:
         headroom=room.headroom,
         replicas=dict(sorted(disk.scheduled_replicas.items())),
         backing_images=dict(sorted(disk.scheduled_backing_images.items())),
-        not_yet_scheduled={replica.name: replica.size for replica in view.late_on(disk)},
+        not_yet_scheduled={replica.name: late_bytes(disk, (replica,)) for replica in view.late_on(disk)},
     )
