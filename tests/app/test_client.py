@@ -8,7 +8,10 @@ import gc
 import inspect
 import json
 import re
+import socket
 import ssl
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -295,6 +298,35 @@ async def test_a_server_whose_certificate_is_trusted(tmp_path: Path) -> None:
     trusted = {"certificate-authority": str(authority.bundle)}
     async with served(_answer, tmp_path, _tls(authority, "127.0.0.1"), **trusted) as file, connected_by(file) as client:
         assert await client.get(PATH) == b"{}"
+
+
+def test_a_call_given_up_on_a_server_that_hangs_leaves_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left to itself it waits 30 s for the server's goodbye, longer than the loop lives, and is found by the garbage collector."""
+    lost: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: lost.append(str(found.exc_value)))
+    authority = Authority.create(tmp_path / "ca")
+    context = _tls(authority, "127.0.0.1")
+    accepted: list[socket.socket] = []
+
+    def shake_hands_and_hang(listener: socket.socket) -> None:
+        accepted.append(context.wrap_socket(listener.accept()[0], server_side=True))
+
+    async def give_up(port: int) -> None:
+        trusted = {"certificate-authority": str(authority.bundle)}
+        async with connected_by(write_kubeconfig(tmp_path, f"https://127.0.0.1:{port}", **trusted)) as client:
+            with pytest.raises(ApiError, match="no answer"):
+                await client.get(PATH, seconds=0.3)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=shake_hands_and_hang, args=(listener,))
+        server.start()
+        asyncio.run(give_up(listener.getsockname()[1]))
+        server.join()
+    gc.collect()
+    accepted[0].close()
+    assert lost == []
 
 
 @pytest.mark.parametrize(
