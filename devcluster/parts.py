@@ -21,6 +21,7 @@ from devcluster.process import Process, Ready, http_ok, logged
 
 SERVICE: Final = "longhorn-scheduler-extender"
 NAMESPACE: Final = LONGHORN_NAMESPACE
+SIMULATOR: Final = "simulator"
 LOOPBACK: Final = "127.0.0.1"
 _ELSEWHERE: Final = ("203.0.113.1", 9)  # RFC 5737: an address for documentation
 _ADDRESS_VARIABLE: Final = "DEVCLUSTER_ADDRESS"
@@ -75,9 +76,7 @@ def start_simulator(
     argv = [sys.executable, "-m", "simulator", "--kubeconfig", str(kubeconfig or cluster.kubeconfig)]
     argv += ["--status-port", str(port)]
     argv += [] if config_path is None else ["--config", str(config_path)]
-    return _spawn(
-        cluster, "simulator", argv, http_ok(f"http://{LOOPBACK}:{port}/status", accept=_says_ready), wait=wait
-    )
+    return _spawn(cluster, SIMULATOR, argv, http_ok(f"http://{LOOPBACK}:{port}/status", accept=_says_ready), wait=wait)
 
 
 def start_extender(  # noqa: PLR0913, PLR0917 # in the order of a command line

@@ -25,6 +25,7 @@ from devcluster.parts import (
     LOOPBACK,
     NAMESPACE,
     SERVICE,
+    SIMULATOR,
     primary_address,
     start_extender,
     start_forwarder,
@@ -34,7 +35,7 @@ from devcluster.parts import (
 from devcluster.ports import Ports
 from devcluster.process import Process
 
-__all__ = ["FAST_LEASE", "LEASE_SECONDS", "NAMESPACE", "ROOT", "SERVICE", "Report", "Stack", "StackOptions"]
+__all__ = ["FAST_LEASE", "LEASE_SECONDS", "NAMESPACE", "ROOT", "SERVICE", "Disk", "Report", "Stack", "StackOptions"]
 
 ROOT: Final = Path(__file__).parents[1]
 # Shorter than the extender's defaults, in proportion: who waits for what happens after a leader's death need not wait 15 s.
@@ -49,6 +50,9 @@ _QUESTION: Final = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []}
 _SETTLE_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.05
 
+Disk = str | Mapping[str, str]
+"""A disk by its size, or as the simulator's annotation has it (docs/simulator.md); it gets a name."""
+
 Report = Callable[[str], None]
 """Told what has just happened, in a few words."""
 
@@ -58,7 +62,7 @@ class StackOptions:
     """What can differ between stacks.
 
     Attributes:
-        nodes: the sizes of each node's disks, by the node's name
+        nodes: each node's disks, by the node's name
         candidates: processes of the extender, named ``extender-1`` and so on
         arguments: more arguments for each of them
         first_at_once: give the cluster a Lease that is free, which nobody can have held before; otherwise the first candidate
@@ -70,7 +74,7 @@ class StackOptions:
         binaries: as in `devcluster.Options`
     """
 
-    nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    nodes: Mapping[str, Sequence[Disk]] = field(default_factory=dict)
     candidates: int = 1
     arguments: Sequence[str] = FAST_LEASE
     first_at_once: bool = False
@@ -150,8 +154,7 @@ class Stack:
         """Starts what needs nothing first, and waits only at the end: most of the time goes into starting Python."""
         cluster = self.cluster
         self._report("control plane is ready; starting the simulator and the extender")
-        settings = Layout(cluster.directory).config / "simulator.yaml"
-        settings.write_text(yaml.safe_dump(dict(self._options.simulator)))
+        settings = self._write_simulator_config(self._options.simulator)
         port = cluster.free_port()
         self.simulator_url = f"http://{LOOPBACK}:{port}"
         starting = [start_simulator(cluster, settings, status_port=port, wait=False)]
@@ -176,6 +179,11 @@ class Stack:
             self._until("a candidate to answer kube-scheduler", self._leads)
             self._report(f"{', '.join(self.answering())} answers kube-scheduler")
 
+    def _write_simulator_config(self, config: Mapping[str, object]) -> Path:
+        file = Layout(self.cluster.directory).config / f"{SIMULATOR}.yaml"
+        file.write_text(yaml.safe_dump(dict(config)))
+        return file
+
     def use_scheduler_config(self, path: Path) -> None:
         """Restarts kube-scheduler with one of the files users install; only addresses and credentials are this machine's.
 
@@ -183,6 +191,15 @@ class Stack:
             DevClusterError: the file is wrong, or kube-scheduler does not start with it
         """
         self.cluster.use_scheduler_config(path, url_prefix=self.address)
+
+    def use_simulator(self, config: Mapping[str, object]) -> None:
+        """Restarts the simulator with another configuration.
+
+        Raises:
+            DevClusterError: it does not start with it
+        """
+        self._write_simulator_config(config)
+        self.cluster.processes[SIMULATOR].restart()
 
     def start_candidate(self, name: str, *, wait: bool = True) -> Process:
         """One more process of the extender; a name used before gets its port again.
@@ -212,8 +229,8 @@ class Stack:
         """The running candidates that answer; more than one would be an error."""
         return [name for name in self._candidates if self.cluster.processes[name].running and self.answers(name)]
 
-    def add_nodes(self, disks: Mapping[str, Sequence[str]], labels: Mapping[str, str] | None = None) -> None:
-        """Adds nodes by name, with the sizes of their disks; returns once they are ready and Longhorn reports every disk.
+    def add_nodes(self, disks: Mapping[str, Sequence[Disk]], labels: Mapping[str, str] | None = None) -> None:
+        """Adds nodes by name, with their disks; returns once they are ready and Longhorn reports every disk.
 
         Raises:
             DevClusterError: that did not happen in time
@@ -222,12 +239,13 @@ class Stack:
         self._create_nodes(disks, labels or {})
         self._wait_for_nodes(disks)
 
-    def _create_nodes(self, disks: Mapping[str, Sequence[str]], labels: Mapping[str, str]) -> None:
-        for name, sizes in disks.items():
-            layout = [{"name": f"disk-{number}", "size": size} for number, size in enumerate(sizes, start=1)]
+    def _create_nodes(self, disks: Mapping[str, Sequence[Disk]], labels: Mapping[str, str]) -> None:
+        for name, entries in disks.items():
+            described = [{"size": disk} if isinstance(disk, str) else dict(disk) for disk in entries]
+            layout = [{"name": f"disk-{number}", **disk} for number, disk in enumerate(described, start=1)]
             self.cluster.create_node(name, labels=labels, annotations={"simulator/disks": json.dumps(layout)})
 
-    def _wait_for_nodes(self, disks: Mapping[str, Sequence[str]]) -> None:
+    def _wait_for_nodes(self, disks: Mapping[str, Sequence[Disk]]) -> None:
         self.cluster.wait_nodes_ready()
         wanted = {name: len(sizes) for name, sizes in disks.items()}
         self._until("Longhorn to report the disks", lambda: wanted.items() <= self._reported().items())

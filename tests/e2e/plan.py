@@ -10,7 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tests.e2e.rig import Rig, statefulset
+from tests.e2e.objects import statefulset
+from tests.e2e.rig import Rig
 
 LOAD: Final = (0.1, 0.4, 0.6, 0.8)
 READY_SECONDS: Final = 240.0
@@ -44,14 +45,24 @@ class Result:
         return dict(sorted(Counter(node for node in self.nodes.values() if node).items()))
 
 
-def run(rig: Rig, app: str, count: int, started: float, *, must: bool, before: int | None = None) -> Result:
+def run(  # what is waited for, and how long
+    rig: Rig,
+    app: str,
+    count: int,
+    started: float,
+    *,
+    must: bool,
+    before: int | None = None,
+    settle: float = SETTLE_SECONDS,
+) -> Result:
     """Waits for an app and looks at where its pods and replicas are; with `must`, all pods have to come to run.
 
-    `before` is the rig's count of misplacements at the start; without it, that of this moment.
+    `before` is the rig's count of misplacements at the start; without it, that of this moment. Without `must` it is over after
+    `settle` seconds.
     """
     already = rig.misplacements() if before is None else before
     seconds: float | None = None
-    deadline = started + (READY_SECONDS if must else SETTLE_SECONDS)
+    deadline = started + (READY_SECONDS if must else settle)
     while time.monotonic() < deadline:
         if rig.ready(app, count):
             seconds = time.monotonic() - started

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from devcluster.stack import NAMESPACE, SERVICE
 from tests.e2e import plan
-from tests.e2e.rig import LEASE_BOUND, Rig, statefulset
+from tests.e2e.objects import statefulset
+from tests.e2e.rig import LEASE_BOUND, Rig
+from tests.e2e.witness import Witness
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
 
@@ -29,45 +31,6 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with Rig(tmp_path_factory.mktemp("faults"), candidates=2) as started:
         plan.goal_1_nodes(started)
         yield started
-
-
-class Witness:
-    """Asks every candidate again and again whether it answers, and notes when two did, and when nobody did."""
-
-    def __init__(self, rig: Rig) -> None:
-        self.both: list[tuple[float, list[str]]] = []
-        self.silent_since: float | None = None
-        self.longest_silence = 0.0
-        self._rig = rig
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-        self._note(time.monotonic(), [])
-
-    def _watch(self) -> None:
-        while not self._end.wait(0.05):
-            self._note(time.monotonic(), [name for name in self._rig.candidates if self._answers(name)])
-
-    def _answers(self, name: str) -> bool:
-        return (
-            self._rig.ask(name, "/filter", {"Pod": {"metadata": {"name": "witness"}}, "NodeNames": []}, 0.5)[0] == 200
-        )
-
-    def _note(self, now: float, answering: list[str]) -> None:
-        if len(answering) > 1:
-            self.both.append((now, answering))
-        if answering and self.silent_since is not None:
-            self.longest_silence = max(self.longest_silence, now - self.silent_since)
-            self.silent_since = None
-        elif not answering and self.silent_since is None:
-            self.silent_since = now
 
 
 @pytest.fixture

@@ -1,0 +1,179 @@
+"""The report's second part: the same pods without the extender, with `reservation: node`, and with `reservation: capacity`."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from rich.table import Table
+
+from scheduler_core.errors import CoreError
+from tests.e2e import burst, plan
+from tests.e2e.burst import Burst
+from tests.e2e.goals import counts, times
+from tests.e2e.plan import Result
+from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+
+
+class Way(StrEnum):
+    """How pods are placed."""
+
+    NONE = "without"
+    NODE = "node"
+    CAPACITY = "capacity"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The same pods in several ways.
+
+    Attributes:
+        prepare: adds the nodes to a rig
+        once: one repetition; the flag says whether the pods ask the extender
+        simulator: the simulator's configuration
+        expected: of the ways with an extender, those that must misplace nothing; others in `ways` must misplace something
+    """
+
+    name: str
+    repetitions: int
+    ways: Sequence[Way]
+    prepare: Callable[[Rig], None]
+    once: Callable[[Rig, bool], Result]
+    simulator: Mapping[str, Any] = field(default_factory=dict)
+    expected: Sequence[Way] = (Way.NODE, Way.CAPACITY)
+
+
+@dataclass
+class Compared:
+    """What came of it, by way."""
+
+    name: str
+    results: dict[Way, list[Result]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def median(self, way: Way) -> float | None:
+        """Seconds until every pod ran; None if that never happened, or was not tried."""
+        seconds = [result.seconds for result in self.results.get(way, ()) if result.seconds is not None]
+        return statistics.median(seconds) if seconds else None
+
+    def ratio(self, way: Way, to: Way) -> str:
+        """How many times as long one way takes as another."""
+        one, other = self.median(way), self.median(to)
+        return f"{one / other:.2f}" if one and other and way is not to else ""
+
+
+def _bursting(size: Burst) -> Callable[[Rig, bool], Result]:
+    def once(rig: Rig, asks: bool) -> Result:
+        try:
+            return size.once(rig, asks=asks, must=asks)
+        finally:
+            rig.remove(burst.APP)
+
+    return once
+
+
+_HUNDRED: Final = Burst(pods=100, nodes=10)
+_TWO_HUNDRED: Final = Burst()
+_ALL: Final = (Way.NONE, Way.NODE, Way.CAPACITY)
+
+GOAL_1: Final = Comparison(
+    "goal 1: 16 pods on 4 nodes", 5, _ALL, plan.goal_1_nodes, lambda rig, asks: plan.goal_1(rig, asks=asks)
+)
+BURST_100: Final = Comparison("100 pods of 2 volumes on 10 nodes", 3, _ALL, _HUNDRED.add_nodes, _bursting(_HUNDRED))
+BURST_200: Final = Comparison(
+    "200 pods of 2 volumes on 20 nodes",
+    3,
+    (Way.NONE, Way.CAPACITY),
+    _TWO_HUNDRED.add_nodes,
+    _bursting(_TWO_HUNDRED),
+)
+SLOW: Final = Comparison(
+    "goal 1, provisioning takes 12 to 14 s",
+    2,
+    (Way.NODE, Way.CAPACITY),
+    plan.goal_1_nodes,
+    lambda rig, asks: plan.goal_1(rig, asks=asks),
+    {"provision_seconds": [12, 14]},
+    (Way.CAPACITY,),
+)
+
+
+def run(comparison: Comparison, folder: Path, repetitions: int | None = None) -> Compared:
+    """Every way so often; the pods that do not ask share a rig with those that are offered capacity."""
+    found = Compared(comparison.name)
+    for reservation in (Way.NODE, Way.CAPACITY):
+        ways = [way for way in comparison.ways if (way is Way.NODE) == (reservation is Way.NODE)]
+        if not ways:
+            continue
+        with Rig(
+            folder / reservation,
+            config=RECOMMENDED_MANAGED,
+            reservation=reservation,
+            simulator=comparison.simulator,
+        ) as rig:
+            comparison.prepare(rig)
+            for way in ways:
+                found.results[way] = _repeated(comparison, rig, way, repetitions or comparison.repetitions, found)
+    found.failures += _unexpected(comparison, found)
+    return found
+
+
+def _repeated(comparison: Comparison, rig: Rig, way: Way, repetitions: int, found: Compared) -> list[Result]:
+    results = []
+    for number in range(repetitions):
+        try:
+            results.append(comparison.once(rig, way is not Way.NONE))
+        except (AssertionError, CoreError) as error:
+            found.failures.append(f"{comparison.name}, {way}: {str(error)[:300]}")
+            continue
+        seconds = results[-1].seconds
+        came = "not all ready" if seconds is None else f"ready in {seconds:.1f} s"
+        print(f"{comparison.name}, {way}, {number + 1} of {repetitions}: {came}", file=sys.stderr)
+    return results
+
+
+def _unexpected(comparison: Comparison, found: Compared) -> list[str]:
+    problems = []
+    for way, results in found.results.items():
+        wrong = sum(len(result.misplaced) + result.mended + len(result.stuck) for result in results)
+        if way in comparison.expected and wrong:
+            problems.append(f"{comparison.name}, {way}: {wrong} misplaced or stuck")
+        elif way is Way.NODE and way not in comparison.expected and not wrong:
+            problems.append(f"{comparison.name}, {way}: nothing went wrong, which this comparison is there to show")
+    return problems
+
+
+def table(compared: Iterable[Compared]) -> Table:
+    """All comparisons for people."""
+    drawn = Table(
+        "pods",
+        "extender",
+        "runs",
+        "s to ready: median (min-max)",
+        "times without",
+        "times capacity",
+        "misplaced",
+        "mended",
+        "overfull disks",
+        "stuck",
+    )
+    for entry in compared:
+        for way in Way:
+            results = entry.results.get(way)
+            if results is None:
+                continue
+            drawn.add_row(
+                entry.name,
+                way.value,
+                str(len(results)),
+                times(results),
+                entry.ratio(way, Way.NONE),
+                entry.ratio(way, Way.CAPACITY) if way is Way.NODE else "",
+                *counts(results),
+            )
+    return drawn

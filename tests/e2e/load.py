@@ -1,0 +1,112 @@
+"""Bursts of pods with volumes of several sizes, the same for the same seed: StatefulSets and loose pods, in waves.
+
+The first wave finds an empty cluster and mixes everything: pods that nobody asks the extender about, and volumes whose replicas
+Longhorn may put anywhere. Later waves fill the cluster, and are of pods with local volumes that ask: with little room left, who
+does not ask can always take the room between a decision and the replica, and no extender could prevent that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from devcluster.stack import Disk
+from tests.e2e.objects import LOCAL, Object, Volume, Workload
+
+GROUP: Final = "size"
+ANYWHERE: Final = "longhorn-anywhere"
+ANYWHERE_AT_ONCE: Final = "longhorn-anywhere-at-once"
+ASKED: Final = "asked"
+BYPASSES: Final = "bypasses"
+KIND_LABEL: Final = "kind"
+
+_SIZES: Final = ("4Gi", "8Gi", "16Gi", "24Gi")
+# Of what may be anywhere, or is of those who do not ask: far less than is free on any node during the first wave.
+_MIXED_SIZE: Final = "4Gi"
+# How a node's room is divided into disks, and how much 1,000 pods find on each node: not enough for all.
+_LAYOUTS: Final[Sequence[Sequence[float]]] = ((1,), (0.5, 0.5), (0.25, 0.25, 0.25, 0.25), (0.75, 0.25))
+_ROOM: Final = 400
+# A gibibyte is left: less than any volume needs.
+_FULL: Final[Sequence[Disk]] = ({"size": "400Gi", "reserved": "399Gi"},)
+_FULL_SHARE: Final = 0.3
+_SET_SHARE: Final = 0.4
+_SET_REPLICAS: Final = 20
+_BYPASS_SHARE: Final = 0.08
+_ANYWHERE_SHARE: Final = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """A burst: objects to create at once, how many pods they are, and the apps of the loose ones that ask."""
+
+    objects: Sequence[Object]
+    pods: int
+    loose: Sequence[str]
+
+
+def nodes(count: int, pods: int, seed: int) -> dict[str, Sequence[Disk]]:
+    """Nodes with their disks, 30 % of them too full for any volume, and the rest too small for so many pods."""
+    rng = random.Random(seed)  # noqa: S311 # chance in a test
+    room = _ROOM * pods / 1000
+    names = [f"size-{number:03d}" for number in range(1, count + 1)]
+    full = set(rng.sample(names, round(count * _FULL_SHARE)))
+    layouts = {name: [f"{round(room * share)}Gi" for share in rng.choice(_LAYOUTS)] for name in names}
+    return {name: _FULL if name in full else layouts[name] for name in names}
+
+
+def storage_classes() -> list[Object]:
+    """Two classes as Longhorn's own, without data locality: one waits for its consumer, the other does not."""
+    return [
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": name},
+            "provisioner": "driver.longhorn.io",
+            "volumeBindingMode": mode,
+            "reclaimPolicy": "Delete",
+            "parameters": {"numberOfReplicas": "2", "dataLocality": "disabled", "staleReplicaTimeout": "30"},
+        }
+        for name, mode in ((ANYWHERE, "WaitForFirstConsumer"), (ANYWHERE_AT_ONCE, "Immediate"))
+    ]
+
+
+def wave(number: int, pods: int, seed: int, *, mixed: bool) -> Wave:
+    """One wave of so many pods; `mixed` adds pods that do not ask and volumes without locality."""
+    rng = random.Random(f"{seed}/{number}")  # noqa: S311 # chance in a test
+    replicas = max(1, min(_SET_REPLICAS, round(pods * _SET_SHARE)))
+    sets = [
+        Workload(app=f"wave-{number}-set-{index}", group=GROUP, volumes=_volumes(rng, mixed=mixed), labels=_ASKS)
+        for index in range(round(pods * _SET_SHARE) // replicas)
+    ]
+    loose = list(_loose(rng, number, pods - len(sets) * replicas, mixed=mixed))
+    objects: list[Object] = [entry for workload in loose for entry in workload.loose()]
+    # StatefulSets make their pods while the loose ones are being created.
+    objects[:0] = [workload.statefulset(replicas) for workload in sets]
+    asking = [workload.app for workload in loose if workload.asks]
+    return Wave(objects, len(sets) * replicas + len(loose), asking)
+
+
+_ASKS: Final = {KIND_LABEL: ASKED}
+
+
+def _loose(rng: random.Random, number: int, count: int, *, mixed: bool) -> Iterator[Workload]:
+    for index in range(count):
+        asks = not (mixed and rng.random() < _BYPASS_SHARE / (1 - _SET_SHARE))
+        yield Workload(
+            app=f"wave-{number}-loose-{index:03d}",
+            group=GROUP,
+            volumes=_volumes(rng, mixed=mixed, asks=asks),
+            asks=asks,
+            labels=_ASKS if asks else {KIND_LABEL: BYPASSES},
+        )
+
+
+def _volumes(rng: random.Random, *, mixed: bool, asks: bool = True) -> list[Volume]:
+    volumes = []
+    for _ in range(rng.randint(1, 4)):
+        anywhere = mixed and rng.random() < _ANYWHERE_SHARE
+        storage_class = rng.choice((ANYWHERE, ANYWHERE_AT_ONCE)) if anywhere else LOCAL
+        volumes.append(Volume(_MIXED_SIZE if anywhere or not asks else rng.choice(_SIZES), storage_class))
+    return volumes

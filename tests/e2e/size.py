@@ -1,0 +1,307 @@
+"""Bursts on 100 nodes with three dead leaders: the story that `test_size.py` and the report tell.
+
+    wave 1, everything mixed → the leader is killed → wave 2, while some pods are deleted → killed → nodes are drained, wave 3 → killed
+    → what can run runs → what is left pending has no node that is safe
+
+Each kill waits until enough pods are in both states in which only the cluster's objects know of a decision: a node chosen and
+claims not bound, and bound with local volumes that have no replica yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from app.kube.resources import CLAIMS, PODS
+from app.services.state_presentation import MOST_LISTED
+from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
+from tests.e2e import load
+from tests.e2e.journal import Journal, Question
+from tests.e2e.objects import Object
+from tests.e2e.observer import Observer, state_line
+from tests.e2e.rig import LEASE_BOUND, RECOMMENDED_MANAGED, Rig
+from tests.e2e.witness import Witness
+
+NODES: Final = 100
+_SLOW: Final = {
+    "provision_seconds": [0.5, 8],
+    # Long enough for many pods to be bound and not placed at once.
+    "publish_seconds": [10, 20],
+    # As seldom as a busy Longhorn does; every second they would be half of all writes of 100 nodes.
+    "status_period": 5,
+    "capacity_period": 10,
+    "workers": 16,
+}
+_IN_FLIGHT_SECONDS: Final = 120.0
+_REST_SECONDS: Final = 600.0
+# As long as no pod changes for this time, the burst is over: longer than any delay of the simulator, and kube-scheduler's back-off.
+_QUIET_SECONDS: Final = 20.0
+_OFFER_LIFE: Final = 60.0
+_EVERYBODY_ELSE: Final = (SCHEDULER, CONTROLLER_MANAGER, KWOK, "simulator")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much.
+
+    Attributes:
+        pods: in all three waves
+        seed: which pods, and the simulator's chance
+        drained: how many nodes are
+    """
+
+    pods: int
+    seed: int
+    drained: int = 2
+
+    @property
+    def in_flight(self) -> int:
+        """How many pods of each kind there have to be when a leader is killed: a wave has to have three times as many."""
+        return min(50, self.pods // 12)
+
+
+@dataclass
+class Outcome:
+    """What happened: figures to print, and what should not have been."""
+
+    problems: list[str] = field(default_factory=list)
+    figures: list[tuple[str, str]] = field(default_factory=list)
+
+    def text(self) -> str:
+        """The figures, one a line."""
+        return "\n".join(f"{name}: {value}" for name, value in self.figures)
+
+
+def run(folder: Path, size: Size) -> Outcome:
+    """The whole story on a rig of its own."""
+    outcome = Outcome()
+    arguments = ["--packing", "order-safe"]
+    simulator = {**_SLOW, "seed": size.seed}
+    started = time.monotonic()
+    with Rig(folder, candidates=2, config=RECOMMENDED_MANAGED, simulator=simulator, more_arguments=arguments) as rig:
+        rig.create(*load.storage_classes())
+        rig.add_nodes(load.GROUP, load.nodes(NODES, size.pods, size.seed))
+        with Observer(rig.cluster.kubeconfig) as observer, Witness(rig) as witness:
+            story = _Story(rig, observer, size, outcome)
+            story.tell()
+            story.judge()
+        outcome.problems += [f"two candidates answered at once: {entry}" for entry in witness.both]
+        outcome.figures.append(("longest time nobody answered", f"{witness.longest_silence:.1f} s"))
+    outcome.figures.append(("whole run", f"{time.monotonic() - started:.0f} s"))
+    return outcome
+
+
+class _Story:
+    """One run on a rig that is up."""
+
+    def __init__(self, rig: Rig, observer: Observer, size: Size, outcome: Outcome) -> None:
+        self._rig = rig
+        self._observer = observer
+        self._size = size
+        self._outcome = outcome
+        self._started = time.monotonic()
+
+    def tell(self) -> None:
+        """Everything that is done to the cluster; returns when it has come to rest."""
+        waves = [
+            load.wave(number, round(self._size.pods * share), self._size.seed, mixed=number == 1)
+            for number, share in enumerate((0.4, 0.3, 0.3), start=1)
+        ]
+        self._create(waves[0])
+        self._kill_leader()
+        leaving = self._keep_new_pods_from_some()
+        self._create(waves[1])
+        self._delete_some(waves[0])
+        self._kill_leader()
+        self._drain(leaving)
+        self._create(waves[2])
+        self._kill_leader()
+        self._settle()
+
+    def judge(self) -> None:
+        """Looks at what became of all of it."""
+        status = self._rig.status()
+        misplacements = status["counters"].get("misplacements", 0)
+        self._note("misplaced replicas, mended ones included", misplacements)
+        self._claim(misplacements == 0, f"{misplacements} replicas were placed elsewhere than where their volume was")
+        self._claim(status["misplaced"] == [], f"volumes without a replica beside their pod: {status['misplaced']}")
+        pods = self._pods()
+        stuck = [_name(pod) for pod in pods if pod["spec"].get("nodeName") and not _runs(pod)]
+        self._claim(stuck == [], f"bound pods that never ran: {stuck} {status['stuck'][:3]}")
+        pending = [pod for pod in pods if not pod["spec"].get("nodeName")]
+        self._note("pods that run", sum(map(_runs, pods)))
+        self._note("pods left without a node", len(pending))
+        self._note("disks promised too much by Longhorn's own race", len(status["overbooked"]))
+        self._judge_pending(pending)
+        self._judge_log()
+
+    def _create(self, wave: load.Wave) -> None:
+        self._rig.post(wave.objects)
+        self._note(f"{wave.pods} pods created, after", self._clock())
+
+    def _kill_leader(self) -> None:
+        leader = self._rig.until("a candidate answers", self._rig.leader)
+        reached = self._wait_for_flight()
+        self._rig.cluster.processes[leader].kill()
+        killed = time.monotonic()
+        self._rig.until("another candidate answers", self._rig.leader, LEASE_BOUND + 20)
+        silence = time.monotonic() - killed
+        self._compare_demands()
+        self._rig.start_candidate(leader)
+        self._note("leader killed with pods unbound / bound without replica", f"{reached[0]} / {reached[1]}")
+        self._note("next one answered after", f"{silence:.1f} s")
+
+    def _wait_for_flight(self) -> tuple[int, int]:
+        """Returns once enough pods of each kind are decided and not placed."""
+        best = (0, 0)
+        deadline = time.monotonic() + _IN_FLIGHT_SECONDS
+        while time.monotonic() < deadline:
+            reached = len(self._observer.chosen_not_bound()), len(self._observer.bound_without_replicas())
+            if min(reached) >= self._size.in_flight:
+                return reached
+            best = max(best, reached, key=min)
+            time.sleep(0.3)
+        raise AssertionError(f"waited in vain for {self._size.in_flight} pods of each kind in flight: at best {best}")
+
+    def _compare_demands(self) -> None:
+        """The new leader counts what is derived from a list of everything, volume by volume; nothing moves meanwhile."""
+        processes = [self._rig.cluster.processes[name] for name in _EVERYBODY_ELSE]
+        for process in processes:
+            process.pause()
+        try:
+            self._rig.until("the new leader counts what the cluster demands", self._same_demands, 20)
+        finally:
+            for process in processes:
+                process.resume()
+
+    def _same_demands(self) -> bool:
+        state = self._rig.ask(self._rig.leader(), "/state")[1]["service"]
+        listed = self._observer.listed_demands()
+        told = {state_line(entry) for entry in state["demands"]}
+        same = told <= listed and len(told) == min(len(listed), MOST_LISTED) and state["demandCount"] == len(listed)
+        if same:
+            self._note("demands that were the same after the take-over", len(listed))
+        return same
+
+    def _delete_some(self, wave: load.Wave) -> None:
+        """Every fifth loose pod of a wave goes, with its claims and volumes."""
+        gone = wave.loose[::5]
+        for kind in (PODS, CLAIMS):
+            self._rig.delete_all(kind, f"app in ({','.join(gone)})")
+        self._note("loose pods deleted", len(gone))
+
+    def _keep_new_pods_from_some(self) -> list[str]:
+        """Taints the nodes with the most pods, for a drain to come: what is on its way there still arrives."""
+        counts = Counter(pod["spec"].get("nodeName", "") for pod in self._pods())
+        del counts[""]
+        fullest = sorted(counts, key=lambda node: (-counts[node], node))[: self._size.drained]
+        self._rig.cluster.kubectl("taint", "nodes", *fullest, "drain=soon:NoSchedule")
+        return fullest
+
+    def _drain(self, nodes: Sequence[str]) -> None:
+        """Nodes lose their pods; those of StatefulSets come back elsewhere.
+
+        Not before all that was decided for them is placed: Longhorn places no replica on a cordoned node, whoever decided.
+        """
+        self._rig.until("all pods of the nodes to drain run", lambda: not self._arriving(nodes), _REST_SECONDS)
+        for node in nodes:
+            arguments = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
+            self._rig.cluster.kubectl("drain", node, *arguments)
+        self._note("nodes drained", ", ".join(nodes))
+
+    def _arriving(self, nodes: Sequence[str]) -> list[str]:
+        return [
+            _name(pod)
+            for pod in self._pods()
+            if not _runs(pod) and (pod["spec"].get("nodeName") or pod["status"].get("nominatedNodeName")) in nodes
+        ]
+
+    def _pods(self) -> list[Object]:
+        return self._rig.items("/api/v1/namespaces/default/pods")
+
+    def _settle(self) -> None:
+        """Returns once no pod has changed for a while and none is on its way."""
+        last, since = None, time.monotonic()
+        deadline = time.monotonic() + _REST_SECONDS
+        while time.monotonic() - since < _QUIET_SECONDS:
+            pods = self._pods()
+            now = (sum(map(_runs, pods)), len(pods), len(self._observer.demands()), self._moving())
+            if now != last or self._moving():
+                last, since = now, time.monotonic()
+            if time.monotonic() > deadline:
+                self._claim(False, f"not at rest after {_REST_SECONDS:g} s: running, pods, demands, moving: {now}")
+                return
+            time.sleep(1)
+        self._note("at rest after", self._clock())
+
+    def _moving(self) -> int:
+        return len(self._observer.chosen_not_bound())
+
+    def _judge_pending(self, pending: Sequence[Object]) -> None:
+        """At rest no pending pod may have a node where it would be safe."""
+        leader = self._rig.leader()
+        names = [node["metadata"]["name"] for node in self._rig.items("/api/v1/nodes")]
+        for pod in pending:
+            status, answer = self._rig.ask(leader, "/explain", {"Pod": pod, "NodeNames": names})
+            safe = [name for name, node in answer["nodes"].items() if node["order_safe"]] if status == 200 else [answer]
+            self._claim(not safe, f"{_name(pod)} is pending, and would be safe on {safe[:5]}")
+
+    def _judge_log(self) -> None:
+        """Nobody waits for anybody longer than an offer lives."""
+        journal = Journal(self._rig.cluster.logs, ("extender-1", "extender-2"))
+        first = journal.first()
+        times = sorted(question.milliseconds for question in journal.questions)
+        self._note("pods asked about / questions", f"{len(first)} / {len(journal.questions)}")
+        self._note("first question had a node", sum(1 for question in first.values() if question.fits))
+        self._note("longest wait for others", f"{journal.longest_wait():.1f} s")
+        self._note("ms per question: median / p99 / most", _quantiles(times))
+        self._outcome.problems += [str(problem) for problem in _waits_too_long(journal)]
+
+    def _claim(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            self._outcome.problems.append(otherwise)
+
+    def _note(self, name: str, value: object) -> None:
+        self._outcome.figures.append((name, str(value)))
+
+    def _clock(self) -> str:
+        return f"{time.monotonic() - self._started:.0f} s"
+
+
+def _waits_too_long(journal: Journal) -> list[str]:
+    """Refusals because of what others were offered are right only while such an offer is outstanding, and none is for ever.
+
+    Offers end within their life; and a pod is refused as waiting only while another one's offer was made before and not
+    ended, or was lost with a leader less than an offer's life ago.
+    """
+    made = [question for question in journal.questions if question.fits]
+    return [
+        f"an offer to {offer.uid} lived {offer.at - offer.made:.1f} s"
+        for offer in journal.offers
+        if offer.at - offer.made > _OFFER_LIFE + 1
+    ] + [
+        f"{question.pod} was told to wait, and no pod had been offered anything for {_OFFER_LIFE:g} s"
+        for question in journal.questions
+        if question.waits and not any(_recent(other, question) for other in made)
+    ]
+
+
+def _recent(other: Question, question: Question) -> bool:
+    """Whether another pod's offer may be outstanding when a question is answered."""
+    return other.uid != question.uid and 0 <= question.at - other.at <= _OFFER_LIFE + 1
+
+
+def _quantiles(times: Sequence[float]) -> str:
+    return f"{times[len(times) // 2]:.1f} / {times[len(times) * 99 // 100]:.1f} / {times[-1]:.1f}" if times else "none"
+
+
+def _runs(pod: Any) -> bool:
+    return bool(pod["status"].get("phase") == "Running")
+
+
+def _name(raw: Object) -> str:
+    return str(raw["metadata"]["name"])

@@ -1,0 +1,26 @@
+"""Many pods, many nodes, and leaders that die in the middle: nothing is misplaced, nothing is stuck, nothing is forgotten.
+
+About seven minutes on two cores that others use too; what bounds it is the API server, which answers some hundred thousand
+calls. `LONGHORN_E2E_PODS` sets another number of pods (300 take two and a half minutes), `LONGHORN_E2E_SEED` other ones.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.e2e import size
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("size"), pytest.mark.timeout(1800)]
+
+
+def test_bursts_with_three_dead_leaders_misplace_nothing_and_leave_nobody_behind(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The whole story in one run, because each part is the next one's burden; `size.py` says what is looked at."""
+    pods = int(os.environ.get("LONGHORN_E2E_PODS", "1000"))
+    seed = int(os.environ.get("LONGHORN_E2E_SEED", "1"))
+    outcome = size.run(tmp_path_factory.mktemp("size"), size.Size(pods=pods, seed=seed))
+    print(outcome.text())
+    assert outcome.problems == []
