@@ -24,8 +24,8 @@ test: .venv/dev lint controlplane ## set up and run every check and every test, 
 e2e: .venv/dev controlplane ## run the end-to-end tests alone
 	$(BIN)/pytest -n auto -m e2e
 
-e2e-report: .venv/dev controlplane ## run the proposal's whole test plan, with and without the extender, and print a table
-	$(BIN)/python -m tests.e2e
+e2e-report: .venv/dev controlplane ## run the proposal's test plan and the comparisons as tables; ARGS="--section goal-1 ..."
+	$(BIN)/python -m tests.e2e $(ARGS)
 
 controlplane: .venv/dev ## build etcd, Kubernetes and kwok for the end-to-end tests, once (five to ten minutes)
 	@$(BIN)/python -m devcluster build
