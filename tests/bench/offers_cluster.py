@@ -15,7 +15,7 @@ from scheduler_core.convert.kube import pod as read_pod
 from scheduler_core.convert.registry import KINDS, Key
 from scheduler_core.convert.wire import shape
 from scheduler_core.demand_index import Demands
-from scheduler_core.ledger import Ledger, Offered, PodSeen, step, roomiest, width
+from scheduler_core.ledger import Ledger, Offered, PodSeen, roomiest, step, width
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.resolve import resolve
