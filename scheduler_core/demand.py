@@ -6,8 +6,8 @@ on its disk from then on; replicas elsewhere never do, so a volume that was drai
 local replica is there.
 
 So pods that bypassed the extender count, pods deleted while their volumes attach, replicas Longhorn retries every 30 s, and
-rebuilds after a drain. Nothing here can leak, time out, or be lost by a restart. What cannot be resolved (a claim whose
-PersistentVolume is gone, say) demands nothing: nobody knows its size, and Longhorn cannot place it either.
+rebuilds after a drain. Nothing here can leak, time out, or be lost by a restart. A claim that has lost its PersistentVolume demands
+nothing, nor one that cannot become a volume: Longhorn cannot place it either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Protocol
 from scheduler_core.errors import ResolutionError
 from scheduler_core.homes import kept_on
 from scheduler_core.model import kube, longhorn
-from scheduler_core.resolve import PodVolume, is_local, volume_of_claim
+from scheduler_core.resolve import PodVolume, is_known, is_local, volume_to_come
 from scheduler_core.view import View
 
 
@@ -86,7 +86,7 @@ def roaming_volume(volume: longhorn.Volume, view: View) -> PodVolume | None:
 
 
 def claim_demand(claim: kube.Claim, view: View) -> Demand | None:
-    """What an unbound claim demands; a bound one's volume is asked about by `volume_demand`."""
+    """What a claim without a Longhorn volume demands; that of others is asked about by `volume_demand`."""
     found = _to_come(claim, view)
     if found is None or not found[0].local:
         return None
@@ -115,14 +115,18 @@ _Tied = tuple[Source, str, str]
 
 
 def _to_come(claim: kube.Claim, view: View) -> tuple[PodVolume, _Tied] | None:
-    """What an unbound claim will become, and which node a pod has for it; None before that is decided."""
-    if claim.spec.volume_name or view.reserved_for(claim) or claim.deleting:
+    """What a claim without a Longhorn volume will become, and which node a pod has for it; None before that is decided.
+
+    A claim that is bound to something nobody has heard of yet is one, too: its volume must not vanish from one watch to the next.
+    """
+    persistent = claim.spec.volume_name or view.reserved_for(claim)
+    if claim.deleting or claim.lost or (persistent and is_known(persistent, view)):
         return None
     tied = _by_pods(claim, view)
     if tied is None:
         return None
     try:
-        volume = volume_of_claim(claim, view)
+        volume = volume_to_come(claim, view)
     except ResolutionError:
         return None
     return None if volume is None else (volume, tied)

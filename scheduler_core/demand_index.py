@@ -94,7 +94,7 @@ class Demands:
             return Demands.of(view, self.roaming)
         linked = self._linked(before, changes)
         later, by_node = self._by_subject, self.by_node
-        affected = {*_affected(changes, before), *_affected(changes, view)}
+        affected = {*_affected(changes, before, self), *_affected(changes, view, linked)}
         nodes: set[str] = set()
         for subject in affected:
             old, new = later.get(subject), _derive(subject, view, linked)
@@ -156,7 +156,7 @@ def _group(
     return by_node.insert(node, ordered) if ordered else by_node.discard(node)
 
 
-def _affected(changes: Changes, view: View) -> Iterator[Subject]:
+def _affected(changes: Changes, view: View, demands: Demands) -> Iterator[Subject]:
     """Whose demand may be another; asked of the view before and of the one after, since ties may have gone or come."""
     snapshot = view.snapshot
     for kind, key in changes:
@@ -169,6 +169,7 @@ def _affected(changes: Changes, view: View) -> Iterator[Subject]:
                 yield from _claims_of(pod, view)
         elif kind == "volumes":
             yield str(key)
+            yield from (entry.claim[:2] for entry in demands.volumes_of(str(key)) if entry.claim)
         elif kind == "replicas":
             replica = snapshot.replicas.get(str(key))
             yield from (replica.volume,) if replica else ()

@@ -20,14 +20,16 @@ from typing import Any, Final
 
 from scheduler_core.demand import Demand
 from scheduler_core.demand_index import Demands
+from scheduler_core.homes import kept_on
 from scheduler_core.ledger import Ledger, Offer
 from scheduler_core.longhorn.ask import Ask
 from scheduler_core.memory import Memory
 from scheduler_core.needs import kind_of, needs
 from scheduler_core.packing.budget import Budget
-from scheduler_core.resolve import PodVolume
+from scheduler_core.resolve import PodVolume, volume_now
 from scheduler_core.steps import Steps
 from scheduler_core.verdict import Reason
+from scheduler_core.view import View
 from scheduler_core.worth import worth
 
 _NODES_PER_PAUSE: Final = 16
@@ -58,7 +60,6 @@ class Beside:
     Attributes:
         demanded: they will be there
         offered: they may come
-        hopeless: demands without room beside older ones
         group: equal for nodes whose volumes are alike; `settled_group`: the same without what is only offered
         total, largest: bytes of all of them, and of the largest
         kind: of all of them, if they are new volumes of one kind
@@ -66,7 +67,6 @@ class Beside:
 
     demanded: Volumes
     offered: Volumes
-    hopeless: tuple[Demand, ...]
     group: int
     settled_group: int
     total: int = 0
@@ -131,19 +131,17 @@ class Joint:
         self, memory: Memory, names: Iterable[str], found: dict[str, Beside], roaming: Volumes, budget: Budget
     ) -> Steps[None]:
         """Adds to the volumes of each node those roaming ones that have room there together with them, the largest first."""
-        nobody = self._made((), (), ())
+        nobody = self._made((), ())
         groups: dict[int, list[str]] = {}
         for name in names:
             groups.setdefault(found.get(name, nobody).group, []).append(name)
         for members in groups.values():
             base = found.get(members[0], nobody).volumes
             for joined, those in (yield from _joined(memory, members, base, roaming, budget)).items():
-                alone = self._made((), joined, ())
+                alone = self._made((), joined)
                 for name in those if joined else ():
                     beside = found.get(name)
-                    found[name] = (
-                        self._made(beside.demanded, beside.offered + joined, beside.hopeless) if beside else alone
-                    )
+                    found[name] = self._made(beside.demanded, beside.offered + joined) if beside else alone
 
     def _look(  # noqa: PLR0913, PLR0917 # as besides
         self,
@@ -157,7 +155,7 @@ class Joint:
         beside = yield from self._beside(memory, name, demands, offers, budget)
         volumes = [demand.volume for demand in demands]
         for offer in offers:
-            volumes += _volumes(offer)
+            volumes += _volumes(offer, name, memory.view)
         names = frozenset(identity(volume) for volume in volumes)
         return _Seen(demands, offers, room, names, frozenset(offer.uid for offer in offers), beside)
 
@@ -165,35 +163,38 @@ class Joint:
         self, memory: Memory, name: str, demands: Sequence[Demand], offers: Sequence[Offer], budget: Budget
     ) -> Steps[Beside]:
         demanded = {identity(demand.volume): demand.volume for demand in demands}
-        every = demanded | {identity(volume): volume for offer in offers for volume in _volumes(offer)}
+        every = demanded | {
+            identity(volume): volume for offer in offers for volume in _volumes(offer, name, memory.view)
+        }
         if (yield from _pack(memory, name, list(every.values()), budget)):
             offered = tuple(volume for key, volume in every.items() if key not in demanded)
-            return self._made(tuple(demanded.values()), offered, ())
+            return self._made(tuple(demanded.values()), offered)
         demanded = {}
-        hopeless: list[Demand] = []
         if (yield from _pack(memory, name, [demand.volume for demand in demands], budget)):
             demanded = {identity(demand.volume): demand.volume for demand in demands}
         else:
             for demand in demands:
                 if (yield from _pack(memory, name, [*demanded.values(), demand.volume], budget)):
                     demanded[identity(demand.volume)] = demand.volume
-                else:
-                    hopeless.append(demand)
         every = dict(demanded)
         for offer in offers:
-            trial = every | {identity(volume): volume for volume in _volumes(offer)}
+            volumes = _volumes(offer, name, memory.view)
+            trial = every | {identity(volume): volume for volume in volumes}
             if (yield from _pack(memory, name, list(trial.values()), budget)):
                 every = trial
         offered = tuple(volume for key, volume in every.items() if key not in demanded)
-        return self._made(tuple(demanded.values()), offered, tuple(hopeless))
+        return self._made(tuple(demanded.values()), offered)
 
-    def _made(self, demanded: Volumes, offered: Volumes, hopeless: tuple[Demand, ...]) -> Beside:
+    def _made(self, demanded: Volumes, offered: Volumes) -> Beside:
         volumes = demanded + offered
         sizes = [volume.volume.size for volume in volumes]
         groups = self._group(volumes), self._group(demanded)
-        return Beside(demanded, offered, hopeless, *groups, sum(sizes), max(sizes, default=0), _only_kind(volumes))
+        return Beside(demanded, offered, *groups, sum(sizes), max(sizes, default=0), _only_kind(volumes))
 
     def _group(self, volumes: Volumes) -> int:
+        if len(self._groups) >= _MOST_GROUPS:
+            self._groups.clear()
+            self._kinds.clear()  # a linked clone is a kind of its own
         kinds = self._kinds
         alike = tuple(
             sorted(
@@ -201,9 +202,6 @@ class Joint:
                 for volume in volumes
             )
         )
-        if len(self._groups) >= _MOST_GROUPS:
-            self._groups.clear()
-            self._kinds.clear()  # a linked clone is a kind of its own
         return self._groups.setdefault(alike, next(self._numbers))
 
 
@@ -237,9 +235,11 @@ def counting_says_safe(free: Iterable[int], total: int, largest: int) -> bool:
     return needed > total - largest
 
 
-def _volumes(offer: Offer) -> list[PodVolume]:
-    found: list[Any] = list(offer.volumes)
-    return found
+def _volumes(offer: Offer, name: str, view: View) -> list[PodVolume]:
+    """What an offer stands for on a node: not what is kept there already, and by the names that demand has for it."""
+    known: tuple[Any, ...] = offer.volumes
+    found = [volume_now(volume, view) for volume in known]
+    return [volume for volume in found if not volume.replicas or name not in kept_on(volume, view.cluster)]
 
 
 def _others(demands: Iterable[Demand], offers: Iterable[Offer], own: Own) -> tuple[list[Demand], list[Offer]]:
@@ -255,9 +255,8 @@ def roaming_share(demands: Demands, ledger: Ledger, own: Own, nodes: int) -> Vol
     """
     volumes = {identity(entry.volume): entry.volume for entry in demands.roaming.young}
     for offer in ledger.roaming:
-        if offer.uid != own.uid:
-            for volume in _roamers(offer):
-                volumes.setdefault(identity(volume), volume)
+        for volume in _roamers(offer) if offer.uid != own.uid else ():
+            volumes.setdefault(identity(volume), volume)
     others = [volume for key, volume in volumes.items() if key not in own.volumes]
     replicas = sum(max(1, volume.volume.number_of_replicas) for volume in others)
     share = -(-replicas // max(1, nodes))

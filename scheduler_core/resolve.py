@@ -129,6 +129,44 @@ def volume_of_claim(claim: kube.Claim, view: View, *, require_best_effort: bool 
     )
 
 
+def volume_to_come(claim: kube.Claim, view: View) -> PodVolume | None:
+    """The volume that the claim asks for, as Longhorn would create it, whatever it is bound to; None if it is another driver's.
+
+    Raises:
+        ResolutionError: it cannot become a volume
+    """
+    volume = _unbound_volume(claim, f"PersistentVolumeClaim {claim.namespace}/{claim.name}", view)
+    if volume is None:
+        return None
+    full = f"{claim.namespace}/{claim.name}"
+    return PodVolume(name=claim.name, claim=full, volume=volume, bound=False, local=is_local(volume))
+
+
+def volume_now(volume: PodVolume, view: View) -> PodVolume:
+    """A volume as a view has it, which was resolved earlier: bound since, perhaps, and with other replicas."""
+    name = volume.volume.name if volume.bound else _handle_of(volume.claim, view)
+    found = view.snapshot.volumes.get(name) if name else None
+    if found is None:
+        return volume
+    replicas = view.replicas_of(found.name)
+    if found is volume.volume and replicas is volume.replicas:
+        return volume
+    return replace(volume, name=found.name, volume=found, bound=True, replicas=replicas)
+
+
+def _handle_of(full: str, view: View) -> str:
+    namespace, _, name = full.partition("/")
+    claim = view.snapshot.claims.get((namespace, name))
+    persistent = view.snapshot.persistent_volumes.get(claim.spec.volume_name) if claim is not None else None
+    return persistent.handle if persistent is not None and persistent.driver == DRIVER else ""
+
+
+def is_known(persistent: str, view: View) -> bool:
+    """Whether the view has a PersistentVolume, and what it stands for in Longhorn; watches of other kinds may be behind."""
+    volume = view.snapshot.persistent_volumes.get(persistent)
+    return volume is not None and (volume.driver != DRIVER or volume.handle in view.snapshot.volumes)
+
+
 def _claim(pod: kube.Pod, mount: kube.PodVolume, snapshot: Snapshot) -> kube.Claim:
     claim = snapshot.claims.get((pod.namespace, mount.claim))
     if claim is None:

@@ -10,7 +10,6 @@ counting bytes shows that every order of placing all of it succeeds; nothing els
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -141,7 +140,8 @@ class Standing:
     """Owner of the kept answers."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[object, _Answers] = OrderedDict()
+        self._answers: dict[object, _Answers] = {}  # the one used longest ago comes first
+        self._kept = 0
 
     def judge(self, question: Question, names: Sequence[str]) -> Steps[tuple[list[Reason], Besides]]:
         """What each node is worth to the pod beside all others, and what these will take there."""
@@ -185,11 +185,18 @@ class Standing:
         return asked, values, [value[0] for value in found], missing
 
     def _keep(self, key: object, answers: _Answers) -> None:
+        self._forget(key)
+        if not answers.values:
+            return
         self._answers[key] = answers
-        self._answers.move_to_end(key)
-        kept = sum(len(entry.values) for entry in self._answers.values())
-        while kept > MOST_ANSWERS and len(self._answers) > 1:
-            kept -= len(self._answers.popitem(last=False)[1].values)
+        self._kept += 1 + len(answers.values)
+        while self._kept > MOST_ANSWERS and len(self._answers) > 1:
+            self._forget(next(iter(self._answers)))
+
+    def _forget(self, key: object) -> None:
+        answers = self._answers.pop(key, None)
+        if answers is not None:
+            self._kept -= 1 + len(answers.values)
 
 
 def _own_nodes(question: Question) -> frozenset[str]:

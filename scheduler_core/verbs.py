@@ -43,6 +43,8 @@ from scheduler_core.worth import worth
 STEPS_TO_EXPLAIN: Final = 4
 
 
+# What may be so only because of what was offered to others.
+_WORTH_WAITING: Final = frozenset({Reason.SPOKEN_FOR, Reason.ORDER_UNSAFE})
 _TAKES_NOTHING: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
 
 
@@ -220,7 +222,8 @@ def _reasons(request: _Request) -> Steps[tuple[list[Reason], _Besides]]:
     if request.options.packing is Packing.AUTO:
         reasons = _offered(reasons)
     if question is not None:
-        reasons = yield from _waiting(question, request.candidates, reasons, besides)
+        safe_only = request.options.packing is Packing.ORDER_SAFE
+        reasons = yield from _waiting(question, request.candidates, reasons, besides, examine=safe_only)
     return reasons, besides
 
 
@@ -251,19 +254,22 @@ def _alone(request: _Request, names: Sequence[str]) -> Steps[list[Reason]]:
 
 
 def _waiting(
-    question: Question, candidates: Sequence[str], reasons: list[Reason], besides: _Besides
+    question: Question, candidates: Sequence[str], reasons: list[Reason], besides: _Besides, *, examine: bool
 ) -> Steps[list[Reason]]:
-    """Where nothing fits: the nodes that would, if what is only offered to others went elsewhere."""
-    if Reason.SPOKEN_FOR not in reasons or any(reason.fits for reason in reasons):
+    """Where nothing fits: the nodes that would, if what is only offered to others went elsewhere.
+
+    With `examine` such a node must be order-safe then, because no other is offered.
+    """
+    if any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
         return reasons
     groups: dict[int, list[str]] = {}
     for name, reason in zip(candidates, reasons, strict=True):
-        beside = besides.get(name) if reason is Reason.SPOKEN_FOR else None
+        beside = besides.get(name) if reason in _WORTH_WAITING else None
         if beside is not None and beside.offered:
             groups.setdefault(beside.settled_group, []).append(name)
     freed: set[str] = set()
     for names in groups.values():
-        found = yield from jointly(question, names, besides[names[0]].demanded, examine=False)
+        found = yield from jointly(question, names, besides[names[0]].demanded, examine=examine)
         freed |= {name for name, reason in found.items() if reason.fits}
     return [Reason.WAITING if name in freed else reason for name, reason in zip(candidates, reasons, strict=True)]
 

@@ -141,17 +141,22 @@ class View:
         Between the binding of the last claim and that of the pod lie seconds in a burst, so a claim that was provisioned for this pod
         still says it when it is bound; one that is older than the pod says where its predecessor was first scheduled.
         """
+        provisioned = ""
         for mount in pod.volumes:
             claim = self.snapshot.claims.get((pod.namespace, mount.claim))
-            if claim is not None and claim.selected_node and self._selected_for(pod, claim):
+            if claim is None or not claim.selected_node:
+                continue
+            if not claim.spec.volume_name:  # the latest choice, if an earlier one could not be provisioned
                 return claim.selected_node
-        return ""
+            if not provisioned and self._provisioned_for(pod, claim):
+                provisioned = claim.selected_node
+        return provisioned
 
-    def _selected_for(self, pod: kube.Pod, claim: kube.Claim) -> bool:
-        if not claim.spec.volume_name:
-            return True
+    def _provisioned_for(self, pod: kube.Pod, claim: kube.Claim) -> bool:
         volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
-        if volume is None or volume.claim is None or volume.claim[:2] != (claim.namespace, claim.name):
+        if volume is None:  # not heard of yet, so it is new
+            return not claim.lost
+        if volume.claim is None or volume.claim[:2] != (claim.namespace, claim.name):
             return False
         return bool(pod.created) and volume.created >= pod.created
 

@@ -36,6 +36,7 @@ CATCH_UP_SECONDS: Final = 15.0
 DRAIN_SECONDS: Final = 10.0
 WITHDRAW_SECONDS: Final = 1.0
 RELEASE_SECONDS: Final = 5.0
+SILENT_SECONDS: Final = 5.0
 _CRASH_SECONDS: Final = 1.0
 _PUBLISH_AGAIN_SECONDS: Final = 2.0
 # Somebody may have edited or deleted the EndpointSlice: one GET now and then.
@@ -113,6 +114,7 @@ class Live:
         self._answering: int | None = None  # the term this process answers in
         self._published: int | None = None
         self._draining = False
+        self._silent_since: float | None = None
         self._wake = asyncio.Event()
         self._steering: asyncio.Task[None] | None = None
         self._trouble = ""
@@ -192,7 +194,8 @@ class Live:
                     tasks.create_task(companion.run())
                 self._steering = tasks.create_task(self._steer())
         finally:
-            await asyncio.to_thread(elector.stop, release=True, seconds=_CRASH_SECONDS)
+            # After a crash nobody has seen how the last offers ended: the Lease runs out, which gives them time.
+            await asyncio.to_thread(elector.stop, release=False, seconds=_CRASH_SECONDS)
 
     async def drain(self) -> None:
         """Hands over: what this process decided is placed or given up, and the Lease is free when this returns."""
@@ -242,7 +245,7 @@ class Live:
             await self._publish(None)
         # Disabled, the Lease is kept for as long as the Service points here and the API server does not let us change that.
         wanted = settings.enabled or self._points_here
-        elector.enable(wanted and not problem)
+        elector.enable(self._competes(wanted=wanted and not problem))
         term = elector.term if elector.leading() else None
         if self._answering is not None and term != self._answering:
             self._step_down()
@@ -252,6 +255,17 @@ class Live:
         if self._answering is not None and due and settings.enabled:
             await self._publish(self._answering)
         self._parts.metrics.heartbeat(self._parts.node_name, leading=not self.refusal())
+
+    def _competes(self, *, wanted: bool) -> bool:
+        """Who has answered keeps the Lease, silently, until what came of the last answers can be seen: a release says that it can."""
+        now = asyncio.get_running_loop().time()
+        if wanted:
+            self._silent_since = None
+            return True
+        if self._answering is None:
+            return False
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        return now - self._silent_since < SILENT_SECONDS
 
     @property
     def _points_here(self) -> bool:

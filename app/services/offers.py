@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import structlog
 
 from app.metrics import Metrics
-from app.services.gate import CallerGoneError, HungUp
+from app.services.gate import CallerGoneError, HungUp, UnavailableError
 from app.services.scheduling import Scheduling
 from app.services.source import LiveView
 from scheduler_core.convert.registry import Key
@@ -30,13 +30,14 @@ from scheduler_core.ledger import (
     Dropped,
     Event,
     Ledger,
+    Offered,
     Outcome,
     TimePassed,
     Withdrawn,
     step,
 )
 from scheduler_core.model.kube import Pod
-from scheduler_core.offering import adoptions, current_of, news, offer_of, overtaken, undecided, without
+from scheduler_core.offering import adoptions, current_of, news, offer_of, overtaken, seen, undecided, without
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.resolve import MissingObjectError
 from scheduler_core.standing import Standing
@@ -101,6 +102,7 @@ class Offers:
         self._standing = Standing()
         self._lock = asyncio.Lock()
         self._followers: dict[str, tuple[Pod, asyncio.Task[None]]] = {}
+        self._generation = 0  # of leads: an answer begun in an earlier one makes no offer
         self._asked: Asked | None = None
         self._decided: Decided | None = None
         self._settled = asyncio.Event()
@@ -150,12 +152,22 @@ class Offers:
             await self._some_settle(left)
             if await hung_up():
                 raise CallerGoneError
-        if answer.number and await hung_up():
-            self._apply(Withdrawn(pod.uid, answer.number))
-            raise CallerGoneError
+        if answer.number:
+            await self._unless_gone(pod, answer.number, hung_up)
         if self._asked is not None and not any(reason.fits for reason in answer.decision.reasons):
             self._asked.refused(pod, candidates)
         return answer.decision
+
+    async def _unless_gone(self, pod: Pod, number: int, hung_up: HungUp) -> None:
+        """Takes an offer back that the caller will not be told of, whatever keeps it from that."""
+        told = False
+        try:
+            told = not await hung_up()
+        finally:
+            if not told:
+                self._apply(Withdrawn(pod.uid, number))
+        if not told:
+            raise CallerGoneError
 
     async def adopt(self, undisturbed: float) -> None:
         """Counts the nominations of pods a predecessor answered about as offers of that node.
@@ -190,8 +202,11 @@ class Offers:
 
     def clear(self) -> None:
         """Forgets everything: somebody else leads."""
+        self._generation += 1
         self._apply(Dropped())
-        for _, task in list(self._followers.values()):
+        followers = list(self._followers.values())
+        self._followers.clear()
+        for _, task in followers:
             task.cancel()
 
     async def _looked_up(self, pod: Pod, candidates: Sequence[str]) -> _Answer:
@@ -208,8 +223,13 @@ class Offers:
 
     async def _answer(self, pod: Pod, candidates: Sequence[str]) -> _Answer:
         async with self._lock:
+            generation = self._generation
             decision, others = await self._judged(pod, candidates)
+            if generation != self._generation:
+                raise UnavailableError("the lead was lost while the pod was decided about")
             if others.joint is None or not (decision.takes_space or decision.roaming):
+                if self._ledger.of(pod.uid) is not None:
+                    self._apply(Offered(seen(pod), frozenset()))
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
             event, answered = offer_of(pod, decision, self._cache.memory().view, self._ledger.competing(pod.uid))
             self._apply(event)
@@ -265,8 +285,10 @@ class Offers:
         became = outcome.became
         self._metrics.offer_ended(became.value)
         self._metrics.pod_scheduling_wait(seconds, scheduled=became is Became.DECIDED)
-        pod, follower = self._followers.get(outcome.offer.uid, (None, None))
+        uid = outcome.offer.uid
+        pod, follower = self._followers.get(uid, (None, None))
         if follower is not None and became is not Became.REPLACED:
+            del self._followers[uid]  # at once: the pod may be asked about before the task has ended
             follower.cancel()
         if pod is not None and self._decided is not None and became is Became.DECIDED:
             self._decided.decided(pod, outcome.node, outcome.offer.made_at)
@@ -277,7 +299,13 @@ class Offers:
             return
         task = asyncio.create_task(self._following(pod))
         self._followers[pod.uid] = pod, task
-        task.add_done_callback(lambda _: self._followers.pop(pod.uid, None))
+        task.add_done_callback(lambda done: self._followed(pod.uid, done))
+
+    def _followed(self, uid: str, task: asyncio.Task[None]) -> None:
+        if uid in self._followers and self._followers[uid][1] is task:
+            del self._followers[uid]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("following a pod failed", uid=uid, exc_info=error)
 
     async def _following(self, pod: Pod) -> None:
         keys: list[tuple[str, Key]] = [("pods", (pod.namespace, pod.name))]

@@ -62,11 +62,16 @@ class ClaimSpec(Wire):
     resources: _Resources | None = None
 
 
+class _ClaimStatus(Wire):
+    phase: str | None = None
+
+
 class Claim(Wire):
     """core/v1 PersistentVolumeClaim, or a template of one."""
 
     metadata: Metadata | None = None
     spec: ClaimSpec | None = None
+    status: _ClaimStatus | None = None
 
 
 def claim_spec(wire: Claim, subject: Subject) -> kube.ClaimSpec:
@@ -98,6 +103,7 @@ def claim(wire: Claim) -> kube.Claim:
         selected_node=(metadata.annotations or {}).get(SELECTED_NODE_ANNOTATION, ""),
         created=metadata.creation_timestamp or "",
         deleting=metadata.deletion_timestamp is not None,
+        lost=bool(wire.status and wire.status.phase == "Lost"),
     )
 
 

@@ -63,6 +63,7 @@ class Claim:
     selected_node: str = ""
     created: str = ""
     deleting: bool = False
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

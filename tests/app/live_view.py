@@ -20,6 +20,7 @@ class FakeCache:
 
     def __init__(self, *objects: Object | list[Object]) -> None:
         self._memory = Memory(rebuilt(empty_snapshot(), NOW, 0))
+        self._demands = Demands.of(self._memory.view)
         self.listeners: dict[tuple[str, Key], list[asyncio.Event]] = {}
         self.elsewhere: dict[str, Object] = {}
         self.slowness = 0.0
@@ -31,8 +32,8 @@ class FakeCache:
         return self._memory
 
     def demands(self) -> Demands:
-        """Derived anew."""
-        return Demands.of(self._memory.view)
+        """Kept current, as the cache does."""
+        return self._demands
 
     async def fetch(self, missing: MissingObjectError) -> bool:
         """Finds what `elsewhere` has, by name."""
@@ -66,7 +67,9 @@ class FakeCache:
         self._step(dict.fromkeys(_read(raw)[:2] for raw in objects))
 
     def _step(self, changes: dict[tuple[str, Key], object | None]) -> None:
-        advanced = advance(self._memory.view, changes, NOW)
+        before = self._memory.view
+        advanced = advance(before, changes, NOW)
+        self._demands = self._demands.after(before, changes, advanced.view)
         self._memory = self._memory.after(advanced.view, advanced.touched)
         for key in changes:
             for event in self.listeners.get(key, ()):

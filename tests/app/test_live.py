@@ -212,6 +212,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short steps."""
     monkeypatch.setattr(module, "_STEP_SECONDS", 0.01)
     monkeypatch.setattr(module, "_PUBLISH_AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.05)
 
 
 async def test_settings_in_the_order_of_their_sources() -> None:
@@ -409,8 +410,8 @@ async def test_a_follower_hands_over_nothing() -> None:
         assert world.story == ["competes", "settled", "cleared", "released"]
 
 
-async def test_however_it_ends_the_lease_is_released() -> None:
-    """A crash of the caches too."""
+async def test_after_a_crash_the_lease_runs_out() -> None:
+    """A release would say that what came of the last answers can be seen."""
     world = World()
 
     async def fail() -> None:
@@ -421,8 +422,27 @@ async def test_however_it_ends_the_lease_is_released() -> None:
     task = asyncio.create_task(world.live.run())
     await world.leads()
     await asyncio.wait({task}, timeout=5)
-    assert world.story[-1] == "released"
+    assert world.story[-1] == "ended"
     assert task.exception() is not None
+
+
+async def test_switched_off_it_keeps_the_lease_silently_until_its_answers_can_be_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody else answers meanwhile; switched on again in time, it goes on."""
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.3)
+    async with running() as world:
+        await world.leads()
+        world.cache.problem = "nodes not heard of"
+        await asyncio.sleep(0.1)
+        assert world.live.refusal().startswith("not ready")
+        assert world.elector.enabled
+        world.cache.problem = ""
+        await asyncio.sleep(0.4)
+        assert world.elector.enabled
+        assert world.live.refusal() == ""
+        world.cache.problem = "nodes not heard of"
+        await until("the end of the lead", lambda: not world.elector.enabled)
 
 
 async def test_disabled_after_a_lead_was_lost_the_service_is_pointed_nowhere() -> None:

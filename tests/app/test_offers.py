@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.metrics import PREFIX, Metrics
-from app.services.gate import CallerGoneError
+from app.services.gate import CallerGoneError, UnavailableError
 from app.services.offers import LONGEST_WAIT, SETTLING_SECONDS, Offers
 from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
@@ -427,6 +427,129 @@ async def test_a_pod_whose_volumes_may_go_anywhere_is_followed_too() -> None:
     raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
     world.cache.put(raw)
     await world.assert_clean()
+
+
+def kept(number: int, size: int, node: str) -> list[Object]:
+    """A bound claim of a pod with a healthy replica."""
+    return [
+        make.claim(f"data-{number}", size, bound=True),
+        make.persistent_volume(f"data-{number}"),
+        make.volume(f"vol-data-{number}", size),
+        make.replica(f"r-{number}", f"vol-data-{number}", node, size=size),
+    ]
+
+
+@virtually
+async def test_what_is_kept_on_a_node_already_does_not_count_in_an_offer() -> None:
+    """60 of 100Gi are the pod's own replica there; its second volume of 30Gi is what will come."""
+    world = World()
+    world.cache.put(*kept(0, 60, "a"), make.claim("more", 30), make.pod("data-0", "more", name="db-0", uid="uid-0"))
+    world.cache.put(make.longhorn_node("b", 10))
+    asked = make.as_pod(make.pod("data-0", "more", name="db-0", uid="uid-0"))
+    assert fits(await world.verbs.filter(asked, NODES, here)) == ["a"]
+    world.create(1, 30)
+    assert await world.ask(1) == []
+    world.create(2, 10)
+    assert await world.ask(2) == ["a"] or await world.ask(2) == ["b"]
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
+async def test_an_offer_and_the_demand_that_came_of_it_are_one() -> None:
+    """A pod that is asked about again when its claim is bound: its volume counts once, by whatever name."""
+    world = World()
+    world.create(0, 40)
+    world.select(0, 40, "a")
+    assert await world.ask(0) == ["a", "b"]
+    bound = make.claim("data-0", 40, bound=True)
+    bound["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
+    persistent = make.persistent_volume("data-0", uid="uid-data-0")
+    persistent["metadata"]["creationTimestamp"] = "2026-01-01T00:00:05Z"
+    pending = db(0)
+    pending["metadata"]["creationTimestamp"] = "2026-01-01T00:00:01Z"
+    world.cache.put(pending, bound, persistent, make.volume("vol-data-0", 40))
+    world.create(1, 60)
+    assert await world.ask(1) == ["a"] or world.offered(1) == ["b"]
+    decision = await world.decide(1)
+    assert decision.reasons[0].name in {"ROOM", "NOT_OFFERED"}
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
+async def test_a_pod_that_asks_again_and_fits_nowhere_loses_its_earlier_offer() -> None:
+    """Others get the room when it is there again."""
+    world = World()
+    world.create(0, 60)
+    await world.ask(0)
+    world.cache.put(make.longhorn_node("a", 10), make.longhorn_node("b", 10))
+    assert await world.ask(0) == []
+    assert world.offered(0) == []
+    world.cache.put(make.longhorn_node("a", 100), make.longhorn_node("b", 100))
+    world.create(1, 60)
+    assert await world.ask(1) == ["a", "b"]
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
+async def test_an_offer_made_the_moment_the_last_one_ends_is_followed() -> None:
+    """kube-scheduler's first back-off is as long as what a declared pod has left."""
+    world = World()
+    world.create(0, 60)
+    await world.ask(0)
+    await world.settle()
+    world.nominate(0, "", reason="Unschedulable", message="no")
+    await world.settle()
+    world.loop.call_later(1.0, lambda: None)
+    await asyncio.sleep(1.0)
+    assert await world.ask(0) == ["a", "b"]
+    world.select(0, 60, "a")
+    await world.assert_clean()
+
+
+@virtually
+async def test_an_answer_that_is_refused_at_the_last_moment_leaves_no_offer() -> None:
+    """kube-scheduler gets a 503."""
+    world = World()
+    world.create(0, 60)
+
+    async def refused() -> bool:
+        raise UnavailableError("not the leader any more")
+
+    with pytest.raises(UnavailableError):
+        await world.offers.filter(make.as_pod(db(0)), NODES, refused)
+    await world.assert_clean()
+
+
+@virtually
+async def test_an_answer_begun_in_an_earlier_lead_makes_no_offer() -> None:
+    """What was forgotten meanwhile must not come back."""
+    world = World(cache=Forgetful(cluster()))
+    world.create(0, 60)
+    cache = world.cache
+    assert isinstance(cache, Forgetful)
+    cache.forget = world.offers.clear
+    with pytest.raises(UnavailableError):
+        await world.ask(0)
+    await world.assert_clean()
+
+
+class Forgetful(FakeCache):
+    """A lead that is lost while a pod is decided about."""
+
+    def __init__(self, *objects: Object | list[Object]) -> None:
+        super().__init__(*objects)
+        self.forget: Callable[[], None] | None = None
+        self.calls = 0
+
+    def memory(self) -> Memory:
+        """The fourth call is in the middle of an evaluation."""
+        self.calls += self.forget is not None
+        if self.forget is not None and self.calls == 4:
+            self.forget()
+        return super().memory()
 
 
 class Listener:

@@ -126,7 +126,12 @@ def chosen(name: str, *, bound: bool = False) -> Object:
     ("claims", "fields", "undecided"),
     [
         ([chosen("data"), make.claim("logs", 10)], {}, True),
-        ([chosen("data", bound=True), make.claim("logs", 10)], {}, False),
+        (
+            [chosen("data", bound=True), make.persistent_volume("data", uid="uid-data"), make.claim("logs", 10)],
+            {},
+            False,
+        ),
+        ([chosen("data", bound=True), make.claim("logs", 10)], {}, True),
         ([make.claim("data", 10), make.claim("logs", 10)], {}, False),
         ([chosen("data")], {}, True),
         ([chosen("data")], {"node_name": "a"}, False),
@@ -137,7 +142,7 @@ def chosen(name: str, *, bound: bool = False) -> Object:
 def test_pods_with_a_chosen_node_are_undecided_until_they_are_bound(
     claims: list[Object], fields: dict[str, Any], undecided: bool
 ) -> None:
-    """By any of their claims that is not bound yet."""
+    """By any of their claims that is not bound yet, or bound to what nobody has heard of yet."""
     view = make.view(claims, db(**{"node_name": "", **fields}))
     assert [(pod.name, node) for pod, node in chosen_pods(view)] == ([("db", "a")] if undecided else [])
 

@@ -173,9 +173,31 @@ def test_a_claim_that_a_volume_is_reserved_for_is_that_volume() -> None:
     assert told(found) == [("vol-x", "a", Source.POD)]
 
 
-def test_what_cannot_be_resolved_demands_nothing() -> None:
-    """A claim bound to a PersistentVolume that is gone."""
-    assert demands(claim("x", 10, bound=True), pod("x", node="a")) == []
+@pytest.mark.parametrize(
+    "heard", [[], [persistent_volume("x", uid="uid-x")]], ids=["no volume", "the PersistentVolume"]
+)
+@pytest.mark.parametrize("tied", [pod("x", node="a"), pod("x")], ids=["bound", "selected"])
+def test_a_volume_does_not_vanish_between_two_watches(heard: list[Object], tied: Object) -> None:
+    """The claim is bound, and what it is bound to is not heard of yet: it demands what it asks for."""
+    found = demands(selected(claim("x", 10, bound=True), "a"), heard, tied)
+    assert [(demand.volume.name, demand.node, demand.volume.volume.size) for demand in found] == (
+        [("x", "a", 10 * GI)] if tied["spec"].get("nodeName") or not heard else []
+    )
+
+
+def test_what_cannot_become_a_volume_demands_nothing() -> None:
+    """A claim that has lost its PersistentVolume; one without a class."""
+    assert demands(claim("x", 10, bound=True, phase="Lost"), pod("x", node="a")) == []
+    assert demands(claim("x", 10, storage_class="gone"), pod("x", node="a")) == []
+
+
+def test_the_choice_for_an_unbound_claim_is_later_than_that_for_a_provisioned_one() -> None:
+    """Provisioning the second claim failed where the first one was provisioned."""
+    [claimed, persistent, volume] = bound("x")
+    asked = pod("x", "y")
+    asked["metadata"]["creationTimestamp"] = persistent["metadata"]["creationTimestamp"] = "2026-01-01T00:00:04Z"
+    found = demands(selected(claimed, "a"), persistent, volume, selected(claim("y", 20), "b"), asked)
+    assert told(found) == [("vol-x", "b", Source.SELECTED_NODE), ("y", "b", Source.SELECTED_NODE)]
 
 
 def test_demands_are_ordered_by_node_and_age() -> None:

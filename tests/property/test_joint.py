@@ -139,6 +139,17 @@ def test_room_that_is_only_offered_elsewhere_is_worth_waiting_for() -> None:
     assert [reason.name for reason in decision.reasons] == ["WAITING", "WAITING", "INSUFFICIENT_STORAGE"]
 
 
+def test_order_safety_that_only_an_offer_spoils_is_worth_waiting_for() -> None:
+    """With order-safe packing no other node is offered; one that would not be safe without the offer either is not waited for."""
+    layout, offered = [[60, 50], [60], [2]], [("", [50], {"a"})]
+    view = View.of(make.snapshot(_cluster(layout, offered, [60])), NOW)
+    pod = view.snapshot.pods["default", "p"]
+    others = Others(demands=Demands.of(view), ledger=_offers(view, offered), joint=Joint())
+    options = Options(packing=Packing.ORDER_SAFE)
+    decision = finish(filter_nodes(pod, ("a", "c"), Memory(view), options, others))
+    assert [reason.name for reason in decision.reasons] == ["WAITING", "INSUFFICIENT_STORAGE"]
+
+
 def test_demand_is_not_worth_waiting_for() -> None:
     """It will be there."""
     bound = [("a", [8], {"a"})]

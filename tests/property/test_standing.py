@@ -159,6 +159,18 @@ def test_what_is_kept_is_what_would_be_decided_anew(
         assert kept.gave_up == anew.gave_up == 0
 
 
+def test_questions_without_answers_to_keep_leave_nothing() -> None:
+    """Where every node holds a replica, or something of the pod's own, each question would leave an entry."""
+    world = World()
+    world.offer("p", frozenset(NODES))
+    for size in range(1, 9):
+        world.put(make.claim("p-0", size))
+        world.ask("p", NODES, Options(), remembering=True)
+    assert not world.standing._answers
+    world.ask("q", NODES, Options(), remembering=True)
+    assert world.standing._kept == 1 + len(NODES)
+
+
 def test_a_trail_tells_what_changed_since() -> None:
     """In any number of steps; not of a descent it does not know, nor of one that was cut off."""
     start = Trail()
