@@ -20,6 +20,7 @@ from rpds import HashTrieMap
 from scheduler_core.convert.registry import Key
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
+from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.view import Indexes, View, claims_of, default_class, late_replicas, rooms_of
 
@@ -148,7 +149,7 @@ class _Draft:
                 self.touched.add(name)
             else:
                 _discard(self.indexes, "uncounted", uuid)
-        settings = self._view.settings
+        settings, schedules = self._view.settings, self.snapshot.disk_schedules
         for name in self.touched:
             node = nodes.get(name)
             if node is None:
@@ -157,7 +158,7 @@ class _Draft:
             for disk in node.disks:
                 late = late_replicas(disk, self.indexes["replicas_by_disk"].get(disk.uuid) or ())
                 _set(self.indexes, "uncounted", disk.uuid, late or None)
-            _set(self.indexes, "rooms", name, rooms_of(node, settings, self.indexes["uncounted"]))
+            _set(self.indexes, "rooms", name, rooms_of(node, settings, self.indexes["uncounted"], schedules))
         return Advanced(self._put_together(nodes, now), frozenset(self.touched))
 
     def _nodes(self) -> Mapping[str, longhorn.Node]:
@@ -249,6 +250,10 @@ def _engine_image(draft: _Draft, old: longhorn.EngineImage | None, new: longhorn
         draft.touched |= new.nodes
 
 
+def _disk_schedule(draft: _Draft, old: DiskSchedule | None, new: DiskSchedule | None) -> None:
+    draft.disks.update(entry.name for entry in (old, new) if entry is not None)
+
+
 _EFFECTS: Final[Mapping[str, Callable[[_Draft, Any, Any], None]]] = {
     "nodes": _kube_node,
     "pods": _pod,
@@ -257,6 +262,7 @@ _EFFECTS: Final[Mapping[str, Callable[[_Draft, Any, Any], None]]] = {
     "longhorn_nodes": _longhorn_node,
     "instance_managers": _instance_manager,
     "engine_images": _engine_image,
+    "disk_schedules": _disk_schedule,
 }
 _Maps: TypeAlias = "dict[str, HashTrieMap[Any, Any]]"
 

@@ -173,6 +173,8 @@ def _affected(changes: Changes, view: View, demands: Demands) -> Iterator[Subjec
         elif kind == "replicas":
             replica = snapshot.replicas.get(str(key))
             yield from (replica.volume,) if replica else ()
+        elif kind == "disk_schedules":
+            yield from (replica.volume for replica in view.indexes.replicas_by_disk.get(str(key)) or ())
         elif kind == "persistent_volumes":
             yield from _persistent(str(key), view)
             # It may have been provisioned for a pod that has other volumes, too.

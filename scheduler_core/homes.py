@@ -24,6 +24,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.node_stage import schedulable_refusal
 from scheduler_core.longhorn.reuse import is_reusable
 from scheduler_core.model import longhorn
+from scheduler_core.model.disk_schedule import State
 from scheduler_core.resolve import PodVolume
 
 
@@ -46,6 +47,8 @@ def standing(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, *, 
     node = cluster.nodes.get(replica.node_id)
     if node is None or not node.ready or not _stays(replica) or not _disk_ready(node, replica.disk_id):
         return Standing.NONE
+    if _rejected(replica, cluster):
+        return Standing.NONE
     if not replica.failed_at:
         return Standing.HEALTHY if replica.healthy_at else Standing.NEW
     if salvage:
@@ -53,6 +56,13 @@ def standing(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, *, 
     else:
         useful = _reused(volume.volume, replica, node, cluster)
     return Standing.FAILED if useful else Standing.NONE
+
+
+def _rejected(replica: longhorn.Replica, cluster: Cluster) -> bool:
+    """Whether the disk's DiskSchedule has refused the replica's room: it will go to another disk."""
+    schedule = cluster.snapshot.disk_schedules.get(replica.disk_id)
+    answer = schedule.status.replicas.get(replica.name) if schedule is not None else None
+    return answer is not None and answer.state is State.REJECTED and answer.size == 0
 
 
 def _reused(volume: longhorn.Volume, replica: longhorn.Replica, node: longhorn.Node, cluster: Cluster) -> bool:

@@ -11,18 +11,23 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from rpds import HashTrieMap
 
+from scheduler_core.disk_schedule.counting import counted
+from scheduler_core.disk_schedule.reconcile import limit_of
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.space import Room, room
+from scheduler_core.longhorn.space import Room, room, scheduling_limit
 from scheduler_core.model import kube, longhorn
+from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 Replicas = tuple[longhorn.Replica, ...]
 ClaimRef = tuple[str, str, str]
+# Where one of these cannot be read, nobody knows how much is held or pending.
+_COUNTED: Final = frozenset({"spec.replicas", "spec.backingImages", "status.replicas", "status.backingImages"})
 _Value = TypeVar("_Value")
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -61,7 +66,10 @@ class Indexes:
         return cls(
             uncounted=HashTrieMap(uncounted),
             rooms=HashTrieMap(
-                {node.name: rooms_of(node, cluster.settings, uncounted) for node in cluster.nodes.values()}
+                {
+                    node.name: rooms_of(node, cluster.settings, uncounted, snapshot.disk_schedules)
+                    for node in cluster.nodes.values()
+                }
             ),
             reserved=HashTrieMap(
                 grouped(
@@ -112,7 +120,10 @@ class View:
         return self.cluster.settings
 
     def rooms(self, node: str) -> Mapping[str, Room]:
-        """By disk name, the bytes each can still take; a replica placed there counts before Longhorn's status lists it."""
+        """By disk name, the bytes each can still take; a replica placed there counts before Longhorn's status lists it.
+
+        Where a disk has a DiskSchedule, what is held or pending there counts too, and its limit holds.
+        """
         return self.indexes.rooms[node]
 
     def late_on(self, disk: longhorn.Disk) -> Replicas:
@@ -120,8 +131,15 @@ class View:
         return self.indexes.uncounted.get(disk.uuid) or ()
 
     def uncounted_on(self, disk: longhorn.Disk) -> int:
-        """Bytes of a disk's replicas that Longhorn's status does not list yet."""
-        return late_bytes(disk, self.late_on(disk))
+        """The bytes by which a disk can take less than Longhorn's status says: what that does not list yet, or what a DiskSchedule refuses."""
+        name = self.indexes.node_of_disk.get(disk.uuid)
+        if name is None or self.schedule_of(disk) is None:
+            return late_bytes(disk, self.late_on(disk))
+        return scheduling_limit(disk, self.settings) - disk.storage_scheduled - self.rooms(name)[disk.name].free
+
+    def schedule_of(self, disk: longhorn.Disk) -> DiskSchedule | None:
+        """The DiskSchedule of a disk, None if it has none."""
+        return self.snapshot.disk_schedules.get(disk.uuid) if disk.uuid else None
 
     def reserved_for(self, claim: kube.Claim) -> str:
         """The PersistentVolume that names an unbound claim in its claimRef, "" for none; it will be bound to that."""
@@ -175,11 +193,33 @@ class Rooms(dict[str, Room]):
         self.free = sum(max(0, one.free) for one in rooms.values())
 
 
-def rooms_of(node: longhorn.Node, settings: Settings, uncounted: Mapping[str, Replicas]) -> Rooms:
+def rooms_of(
+    node: longhorn.Node,
+    settings: Settings,
+    uncounted: Mapping[str, Replicas],
+    schedules: Mapping[str, DiskSchedule],
+) -> Rooms:
     """What a node's disks can still take."""
-    return Rooms(
-        {disk.name: room(disk, settings, late_bytes(disk, uncounted.get(disk.uuid) or ())) for disk in node.disks}
-    )
+    found: dict[str, Room] = {}
+    for disk in node.disks:
+        late = uncounted.get(disk.uuid) or ()
+        schedule = schedules.get(disk.uuid) if schedules and disk.uuid else None
+        found[disk.name] = (
+            room(disk, settings, late_bytes(disk, late))
+            if schedule is None
+            else _scheduled_room(node, disk, settings, late, schedule)
+        )
+    return Rooms(found)
+
+
+def _scheduled_room(
+    node: longhorn.Node, disk: longhorn.Disk, settings: Settings, late: Replicas, schedule: DiskSchedule
+) -> Room:
+    """The room of a disk with a DiskSchedule: none where its controller would refuse every request."""
+    found = counted(disk, schedule, late)
+    limit = limit_of(schedule, node if schedule.spec.node == node.name else None)
+    refuses = limit.reason != "" or any(fault.field in _COUNTED for fault in schedule.faults)
+    return room(disk, settings, found.uncounted, min(found.free, 0) if refuses else found.free)
 
 
 def late_bytes(disk: longhorn.Disk, replicas: Replicas) -> int:

@@ -76,9 +76,9 @@ def is_write(action: Action) -> bool:
     return not isinstance(action, (Later, Wake))
 
 
-def without_finalizer(resource: Resource, target: Obj[Any], finalizer: str, why: str) -> tuple[Action, ...]:
-    """Takes a finalizer off an object, if it bears it."""
-    if finalizer not in target.finalizers:
+def without_finalizer(resource: Resource, target: Obj[Any], why: str, *finalizers: str) -> tuple[Action, ...]:
+    """Takes some finalizers off an object, if it bears one of them."""
+    rest = [entry for entry in target.finalizers if entry not in finalizers]
+    if rest == target.finalizers:
         return ()
-    rest = [entry for entry in target.finalizers if entry != finalizer]
     return (Patch(resource, target, {"metadata": {"finalizers": rest or None}}, why),)

@@ -129,7 +129,7 @@ def _refuse(sight: Attaching, problem: str) -> list[Action]:
 def _release(sight: Attaching) -> list[Action]:
     """Detaches the volume, unless others still use it, and lets the attachment go."""
     volume, node = sight.volume, sight.attachment.model.node
-    gone = list(without_finalizer(VOLUME_ATTACHMENTS, sight.attachment, ATTACHER_FINALIZER, "attachment gone"))
+    gone = list(without_finalizer(VOLUME_ATTACHMENTS, sight.attachment, "attachment gone", ATTACHER_FINALIZER))
     if volume is None or not gone or (sight.others and _shared(volume)):
         return gone
     if volume.model.node_id and (volume.model.node_id == node or _shared(volume)):

@@ -83,6 +83,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     placement: bool = True
     """Whether replicas get a node and a disk; off: another process places them."""
 
+    disk_schedules: bool = False
+    """Whether DiskSchedules hold every byte: their controllers place replicas and copies, and nothing starts, grows or is
+    copied before its disk has granted it."""
+
     known_settings_extra: list[str] = []
     """Setting names accepted beside those Longhorn knows."""
 
@@ -94,6 +98,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
     """Objects of one kind handled at a time; each decision is taken at one go all the same."""
+
+    @property
+    def places(self) -> bool:
+        """Whether the simulator itself gives replicas their place."""
+        return self.placement and not self.disk_schedules
 
     def checked(self) -> Config:
         """This configuration, if it makes sense.

@@ -122,7 +122,6 @@ class Controllers:
     def _sight(self, volume: Volume) -> Sight:
         store = self.store
         now = _now()
-        image = store.backing_images.get(volume.model.backing_image) if volume.model.backing_image else None
         return Sight(
             config=self.config,
             cluster=store.cluster(now),
@@ -133,9 +132,22 @@ class Controllers:
             kubernetes=self._kubernetes(volume),
             write_target=self._write_target(volume),
             abandoned=self._abandoned(volume),
-            copying=frozenset(images.missing(image)) if image is not None else frozenset(),
+            copying=self._copying(volume),
             auto_salvage=_auto_salvage(store),
+            schedules=store.disk_schedules.models,
         )
+
+    def _copying(self, volume: Volume) -> frozenset[str]:
+        """The disks that wait for the volume's backing image; with DiskSchedules also those it is not listed for yet."""
+        name = volume.model.backing_image
+        image = self.store.backing_images.get(name) if name else None
+        if image is None:
+            return frozenset()
+        waiting = frozenset(images.missing(image))
+        if not self.config.disk_schedules:
+            return waiting
+        disks = {replica.model.disk_id for replica in self.store.replicas_of.of(volume.name)}
+        return waiting | (disks - set(image.model.disks))
 
     def _kubernetes(self, volume: Volume) -> dict[str, str]:
         """Whose volume it is, as status.kubernetesStatus says it; {} if it has no PersistentVolume."""
@@ -205,7 +217,16 @@ class Controllers:
         if persistent_volume is None or volume is None:
             return None
         replicas = store.replicas_of.of(volume.name)
-        return Growing(self.config, store.cluster(_now()), claim, persistent_volume, volume, replicas, self._rng)
+        return Growing(
+            self.config,
+            store.cluster(_now()),
+            claim,
+            persistent_volume,
+            volume,
+            replicas,
+            self._rng,
+            store.disk_schedules.models,
+        )
 
     async def _persistent_volume(self, name: str) -> float | None:
         persistent_volume = self.store.persistent_volumes.get(name)
@@ -330,7 +351,8 @@ class Controllers:
             if volume.model.backing_image == name
         ]
         needed = images.needed_disks(name, using)
-        return await self.performer.perform(f"image {name}", images.decide_backing_image(image, needed, self.config))
+        actions = images.decide_backing_image(image, needed, self.config, store.disk_schedules.models)
+        return await self.performer.perform(f"image {name}", actions)
 
 
 def _only(cluster: Cluster, replicas: tuple[longhorn.Replica, ...], node: str) -> Cluster:

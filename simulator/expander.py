@@ -14,6 +14,7 @@ from scheduler_core.longhorn.provision import csi_size
 from scheduler_core.quantity import parse_bytes
 from simulator.actions import Action, Patch, Wake
 from simulator.config import Config
+from simulator.grants import Schedules, granted_size
 from simulator.objects import DRIVER
 from simulator.provisioner import Claim, PersistentVolume
 from simulator.volumes.sight import Replica, Volume
@@ -30,6 +31,15 @@ class Growing:
     volume: Volume
     replicas: Sequence[Replica]
     rng: random.Random
+    schedules: Schedules
+
+    @property
+    def size(self) -> int:
+        """How large the volume is: with DiskSchedules what every disk has granted."""
+        volume = self.volume.model
+        if not self.config.disk_schedules:
+            return volume.size
+        return granted_size(self.schedules, volume, [replica.model for replica in self.replicas])
 
 
 def decide_expansion(sight: Growing) -> list[Action]:
@@ -42,12 +52,13 @@ def decide_expansion(sight: Growing) -> list[Action]:
     known = _size((persistent_volume.spec.get("capacity") or {}).get("storage"))
     if wanted > max(known, volume.model.size):
         return _grow(sight, wanted)
-    capacity = {"storage": str(volume.model.size)}
-    if volume.model.size > known and wanted > known:
+    size = sight.size
+    capacity = {"storage": str(size)}
+    if size > known and wanted > known:
         body = {"spec": {"capacity": capacity}}
         return [Patch(PERSISTENT_VOLUMES, persistent_volume, body, "PersistentVolume grown")]
     reported = _size((claim.status.get("capacity") or {}).get("storage"))
-    if 0 < reported < min(volume.model.size, wanted):
+    if 0 < reported < min(size, wanted):
         body = {"status": {"capacity": capacity}}
         return [Patch(CLAIMS, claim, body, "claim grown", status=True, counts="expanded")]
     return []
@@ -60,8 +71,10 @@ def _grow(sight: Growing, wanted: int) -> list[Action]:
     if not answer.allowed:
         return [Wake(sight.config.schedule_retry)]
     size = str(wanted)
+    # With DiskSchedules only the wish is written: their controllers write replicas' sizes when all disks have granted them.
+    growing = () if sight.config.disk_schedules else sight.replicas
     return [
-        *(Patch(LONGHORN_REPLICAS, each, {"spec": {"volumeSize": size}}, "replica grows") for each in sight.replicas),
+        *(Patch(LONGHORN_REPLICAS, each, {"spec": {"volumeSize": size}}, "replica grows") for each in growing),
         Patch(LONGHORN_VOLUMES, sight.volume, {"spec": {"size": size}}, "volume grows"),
     ]
 

@@ -10,6 +10,7 @@ from scheduler_core.model import longhorn
 from scheduler_core.quantity import parse_bytes
 from simulator.actions import Action, Create, Later, Patch, Replace
 from simulator.config import Config
+from simulator.grants import Schedules, copyable
 from simulator.objects import REAL_SIZE, VIRTUAL_SIZE, Json, Obj
 from simulator.volumes.sight import Volume
 
@@ -46,16 +47,24 @@ def needed_disks(image: str, volumes: Iterable[tuple[Volume, Sequence[longhorn.R
     )
 
 
-def decide_backing_image(image: BackingImage, needed: Sequence[str], config: Config) -> list[Action]:
-    """Lists the disks an image is needed on, at once, and copies it there, after a while; its size comes from annotations."""
+def decide_backing_image(
+    image: BackingImage, needed: Sequence[str], config: Config, schedules: Schedules
+) -> list[Action]:
+    """Lists the disks an image is needed on, at once, and copies it there, after a while; its size comes from annotations.
+
+    With DiskSchedules their controllers list the disks, and it is copied to those that have granted its size.
+    """
     sizes = {key: size for key, size in _sizes(image).items() if image.status.get(key) != size}
     if sizes:
         return [Patch(LONGHORN_BACKING_IMAGES, image, {"status": sizes}, "backing image measured", status=True)]
+    if config.disk_schedules:
+        allowed = copyable(schedules, image.model)
+        return [_copy(image, disk, config) for disk in missing(image) if disk in allowed]
     new = [disk for disk in needed if disk not in image.model.disks]
     if new:
         body = {"spec": {"diskFileSpecMap": {disk: {"evictionRequested": False} for disk in new}}}
         return [Patch(LONGHORN_BACKING_IMAGES, image, body, "backing image wanted on a disk")]
-    return [Later(f"copy {disk}", config.backing_image_seconds, (_copied(image, disk),)) for disk in missing(image)]
+    return [_copy(image, disk, config) for disk in missing(image)]
 
 
 def missing(image: BackingImage) -> list[str]:
@@ -64,9 +73,10 @@ def missing(image: BackingImage) -> list[str]:
     return [disk for disk in image.model.disks if (files.get(disk) or {}).get("state") != READY]
 
 
-def _copied(image: BackingImage, disk: str) -> Action:
+def _copy(image: BackingImage, disk: str, config: Config) -> Action:
     body = {"status": {"diskFileStatusMap": {disk: {"state": READY, "progress": 100}}}}
-    return Patch(LONGHORN_BACKING_IMAGES, image, body, "backing image copied to a disk", status=True)
+    copied = Patch(LONGHORN_BACKING_IMAGES, image, body, "backing image copied to a disk", status=True)
+    return Later(f"copy {disk}", config.backing_image_seconds, (copied,))
 
 
 def _sizes(image: BackingImage) -> dict[str, int]:

@@ -12,6 +12,7 @@ Model = TypeVar("Model")
 
 DRIVER: Final = "driver.longhorn.io"
 FINALIZER: Final = "longhorn.io"
+DATA_FINALIZER: Final = "simulator/data"
 
 DISKS: Final = "simulator/disks"
 DOWN: Final = "simulator/down"

@@ -175,7 +175,7 @@ def decide_reclaim(persistent_volume: PersistentVolume, volume: Volume | None, *
     policy = persistent_volume.spec.get("persistentVolumeReclaimPolicy")
     if policy != "Delete":
         return list(
-            without_finalizer(PERSISTENT_VOLUMES, persistent_volume, PROVISIONER_FINALIZER, "PersistentVolume kept")
+            without_finalizer(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume kept", PROVISIONER_FINALIZER)
         )
     if persistent_volume.status.get("phase") not in ("Released", "Failed") or attached:
         return []
@@ -188,5 +188,5 @@ def decide_reclaim(persistent_volume: PersistentVolume, volume: Volume | None, *
         gone.append(Delete(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume deleted"))
         return gone
     return list(
-        without_finalizer(PERSISTENT_VOLUMES, persistent_volume, PROVISIONER_FINALIZER, "PersistentVolume gone")
+        without_finalizer(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume gone", PROVISIONER_FINALIZER)
     )

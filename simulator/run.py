@@ -80,7 +80,9 @@ async def _play(client: KubeClient, options: Options) -> None:
         if options.install:
             await install(client, options.config)
         async with asyncio.TaskGroup() as group:
-            reflectors = [_reflector(client, table, rng) for table in store.tables]
+            # Without them being used, the definition of DiskSchedules need not be there.
+            unused = None if options.config.disk_schedules else store.disk_schedules
+            reflectors = [_reflector(client, table, rng) for table in store.tables if table is not unused]
             for reflector in reflectors:
                 group.create_task(reflector.run(), name=reflector.label)
             await _synced(reflectors)

@@ -13,6 +13,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.longhorn import DISABLED
 from simulator.controllers import Controllers
+from simulator.grants import granted
 from simulator.objects import Json
 from simulator.pods import Pod
 from simulator.volumes.sight import ATTACHED
@@ -43,6 +44,7 @@ def report(controllers: Controllers, *, ready: bool) -> Json:
         "robustness": dict(Counter(volume.robustness for volume in models)),
         "replicas": len(store.replicas.models),
         "unplaced": sorted(name for name, replica in store.replicas.models.items() if not replica.node_id),
+        "ungranted": sorted(_ungranted(controllers)),
         "misplaced": list(misplaced(controllers)),
         "overbooked": list(overbooked(controllers)),
         "waiting": [{"pod": "/".join(key), "reason": reason} for key, (_, reason) in sorted(controllers.stuck.items())],
@@ -51,6 +53,14 @@ def report(controllers: Controllers, *, ready: bool) -> Json:
         "queues": {queue.name: len(queue) for queue in controllers.queues},
         "failures": sum(queue.failures for queue in controllers.queues),
     }
+
+
+def _ungranted(controllers: Controllers) -> Iterator[str]:
+    """With DiskSchedules, replicas with a place that their disk does not hold; those with data run all the same."""
+    schedules = controllers.store.disk_schedules.models
+    for name, replica in controllers.store.replicas.models.items():
+        if controllers.config.disk_schedules and replica.node_id and not granted(schedules, replica):
+            yield name
 
 
 def misplaced(controllers: Controllers) -> Iterator[Json]:

@@ -18,6 +18,7 @@ from scheduler_core.errors import ObjectError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
+from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 from simulator.objects import Json, Key, Obj
 
@@ -155,6 +156,7 @@ class Store:
         self.backing_images: Table[str, longhorn.BackingImage] = Table(resources.LONGHORN_BACKING_IMAGES)
         self.engine_images: Table[str, longhorn.EngineImage] = Table(resources.LONGHORN_ENGINE_IMAGES)
         self.instance_managers: Table[str, longhorn.InstanceManager] = Table(resources.LONGHORN_INSTANCE_MANAGERS)
+        self.disk_schedules: Table[str, DiskSchedule] = Table(resources.DISK_SCHEDULES)
         self.replicas_of = Index(self.replicas, lambda obj: (obj.model.volume,))
         self.replicas_on = Index(self.replicas, lambda obj: (obj.model.node_id,))
         self.attachments_of = Index(self.attachments, lambda obj: (obj.model.persistent_volume,))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from scheduler_core.disk_schedule.replicas import changed
 from scheduler_core.model import kube, longhorn
+from scheduler_core.model.disk_schedule import DiskSchedule, Kind, Status
 from scheduler_core.model.snapshot import NamespacedName
 from simulator.config import Config
 from simulator.objects import AUTO_SALVAGE, Obj
@@ -19,6 +21,7 @@ _Replica = Obj[longhorn.Replica] | None
 _Node = Obj[longhorn.Node] | None
 _Manager = Obj[longhorn.InstanceManager] | None
 _Image = Obj[longhorn.EngineImage] | None
+_Schedule = Obj[DiskSchedule] | None
 
 
 class Woken(Protocol):
@@ -61,6 +64,7 @@ class Wakes:
             (store.nodes, lambda key, *_: self._woken.nodes.add(key)),
             (store.csi_nodes, lambda key, *_: self._woken.nodes.add(key)),
             (store.backing_images, self._backing_image),
+            (store.disk_schedules, self._disk_schedule),
         )
         for table, listener in listeners:
             table.listeners.append(listener)
@@ -88,7 +92,26 @@ class Wakes:
             volume = self._store.volumes.models.get(replica.model.volume)
             if volume is not None and volume.backing_image:
                 self._woken.images.add(volume.backing_image)
+        if old is not None and new is not None and old.model.size != new.model.size:
+            self._claims_of(new.model.volume)
         self._woken.replicas.add(name)
+
+    def _claims_of(self, volume: str) -> None:
+        """A volume's claim tells how large it is."""
+        for persistent_volume in self._store.persistent_volumes_of.of(volume):
+            if persistent_volume.model.claim is not None:
+                self._woken.claims.add(persistent_volume.model.claim[:2])
+
+    def _disk_schedule(self, _: str, old: _Schedule, new: _Schedule) -> None:
+        """Only what was answered concerns anybody here; volumes and images that are asked for are woken by their own changes."""
+        before, after = (each.model.status if each is not None else Status() for each in (old, new))
+        for name in sorted(changed(before.of(Kind.REPLICA), after.of(Kind.REPLICA))):
+            replica = self._store.replicas.models.get(name)
+            if replica is not None:
+                self._woken.volumes.add(replica.volume)
+                self._claims_of(replica.volume)
+        for name in sorted(changed(before.of(Kind.BACKING_IMAGE), after.of(Kind.BACKING_IMAGE))):
+            self._woken.images.add(name)
 
     def _node_later(self, name: str) -> None:
         if name:

@@ -45,4 +45,5 @@ WATCHED: Final = (
     Watched(resources.LONGHORN_ENGINE_IMAGES),
     Watched(resources.LONGHORN_INSTANCE_MANAGERS),
     Watched(resources.LONGHORN_BACKING_IMAGES, required=False),
+    Watched(resources.DISK_SCHEDULES, required=False),
 )

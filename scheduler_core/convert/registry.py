@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.convert import kube, longhorn
+from scheduler_core.convert.disk_schedule_shown import DiskSchedule, shown_disk_schedule
 from scheduler_core.convert.wire import Metadata, Wire, shape, shape_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
@@ -72,6 +73,7 @@ _KINDS: Final = (
     Kind(LONGHORN_GROUP, "EngineImage", longhorn.EngineImage, longhorn.engine_image, "engine_images"),
     Kind(LONGHORN_GROUP, "InstanceManager", longhorn.InstanceManager, longhorn.instance_manager, "instance_managers"),
     Kind(LONGHORN_GROUP, "Setting", longhorn.Setting, longhorn.setting, "settings"),
+    Kind(LONGHORN_GROUP, "DiskSchedule", DiskSchedule, shown_disk_schedule, "disk_schedules"),
 )
 KINDS: Final = {(kind.group, kind.kind): kind for kind in _KINDS}
 WORKLOADS: Final = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job", "CronJob"})

@@ -25,11 +25,13 @@ class Room:
         free: scheduling limit - storageScheduled; a replica fits when its volume's size <= free
         headroom: storageAvailable - minimal-available limit; fits when the volume's actual size < headroom
         closed: the rule that shuts the disk whatever the size, or None
+        grants: what the disk's DiskSchedule would still grant, which `free` never exceeds; None without a DiskSchedule
     """
 
     free: int
     headroom: int
     closed: Rule | None = None
+    grants: int | None = None
 
     @property
     def open(self) -> bool:
@@ -63,12 +65,18 @@ def scheduling_limit(disk: Disk, settings: Settings) -> int:
     return percent_of(disk.storage_maximum - disk.storage_reserved, settings.storage_over_provisioning_percentage)
 
 
-def room(disk: Disk, settings: Settings, uncounted: int = 0) -> Room:
-    """The room of a disk; `uncounted` bytes are promised already but not in storageScheduled yet."""
+def room(disk: Disk, settings: Settings, uncounted: int = 0, grants: int | None = None) -> Room:
+    """The room of a disk.
+
+    `uncounted` bytes are promised already but not in storageScheduled yet; `grants` is a limit of its own, in addition to
+    Longhorn's.
+    """
+    free = scheduling_limit(disk, settings) - disk.storage_scheduled - uncounted
     return Room(
-        free=scheduling_limit(disk, settings) - disk.storage_scheduled - uncounted,
+        free=free if grants is None else min(free, grants),
         headroom=disk.storage_available - minimal_available(disk, settings),
         closed=_closed(disk),
+        grants=grants,
     )
 
 
@@ -101,6 +109,11 @@ def space_detail(rule: Rule, disk: Disk, settings: Settings, room: Room, volume:
             f"disk {disk.name}: {format_bytes(disk.storage_available)} available - {format_bytes(volume.actual_size)} "
             f"actual size must be more than {format_bytes(minimal_available(disk, settings))} "
             f"({settings.storage_minimal_available_percentage} % of {format_bytes(disk.storage_maximum)})"
+        )
+    if rule is Rule.SCHEDULING_SPACE and room.grants is not None and room.grants == room.free:
+        granted = format_bytes(max(0, room.grants))
+        return (
+            f"disk {disk.name}: {format_bytes(volume.size)} must be at most the {granted} its DiskSchedule still grants"
         )
     if rule is Rule.SCHEDULING_SPACE:
         limit = scheduling_limit(disk, settings)

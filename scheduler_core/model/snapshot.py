@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scheduler_core.model import kube, longhorn
+from scheduler_core.model.disk_schedule import DiskSchedule
 
 NamespacedName = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The objects of a cluster. Pods and claims are keyed by (namespace, name), everything else by name.
+    """The objects of a cluster. Pods and claims are keyed by (namespace, name), everything else by name; a DiskSchedule's is
+    its disk's UUID.
 
     `engine_images` and `instance_managers` are None when the source did not list these kinds at all; then they count as
     ready everywhere, because a snapshot made of fewer kinds is still worth explaining. An empty mapping means that
@@ -32,3 +34,4 @@ class Snapshot:
     engine_images: Mapping[str, longhorn.EngineImage] | None = None
     instance_managers: Mapping[str, longhorn.InstanceManager] | None = None
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    disk_schedules: Mapping[str, DiskSchedule] = field(default_factory=dict[str, DiskSchedule])

@@ -62,7 +62,7 @@ def _attach(sight: Sight) -> list[Action]:
         return []
     starting = [replica for replica in startable if replica.model.current_state != RUNNING]
     if starting:
-        return [_start(sight, replica) for replica in starting if replica.model.disk_id not in sight.copying]
+        return [_start(sight, replica) for replica in starting if sight.may_start(replica)]
     return [Later("attach", sight.config.attach_seconds, _attached(sight, startable))]
 
 

@@ -6,7 +6,7 @@ from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_REPLICAS
 from scheduler_core.longhorn.balance import Candidate
 from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT
 from simulator.actions import Create, Patch
-from simulator.objects import FINALIZER, Json
+from simulator.objects import DATA_FINALIZER, FINALIZER, Json
 from simulator.volumes.sight import STOPPED, Replica, Sight, replica_spec
 
 VOLUME_LABEL = "longhornvolume"
@@ -42,7 +42,7 @@ def new_replica(sight: Sight, why: str, *, hard_node_affinity: str = "", rebuild
         "name": name,
         "namespace": LONGHORN_NAMESPACE,
         "labels": {VOLUME_LABEL: model.name, NODE_LABEL: "", DISK_LABEL: ""},
-        "finalizers": [FINALIZER],
+        "finalizers": [FINALIZER, DATA_FINALIZER] if sight.config.disk_schedules else [FINALIZER],
         "ownerReferences": [
             {
                 "apiVersion": LONGHORN_REPLICAS.api_version,

@@ -8,7 +8,7 @@ from typing import Final
 from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from simulator.actions import Action, Delete, Later, is_write, without_finalizer
 from simulator.config import Config
-from simulator.objects import FINALIZER
+from simulator.objects import DATA_FINALIZER, FINALIZER
 from simulator.volumes.attach import attach_or_detach
 from simulator.volumes.eviction import attach_for_eviction
 from simulator.volumes.failure import fail, judge, salvage
@@ -55,12 +55,16 @@ def tear_down(sight: Sight) -> list[Action]:
     """A volume that is being deleted: its replicas first; it is gone when the last of them is."""
     if sight.replicas:
         return [remove(replica, "replica of a deleted volume removed") for replica in sight.present]
-    return list(without_finalizer(LONGHORN_VOLUMES, sight.volume, FINALIZER, "volume deleted"))
+    return list(without_finalizer(LONGHORN_VOLUMES, sight.volume, "volume deleted", FINALIZER))
 
 
 def decide_replica(replica: Replica, config: Config) -> list[Action]:
-    """A replica that is being deleted: its data, and with it its object, takes some time to go."""
+    """A replica that is being deleted: its data, and with it its object, takes some time to go.
+
+    With DiskSchedules Longhorn's finalizer is their controllers', who take it off when the room is given back.
+    """
     if not replica.deleting:
         return []
-    actions = without_finalizer(LONGHORN_REPLICAS, replica, FINALIZER, "replica gone")
+    ours = (DATA_FINALIZER,) if config.disk_schedules else (DATA_FINALIZER, FINALIZER)
+    actions = without_finalizer(LONGHORN_REPLICAS, replica, "replica gone", *ours)
     return [Later("delete", config.delete_seconds, actions)] if actions else []

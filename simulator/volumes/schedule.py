@@ -39,7 +39,7 @@ def schedule(sight: Sight) -> list[Action]:
     unplaced = [replica for replica in sight.replicas if waiting(replica)]
     if waits_for_attachment(sight.model):
         return _condition(sight, sight.models, [])
-    if not sight.config.placement:
+    if not sight.config.places:
         return [] if unplaced else _condition(sight, sight.models, [])
     sight.rng.shuffle(unplaced)
     known = {replica.name: replica.model for replica in sight.replicas}

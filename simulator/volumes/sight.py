@@ -11,9 +11,11 @@ from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.readiness import engine_image_ready, running_instance_manager
 from scheduler_core.model import longhorn
+from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
 from simulator.actions import Delete, Patch
 from simulator.config import Config
+from simulator.grants import Schedules, granted, granted_size
 from simulator.objects import EVICTING, Json, Obj, timestamp
 
 Volume = Obj[longhorn.Volume]
@@ -42,6 +44,7 @@ class Sight:
         abandoned: whether the claim it was provisioned for went before its PersistentVolume came
         copying: the disks that still wait for the volume's backing image
         auto_salvage: whether failed replicas are taken up again when all of them failed
+        schedules: the DiskSchedules by disk UUID, where they hold every byte
     """
 
     config: Config
@@ -55,6 +58,7 @@ class Sight:
     abandoned: bool = False
     copying: frozenset[str] = frozenset()
     auto_salvage: bool = True
+    schedules: Schedules = field(default_factory=dict[str, DiskSchedule])
 
     @property
     def model(self) -> longhorn.Volume:
@@ -70,6 +74,22 @@ class Sight:
     def present(self) -> tuple[Replica, ...]:
         """Its replicas that are not being deleted."""
         return tuple(replica for replica in self.replicas if not replica.model.deleting)
+
+    @property
+    def size(self) -> int:
+        """The bytes that can be written to it: with DiskSchedules what is granted, however much its user wishes."""
+        if not self.config.disk_schedules:
+            return self.model.size
+        return granted_size(self.schedules, self.model, self.models)
+
+    def may_start(self, replica: Replica) -> bool:
+        """Whether a replica's disk is ready for its process: it has the backing image, and has granted the replica's room.
+
+        A replica with data occupies its room already, so it starts even if that was never granted.
+        """
+        model = replica.model
+        held = not self.config.disk_schedules or model.healthy_at != "" or granted(self.schedules, model)
+        return held and model.disk_id not in self.copying
 
     @property
     def best_effort(self) -> bool:

@@ -56,7 +56,7 @@ def rebuild(sight: Sight) -> list[Action]:
     if not sight.model.current_node_id or not any(working(replica) for replica in sight.present):
         return []
     behind = [replica for replica in sight.present if rebuilding(replica) and sight.can_run(replica.model.node_id)]
-    behind = [replica for replica in behind if replica.model.disk_id not in sight.copying]
+    behind = [replica for replica in behind if sight.may_start(replica)]
     if not behind:
         return []
     first = next((replica for replica in behind if replica.model.current_state == RUNNING), behind[0])
@@ -242,7 +242,7 @@ def _least_needed(sight: Sight, ready: list[Replica]) -> Replica:
 def write_data(sight: Sight) -> list[Action]:
     """Fills an attached volume up to what its claim's or its own annotation asks for."""
     model = sight.model
-    target = min(sight.write_target, model.size)
+    target = min(sight.write_target, sight.size)
     if not model.current_node_id or target <= model.actual_size:
         return []
     speed = sight.config.write_bytes_per_second

@@ -110,7 +110,14 @@ def poisoned() -> list[Object]:
         make.setting("registry-secret", SECRET),
         make.setting("storage-over-provisioning-percentage", "150"),
     ]
-    return [*objects, other, image, scratch, *settings]
+    schedule = {
+        "apiVersion": make.LONGHORN,
+        "kind": "DiskSchedule",
+        "metadata": {"name": "a-disk-1", "namespace": "longhorn-system", "labels": {"label": SECRET}},
+        "spec": {"name": "disk-1", "nodeID": "a", "replicas": {"r": 5 * make.GI}, "note": SECRET},
+        "status": {"replicas": {}, "conditions": [{"type": "Schedulable", "status": "True", "message": SECRET}]},
+    }
+    return [*objects, other, image, scratch, schedule, *settings]
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])

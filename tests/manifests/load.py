@@ -28,7 +28,9 @@ CLUSTER_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
     for resource in resources
     for verb in _READ
 ) | {("patch", "", "pods", "")}
-LONGHORN: Final = ("backingimages", "engineimages", "instancemanagers", "nodes", "replicas", "settings", "volumes")
+LONGHORN: Final = (
+    "backingimages", "diskschedules", "engineimages", "instancemanagers", "nodes", "replicas", "settings", "volumes",
+)  # fmt: skip
 NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
     {(verb, "longhorn.io", resource, "") for resource in LONGHORN for verb in _READ}
     | {(verb, "", "configmaps", NAME) for verb in _READ}

@@ -17,6 +17,7 @@ from scheduler_core.verbs import Options, explain_nodes
 from scheduler_core.view import View
 from tests import builders as make
 from tests.builders import NOW, Object
+from tests.core.test_disk_schedule_counting import disk_schedule
 
 NODES = ("a", "b", "c")
 VOLUMES = ("v1", "v2", "v3")
@@ -80,6 +81,22 @@ changes = st.one_of(
     st.builds(lambda: make.storage_class("longhorn")),
     st.builds(_manager, names),
     st.builds(_engine_image, st.lists(names, unique=True)),
+    *[
+        st.builds(
+            lambda name, disk, asked, answers, owner: disk_schedule(
+                f"{name}-{disk}", replicas=asked, answers=answers, node=owner or name, disk=disk
+            ),
+            names,
+            st.sampled_from(["disk-1", "disk-2"]),
+            st.dictionaries(st.sampled_from(["r1", "r2", "r3", "other"]), st.integers(0, 60)),
+            st.dictionaries(
+                st.sampled_from(["r1", "r2", "r3"]),
+                st.tuples(st.sampled_from(["scheduled", "rejected"]), st.integers(0, 60)),
+            ),
+            st.sampled_from(["", "", "", "a"]),
+        )
+    ]
+    * 2,
 )
 
 

@@ -48,11 +48,11 @@ CONFIG: Mapping[str, Any] = {
 class Rig:
     """The cluster and its simulator."""
 
-    def __init__(self, cluster: DevCluster, folder: Path) -> None:
+    def __init__(self, cluster: DevCluster, folder: Path, **changes: object) -> None:
         self.cluster = cluster
         self.port = cluster.free_port()
         config = folder / "simulator.yaml"
-        config.write_text(yaml.safe_dump(dict(CONFIG)))
+        config.write_text(yaml.safe_dump({**CONFIG, **changes}))
         arguments = [sys.executable, "-m", "simulator", "--kubeconfig", str(cluster.kubeconfig)]
         arguments += ["--config", str(config), "--status-port", str(self.port)]
         self.simulator = cluster.spawn("simulator", arguments, ready=logged('"event": "ready"'))

@@ -1,0 +1,144 @@
+"""A volume that grows: every disk is asked for the new size, and none grows before all have answered yes.
+
+Which way it goes is in the volume's condition, so that a controller that was stopped half-way goes on the same way:
+
+    reason ExpansionPending    forward: ask every disk for the new size, wait for all answers; all granted: on to the next;
+                               one rejected: turn round
+    reason ExpansionGranted    no way back: write the sizes
+    reason ExpansionRejected   back: ask every disk for the old size again, and stay so until every disk would grant the new
+                               one; then forward again
+
+The condition is written before what follows from it, against the version of the volume that was read. So of two controllers of
+which one sees all disks granting and the other one of them refusing (before it found room after all), one only goes on. What
+is granted is held, so once the first size is written the others follow, however often a controller is stopped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler_core.disk_schedule.allocation import would_grant
+from scheduler_core.disk_schedule.conditions import (
+    DISK_ALLOCATION,
+    EXPANSION_GRANTED,
+    EXPANSION_PENDING,
+    EXPANSION_REJECTED,
+    says,
+)
+from scheduler_core.disk_schedule.reconcile import limit_of
+from scheduler_core.disk_schedule.standing import Stage, Standing
+from scheduler_core.disk_schedule.writes import Grow, Require, Write
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.model.disk_schedule import DiskSchedule, Kind, State
+from scheduler_core.model.kube import Condition
+from scheduler_core.model.longhorn import Volume
+from scheduler_core.quantity import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """What to write for a volume's growth, and the condition while it lasts, None without one."""
+
+    writes: tuple[Write, ...] = ()
+    condition: Condition | None = None
+    waiting: bool = False
+
+
+def expanded(
+    volume: Volume,
+    found: Iterable[Standing],
+    schedules: Mapping[str, DiskSchedule],
+    cluster: Cluster,
+    known: Condition | None,
+) -> Expansion:
+    """What follows from `volume.size` being more than some replica's.
+
+    Replicas that hold what they need now grow together. One that has no place yet just takes the new size when they do; one that
+    waits for its first answer, or was refused room for its data, holds nothing that could grow and follows later.
+    """
+    found = list(found)
+    growing = [entry for entry in found if entry.stage is Stage.HOLDS and entry.base < volume.size]
+    unplaced = [entry for entry in found if entry.stage is Stage.UNPLACED and entry.base < volume.size]
+    if not growing:
+        return Expansion((*_back(found), *_grown(unplaced, volume.size)))
+    if known is not None and known.reason == EXPANSION_REJECTED:
+        if any(not entry.settled or entry.asked != entry.base for entry in growing) or not _all_would(
+            volume, growing, schedules, cluster
+        ):
+            return Expansion((*_back(found),), _rejected(volume, growing, schedules, known), waiting=True)
+        return Expansion(_asked(volume, growing), _pending(volume))
+    large = [entry for entry in growing if entry.held >= volume.size]
+    if len(large) == len(growing) or says(known, _granted(volume)):
+        lacking = len(large) < len(growing)
+        asked = _asked(volume, growing) if lacking else ()
+        return Expansion((*_grown((*large, *unplaced), volume.size), *asked), _granted(volume), waiting=lacking)
+    answered = [entry for entry in growing if entry.asked == volume.size and _answered(entry)]
+    if len(answered) < len(growing):
+        return Expansion(_asked(volume, growing), _pending(volume))
+    return Expansion((*_back(found),), _rejected(volume, growing, schedules, None), waiting=True)
+
+
+def _answered(entry: Standing) -> bool:
+    return entry.settled or (entry.answer is not None and entry.answer.state is State.REJECTED)
+
+
+def _asked(volume: Volume, growing: Iterable[Standing]) -> tuple[Write, ...]:
+    """Requests for the new size. A rejection of a size that is not asked any more must go first, or it would look like the answer."""
+    return tuple(
+        Require(entry.replica.disk_id, Kind.REPLICA, entry.name, volume.size)
+        for entry in growing
+        if entry.asked != volume.size and (entry.settled or entry.asked != entry.held)
+    )
+
+
+def _back(found: Iterable[Standing]) -> tuple[Write, ...]:
+    """Requests for what replicas need as they are, where more is asked: an expansion failed or was called off."""
+    return tuple(
+        Require(entry.replica.disk_id, Kind.REPLICA, entry.name, entry.base)
+        for entry in found
+        if entry.asked is not None and entry.asked > entry.base and entry.stage is not Stage.REFUSED_NEW
+    )
+
+
+def _grown(found: Iterable[Standing], size: int) -> tuple[Write, ...]:
+    return tuple(Grow(entry.name, size) for entry in found)
+
+
+def _all_would(
+    volume: Volume, growing: Sequence[Standing], schedules: Mapping[str, DiskSchedule], cluster: Cluster
+) -> bool:
+    """Whether every disk would grant what all of its replicas lack together."""
+    lacking = Counter[str]()
+    for entry in growing:
+        lacking[entry.replica.disk_id] += volume.size - entry.held
+    return all(
+        would_grant(schedules[uuid], limit_of(schedules[uuid], cluster.nodes.get(schedules[uuid].spec.node)), size)
+        for uuid, size in lacking.items()
+    )
+
+
+def _pending(volume: Volume) -> Condition:
+    message = f"waiting for all disks to answer for {format_bytes(volume.size)} per replica"
+    return Condition(DISK_ALLOCATION, "False", EXPANSION_PENDING, message)
+
+
+def _granted(volume: Volume) -> Condition:
+    message = f"all disks granted {format_bytes(volume.size)} per replica"
+    return Condition(DISK_ALLOCATION, "False", EXPANSION_GRANTED, message)
+
+
+def _rejected(
+    volume: Volume, growing: Iterable[Standing], schedules: Mapping[str, DiskSchedule], known: Condition | None
+) -> Condition:
+    """Which disks refused; once they are asked for the old size again only the message still tells."""
+    start = f"the volume cannot grow to {format_bytes(volume.size)}"
+    if known is not None and known.message.startswith(f"{start}:"):
+        return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, known.message)
+    refused = [entry for entry in growing if entry.answer is not None and entry.answer.state is State.REJECTED]
+    disks = ", ".join(
+        f"disk {schedules[entry.replica.disk_id].spec.disk} on node {entry.replica.node_id}" for entry in refused
+    )
+    because = f"no room on {disks}" if disks else "no room on every disk"
+    return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, f"{start}: {because}")

@@ -1,0 +1,385 @@
+"""What the volume, replica and backing image controllers decide, case by case."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from scheduler_core.convert import disk_schedule as convert
+from scheduler_core.disk_schedule import backing_images, volumes
+from scheduler_core.disk_schedule.backing_images import ImageDecision, ImageSight
+from scheduler_core.disk_schedule.replicas import changed, released
+from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSight
+from scheduler_core.disk_schedule.writes import Assign, Copies, Finalize, Grow, Report, Require, Write
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.model.disk_schedule import Allocation, DiskSchedule, ImageCopies, Kind, Spec, State, Status
+from scheduler_core.model.kube import Condition
+from scheduler_core.model.longhorn import FILESYSTEM, STRICT_LOCAL, Disk, Node, Replica, Volume
+from scheduler_core.model.snapshot import Snapshot
+
+NOW = "2026-01-01T00:00:00Z"
+READY = (Condition("Ready", "True"), Condition("Schedulable", "True"))
+Entry = tuple[int, Allocation | None]
+
+
+def yes(size: int) -> Allocation:
+    """Granted."""
+    return Allocation(State.SCHEDULED, size)
+
+
+def no(held: int = 0) -> Allocation:
+    """Rejected."""
+    return Allocation(State.REJECTED, held)
+
+
+def node(name: str, available: int = 100) -> Node:
+    """A node with one disk of that many bytes; its UUID is the node's name in capitals."""
+    disk = Disk(
+        "disk",
+        uuid=name.upper(),
+        path="/data",
+        allow_scheduling=True,
+        spec_type=FILESYSTEM,
+        storage_maximum=10_000,
+        storage_available=available + 2500,  # Longhorn keeps 25 % of the maximum
+        conditions=READY,
+    )
+    return Node(name, allow_scheduling=True, conditions=READY, disks=(disk,))
+
+
+def schedule(name: str, kind: Kind = Kind.REPLICA, **entries: Entry) -> DiskSchedule:
+    """A node's DiskSchedule with requests and answers; 2,500 bytes are held by somebody else."""
+    asked: dict[str, int | None] = {key: size for key, (size, _) in entries.items()}
+    answers = {key: answer for key, (_, answer) in entries.items() if answer is not None}
+    other = {"other": yes(2500)}
+    if kind is Kind.REPLICA:
+        spec, status = Spec("disk", name, replicas={**asked, "other": 2500}), Status(replicas={**answers, **other})
+    else:
+        spec = Spec("disk", name, replicas={"other": 2500}, backing_images=asked)
+        status = Status(replicas=other, backing_images=answers)
+    return DiskSchedule(name.upper(), spec, status)
+
+
+def at(name: str, size: int = 50, *, ran: bool = False, number: int = 0, **more: Any) -> Replica:
+    """A replica on a node's disk, "" for none."""
+    healthy = "2026-01-01T00:00:00Z" if ran else ""
+    return Replica(f"r{number}", "v", size, name, name.upper(), healthy_at=healthy, **more)
+
+
+def decide(
+    replicas: list[Replica],
+    schedules: list[DiskSchedule],
+    *,
+    size: int = 50,
+    condition: Condition | None = None,
+    **volume: Any,
+) -> VolumeDecision:
+    """A decision about the volume `v` in a cluster of the nodes a and b."""
+    cluster = Cluster.of(Snapshot(longhorn_nodes={name: node(name) for name in "ab"}), datetime(2026, 1, 1, tzinfo=UTC))
+    known = {entry.name: entry for entry in schedules}
+    return volumes.decided(
+        VolumeSight(cluster, Volume("v", size, len(replicas), **volume), tuple(replicas), known, condition), NOW
+    )
+
+
+def ask(disk: str, size: int, name: str = "r0", *, stray: bool = False) -> Require:
+    """A request for a replica."""
+    return Require(disk, Kind.REPLICA, name, size, stray=stray)
+
+
+def objects(decision: VolumeDecision) -> list[Write]:
+    """The writes but for the condition."""
+    return [write for write in decision.writes if not isinstance(write, Report)]
+
+
+def reason(decision: VolumeDecision) -> str:
+    """The reason of the condition that is reported first."""
+    report = decision.writes[0]
+    assert isinstance(report, Report)
+    return report.condition.reason
+
+
+def test_a_new_replica_is_noted_on_a_disk_before_room_is_asked_for() -> None:
+    """The other way round a request would leak when the controller is killed in between. The disk with most room is asked."""
+    decision = decide([at("")], [schedule("a", x=(20, None)), schedule("b")])
+    assert objects(decision) == [Assign("r0", "b", "B", "/data"), ask("B", 50)]
+    assert (reason(decision), decision.ready, decision.waiting) == ("AllocationPending", frozenset(), False)
+
+
+def test_a_pending_request_only_waits() -> None:
+    """Nothing may start, nothing is asked twice."""
+    decision = decide([at("a")], [schedule("a", r0=(50, None)), schedule("b")])
+    assert (objects(decision), decision.ready) == ([], frozenset())
+
+
+def test_a_rejected_replica_that_never_ran_moves_to_another_disk() -> None:
+    """The request is withdrawn first, then the place changes, then the other disk is asked."""
+    decision = decide([at("a")], [schedule("a", r0=(50, no())), schedule("b")])
+    assert objects(decision) == [ask("A", 0), Assign("r0", "b", "B", "/data"), ask("B", 50)]
+
+
+def test_a_rejected_replica_without_another_disk_gives_up_its_place_and_says_so() -> None:
+    """Somebody has to look again: no watch brings the room."""
+    decision = decide([at("a")], [schedule("a", r0=(50, no())), schedule("b", x=(90, None))])
+    assert objects(decision) == [ask("A", 0), Assign("r0")]
+    assert (reason(decision), decision.waiting) == ("NoDiskWithRoom", True)
+
+
+def test_a_rejected_replica_with_data_stays_and_asks_on() -> None:
+    """It is reported; moving it would lose the data."""
+    decision = decide([at("a", ran=True)], [schedule("a", r0=(50, no())), schedule("b")])
+    assert objects(decision) == []
+    assert (reason(decision), decision.ready, decision.waiting) == ("AllocationRejected", frozenset(), True)
+
+
+def test_a_granted_replica_may_start_and_the_condition_is_true() -> None:
+    """Once it says so, nothing is written any more."""
+    decision = decide([at("a")], [schedule("a", r0=(50, yes(50))), schedule("b")])
+    assert decision.writes == (Report(Condition("DiskAllocation", "True", last_transition_time=NOW)),)
+    assert decision.ready == {"r0"}
+    known = Condition("DiskAllocation", "True", last_transition_time="earlier")
+    assert decide([at("a")], [schedule("a", r0=(50, yes(50)))], condition=known).writes == ()
+
+
+@pytest.mark.parametrize("entry", [{}, {"r0": (20, yes(20))}])
+def test_a_placed_replica_that_does_not_ask_for_its_size_does(entry: dict[str, Entry]) -> None:
+    """A controller was killed before it asked, Longhorn had no DiskSchedules before, or somebody edited the request."""
+    assert objects(decide([at("a", ran=True)], [schedule("a", Kind.REPLICA, **entry)])) == [ask("A", 50)]
+
+
+def test_a_disk_without_disk_schedule_is_left_by_a_replica_that_never_ran() -> None:
+    """One with data waits for it."""
+    assert objects(decide([at("a")], [schedule("b")])) == [Assign("r0", "b", "B", "/data"), ask("B", 50)]
+    assert objects(decide([at("a", ran=True)], [schedule("b")])) == []
+
+
+def test_a_request_on_a_disk_that_is_not_the_replicas_is_withdrawn() -> None:
+    """It is marked stray: the caller reads the Replica once more before."""
+    decision = decide([at("a")], [schedule("a", r0=(50, yes(50))), schedule("b", r0=(50, yes(50)))])
+    assert objects(decision) == [ask("B", 0, stray=True)]
+
+
+def test_replicas_that_are_deleted_or_wait_for_an_attachment_are_left_alone() -> None:
+    """The replica controller releases; a strict-local volume without a node has no place to choose."""
+    assert objects(decide([at("a", deleting=True)], [schedule("a", r0=(50, yes(50)))])) == []
+    assert decide([at("a")], [schedule("a")], deleting=True) == VolumeDecision()
+    both = [schedule("a"), schedule("b", x=(20, None))]
+    assert objects(decide([at("")], both, data_locality=STRICT_LOCAL)) == []
+    attached = decide([at("")], both, data_locality=STRICT_LOCAL, node_id="b")
+    assert objects(attached) == [Assign("r0", "b", "B", "/data"), ask("B", 50)]
+
+
+GROWING = [at("a", ran=True), at("b", ran=True, number=1)]
+PENDING = Condition("DiskAllocation", "False", "ExpansionPending", "waiting for all disks to answer for 80 per replica")
+REJECTED = Condition("DiskAllocation", "False", "ExpansionRejected", "the volume cannot grow to 80: no room on disk")
+
+
+def grow(a: Entry, b: Entry, condition: Condition | None = PENDING) -> VolumeDecision:
+    """A volume of 50 bytes with two replicas that is to have 80."""
+    return decide(GROWING, [schedule("a", r0=a), schedule("b", r1=b)], size=80, condition=condition)
+
+
+def test_an_expansion_asks_every_disk_before_any_size_is_written() -> None:
+    """The condition goes first, so that the direction is known after a kill."""
+    decision = grow((50, yes(50)), (50, yes(50)), None)
+    assert decision.writes == (
+        Report(replace(PENDING, last_transition_time=NOW)),
+        ask("A", 80),
+        ask("B", 80, "r1"),
+    )
+
+
+@pytest.mark.parametrize("b", [(80, yes(50)), (50, no(50))], ids=["no answer yet", "an answer to an earlier question"])
+def test_an_expansion_is_held_until_every_disk_has_answered(b: Entry) -> None:
+    """Granted or rejected: both wait for the last answer, and the replicas go on with the size they have."""
+    for a in ((80, yes(80)), (80, no(50))):
+        assert objects(grow(a, b)) == []
+        assert grow(a, b).ready == {"r0", "r1"}
+
+
+def test_an_expansion_that_all_disks_granted_writes_the_sizes() -> None:
+    """First the condition says that there is no way back."""
+    decision = grow((80, yes(80)), (80, yes(80)))
+    assert objects(decision) == [Grow("r0", 80), Grow("r1", 80)]
+    assert reason(decision) == "ExpansionGranted"
+
+
+def test_an_expansion_that_one_disk_rejected_is_rolled_back_and_reported() -> None:
+    """Every disk is asked for the old size again; the condition names the disk."""
+    decision = grow((80, yes(80)), (80, no(50)))
+    assert objects(decision) == [ask("A", 50), ask("B", 50, "r1")]
+    report = decision.writes[0]
+    assert isinstance(report, Report)
+    assert report.condition.reason == "ExpansionRejected"
+    assert report.condition.message == "the volume cannot grow to 80: no room on disk disk on node b"
+    assert decision.waiting
+
+
+def test_a_rolled_back_expansion_is_tried_again_only_when_every_disk_would_grant_it() -> None:
+    """Until then it rests, and the condition stays."""
+    assert grow((50, yes(50)), (50, yes(50)), REJECTED).writes[1:] == (ask("A", 80), ask("B", 80, "r1"))
+    full = [schedule("a", r0=(50, yes(50))), schedule("b", r1=(50, yes(50)), x=(45, yes(45)))]
+    resting = decide(GROWING, full, size=80, condition=REJECTED)
+    assert (resting.writes, resting.waiting) == ((), True)
+
+
+def test_a_roll_back_goes_on_after_a_kill() -> None:
+    """The condition says which way it went."""
+    assert objects(grow((50, yes(80)), (80, no(50)), REJECTED)) == [ask("B", 50, "r1")]
+
+
+def test_a_granted_expansion_goes_on_after_a_kill() -> None:
+    """One size was written, the other follows; the first is not asked about again."""
+    granted = replace(PENDING, reason="ExpansionGranted", message="all disks granted 80 per replica")
+    replicas = [at("a", 80, ran=True), GROWING[1]]
+    schedules = [schedule("a", r0=(80, yes(80))), schedule("b", r1=(80, yes(80)))]
+    assert objects(decide(replicas, schedules, size=80, condition=granted)) == [Grow("r1", 80)]
+
+
+def test_an_expansion_that_was_called_off_gives_the_bytes_back() -> None:
+    """The volume's size is the old one again."""
+    decision = decide(GROWING, [schedule("a", r0=(80, yes(80))), schedule("b", r1=(80, no(50)))], condition=PENDING)
+    assert objects(decision) == [ask("A", 50), ask("B", 50, "r1")]
+
+
+def test_a_replica_without_a_place_just_takes_the_new_size() -> None:
+    """It holds nothing that could grow."""
+    decision = decide([at("")], [schedule("a"), schedule("b", x=(20, None))], size=80)
+    assert Grow("r0", 80) in decision.writes
+
+
+def test_a_replica_releases_on_deletion_only_and_its_finalizer_goes_last() -> None:
+    """Alive it withdraws nothing; when it is gone a request left behind is stray."""
+    known = {"A": schedule("a", r0=(50, yes(50))), "B": schedule("b")}
+    assert released("r0", at("a"), known) == ()
+    assert released("r0", at("a", deleting=True), known) == (ask("A", 0), Finalize(Kind.REPLICA, "r0"))
+    assert released("r0", at("", deleting=True), {}) == (Finalize(Kind.REPLICA, "r0"),)
+    assert released("r0", None, known) == (ask("A", 0, stray=True),)
+
+
+def test_only_replicas_whose_answer_changed_wake_their_volumes() -> None:
+    """Backing images are another map and never do."""
+    before, after = {"a": yes(1), "b": no(), "c": yes(1)}, {"a": yes(1), "b": yes(2), "d": no()}
+    assert changed(before, after) == {"b", "c", "d"}
+
+
+def image(*wanted: str, **more: Any) -> ImageCopies:
+    """A backing image of 50 bytes."""
+    return ImageCopies("i", **{"size": 50, "wanted": frozenset(wanted), **more})
+
+
+def copies(image: ImageCopies, *schedules: DiskSchedule, needed: str = "", candidates: str = "AB") -> ImageDecision:
+    """A decision about a backing image in a cluster of the nodes a and b."""
+    known, nodes = {entry.name: entry for entry in schedules}, {name: node(name) for name in "ab"}
+    return backing_images.decided(ImageSight(image, known, nodes, frozenset(needed), tuple(candidates)))
+
+
+def held(name: str, *entry: Any) -> DiskSchedule:
+    """A node's DiskSchedule with a request for the image, or none."""
+    return schedule(name, Kind.BACKING_IMAGE, **({"i": entry} if entry else {}))
+
+
+def want(disk: str, size: int, *, stray: bool = False) -> Require:
+    """A request for the image."""
+    return Require(disk, Kind.BACKING_IMAGE, "i", size, stray=stray)
+
+
+@pytest.mark.parametrize(
+    ("decision", "writes", "ready"),
+    [
+        pytest.param(
+            copies(image(), held("a"), held("b")), (Copies("i", ("A",)), want("A", 50)), "", id="noted, then asked for"
+        ),
+        pytest.param(copies(image("A"), held("a"), held("b")), (want("A", 50),), "", id="noted before a kill"),
+        pytest.param(copies(image("A"), held("a", 50, None), held("b")), (), "", id="pending"),
+        pytest.param(copies(image("A"), held("a", 50, yes(50)), held("b")), (), "A", id="granted"),
+        pytest.param(
+            copies(image("A"), held("a", 50, no()), held("b")),
+            (want("A", 0), Copies("i", ("B",), ("A",)), want("B", 50)),
+            "",
+            id="rejected, tried on another disk",
+        ),
+        pytest.param(
+            copies(image("A", found={"A": "ready"}), held("a", 50, no()), held("b")),
+            (),
+            "",
+            id="rejected, but it is there",
+        ),
+        pytest.param(
+            copies(image("A"), held("a", 50, no()), held("b"), needed="A"),
+            (),
+            "",
+            id="rejected, but a replica needs it",
+        ),
+        pytest.param(
+            copies(image("A", found={"A": "ready"}), held("a", 50, yes(50)), held("b"), needed="B"),
+            (Copies("i", ("B",)), want("B", 50)),
+            "A",
+            id="a replica needs it elsewhere",
+        ),
+        pytest.param(
+            copies(image("A", copies=2), held("a", 50, yes(50)), held("b")),
+            (Copies("i", ("B",)), want("B", 50)),
+            "A",
+            id="too few copies",
+        ),
+        pytest.param(
+            copies(image("A"), held("a", 50, yes(50)), held("b", 50, yes(50))),
+            (want("B", 0, stray=True),),
+            "A",
+            id="a request left behind",
+        ),
+        pytest.param(
+            copies(image(found={"B": "ready"}), held("a"), held("b")),
+            (want("B", 50),),
+            "",
+            id="a copy nobody wanted counts",
+        ),
+        pytest.param(copies(image("A", size=0), held("a"), held("b")), (), "A", id="the first copy tells the size"),
+        pytest.param(
+            copies(image("A", found={"B": "ready"}, deleting=True), held("a", 50, yes(50)), held("b", 50, no())),
+            (want("A", 0), want("B", 0), Finalize(Kind.BACKING_IMAGE, "i")),
+            "",
+            id="deleted: spec and status disks",
+        ),
+    ],
+)
+def test_backing_images(decision: ImageDecision, writes: tuple[Write, ...], ready: str) -> None:
+    """One case per row."""
+    assert (decision.writes, decision.ready) == (writes, frozenset(ready))
+
+
+def test_a_backing_image_without_a_disk_with_room_looks_again_later() -> None:
+    """No watch brings the room."""
+    decision = copies(image(), schedule("a", x=(90, None)), schedule("b", x=(90, None)))
+    assert decision == ImageDecision(waiting=True)
+
+
+def test_objects_are_read_and_written_with_all_that_others_wrote() -> None:
+    """Volume, Replica and BackingImage keep what is not decided here."""
+    volume = {"metadata": {"name": "v"}, "status": {"state": "attached", "conditions": [{"type": "Scheduled"}]}}
+    written = convert.changed_condition(json.dumps(volume).encode(), PENDING)
+    assert written["status"]["conditions"][0] == {"type": "Scheduled"}
+    assert written["status"]["state"] == "attached"
+    assert convert.volume_condition(json.dumps(written).encode(), "DiskAllocation") == PENDING
+    assert convert.volume_condition(b'{"status": 5}', "DiskAllocation") is None
+    replica = json.dumps({"metadata": {"name": "r0"}, "spec": {"volumeName": "v", "volumeSize": "5"}}).encode()
+    assert convert.changed_replica(replica, place=("a", "A", "/data"))["spec"] == {
+        "volumeName": "v",
+        "volumeSize": "5",
+        "nodeID": "a",
+        "diskID": "A",
+        "diskPath": "/data",
+    }
+    assert convert.changed_replica(replica, size=80)["spec"] == {"volumeName": "v", "volumeSize": "80"}
+    spec = {"diskFileSpecMap": {"A": {"evictionRequested": True}, "B": {}}, "sourceType": "download"}
+    raw = json.dumps({"metadata": {"name": "i"}, "spec": spec, "status": {"realSize": 50}}).encode()
+    assert convert.image_copies(raw) == image("A", "B")
+    assert convert.changed_copies(raw, ("C",), ("B",))["spec"] == {
+        "diskFileSpecMap": {"A": {"evictionRequested": True}, "C": {"evictionRequested": False}},
+        "sourceType": "download",
+    }

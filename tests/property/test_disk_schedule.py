@@ -1,0 +1,149 @@
+"""The allocation rule against a model that tries every subset and every order it may, and against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed, would_grant
+from scheduler_core.disk_schedule.counting import counted
+from scheduler_core.disk_schedule.requests import set_requirement
+from scheduler_core.model.disk_schedule import Allocation, DiskSchedule, Kind, Spec, State, Status
+from scheduler_core.model.longhorn import Disk, Replica
+
+NAMES = st.sampled_from("abcde")
+SIZES = st.integers(0, 12)
+REQUESTS = st.dictionaries(NAMES, st.none() | SIZES)
+ANSWERS = st.dictionaries(NAMES, st.builds(Allocation, st.sampled_from(State), SIZES))
+SPECS = st.builds(Spec, replicas=REQUESTS, backing_images=REQUESTS)
+STATUSES = st.builds(Status, replicas=ANSWERS, backing_images=ANSWERS)
+LIMITS = st.builds(Limit, st.none() | st.integers(-5, 60), st.sampled_from(["", "", "", "DiskPressure"]))
+
+
+def entries(status: Status) -> dict[tuple[Kind, str], Allocation]:
+    """All answers under one key."""
+    return {(kind, name): entry for kind in Kind for name, entry in status.of(kind).items()}
+
+
+def asked(spec: Spec) -> dict[tuple[Kind, str], int | None]:
+    """All requests under one key."""
+    return {(kind, name): size for kind in Kind for name, size in spec.of(kind).items()}
+
+
+def modelled(spec: Spec, status: Status, limit: Limit) -> dict[tuple[Kind, str], Allocation]:
+    """The rule again, one look at the whole disk per request and nothing carried along."""
+    wanted, before = {key: size for key, size in asked(spec).items() if size != 0}, entries(status)
+    result: dict[tuple[Kind, str], Allocation] = {}
+    for key, size in wanted.items():
+        held = before[key].size if key in before else 0
+        if size is not None and key in before and held >= size:
+            result[key] = Allocation(State.SCHEDULED, size)
+        elif key in before:
+            result[key] = before[key]
+    rank = {key: (key not in result or result[key].size == 0, key[0] is Kind.REPLICA, key[1]) for key in wanted}
+    for key in sorted(wanted, key=lambda each: rank[each]):
+        size, held = wanted[key], result[key].size if key in result else 0
+        if size is not None and (held >= size or (limit.available is None and not limit.reason)):
+            continue
+        others = sum(entry.size for other, entry in result.items() if other != key)
+        fits = (
+            size is not None and limit.available is not None and not limit.reason and others + size <= limit.available
+        )
+        result[key] = Allocation(State.SCHEDULED, size or 0) if fits else Allocation(State.REJECTED, held)
+    return result
+
+
+@given(SPECS, STATUSES, LIMITS)
+def test_allocation_is_what_the_model_says(spec: Spec, status: Status, limit: Limit) -> None:
+    """Entry by entry, and the total is their sum."""
+    after = allocate(spec, status, limit)
+    assert entries(after) == modelled(spec, status, limit)
+    assert after.storage_scheduled == sum(entry.size for entry in entries(after).values())
+
+
+@given(SPECS, STATUSES, LIMITS)
+def test_nothing_is_granted_beyond_the_limit_and_nothing_held_is_taken_back(
+    spec: Spec, status: Status, limit: Limit
+) -> None:
+    """Whoever gets more keeps the total within the limit; whoever asks on keeps what he holds, up to what he asks."""
+    after, before = allocate(spec, status, limit), entries(status)
+    more = [key for key, entry in entries(after).items() if entry.size > (before[key].size if key in before else 0)]
+    assert not more or (limit.available is not None and after.storage_scheduled <= limit.available)
+    for key, size in asked(spec).items():
+        if key in before and size != 0:
+            kept = before[key].size if size is None else min(size, before[key].size)
+            assert entries(after)[key].size >= kept
+
+
+@given(SPECS, STATUSES, LIMITS)
+def test_allocating_again_changes_nothing(spec: Spec, status: Status, limit: Limit) -> None:
+    """A controller that is woken for nothing writes nothing."""
+    once = allocate(spec, status, limit)
+    assert allocate(spec, once, limit) == once
+
+
+@given(SPECS, STATUSES, LIMITS)
+def test_the_order_of_the_maps_does_not_matter(spec: Spec, status: Status, limit: Limit) -> None:
+    """Equal objects get equal answers, in equal order."""
+
+    def turned(values: Mapping[str, int | None]) -> dict[str, int | None]:
+        return dict(reversed(list(values.items())))
+
+    other = replace(spec, replicas=turned(spec.replicas), backing_images=turned(spec.backing_images))
+    first, second = allocate(spec, status, limit), allocate(other, status, limit)
+    assert list(entries(first).items()) == list(entries(second).items())
+
+
+@given(SPECS, STATUSES, st.integers(0, 60), st.integers(1, 12))
+def test_what_would_be_granted_is_granted_beside_everything_pending(
+    spec: Spec, status: Status, available: int, size: int
+) -> None:
+    """Once the disk has decided the requests that are there, one for which it has room gets it, whatever is held or pending."""
+    limit = Limit(available)
+    schedule = DiskSchedule("u", spec, allocate(spec, status, limit))
+    if would_grant(schedule, limit, size):
+        spec = set_requirement(spec, Kind.REPLICA, "A", size)  # sorts before all others
+        after = allocate(spec, schedule.status, limit)
+        assert after.replicas["A"] == Allocation(State.SCHEDULED, size)
+
+
+@given(
+    SPECS,
+    STATUSES,
+    st.dictionaries(NAMES, SIZES),
+    st.dictionaries(NAMES, SIZES),
+    st.dictionaries(NAMES, SIZES),
+    st.integers(0, 60),
+)
+def test_counting_never_counts_a_name_twice_nor_forgets_what_a_disk_schedule_holds(  # noqa: PLR0917
+    spec: Spec,
+    status: Status,
+    listed: dict[str, int],
+    placed: dict[str, int],
+    images: dict[str, int],
+    available: int,
+) -> None:
+    """Per name at least what the DiskSchedule claims and at most the largest of all three sizes counts."""
+    late = {name: size for name, size in placed.items() if name not in listed}
+    disk = Disk(
+        "d",
+        uuid="u",
+        storage_available=available,
+        storage_scheduled=sum(listed.values()) + sum(images.values()),
+        scheduled_replicas=listed,
+        scheduled_backing_images=images,
+    )
+    schedule = DiskSchedule("u", spec, status)
+    found = counted(disk, schedule, [Replica(name, "v", size) for name, size in late.items()])
+    total = disk.storage_scheduled + found.uncounted
+    most: dict[tuple[Kind, str], int] = {}
+    for kind, seen in ((Kind.REPLICA, {**late, **listed}), (Kind.BACKING_IMAGE, images)):
+        for name in seen.keys() | spec.of(kind).keys() | status.of(kind).keys():
+            answer = status.of(kind).get(name)
+            sizes = (seen.get(name, 0), spec.of(kind).get(name) or 0, answer.size if answer else 0)
+            most[kind, name] = max(sizes)
+    assert claimed(schedule) <= total <= sum(most.values())
+    assert available - sum(most.values()) <= found.free <= available - claimed(schedule)
