@@ -10,26 +10,37 @@ from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
 from app import DISTRIBUTION
-from app.api import errors, extender, operation
+from app.api import errors, extender, operation, prioritize
 from app.api.state import AppState
 from app.metrics import Metrics
+from app.services.policy import FixedState, PolicyInForce, PolicyVerbs
+from app.services.policy_file import PolicyFile
 from app.services.scheduling import Scheduling
 from app.services.source import FixedView
 from app.services.verbs import Verbs
 from app.settings import Enforcement, Settings
+from scheduler_core.generic.state import State
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.view import View
 
 
-def create_app(snapshot: Snapshot, settings: Settings, now: datetime) -> FastAPI:
+def create_app(
+    snapshot: Snapshot, settings: Settings, now: datetime, generic: State | None = None, file: PolicyFile | None = None
+) -> FastAPI:
     """The HTTP service over one snapshot, as it was at `now`.
+
+    `generic` has what the rules of a policy file read of it; `file` is that file, which the caller keeps looking at.
 
     Raises:
         SettingError: a Longhorn setting in the snapshot cannot be read
     """
     scheduling = Scheduling(FixedView(View.of(snapshot, now)), settings.options)
+    verbs, metrics = Verbs(scheduling), Metrics()
+    policy = PolicyVerbs(verbs, scheduling, PolicyInForce(file, FixedState(generic or State())))
+    if file is not None:
+        file.tell(metrics.policy_reloaded)
     observes = settings.enforcement is Enforcement.OBSERVE
-    return application(AppState(scheduling, Verbs(scheduling), Metrics(), settings.max_body, observes=observes))
+    return application(AppState(scheduling, verbs, metrics, settings.max_body, policy, observes=observes))
 
 
 def application(state: AppState) -> FastAPI:
@@ -41,6 +52,7 @@ def application(state: AppState) -> FastAPI:
     )
     app.state.extender = state
     app.include_router(extender.router)
+    app.include_router(prioritize.router)
     app.include_router(operation.router)
 
     @app.get("/", include_in_schema=False)

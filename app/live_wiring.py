@@ -15,6 +15,7 @@ from app.bootstrap import application
 from app.kube.caches import ClusterCache
 from app.kube.client import KubeClient
 from app.kube.config_map import ConfigMapCache
+from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from app.metrics import Metrics
 from app.services.leadership import Elector
@@ -23,6 +24,8 @@ from app.services.nudge import Nudger
 from app.services.nudge_patch import PodNudge
 from app.services.offers import Offers
 from app.services.placements import Placements
+from app.services.policy import PolicyInForce, PolicyVerbs
+from app.services.policy_file import PolicyFile
 from app.services.presentation import Unsettled
 from app.services.publishing import Publisher
 from app.services.reservation import NodeReservations
@@ -36,17 +39,18 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
 
     Raises:
         ConnectError: there is no cluster to talk to
+        PolicyFileError: the policy file cannot be used
     """
 
     async def connect() -> KubeClient:
         return await KubeClient.connect(options.kubeconfig, options.context)
 
+    file = PolicyFile(settings.policy) if settings.policy is not None else None
     client = await connect()
     timing = Timing(monotonic, random.uniform)
     cache = ClusterCache(client, options.namespace, timing, lambda: datetime.now(UTC), options.stale_after)
     config_map = ConfigMapCache(client, options.namespace, NAME, timing)
     metrics = Metrics()
-    metrics.caches(lambda: cache.standings, monotonic)
     scheduling = Scheduling(cache, settings.options)
     live_settings = LiveSettings(cache, config_map, options.environment)
     kept = _kept(options, settings, client, cache, scheduling, live_settings, metrics)
@@ -56,6 +60,12 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         if options.advertise
         else None
     )
+    generic = GenericCache(client, timing, options.stale_after)
+    in_force = PolicyInForce(file, generic)
+    metrics.caches(lambda: {**cache.standings, **generic.standings}, monotonic)
+    also: list[Companion] = [generic, file] if file else []
+    if file is not None:
+        file.tell(metrics.policy_reloaded)
     parts = Parts(
         cache=cache,
         config_map=config_map,
@@ -64,11 +74,14 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
         metrics=metrics,
         environment=options.environment,
         node_name=options.node_name,
+        policy_problem=lambda: in_force.problem,
     )
-    live = Live(parts, live_settings, kept.reservations, kept.companions, kept.unsettled)
+    live = Live(parts, live_settings, kept.reservations, (*kept.companions, *also), kept.unsettled)
     verbs = Verbs(scheduling, live.refusal, kept.reservations, live.late_refusal)
     observes = settings.enforcement is Enforcement.OBSERVE
-    return application(AppState(scheduling, verbs, metrics, settings.max_body, live, observes)), live, client
+    policy = PolicyVerbs(verbs, scheduling, in_force)
+    state = AppState(scheduling, verbs, metrics, settings.max_body, policy, live, observes)
+    return application(state), live, client
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,25 @@ class _Fates:
             self.offers_ended.labels(became=became)
 
 
+class _Policy:
+    """Counters of the policy file."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.refusals = CounterMetric(
+            f"{PREFIX}_policy_refusals",
+            "Nodes that a predicate of the policy file refused in /filter",
+            registry=registry,
+        )
+        self.reloads = CounterMetric(
+            f"{PREFIX}_policy_reloads",
+            "Other contents of the policy file, by result: loaded, or refused (the policy before stays)",
+            ["result"],
+            registry=registry,
+        )
+        for result in ("loaded", "refused"):
+            self.reloads.labels(result=result)
+
+
 class Metrics:
     """This process's metrics, in a registry of their own."""
 
@@ -192,6 +211,7 @@ class Metrics:
             registry=self.registry,
         )
         self._fates = _Fates(self.registry)
+        self._policy = _Policy(self.registry)
         for happened in _BOOLEANS:
             self._scheduling_wait.labels(pod_scheduled=happened)
             self._node_reservation.labels(replicas_scheduled=happened)
@@ -210,6 +230,14 @@ class Metrics:
         if gave_up:
             self._gave_up.inc(gave_up)
         return counted
+
+    def refused_by_policy(self, nodes: int) -> None:
+        """Counts nodes that a policy's predicate refuses, and that Longhorn's rules were not asked about."""
+        self._policy.refusals.inc(nodes)
+
+    def policy_reloaded(self, result: str) -> None:
+        """Counts one other content of the policy file: ``loaded`` or ``refused``."""
+        self._policy.reloads.labels(result=result).inc()
 
     def undecided(self) -> None:
         """Counts one question of /filter that could not be decided."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
 # Go's HTTP client keeps idle connections for 90 s and does not repeat a POST that meets a closing server.
@@ -31,12 +34,24 @@ def config(app: FastAPI) -> uvicorn.Config:
     )
 
 
-def serve_snapshot(app: FastAPI, listener: socket.socket) -> None:
-    """Serves until a signal ends it."""
+def serve_snapshot(app: FastAPI, listener: socket.socket, beside: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Serves until a signal ends it; what goes on `beside` ends with it."""
     # What was loaded lives as long as the process; the collector need not look at it again and again.
     gc.collect()
     gc.freeze()
-    uvicorn.Server(config(app)).run(sockets=[listener])
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(app, listener, beside))
+
+
+async def _serve(app: FastAPI, listener: socket.socket, beside: Callable[[], Awaitable[None]] | None) -> None:
+    server = uvicorn.Server(config(app))
+    going_on = asyncio.ensure_future(beside()) if beside else None
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        if going_on is not None:
+            going_on.cancel()
+            await asyncio.gather(going_on, return_exceptions=True)
 
 
 def exit_quietly() -> None:

@@ -53,6 +53,9 @@ class Settings:
     enforcement: Enforcement = Enforcement.ENFORCE
     """What becomes of a refusal."""
 
+    policy: str | None = None
+    """A policy file of the generic scheduler; None: its default for /prioritize, and nothing more in /filter."""
+
 
 class Reservation(StrEnum):
     """How pods are kept from taking the same room.

@@ -4,7 +4,9 @@
     ├── QuantityError      a text is no Kubernetes quantity, or does not fit 64 bits
     ├── ObjectError        a Kubernetes object cannot be read: names the object and the field
     ├── SettingError       a Longhorn setting's value does not parse: names the setting
-    └── ResolutionError    a pod's volumes cannot be resolved: names the missing object
+    ├── ResolutionError    a pod's volumes cannot be resolved: names the missing object
+    ├── PolicyError        a policy file cannot be used: names each entry that is wrong (generic/policy.py)
+    └── UndecidableError   a predicate of a policy cannot be decided for any node (generic/question.py)
 
 A node that does not fit is not an exception but a verdict with a `Reason` (verdict.py).
 """

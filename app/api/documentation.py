@@ -29,6 +29,29 @@ EXTENDER_ARGS: Final = _body(
         "NodeNames": ["east-1", "west-1"],
     },
 )
+HOST_PRIORITY_LIST: Final[dict[str, Any]] = {
+    "responses": {
+        "200": {
+            "description": "HostPriorityList: every node asked, in order",
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["Host", "Score"],
+                            "properties": {
+                                "Host": {"type": "string"},
+                                "Score": {"type": "integer", "minimum": 0, "maximum": 10},
+                            },
+                        },
+                    },
+                    "example": [{"Host": "east-1", "Score": 9}, {"Host": "west-1", "Score": 4}],
+                }
+            },
+        }
+    }
+}
 EXTENDER_PREEMPTION_ARGS: Final = _body(
     "ExtenderPreemptionArgs: a pod and the victims on each node, as pods or by UID",
     {

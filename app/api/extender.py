@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from time import perf_counter
@@ -24,9 +25,10 @@ from app.api.wire import (
     filter_result_around,
     preemption_result,
 )
+from app.services.policy import Judged
 from app.services.presentation import ExplainAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
-from scheduler_core.verbs import Decision
+from scheduler_core.generic.question import UndecidableError
 
 router = APIRouter(tags=["kube-scheduler"])
 log = structlog.get_logger("extender")
@@ -60,31 +62,41 @@ async def filter_verb(request: Request) -> Response:
     state.verbs.check()
     body = await read_body(request, state.max_body)
     started = perf_counter()
-    question = decode_filter(body)
+    question = decode_filter(body, whole=state.policy.from_file)
     try:
-        decision = await state.verbs.filter(question.pod, question.candidates, request.is_disconnected)
-    except ResolutionError as error:
+        found = await state.policy.filter(question.pod, question.whole, question.candidates, request.is_disconnected)
+    except (ResolutionError, UndecidableError) as error:
         state.metrics.undecided()
         log.warning("filter refused", pod=question.pod.key, uid=question.pod.uid, error=str(error))
         if state.observes:
-            return _Sent(*_answer(question, {}), state, started)
+            return _Sent(*_answer(question, {}, {}), state, started)
         return _Sent(filter_result(None, {}, str(error)), None, b"", state, started)
-    _report(state, question, decision, perf_counter() - started)
-    pairs = zip(decision.candidates, decision.reasons, strict=True)
-    refused = {} if state.observes else {name: reason.text for name, reason in pairs if not reason.fits}
-    return _Sent(*_answer(question, refused), state, started)
+    _report(state, question, found, perf_counter() - started)
+    lasting, passing = ({}, {}) if state.observes else found.refused()
+    return _Sent(*_answer(question, lasting, passing), state, started)
 
 
-def _answer(question: FilterQuestion, refused: Mapping[str, str]) -> tuple[bytes, Pieces | None, bytes]:
-    """The answer in the form of the question: what comes before the nodes, the nodes, and what comes after."""
+def _answer(
+    question: FilterQuestion, lasting: Mapping[str, str], passing: Mapping[str, str]
+) -> tuple[bytes, Pieces | None, bytes]:
+    """The answer in the form of the question: what comes before the nodes, the nodes, and what comes after.
+
+    Nodes are refused for `lasting` reasons, or for `passing` ones, which evicting pods may end.
+    """
+    refused = {**lasting, **passing} if passing else lasting
     if question.runs is None:
-        return filter_result([name for name in question.candidates if name not in refused], refused), None, b""
-    head, tail = filter_result_around(refused)
+        names = [name for name in question.candidates if name not in refused]
+        return filter_result(names, lasting, failed=passing), None, b""
+    head, tail = filter_result_around(lasting, passing)
     return head, question.runs.keep([name not in refused for name in question.candidates]), tail
 
 
-def _report(state: AppState, question: FilterQuestion, decision: Decision, seconds: float) -> None:
+def _report(state: AppState, question: FilterQuestion, found: Judged, seconds: float) -> None:
+    decision = found.decision
     counted = state.metrics.decided(decision.reasons, decision.gave_up)
+    state.metrics.refused_by_policy(len(found.barred))
+    reasons = Counter({reason.text: count for reason, count in counted.items()})
+    reasons.update(refused.text for refused in found.barred.values())
     fits = sum(count for reason, count in counted.items() if reason.fits)
     if state.observes and not fits:
         state.metrics.would_refuse()
@@ -93,9 +105,9 @@ def _report(state: AppState, question: FilterQuestion, decision: Decision, secon
         pod=question.pod.key,
         uid=question.pod.uid,
         volumes=len(decision.resolution.volumes),
-        nodes=len(decision.candidates),
+        nodes=len(question.candidates),
         fits=fits,
-        reasons={reason.text: counted[reason] for reason in sorted(counted, key=lambda reason: reason.text)},
+        reasons=dict(sorted(reasons.items())),
         ms=round(seconds * 1000, 3),
     )
 
@@ -108,14 +120,14 @@ async def preempt(request: Request) -> Response:
     """
     state = state_of(request)
     state.verbs.check()
-    question = decode_preempt(await read_body(request, state.max_body))
+    question = decode_preempt(await read_body(request, state.max_body), whole=state.policy.from_file)
     try:
-        decision = await state.verbs.preempt(question.pod, sorted(question.victims))
-    except ResolutionError as error:
+        decision = await state.policy.preempt(question.pod, question.whole, sorted(question.victims))
+    except (ResolutionError, UndecidableError) as error:
         log.warning("preempt refused", pod=question.pod.key, uid=question.pod.uid, error=str(error))
         return Response(preemption_result(question.victims if state.observes else {}), media_type=_JSON)
     pairs = zip(decision.candidates, decision.reasons, strict=True)
-    fitting = {name for name, reason in pairs if reason.fits or state.observes}
+    fitting = set(question.victims) if state.observes else {name for name, reason in pairs if reason.fits}
     log.info("preempt", pod=question.pod.key, nodes=len(question.victims), fits=len(fitting))
     kept = {name: victims for name, victims in question.victims.items() if name in fitting}
     return Response(preemption_result(kept), media_type=_JSON)

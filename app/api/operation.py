@@ -40,5 +40,6 @@ async def state(request: Request) -> Response:
     app_state = state_of(request)
     if app_state.live is not None and app_state.live.readiness_problem:
         raise UnavailableError(app_state.live.readiness_problem)
-    answer = state_answer(app_state.scheduling.view, app_state.live.state() if app_state.live else None)
+    live = app_state.live.state() if app_state.live else None
+    answer = state_answer(app_state.scheduling.view, live, app_state.policy.answer())
     return Response(answer.model_dump_json(by_alias=True), media_type="application/json")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 
 from app.metrics import Metrics
+from app.services.policy import PolicyVerbs
 from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 
@@ -21,6 +22,7 @@ class AppState:
 
     Attributes:
         max_body: bytes a request's body may have
+        policy: the verbs that a policy takes part in
         live: what a live cluster adds; None over a snapshot file
         observes: whether refusals are only counted and logged
     """
@@ -29,6 +31,7 @@ class AppState:
     verbs: Verbs
     metrics: Metrics
     max_body: int
+    policy: PolicyVerbs
     live: Live | None = None
     observes: bool = False
 

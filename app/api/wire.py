@@ -14,8 +14,10 @@ import msgspec
 
 from app.api.errors import RequestError
 from app.api.nodes import NodeRuns, locate_nodes, node_names
+from scheduler_core.convert import generic
 from scheduler_core.convert import kube as wire
 from scheduler_core.errors import CoreError
+from scheduler_core.generic.model import Pod as WholePod
 from scheduler_core.model.kube import Pod
 
 
@@ -33,6 +35,13 @@ class _Args(msgspec.Struct, gc=False):
     NodeNames: list[str] | None = None
     nodeNames: list[str] | None = None
     nodenames: list[str] | None = None
+
+
+class _PodArgs(msgspec.Struct, gc=False):
+    """The pod of ExtenderArgs as a policy's rules read it."""
+
+    Pod: generic.GenericPod | None = None
+    pod: generic.GenericPod | None = None
 
 
 class _Victims(msgspec.Struct, gc=False):
@@ -69,35 +78,73 @@ class _PreemptionArgs(msgspec.Struct, gc=False):
 
 
 _ARGS: Final = msgspec.json.Decoder(_Args)
+_POD_ARGS: Final = msgspec.json.Decoder(_PodArgs)
 _PREEMPTION_ARGS: Final = msgspec.json.Decoder(_PreemptionArgs)
 _Decoded = TypeVar("_Decoded")
 _Given = TypeVar("_Given")
 _encode: Final = msgspec.json.Encoder().encode
+_NONE: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class FilterQuestion:
-    """A decoded ExtenderArgs: the pod, the names of the nodes in the order asked, and where full nodes are in the body."""
+    """A decoded ExtenderArgs.
+
+    Attributes:
+        candidates: the names of the nodes in the order asked
+        runs: where full nodes are in the body; None where they are not sent back
+        whole: the pod as the rules of a policy file read it; None where there is no such file
+    """
 
     pod: Pod
     candidates: Sequence[str]
-    runs: NodeRuns | None
+    runs: NodeRuns | None = None
+    whole: WholePod | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptQuestion:
-    """A decoded ExtenderPreemptionArgs; `victims` are (UIDs, PDB violations) by node name."""
+    """A decoded ExtenderPreemptionArgs; `victims` are (UIDs, PDB violations) by node name, `whole` as in FilterQuestion."""
 
     pod: Pod
     victims: Mapping[str, tuple[tuple[str, ...], int]]
+    whole: WholePod | None = None
 
 
-def decode_filter(body: bytearray) -> FilterQuestion:
-    """Reads the body of /filter and /explain.
+def decode_filter(body: bytearray, *, whole: bool = False) -> FilterQuestion:
+    """Reads the body of /filter and /explain; `whole` says that there is a policy file, whose rules read the whole pod.
 
     Raises:
         RequestError: it is not JSON, has another shape, or contradicts itself; names the field
     """
+    pod, names, items = _asked(body)
+    runs = None if items is None else locate_nodes(body, items)
+    return FilterQuestion(pod, names, runs, _whole_pod(body) if whole else None)
+
+
+def decode_prioritize(body: bytearray, *, whole: bool) -> FilterQuestion:
+    """Reads the body of /prioritize, whose answer sends no node back; `whole` as in decode_filter.
+
+    Raises:
+        RequestError: as decode_filter
+    """
+    pod, names, _ = _asked(body)
+    return FilterQuestion(pod, names, whole=_whole_pod(body) if whole else None)
+
+
+def _whole_pod(body: bytearray) -> WholePod:
+    args = _decode(_POD_ARGS, body)
+    found = args.Pod or args.pod
+    if found is None:
+        raise RequestError("Pod is missing or null")
+    try:
+        return generic.generic_pod(found)
+    except CoreError as error:
+        raise RequestError(str(error)) from error
+
+
+def _asked(body: bytearray) -> tuple[Pod, list[str], list[msgspec.Raw] | None]:
+    """The pod, the names of the nodes, and the nodes where they were sent whole."""
     args = _decode(_ARGS, body)
     pod = _pod(args.Pod, args.pod)
     nodes = _one("Nodes", args.Nodes, args.nodes)
@@ -105,12 +152,12 @@ def decode_filter(body: bytearray) -> FilterQuestion:
     _check_forms("Nodes and NodeNames", nodes, names)
     if nodes is None:
         _check_names(names or [])
-        return FilterQuestion(pod, names or [], None)
+        return pod, names or [], None
     if nodes.items is None:
         raise RequestError("Nodes.items is missing or null, expected a list of nodes")
     names = node_names(nodes.items)
     _check_names(names)
-    return FilterQuestion(pod, names, locate_nodes(body, nodes.items))
+    return pod, names, nodes.items
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -122,8 +169,8 @@ def _check_names(names: Sequence[str]) -> None:
         raise RequestError(f"node {names.index('')} (counted from 0) has no name")
 
 
-def decode_preempt(body: bytearray) -> PreemptQuestion:
-    """Reads the body of /preempt.
+def decode_preempt(body: bytearray, *, whole: bool) -> PreemptQuestion:
+    """Reads the body of /preempt; `whole` as in decode_filter.
 
     Raises:
         RequestError: it is not JSON, has another shape, or contradicts itself; names the field
@@ -135,7 +182,7 @@ def decode_preempt(body: bytearray) -> PreemptQuestion:
     )
     _check_forms("NodeNameToVictims and NodeNameToMetaVictims", victims, meta)
     asked = {name: _victims(found) for name, found in (victims or meta or {}).items()}
-    return PreemptQuestion(_pod(args.Pod, args.pod), asked)
+    return PreemptQuestion(_pod(args.Pod, args.pod), asked, _whole_pod(body) if whole else None)
 
 
 def _victims(found: _Victims) -> tuple[tuple[str, ...], int]:
@@ -180,17 +227,27 @@ def _pod(*spellings: wire.Pod | None) -> Pod:
         raise RequestError(str(error)) from error
 
 
-def filter_result(names: Sequence[str] | None, unresolvable: Mapping[str, str], error: str = "") -> bytes:
-    """An ExtenderFilterResult in the names form; `names` None together with an error means that nothing was decided."""
+def filter_result(
+    names: Sequence[str] | None, unresolvable: Mapping[str, str], error: str = "", failed: Mapping[str, str] = _NONE
+) -> bytes:
+    """An ExtenderFilterResult in the names form; `names` None together with an error means that nothing was decided.
+
+    Evicting pods may help on the `failed` nodes, and does not on the `unresolvable` ones.
+    """
     return _encode(
         {
             "Nodes": None,
             "NodeNames": names,
-            "FailedNodes": {},
+            "FailedNodes": failed,
             "FailedAndUnresolvableNodes": unresolvable,
             "Error": error,
         }
     )
+
+
+def priority_list(scores: Mapping[str, int]) -> bytes:
+    """A HostPriorityList, in the order of the scores."""
+    return _encode([{"Host": name, "Score": score} for name, score in scores.items()])
 
 
 def error_result(error: str) -> bytes:
@@ -198,9 +255,9 @@ def error_result(error: str) -> bytes:
     return _encode({"Error": error})
 
 
-def filter_result_around(unresolvable: Mapping[str, str]) -> tuple[bytes, bytes]:
+def filter_result_around(unresolvable: Mapping[str, str], failed: Mapping[str, str] = _NONE) -> tuple[bytes, bytes]:
     """An ExtenderFilterResult in the full form, as what comes before and after the nodes."""
-    tail = _encode({"NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
+    tail = _encode({"NodeNames": None, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
     return b'{"Nodes":{"metadata":{},"items":[', b"]}," + tail[1:]
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -119,9 +119,13 @@ def _explain_volume(name: str, loaded: Snapshot, nodes: list[str] | None, output
 
 
 def _print(answer: Answer, output: Output, table: Callable[[Console], None]) -> None:
+    show(answer.model_dump(by_alias=True), output, table)
+
+
+def show(data: dict[str, Any], output: Output, table: Callable[[Console], None]) -> None:
+    """Prints a result: as data, or by `table`, which is given where to."""
     # A reader that has seen enough, `head` for instance, ends this program as it ends any filter.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    data = answer.model_dump(by_alias=True)
     if output is Output.JSON:
         typer.echo(json.dumps(data, indent=2))
     elif output is Output.YAML:

@@ -44,6 +44,7 @@ from scheduler_core.extender_settings import (
     SettingsHistory,
     Source,
 )
+from scheduler_core.generic.state import State
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.quantity import parse_bytes
@@ -71,6 +72,14 @@ def serve(  # one parameter per flag
             help="observe: answer that every node fits, and only count and log what would be refused.",
         ),
     ] = Enforcement.ENFORCE,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LONGHORN_EXTENDER_POLICY",
+            metavar="FILE",
+            help="Policy of /prioritize, whose predicates count in /filter, too; read again when it changes.",
+        ),
+    ] = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = DEFAULT_NAMESPACE,
@@ -139,7 +148,7 @@ def serve(  # one parameter per flag
     ] = "auto",
     log_level: Annotated[str, typer.Option(envvar="LONGHORN_EXTENDER_LOG_LEVEL", help="debug, info, ...")] = "info",
 ) -> None:
-    """Serve /filter, /preempt, /explain, /state, /metrics and /docs beside a cluster, or from a snapshot of one.
+    """Serve /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs beside a cluster, or from a snapshot of one.
 
     Beside a cluster several of these may run; the one that holds the Lease answers.
     """
@@ -149,8 +158,11 @@ def serve(  # one parameter per flag
         max_body=_positive(max_body),
         options=options_of(best_effort, packing),
         enforcement=enforcement,
+        policy=policy,
     )
-    _check_level(log_level)
+    check_level(log_level)
+    if policy is not None:
+        _check_policy(policy)
     if snapshot is not None:
         _serve_snapshot(snapshot, settings, log_format, log_level)
         return
@@ -181,14 +193,28 @@ def serve(  # one parameter per flag
 def _serve_snapshot(snapshot: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
     from app.bootstrap import create_app
     from app.server import exit_quietly, serve_snapshot
+    from app.services.policy_file import PolicyFile
 
     exit_quietly()
-    loaded = snapshot_from(snapshot)
-    app = create_app(loaded, settings, now())
-    listener = _listen(settings.host, settings.port)
+    file = PolicyFile(settings.policy) if settings.policy is not None else None
+    loaded, state = (snapshot_from(snapshot), None) if file is None else _whole_snapshot(snapshot)
+    app = create_app(loaded, settings, now(), state, file)
+    listener = listen(settings.host, settings.port)
     configure(log_format, log_level)
     typer.echo(_welcome(loaded, settings.host, listener.getsockname()[1]), err=True)
-    serve_snapshot(app, listener)
+    serve_snapshot(app, listener, file.run if file else None)
+
+
+def _whole_snapshot(source: str) -> tuple[Snapshot, State]:
+    """A snapshot, and what the rules of a policy read of the same file; warnings go to standard error."""
+    from app.kube.generic_file import load_cluster
+
+    loaded = load_cluster(source, longhorn=True)
+    for warning in loaded.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if loaded.snapshot is None:
+        raise TypeError("the snapshot was asked for")
+    return loaded.snapshot, loaded.state
 
 
 def _serve_cluster(options: LiveOptions, settings: Settings, log_format: LogFormat, log_level: str) -> None:
@@ -196,7 +222,7 @@ def _serve_cluster(options: LiveOptions, settings: Settings, log_format: LogForm
     from app.server import exit_quietly
 
     exit_quietly()
-    listener = _listen(settings.host, settings.port)
+    listener = listen(settings.host, settings.port)
     configure(log_format, log_level)
     url = _url(settings.host, listener.getsockname()[1])
     welcome = f"Serving a cluster on {url} as {options.identity} (state: {url}/state, Ctrl-C hands over and stops)"
@@ -227,13 +253,30 @@ def _positive(text: str) -> int:
     return size
 
 
-def _check_level(level: str) -> None:
+def _check_policy(path: str) -> None:
+    from app.services.policy_file import PolicyFile
+
+    for warning in PolicyFile(path).policy.warnings:
+        typer.echo(f"warning: {path}: {warning}", err=True)
+
+
+def check_level(level: str) -> None:
+    """Whether a log level is one.
+
+    Raises:
+        CoreError: it is none
+    """
     levels = ("debug", "info", "warning", "error", "critical")
     if level.lower() not in levels:
         raise CoreError(f"--log-level {level}: expected one of {', '.join(levels)}")
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 picks a free one.
+
+    Raises:
+        CoreError: the address cannot be had
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address, family=family, backlog=2048)

@@ -27,6 +27,7 @@ from scheduler_core.model.snapshot import Snapshot
 
 STDIN: Final = "-"
 _DEEPEST: Final = 200  # no Kubernetes object comes near
+_READ_BY_POLICIES: Final = frozenset({"Service"})
 _Read = TypeVar("_Read")
 
 
@@ -48,9 +49,35 @@ def load_snapshot(source: str) -> LoadedSnapshot:
     Raises:
         SnapshotFileError: the file is missing, is neither YAML nor JSON, or holds an object that cannot be read
     """
+    return _loaded(source, _objects(source))
+
+
+def read_objects(source: str) -> list[tuple[str, str, object]]:
+    """The objects of a file, whatever their kinds: kind, API group, and the object as written.
+
+    Raises:
+        SnapshotFileError: the file is missing, or is neither YAML nor JSON
+    """
+    return list(_objects(source))
+
+
+def snapshot_of_objects(source: str, objects: Iterable[tuple[str, str, object]]) -> LoadedSnapshot:
+    """The snapshot of objects that were read from `source`; services are for others to read.
+
+    Raises:
+        SnapshotFileError: one of them cannot be read
+    """
+    return _loaded(source, objects, _READ_BY_POLICIES)
+
+
+def _loaded(
+    source: str, objects: Iterable[tuple[str, str, object]], also_read: frozenset[str] = frozenset()
+) -> LoadedSnapshot:
     known: list[tuple[Kind, object]] = []
     ignored: Counter[str] = Counter()
-    for kind, group, raw in _objects(source):
+    for kind, group, raw in objects:
+        if not group and kind in also_read:
+            continue
         entry = KINDS.get((group, kind))
         if entry is None:
             ignored[f"{kind}.{group}" if group else kind] += 1

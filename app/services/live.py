@@ -23,6 +23,7 @@ from app.kube.caches import ClusterCache
 from app.kube.client import ApiError
 from app.kube.config_map import ConfigMapCache
 from app.metrics import Metrics
+from app.services.gate import ALWAYS_OPEN, Refusal
 from app.services.leadership import Elector
 from app.services.presentation import ServiceState, Unsettled
 from app.services.publishing import Publisher
@@ -51,6 +52,7 @@ class Parts:
     Attributes:
         publisher: None if there is no address to point the Service to
         environment: the extender's own settings given by flag or variable
+        policy_problem: why the policy in force cannot be asked
     """
 
     cache: ClusterCache
@@ -60,6 +62,7 @@ class Parts:
     metrics: Metrics
     environment: Mapping[str, str]
     node_name: str
+    policy_problem: Refusal = ALWAYS_OPEN
 
 
 class Companion(Protocol):
@@ -128,7 +131,8 @@ class Live:
     @property
     def readiness_problem(self) -> str:
         """Why the cluster's state is not known well enough to decide; "" if it is."""
-        return self._parts.cache.problem or self._parts.config_map.problem
+        parts = self._parts
+        return parts.cache.problem or parts.config_map.problem or parts.policy_problem()
 
     def state(self) -> ServiceState:
         """What /state says of the service."""

@@ -9,6 +9,8 @@ from typing import Final, TypeVar
 
 from app.services.source import ViewSource
 from scheduler_core.errors import ResolutionError
+from scheduler_core.generic.longhorn_facts import LonghornFacts
+from scheduler_core.longhorn_facts import Plans, facts_for
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.resolve import MissingObjectError, resolve, unseen_classes
@@ -30,6 +32,7 @@ class Scheduling:
         self._source = source
         self._options = options
         self._clock = clock
+        self._plans = Plans()
 
     @property
     def options(self) -> Options:
@@ -73,6 +76,16 @@ class Scheduling:
             ResolutionError: as filter
         """
         return await self._decide(pod, lambda memory: explain_nodes(pod, candidates, memory, self._options, others()))
+
+    async def facts(self, pod: Pod, candidates: Sequence[str], others: Callable[[], Others] = Others) -> LonghornFacts:
+        """The same decision as Longhorn's rules of a policy read it.
+
+        Raises:
+            ResolutionError: as filter
+        """
+        return await self._decide(
+            pod, lambda memory: facts_for(pod, candidates, memory, self._options, others(), self._plans)
+        )
 
     async def _decide(self, pod: Pod, ask: Callable[[Memory], Steps[_Result]]) -> _Result:
         """Asks; where the view lacks something the pod names, looks for it and asks again."""

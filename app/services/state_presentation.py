@@ -6,12 +6,15 @@ from typing import Final
 
 from pydantic import Field
 
+from app.services.policy_presentation import PolicyAnswer
 from app.services.presentation import Answer, ServiceState, Waits
 from scheduler_core.demand import Demand
+from scheduler_core.disk_schedule.allocation import claimed
 from scheduler_core.joint import identity
 from scheduler_core.ledger import Offer
 from scheduler_core.longhorn.space import Room
 from scheduler_core.model import longhorn
+from scheduler_core.model.disk_schedule import DiskSchedule, Kind
 from scheduler_core.resolve import PodVolume
 from scheduler_core.survey import Misplaced, Stuck
 from scheduler_core.view import View, late_bytes
@@ -19,6 +22,14 @@ from scheduler_core.view import View, late_bytes
 # Of each list; its count tells of all.
 MOST_LISTED: Final = 1000
 MOST_NODES_LISTED: Final = 50
+
+
+class DiskScheduleState(Answer):
+    """What a disk's DiskSchedule holds, in bytes."""
+
+    scheduled: int = Field(description="granted")
+    pending: int = Field(description="asked for and not decided yet, growth included")
+    grants: int = Field(description="what it would still grant beside both; less than 0 if it is over-allocated")
 
 
 class DiskState(Answer):
@@ -43,6 +54,9 @@ class DiskState(Answer):
     not_yet_scheduled: dict[str, int] = Field(
         serialization_alias="notYetScheduled",
         description="replicas placed here that Longhorn's status does not list yet",
+    )
+    disk_schedule: DiskScheduleState | None = Field(
+        serialization_alias="diskSchedule", description="its limit holds in addition to Longhorn's; null without one"
     )
 
 
@@ -141,15 +155,17 @@ class StateAnswer(Answer):
 
     version: int = Field(description="of the view; grows with every change")
     service: ServiceAnswer | None = Field(default=None, description="who answers and why; null over a snapshot file")
+    policy: PolicyAnswer | None = Field(default=None, description="of `serve --policy`; null without one")
     nodes: dict[str, NodeState]
 
 
-def state_answer(view: View, service: ServiceState | None = None) -> StateAnswer:
+def state_answer(view: View, service: ServiceState | None = None, policy: PolicyAnswer | None = None) -> StateAnswer:
     """The view as data; nodes ordered by name."""
     nodes = view.snapshot.longhorn_nodes
     return StateAnswer(
         version=view.version,
         service=_service(service) if service else None,
+        policy=policy,
         nodes={name: _node_state(view, nodes[name]) for name in sorted(nodes)},
     )
 
@@ -258,4 +274,12 @@ def _disk_state(view: View, disk: longhorn.Disk, room: Room) -> DiskState:
         replicas=dict(sorted(disk.scheduled_replicas.items())),
         backing_images=dict(sorted(disk.scheduled_backing_images.items())),
         not_yet_scheduled={replica.name: late_bytes(disk, (replica,)) for replica in view.late_on(disk)},
+        disk_schedule=_disk_schedule(view.schedule_of(disk), room),
     )
+
+
+def _disk_schedule(schedule: DiskSchedule | None, room: Room) -> DiskScheduleState | None:
+    if schedule is None or room.grants is None:
+        return None
+    held = sum(entry.size for kind in Kind for entry in schedule.status.of(kind).values())
+    return DiskScheduleState(scheduled=held, pending=claimed(schedule) - held, grants=room.grants)

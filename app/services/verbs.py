@@ -7,6 +7,7 @@ from typing import Protocol
 
 from app.services.gate import ALWAYS_OPEN, HungUp, Refusal, check
 from app.services.scheduling import Scheduling
+from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model.kube import Pod
 from scheduler_core.verbs import NOBODY, Decision, Explanation, Others
 
@@ -114,6 +115,18 @@ class Verbs:
         explanation = await self._scheduling.explain(pod, candidates, self._others)
         check(self._late_refusal)
         return explanation
+
+    async def facts(self, pod: Pod, candidates: Sequence[str]) -> LonghornFacts:
+        """The decision `filter` would give as a policy's priorities read it, without any promise.
+
+        Raises:
+            ResolutionError: as filter
+            UnavailableError: as filter
+        """
+        self.check()
+        facts = await self._scheduling.facts(pod, candidates, self._others)
+        check(self._late_refusal)
+        return facts
 
     def _others(self) -> Others:
         return self._reservations.others() if self._reservations else NOBODY

@@ -15,6 +15,7 @@ from app.api.state import AppState
 from app.bootstrap import application as assembled
 from app.metrics import Metrics, Outstanding
 from app.services.nudge import Waiting
+from app.services.policy import PolicyInForce, PolicyVerbs
 from app.services.presentation import ServiceState, Unsettled
 from app.services.scheduling import Scheduling
 from app.services.state_presentation import MOST_LISTED, MOST_NODES_LISTED
@@ -234,7 +235,9 @@ class Beside:
 
 def _live(cache: FakeCache, beside: Beside, metrics: Metrics | None = None) -> FastAPI:
     scheduling = Scheduling(cache, Options())
-    state = AppState(scheduling, Verbs(scheduling), metrics or Metrics(), 1 << 20, cast("Live", beside))
+    verbs = Verbs(scheduling)
+    policy = PolicyVerbs(verbs, scheduling, PolicyInForce())
+    state = AppState(scheduling, verbs, metrics or Metrics(), 1 << 20, policy, cast("Live", beside))
     return assembled(state)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from tests.bench import http, live, offers, orders, packing
+from tests.bench import generic, http, live, offers, orders, packing
 
-BENCHES = {"packing": packing, "orders": orders, "http": http, "live": live, "offers": offers}
+BENCHES = {"packing": packing, "orders": orders, "http": http, "live": live, "offers": offers, "generic": generic}
 
 if __name__ == "__main__":
     unknown = set(sys.argv[1:]) - set(BENCHES)

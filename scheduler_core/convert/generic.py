@@ -1,0 +1,227 @@
+"""Nodes, pods and services as the classic scheduler reads them (`generic.model`), from what the API server sends.
+
+Two of the API server's defaults are applied here as well, so that objects from files mean the same: a request that is not set is
+the limit, and with hostNetwork a port without hostPort is on the host as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from scheduler_core.convert.wire import Metadata, Subject, Wire, WireCondition
+from scheduler_core.errors import ObjectError, QuantityError
+from scheduler_core.generic.model import Cloud, CloudDisk, Labels, Node, Pod, Service
+from scheduler_core.quantity import parse_bytes
+
+# pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
+ASSUMED_CPU: Final = 100
+ASSUMED_MEMORY: Final = 200 * 1024 * 1024
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+_NUMBER: Final = re.compile(r"(?=[0-9.])([0-9]*)\.?([0-9]*)", re.ASCII)
+
+_Amount = str | int | float
+_Amounts = dict[str, _Amount]
+
+
+class _NodeSpec(Wire):
+    unschedulable: bool | None = None
+
+
+class _NodeStatus(Wire):
+    capacity: _Amounts | None = None
+    conditions: list[WireCondition] | None = None
+
+
+class GenericNode(Wire):
+    """core/v1 Node."""
+
+    metadata: Metadata
+    spec: _NodeSpec | None = None
+    status: _NodeStatus | None = None
+
+
+def generic_node(wire: GenericNode) -> Node:
+    """A node.
+
+    Raises:
+        ObjectError: a capacity is no quantity
+    """
+    status = wire.status or _NodeStatus()
+    capacity = status.capacity or {}
+    subject = Subject("Node", wire.metadata)
+    return Node(
+        name=wire.metadata.name,
+        labels=wire.metadata.labels or {},
+        cpu=_millis(capacity.get("cpu"), subject, "status.capacity.cpu"),
+        memory=subject.size(capacity.get("memory"), "status.capacity.memory"),
+        pods=subject.size(capacity.get("pods"), "status.capacity.pods"),
+        ready=any(entry.type == "Ready" and entry.status == "True" for entry in status.conditions or ()),
+        unschedulable=bool(wire.spec and wire.spec.unschedulable),
+    )
+
+
+class _Port(Wire):
+    container_port: int = 0
+    host_port: int | None = None
+
+
+class _Resources(Wire):
+    requests: _Amounts | None = None
+    limits: _Amounts | None = None
+
+
+class _Container(Wire):
+    resources: _Resources | None = None
+    ports: list[_Port] | None = None
+
+
+class _GceDisk(Wire):
+    pd_name: str = ""
+    read_only: bool | None = None
+
+
+class _EbsDisk(Wire):
+    volume_id: str = msgspec.field(default="", name="volumeID")
+    read_only: bool | None = None
+
+
+class _Volume(Wire):
+    gce_persistent_disk: _GceDisk | None = None
+    aws_elastic_block_store: _EbsDisk | None = None
+
+
+class _PodSpec(Wire):
+    node_name: str | None = None
+    node_selector: dict[str, str] | None = None
+    host_network: bool | None = None
+    containers: list[_Container] | None = None
+    volumes: list[_Volume] | None = None
+
+
+class _PodStatus(Wire):
+    phase: str | None = None
+
+
+class GenericPod(Wire):
+    """core/v1 Pod."""
+
+    metadata: Metadata
+    spec: _PodSpec | None = None
+    status: _PodStatus | None = None
+
+
+def generic_pod(wire: GenericPod) -> Pod:
+    """A pod; its init containers play no part.
+
+    Raises:
+        ObjectError: a request or limit is no quantity, or negative
+    """
+    spec, status = wire.spec or _PodSpec(), wire.status or _PodStatus()
+    subject = Subject("Pod", wire.metadata)
+    containers = spec.containers or ()
+    asked = [_asked(entry.resources, subject) for entry in containers]
+    return Pod(
+        namespace=wire.metadata.namespace or "default",
+        name=wire.metadata.name,
+        labels=_labels(wire.metadata.labels),
+        node_name=spec.node_name or "",
+        node_selector=spec.node_selector or {},
+        cpu=sum(cpu or 0 for cpu, _ in asked),
+        memory=sum(memory or 0 for _, memory in asked),
+        assumed_cpu=sum(ASSUMED_CPU if cpu is None else cpu for cpu, _ in asked),
+        assumed_memory=sum(ASSUMED_MEMORY if memory is None else memory for _, memory in asked),
+        ports=frozenset(_host_ports(containers, host_network=bool(spec.host_network))) - {0},
+        disks=tuple(disk for volume in spec.volumes or () for disk in _disks(volume)),
+        finished=status.phase in _FINISHED,
+        uid=wire.metadata.uid or "",
+    )
+
+
+class _ServiceSpec(Wire):
+    selector: dict[str, str] | None = None
+
+
+class GenericService(Wire):
+    """core/v1 Service."""
+
+    metadata: Metadata
+    spec: _ServiceSpec | None = None
+
+
+def generic_service(wire: GenericService) -> Service:
+    """A service."""
+    spec = wire.spec or _ServiceSpec()
+    return Service(wire.metadata.namespace or "default", wire.metadata.name, _labels(spec.selector))
+
+
+def _labels(wire: dict[str, str] | None) -> Labels:
+    return frozenset((wire or {}).items())
+
+
+def _asked(resources: _Resources | None, subject: Subject) -> tuple[int | None, int | None]:
+    """What a container requests of CPU and memory; None where neither request nor limit is set."""
+    if resources is None:
+        return None, None
+    asked = {**(resources.limits or {}), **(resources.requests or {})}
+    field = "spec.containers[].resources.requests"
+    cpu, memory = asked.get("cpu"), asked.get("memory")
+    return (
+        None if cpu is None else _millis(cpu, subject, f"{field}.cpu"),
+        None if memory is None else subject.size(memory, f"{field}.memory"),
+    )
+
+
+def _host_ports(containers: list[_Container] | tuple[()], *, host_network: bool) -> list[int]:
+    ports = [port for entry in containers for port in entry.ports or ()]
+    return [port.host_port or (port.container_port if host_network else 0) for port in ports]
+
+
+def _disks(volume: _Volume) -> list[CloudDisk]:
+    found = []
+    if volume.gce_persistent_disk is not None:
+        disk = volume.gce_persistent_disk
+        found.append(CloudDisk(Cloud.GCE, disk.pd_name, bool(disk.read_only)))
+    if volume.aws_elastic_block_store is not None:
+        block = volume.aws_elastic_block_store
+        found.append(CloudDisk(Cloud.EBS, block.volume_id, bool(block.read_only)))
+    return found
+
+
+def _millis(value: _Amount | None, subject: Subject, field: str) -> int:
+    """A quantity in thousandths, rounded up.
+
+    Raises:
+        ObjectError: the value is no quantity, or negative
+    """
+    if value is None or value == "":
+        return 0
+    try:
+        millis = parse_millis(str(value))
+    except QuantityError as error:
+        raise ObjectError(subject.text, field, str(error)) from error
+    if millis < 0:
+        raise ObjectError(subject.text, field, f"{value!r} is negative")
+    return millis
+
+
+@lru_cache(maxsize=4096)
+def parse_millis(text: str) -> int:
+    """A Kubernetes quantity in thousandths, rounded up as `Quantity.MilliValue` does.
+
+    Raises:
+        QuantityError: the text is no quantity, or the value does not fit 64 bits
+
+    >>> parse_millis("1.5"), parse_millis("250m"), parse_millis("0.0001")
+    (1500, 250, 1)
+    """
+    parse_bytes(text)  # moving the decimal point would mend some texts that are wrong
+    return parse_bytes(_NUMBER.sub(_point_moved, text, count=1))
+
+
+def _point_moved(match: re.Match[str]) -> str:
+    whole, fraction = match[1], match[2].ljust(3, "0")
+    return f"{whole}{fraction[:3]}.{fraction[3:]}"

@@ -1,0 +1,67 @@
+"""Nodes, pods and services of the generic scheduler with roomy defaults, and one question asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from scheduler_core.generic.longhorn_facts import NOTHING_KNOWN, LonghornFacts
+from scheduler_core.generic.model import Node, Pod, Service
+from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
+from scheduler_core.generic.question import Argument, Question
+from scheduler_core.generic.registry import PREDICATES, PRIORITIES
+from scheduler_core.generic.scheduler import Decision, schedule
+from scheduler_core.generic.state import State
+from scheduler_core.steps import finish
+
+GI = 1024**3
+
+
+def node(name: str, *, cpu: int = 4000, memory: int = 8 * GI, pods: int = 110, **labels: str) -> Node:
+    """A ready node with 4 CPUs and 8Gi; labels by keyword."""
+    return Node(name, labels, cpu=cpu, memory=memory, pods=pods)
+
+
+def pod(name: str = "new", on: str = "", *, cpu: int = 0, memory: int = 0, **more: Any) -> Pod:
+    """A pod, on a node if `on` names one; what it requests is also what the priorities assume."""
+    labels = frozenset(more.pop("labels", {}).items())
+    known = {"namespace": "shop", "assumed_cpu": cpu, "assumed_memory": memory, **more}
+    return Pod(name=name, labels=labels, node_name=on, cpu=cpu, memory=memory, **known)
+
+
+def web(name: str = "new", on: str = "", **more: Any) -> Pod:
+    """A pod with the label app=web."""
+    return pod(name, on, labels={"app": "web"}, **more)
+
+
+def service(name: str = "web", namespace: str = "shop", **selector: str) -> Service:
+    """A service; it selects app=web unless told otherwise."""
+    return Service(namespace, name, frozenset((selector or {"app": "web"}).items()))
+
+
+def state(nodes: Iterable[Node], pods: Iterable[Pod] = (), services: Iterable[Service] = (service(),)) -> State:
+    """A cluster."""
+    return State.of(nodes, pods, services)
+
+
+def failed(
+    rule: str, asked: Pod, cluster: State, *, longhorn: LonghornFacts = NOTHING_KNOWN, **argument: Any
+) -> dict[str, str]:
+    """The nodes a predicate refuses, and why."""
+    check = PREDICATES[rule](Question(asked, cluster, longhorn), Argument(**argument))
+    return {name: text for name in cluster.names if (text := check(cluster.nodes[name]))}
+
+
+def scores(
+    rule: str, asked: Pod, cluster: State, *, longhorn: LonghornFacts = NOTHING_KNOWN, **argument: Any
+) -> list[int]:
+    """What a priority gives the nodes, in order of their names."""
+    states = [cluster.nodes[name] for name in cluster.names]
+    return PRIORITIES[rule](Question(asked, cluster, longhorn), Argument(**argument), states)
+
+
+def decide(
+    asked: Pod, cluster: State, policy: Policy = DEFAULT_POLICY, longhorn: LonghornFacts = NOTHING_KNOWN
+) -> Decision:
+    """One decision; of equal nodes the first by name."""
+    return finish(schedule(asked, None, cluster, policy, min, longhorn))

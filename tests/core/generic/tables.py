@@ -1,0 +1,153 @@
+"""The tables of docs/generic-scheduler.md: what each policy of examples/policies does on the cluster that lies beside them.
+
+``python -m tests.core.generic.tables`` writes them into the document, between the comments that name them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from scheduler_core.convert.generic import (
+    GenericNode,
+    GenericPod,
+    GenericService,
+    generic_node,
+    generic_pod,
+    generic_service,
+)
+from scheduler_core.convert.wire import shape
+from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.generic.model import Node, Pod
+from scheduler_core.generic.policy import Policy, parse_policy
+from scheduler_core.generic.question import NO_ARGUMENT, Question
+from scheduler_core.generic.registry import PRIORITIES
+from scheduler_core.generic.scheduler import Decision, prioritize_names, schedule_all
+from scheduler_core.generic.state import State
+from scheduler_core.steps import finish
+from scheduler_core.verdict import Reason
+
+ROOT: Final = Path(__file__).parents[3]
+POLICIES: Final = ROOT / "examples" / "policies"
+DOCUMENT: Final = ROOT / "docs" / "generic-scheduler.md"
+SAMPLES: Final = ("default", "region-zone-rack", "city-building-room", "require-region", "combined")
+LEVELS: Final = ("region", "zone", "rack", "city", "building", "room")
+_MARKED: Final = re.compile(r"<!-- table: ([a-z-]+) -->.*?<!-- end -->", re.DOTALL)
+
+GI: Final = 1024**3
+
+
+def policy(name: str) -> Policy:
+    """A policy of the folder, which must read without a warning."""
+    found = parse_policy((POLICIES / f"{name}.json").read_bytes())
+    assert found.warnings == ()
+    return found
+
+
+@cache
+def cluster() -> tuple[State, tuple[Pod, ...]]:
+    """The example cluster, and the pods to be scheduled."""
+    items: list[dict[str, Any]] = yaml.safe_load((POLICIES / "cluster.yaml").read_text())["items"]
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for raw in items:
+        by_kind.setdefault(raw["kind"], []).append(raw)
+    pods = tuple(generic_pod(shape("Pod", raw, GenericPod)) for raw in by_kind["Pod"])
+    state = State.of(
+        [generic_node(shape("Node", raw, GenericNode)) for raw in by_kind["Node"]],
+        pods,
+        [generic_service(shape("Service", raw, GenericService)) for raw in by_kind["Service"]],
+    )
+    return state, tuple(pod for pod in pods if not pod.node_name)
+
+
+def decisions(name: str) -> tuple[Decision, ...]:
+    """What a policy decides about the six pods; of equally good nodes it takes the first by name."""
+    state, pods = cluster()
+    return finish(schedule_all(pods, state, policy(name), min, lambda decision: decision)).decisions
+
+
+def sample_table(name: str) -> str:
+    """One row per pod: where it went, why there, and what kept it from other nodes."""
+    rows = []
+    for decision in decisions(name):
+        scores = (f"{entry.name} {score(decision, entry.name)}" for entry in policy(name).priorities)
+        out = "; ".join(f"{count}: {text}" for text, count in decision.counts().items())
+        total = decision.ranking.totals[decision.node]
+        rows.append(
+            (decision.pod.name, f"`{decision.node}`", len(decision.best), total, ", ".join(scores), out or "none")
+        )
+    return table(("pod", "node", "equally good", "total", "scores of the node, unweighted", "nodes out"), rows)
+
+
+def score(decision: Decision, priority: str) -> int:
+    """What a priority gave the chosen node."""
+    return decision.ranking.scores[priority][decision.node]
+
+
+def cluster_table() -> str:
+    """The nodes with their labels."""
+    state, _ = cluster()
+    rows = [(f"`{name}`", *(state.nodes[name].node.labels.get(level, "") for level in LEVELS)) for name in state.names]
+    return table(("node", *LEVELS), rows)
+
+
+# A pod with two volumes of 100Gi on five nodes: home of one, room on even and uneven disks, unsafe, and without room.
+FACTS: Final = LonghornFacts(
+    {
+        "home-of-one": NodeFacts(
+            Reason.ROOM, True, 100 * GI, (DiskFacts(500 * GI, 300 * GI), DiskFacts(500 * GI, 250 * GI))
+        ),
+        "even": NodeFacts(Reason.ROOM, True, 0, (DiskFacts(500 * GI, 400 * GI), DiskFacts(500 * GI, 400 * GI))),
+        "one-full": NodeFacts(Reason.ROOM, True, 0, (DiskFacts(500 * GI, 400 * GI), DiskFacts(500 * GI, 0))),
+        "tight": NodeFacts(Reason.ROOM, False, 0, (DiskFacts(300 * GI, 40 * GI), DiskFacts(300 * GI, 100 * GI))),
+        "full": NodeFacts(Reason.INSUFFICIENT_STORAGE),
+    },
+    200 * GI,
+)
+
+
+def longhorn_table() -> str:
+    """What Longhorn's priorities give made-up nodes, and what /prioritize answers by the default policy."""
+    state = State.of([Node(name) for name in FACTS.nodes], [], [])
+    pod = Pod("shop", "db-0")
+    names = [rule for rule in PRIORITIES.static if rule.startswith("Longhorn")]
+    entries = [state.nodes[name] for name in FACTS.nodes]
+    scores = [PRIORITIES[name](Question(pod, state, FACTS), NO_ARGUMENT, entries) for name in names]
+    answer = finish(prioritize_names(pod, list(FACTS.nodes), state, policy("extender"), FACTS))
+    rows = [
+        (f"`{name}`", _described(facts), *(found[at] for found in scores), answer[name])
+        for at, (name, facts) in enumerate(FACTS.nodes.items())
+    ]
+    return table(("node", "left free after the plan", *(f"`{name}`" for name in names), "/prioritize"), rows)
+
+
+def _described(facts: NodeFacts) -> str:
+    disks = " + ".join(f"{disk.free // GI}Gi of {disk.limit // GI}Gi" for disk in facts.disks)
+    return disks or f"no room: {facts.reason.text}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+TABLES: Final[dict[str, Callable[[], str]]] = {
+    "cluster": cluster_table,
+    "longhorn": longhorn_table,
+    **{name: (lambda name=name: sample_table(name)) for name in SAMPLES},  # type: ignore[misc]
+}
+
+
+def written(text: str) -> str:
+    """The document with every table as it is now."""
+    return _MARKED.sub(lambda match: f"<!-- table: {match[1]} -->\n\n{TABLES[match[1]]()}\n\n<!-- end -->", text)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(written(DOCUMENT.read_text()))

@@ -1,0 +1,125 @@
+"""Recorded decisions of Kubernetes 1.1, and the command that replays them."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_core.generic.vectors import check, decided, main, read_vectors
+
+GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "generic").glob("*.jsonl"))
+
+
+def line(**changes: Any) -> dict[str, Any]:
+    """A recorded decision: one node, nothing asked, 1 for everybody."""
+    node = {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    scenario = {"policy": {}, "nodes": [node], "pods": [], "services": [], "pod": {"metadata": {"name": "x"}}}
+    expect = {"available": ["n1"], "fails": {}, "feasible": ["n1"], "scores": {}, "totals": {"n1": 1}, "best": ["n1"]}
+    return {"id": "made-0001", "why": "made up", "scenario": scenario, "expect": expect, **changes}
+
+
+def write(path: Path, *vectors: dict[str, Any]) -> str:
+    """A file of decisions."""
+    path.write_text("".join(json.dumps(vector) + "\n" for vector in vectors))
+    return str(path)
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_recorded_decisions(path: Path) -> None:
+    """The engine decides as Kubernetes did, and every file holds some decisions."""
+    vectors = list(read_vectors(path))
+    assert vectors
+    assert [str(mismatch) for mismatch in map(check, vectors) if mismatch] == []
+
+
+def test_decisions_that_depend_on_the_listing_order() -> None:
+    """What was recorded for other orders of services and pods is what the engine decides in some other order."""
+    for vector in (found for path in GOLDEN for found in read_vectors(path)):
+        wanted = vector["expect"].get("alternatives", [])
+        possible = [decided(scenario) for scenario in reordered(vector["scenario"])] if wanted else []
+        shown = [{key: found[key] for key in ("feasible", "totals", "best")} for found in possible]
+        assert all(alternative in shown for alternative in wanted), vector["id"]
+
+
+def reordered(scenario: dict[str, Any]) -> list[dict[str, Any]]:
+    """The scenario with every order of its services, and each of its pods first."""
+    orders = []
+    for services in permutations(scenario["services"]):
+        for first in range(len(scenario["pods"])):
+            pods = scenario["pods"]
+            reordered_pods = [pods[first], *pods[:first], *pods[first + 1 :]]
+            orders.append({**scenario, "services": list(services), "pods": reordered_pods})
+    return orders
+
+
+def test_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is printed but the closing line."""
+    node = {**line()["scenario"]["nodes"][0], "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    assert main([write(tmp_path / "a.jsonl", line(), line(scenario={**line()["scenario"], "nodes": [node]}))]) == 0
+    assert capsys.readouterr().out == "2 passed, 0 failed\n"
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("available", []),
+        ("fails", {"n1": ["HostName"]}),
+        ("feasible", []),
+        ("scores", {"EqualPriority": {"n1": 1}}),
+        ("totals", {"n1": 2}),
+        ("best", []),
+        ("error", "no nodes available to schedule pods"),
+        ("policy_error", "decode: wrong"),
+    ],
+)
+def test_a_mismatch_in_any_field_is_shown(
+    field: str, wrong: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its id, its reason, and both values."""
+    altered = line(expect={**line()["expect"], field: wrong})
+    assert main([write(tmp_path / "a.jsonl", altered, line())]) == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "made-0001 (made up)"
+    assert shown[1].startswith(f"  {field}: expected ")
+    assert shown[-1] == "1 passed, 1 failed"
+
+
+def test_the_class_of_a_policys_fault_counts_and_not_its_text(tmp_path: Path) -> None:
+    """A weight of 0 is found when validating."""
+    scenario = {**line()["scenario"], "policy": {"priorities": [{"name": "EqualPriority", "weight": 0}]}}
+    for recorded, code in (("validate: any text", 0), ("fatal: any text", 1)):
+        expect = {"policy_error": recorded}
+        assert main([write(tmp_path / "a.jsonl", line(scenario=scenario, expect=expect))]) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("nonsense\n", "not a recorded decision", id="no JSON"),
+        pytest.param("[1]\n", "not a recorded decision", id="no object"),
+        pytest.param('{"id": "x"}\n', "scenario", id="no scenario"),
+        pytest.param(
+            json.dumps(line(scenario={"nodes": [], "pods": [], "services": [], "pod": {}})), "policy", id="no policy"
+        ),
+        pytest.param(json.dumps(line(scenario={**line()["scenario"], "pod": {"metadata": 1}})), "Pod", id="malformed"),
+    ],
+)
+def test_bad_input(text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bad input is told in one line, with exit code 2."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    assert main([str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert problem in captured.err
+
+
+def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is not there is bad input."""
+    assert main([str(tmp_path / "none.jsonl")]) == 2
+    assert "none.jsonl: No such file or directory" in capsys.readouterr().err

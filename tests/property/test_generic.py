@@ -1,0 +1,325 @@
+"""What holds for the generic scheduler whatever the cluster, the pod and the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.generic.model import Cloud, CloudDisk, Labels, Node, Pod, Service
+from scheduler_core.generic.policy import Policy, PolicyError, PolicyPredicate, PolicyPriority, parse_policy
+from scheduler_core.generic.question import Argument
+from scheduler_core.generic.registry import PREDICATES, PRIORITIES
+from scheduler_core.generic.scheduler import Decision, prioritize_names, schedule, schedule_all
+from scheduler_core.generic.state import State
+from scheduler_core.steps import finish
+from scheduler_core.verdict import Reason
+
+NAMES = ("a", "b", "c", "d", "e")
+KEYS, VALUES = ("zone", "rack"), ("", "1", "2")
+amounts = st.integers(min_value=0, max_value=20)
+
+labels = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES))
+pod_labels: st.SearchStrategy[Labels] = st.dictionaries(
+    st.sampled_from(("app", "tier")), st.sampled_from(("x", "y"))
+).map(lambda found: frozenset(found.items()))
+namespaces = st.sampled_from(("shop", "other"))
+
+nodes = st.builds(
+    Node,
+    st.sampled_from(NAMES),
+    labels,
+    amounts,
+    amounts,
+    st.integers(0, 6),
+    st.booleans(),
+    st.sampled_from([False, False, True]),
+)
+cloud_disks = st.builds(CloudDisk, st.sampled_from(Cloud), st.sampled_from(("d", "e")), st.booleans())
+pods = st.builds(
+    Pod,
+    namespace=namespaces,
+    name=st.sampled_from("klmnopqrst"),
+    labels=pod_labels,
+    node_name=st.sampled_from(("", *NAMES, "gone")),
+    cpu=amounts,
+    memory=amounts,
+    assumed_cpu=amounts,
+    assumed_memory=amounts,
+    ports=st.frozensets(st.sampled_from((80, 81))),
+    disks=st.lists(cloud_disks, max_size=2).map(tuple),
+    finished=st.booleans(),
+)
+new_pods = st.builds(
+    lambda pod, selector, on: replace(
+        pod, name="new", namespace="shop", node_selector=selector, node_name=on, finished=False
+    ),
+    pods,
+    st.one_of(st.just({}), labels),
+    st.sampled_from(("", "", "", "a")),
+)
+services = st.builds(Service, namespaces, st.sampled_from(("s", "t")), pod_labels)
+
+arguments = st.builds(Argument, st.lists(st.sampled_from(KEYS), min_size=1, max_size=2).map(tuple), st.booleans())
+predicates = st.builds(
+    PolicyPredicate,
+    st.sampled_from(("P1", "P2", "P3", "P4")),
+    st.sampled_from([*PREDICATES.static, *PREDICATES.configurable]),
+    arguments,
+)
+priorities = st.builds(
+    PolicyPriority,
+    st.sampled_from(("Q1", "Q2", "Q3", "Q4")),
+    st.sampled_from([*PRIORITIES.static, *PRIORITIES.configurable]),
+    st.integers(1, 5),
+    arguments,
+)
+
+
+def by_name(entry: PolicyPredicate | PolicyPriority) -> str:
+    """Names are unique in a policy."""
+    return entry.name
+
+
+policies = st.builds(
+    Policy,
+    st.lists(predicates, max_size=4, unique_by=by_name).map(tuple),
+    st.lists(priorities, max_size=4, unique_by=by_name).map(tuple),
+)
+disks = st.builds(DiskFacts, st.integers(0, 50), st.integers(-20, 60))
+node_facts = st.builds(
+    NodeFacts,
+    st.sampled_from((Reason.ROOM, Reason.HOME, Reason.INSUFFICIENT_STORAGE)),
+    st.booleans(),
+    amounts,
+    st.lists(disks, max_size=3).map(tuple),
+)
+facts = st.builds(LonghornFacts, st.dictionaries(st.sampled_from(NAMES), node_facts), amounts)
+
+listed_nodes = st.lists(nodes, max_size=5, unique_by=lambda node: node.name)
+listed_pods = st.lists(pods, max_size=8, unique_by=lambda pod: pod.key)
+listed_services = st.lists(services, max_size=3, unique_by=lambda service: (service.namespace, service.name))
+states = st.builds(State.of, listed_nodes, listed_pods, listed_services)
+
+
+def decide(pod: Pod, state: State, policy: Policy, known: LonghornFacts, order: list[str] | None = None) -> Decision:
+    """A decision with the first of equals."""
+    return finish(schedule(pod, order, state, policy, min, known))
+
+
+@given(new_pods, states, policies, facts)
+def test_a_score_is_from_0_to_10_and_totals_are_weighted_sums(
+    pod: Pod, state: State, policy: Policy, known: LonghornFacts
+) -> None:
+    """Of feasible nodes and no others."""
+    decision = decide(pod, state, policy, known)
+    for scores in decision.ranking.scores.values():
+        assert tuple(scores) == decision.feasible
+        assert all(0 <= score <= 10 for score in scores.values())
+    if policy.priorities:
+        sums = {
+            name: sum(entry.weight * decision.ranking.scores[entry.name][name] for entry in policy.priorities)
+            for name in decision.feasible
+        }
+        assert decision.ranking.totals == sums
+
+
+@given(new_pods, states, policies, facts)
+def test_the_best_nodes_are_those_of_the_highest_total(
+    pod: Pod, state: State, policy: Policy, known: LonghornFacts
+) -> None:
+    """One of them is chosen if any node fits."""
+    decision = decide(pod, state, policy, known)
+    totals = decision.ranking.totals
+    assert list(decision.best) == sorted(name for name in totals if totals[name] == max(totals.values()))
+    assert bool(decision.node) == bool(decision.feasible)
+
+
+@given(new_pods, states, policies, facts)
+def test_a_node_fits_if_it_fits_each_predicate_alone(
+    pod: Pod, state: State, policy: Policy, known: LonghornFacts
+) -> None:
+    """And fails those that refuse it alone, no others."""
+    decision = decide(pod, state, policy, known)
+    alone = {entry.name: decide(pod, state, Policy((entry,)), known) for entry in policy.predicates}
+    for name in (*decision.feasible, *decision.failures):
+        failing = {entry for entry, found in alone.items() if name in found.failures}
+        assert {failure.predicate for failure in decision.failures.get(name, ())} == failing
+
+
+@given(new_pods, states, policies, predicates, facts)
+def test_another_predicate_never_adds_a_node(
+    pod: Pod, state: State, policy: Policy, more: PolicyPredicate, known: LonghornFacts
+) -> None:
+    """Neither does it change which nodes are looked at."""
+    before = decide(pod, state, policy, known)
+    after = decide(pod, state, replace(policy, predicates=(*policy.predicates, replace(more, name="More"))), known)
+    assert set(after.feasible) <= set(before.feasible)
+    assert {*after.feasible, *after.failures} == {*before.feasible, *before.failures}
+
+
+@given(new_pods, states, policies, facts, st.randoms(use_true_random=False))
+def test_the_order_of_nodes_does_not_matter(
+    pod: Pod, state: State, policy: Policy, known: LonghornFacts, random: Random
+) -> None:
+    """Asked in any order they get the same answers, and the same one is chosen."""
+    names = list(state.names)
+    random.shuffle(names)
+    one, other = decide(pod, state, policy, known), decide(pod, state, policy, known, names)
+    assert (one.ranking, one.failures, one.best, one.node) == (other.ranking, other.failures, other.best, other.node)
+    assert other.feasible == tuple(name for name in names if name in one.feasible)
+
+
+@given(new_pods, st.tuples(listed_nodes, listed_pods), policies, facts, st.randoms(use_true_random=False))
+def test_the_order_of_pods_matters_to_service_affinity_only(
+    pod: Pod, there: tuple[list[Node], list[Pod]], policy: Policy, known: LonghornFacts, random: Random
+) -> None:
+    """With one service, everything else counts pods."""
+    policy = replace(policy, predicates=tuple(entry for entry in policy.predicates if entry.rule != "serviceAffinity"))
+    service = Service("shop", "s", frozenset({("app", "x")}))
+    bound, shuffled = there[1], random.sample(there[1], len(there[1]))
+    one, other = (decide(pod, State.of(there[0], order, [service]), policy, known) for order in (bound, shuffled))
+    assert (one.ranking, one.failures, one.node) == (other.ranking, other.failures, other.node)
+
+
+@given(new_pods, states, policies, facts)
+def test_an_extenders_answer_is_from_0_to_10_for_every_node_asked(
+    pod: Pod, state: State, policy: Policy, known: LonghornFacts
+) -> None:
+    """Known or not."""
+    answer = finish(prioritize_names(pod, NAMES, state, policy, known))
+    assert tuple(answer) == NAMES
+    assert all(0 <= score <= 10 for score in answer.values())
+
+
+@given(states, st.lists(new_pods, max_size=5), policies, facts)
+def test_one_after_the_other_is_what_each_alone_would_be_told(
+    state: State, arriving: list[Pod], policy: Policy, known: LonghornFacts
+) -> None:
+    """Once those before it are bound."""
+    arriving = [replace(pod, name=f"new-{index}", node_name="") for index, pod in enumerate(arriving)]
+    course = finish(schedule_all(arriving, state, policy, min, lambda decision: decision.node, lambda *_: known))
+    for pod, node in zip(arriving, course.decisions, strict=True):
+        assert decide(pod, state, policy, known).node == node
+        state = state.bound(pod, node) if node else state
+    assert state == course.state
+
+
+changes: st.SearchStrategy[Callable[[State], State]] = st.one_of(
+    st.builds(lambda node: lambda state: state.with_node(node), nodes),
+    st.builds(lambda name: lambda state: state.without_node(name), st.sampled_from(NAMES)),
+    st.builds(lambda pod: lambda state: state.with_pod(pod), pods),
+    st.builds(lambda key: lambda state: state.without_pod(key), st.tuples(namespaces, st.sampled_from("klmn"))),
+    st.builds(lambda service: lambda state: state.with_service(service), services),
+    st.builds(lambda name: lambda state: state.without_service(*name), st.tuples(namespaces, st.sampled_from("st"))),
+)
+
+
+@given(states, st.lists(changes, max_size=30))
+def test_a_state_kept_current_equals_one_made_anew(state: State, made: list[Callable[[State], State]]) -> None:
+    """After any changes, from the objects that are left, in the order of their turns."""
+    for change in made:
+        state = change(state)
+    assert comparable(state) == comparable(anew(state))
+
+
+def anew(state: State) -> State:
+    """The same objects, counted from nothing."""
+    turns = sorted(state.turns.values(), key=lambda entry: entry[0])
+    kept = [found.service for found in (entry for selections in state.services.values() for entry in selections)]
+    return State.of([entry.node for entry in state.nodes.values()], [pod for _, pod in turns], kept)
+
+
+def comparable(state: State) -> dict[str, Any]:
+    """Everything a decision reads; turns by their order, because their numbers have gaps."""
+    return {
+        "nodes": {
+            name: replace(entry, pods=tuple(sorted(entry.pods, key=lambda pod: pod.key)))
+            for name, entry in state.nodes.items()
+        },
+        "names": state.names,
+        "strays": {name: {pod.key: pod for pod in stray} for name, stray in state.strays.items()},
+        "services": {
+            namespace: [(entry.service, [entry.members[turn] for turn in sorted(entry.members)]) for entry in found]
+            for namespace, found in state.services.items()
+        },
+    }
+
+
+json_values = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=3)
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    max_leaves=6,
+)
+argument_keys = st.sampled_from(("serviceAffinity", "labelsPresence", "serviceAntiAffinity", "labelPreference"))
+near_entries = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.one_of(st.sampled_from([*PREDICATES.static, *PRIORITIES.static, "Mine"]), json_values),
+        "weight": st.one_of(st.integers(-1, 3), json_values),
+        "argument": st.one_of(
+            json_values,
+            st.dictionaries(
+                argument_keys,
+                st.one_of(
+                    json_values,
+                    st.fixed_dictionaries(
+                        {},
+                        optional={
+                            "label": st.one_of(st.just("a"), json_values),
+                            "labels": st.one_of(st.just(["a"]), json_values),
+                            "presence": st.one_of(st.booleans(), json_values),
+                        },
+                    ),
+                ),
+                max_size=2,
+            ),
+        ),
+    },
+)
+near_policies = st.fixed_dictionaries(
+    {},
+    optional={
+        "kind": st.one_of(st.just("Policy"), json_values),
+        "apiVersion": st.one_of(st.just("v1"), json_values),
+        "version": json_values,
+        "predicates": st.one_of(st.lists(near_entries, max_size=3), json_values),
+        "priorities": st.one_of(st.lists(near_entries, max_size=3), json_values),
+    },
+)
+
+
+def read(text: bytes) -> Policy | str:
+    """The policy, or what is wrong with it."""
+    try:
+        return parse_policy(text)
+    except PolicyError as error:
+        return str(error)
+
+
+@given(st.one_of(near_policies, json_values), new_pods, states)
+def test_a_policy_is_refused_or_decides(raw: object, pod: Pod, state: State) -> None:
+    """Nothing that is nearly a policy crashes anything, then or later."""
+    policy = read(msgspec.json.encode(raw))
+    if isinstance(policy, str):
+        assert policy.startswith("policy: ")
+        assert "\n" not in policy
+        return
+    decision = decide(pod, state, policy, LonghornFacts())
+    assert all(entry.weight > 0 for entry in policy.priorities)
+    assert set(decision.ranking.scores) <= {entry.name for entry in policy.priorities}
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_refused_or_read(text: bytes) -> None:
+    """What is wrong is told in one line."""
+    found = read(text)
+    assert isinstance(found, Policy) or "\n" not in found
