@@ -138,8 +138,8 @@ class View:
         return scheduling_limit(disk, self.settings) - disk.storage_scheduled - self.rooms(name)[disk.name].free
 
     def schedule_of(self, disk: longhorn.Disk) -> DiskSchedule | None:
-        """The DiskSchedule of a disk, None if it has none."""
-        return self.snapshot.disk_schedules.get(disk.uuid) if disk.uuid else None
+        """The DiskSchedule that a disk's room is allocated through, None if it has none."""
+        return counting_schedule(disk, self.snapshot.disk_schedules)
 
     def reserved_for(self, claim: kube.Claim) -> str:
         """The PersistentVolume that names an unbound claim in its claimRef, "" for none; it will be bound to that."""
@@ -203,13 +203,19 @@ def rooms_of(
     found: dict[str, Room] = {}
     for disk in node.disks:
         late = uncounted.get(disk.uuid) or ()
-        schedule = schedules.get(disk.uuid) if schedules and disk.uuid else None
+        schedule = counting_schedule(disk, schedules)
         found[disk.name] = (
             room(disk, settings, late_bytes(disk, late))
             if schedule is None
             else _scheduled_room(node, disk, settings, late, schedule)
         )
     return Rooms(found)
+
+
+def counting_schedule(disk: longhorn.Disk, schedules: Mapping[str, DiskSchedule]) -> DiskSchedule | None:
+    """The DiskSchedule that a disk's room is allocated through; one that mirrors what Longhorn does by itself counts nothing."""
+    schedule = schedules.get(disk.uuid) if schedules and disk.uuid else None
+    return None if schedule is None or schedule.mirrored else schedule
 
 
 def _scheduled_room(

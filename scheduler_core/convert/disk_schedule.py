@@ -19,6 +19,8 @@ from scheduler_core.model.kube import Condition
 from scheduler_core.quantity import MAX_BYTES
 
 API_VERSION: Final = "longhorn.io/v1beta2"
+# Nothing is allocated through such a one: it only shows what Longhorn does, so its limit holds for nobody.
+MIRROR_LABEL: Final = "longhorn.io/disk-schedule-mirror"
 _FIELDS: Final = {Kind.REPLICA: "replicas", Kind.BACKING_IMAGE: "backingImages"}
 Json = dict[str, Any]
 
@@ -82,6 +84,7 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
         finalizers=tuple(wire.metadata.finalizers or ()),
         deleting=wire.metadata.deletion_timestamp is not None,
         faults=tuple(faults),
+        mirrored=(wire.metadata.labels or {}).get(MIRROR_LABEL) == "true",
     )
 
 
@@ -193,6 +196,14 @@ def new_disk_schedule(namespace: str, name: str, disk: str, node: str) -> Json:
         "metadata": {"name": name, "namespace": namespace, "finalizers": [model.FINALIZER]},
         "spec": {"name": disk, "nodeID": node, "replicas": {}, "backingImages": {}},
     }
+
+
+def as_mirror(body: Json, *, mirrored: bool) -> Json:
+    """A body to write, marked as (no) mirror of what Longhorn allocates by itself."""
+    metadata = _part(body, "metadata")
+    labels = {key: value for key, value in _part(metadata, "labels").items() if key != MIRROR_LABEL}
+    marked = {**labels, MIRROR_LABEL: "true"} if mirrored else labels
+    return {**body, "metadata": {**metadata, "labels": marked}}
 
 
 def changed_spec(raw: bytes, spec: model.Spec) -> Json:

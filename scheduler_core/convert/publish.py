@@ -7,10 +7,12 @@ labels of nodes, three annotations, and some parameters of Longhorn's own Storag
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.convert.kube import DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION
 from scheduler_core.convert.registry import Kind
 from scheduler_core.convert.wire import shape_json
@@ -39,12 +41,22 @@ def published(kind: Kind, api_version: str, raw: bytes | msgspec.Raw) -> dict[st
     wire = shape_json(kind.label, raw, kind.wire)
     kind.convert(wire)  # what is written must be readable
     kept = _without_absent(msgspec.to_builtins(wire))
-    _cut_metadata(kept, labelled=kind.field == "nodes")
+    _cut_metadata(kept, labels=_LABELS.get(kind.field, _no_label))
     if kind.field == "storage_classes":
         parameters = kept.pop("parameters", {})
         if kept.get("provisioner") == PROVISIONER:
             kept["parameters"] = {key: value for key, value in parameters.items() if key in PARAMETERS}
     return {"apiVersion": api_version, "kind": kind.kind, **kept}
+
+
+def _no_label(_: str) -> bool:
+    return False
+
+
+_LABELS: Final[Mapping[str, Callable[[str], bool]]] = {
+    "nodes": lambda _: True,
+    "disk_schedules": lambda key: key == MIRROR_LABEL,
+}
 
 
 def _without_absent(value: Any) -> Any:
@@ -53,16 +65,16 @@ def _without_absent(value: Any) -> Any:
     return [_without_absent(entry) for entry in value] if isinstance(value, list) else value
 
 
-def _cut_metadata(value: Any, *, labelled: bool) -> None:
-    """Also inside: a volume claim template has metadata of its own."""
+def _cut_metadata(value: Any, *, labels: Callable[[str], bool]) -> None:
+    """Also inside: a volume claim template has metadata of its own. `labels` says which ones stay."""
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _cut_metadata(entry, labelled=False)
+        _cut_metadata(entry, labels=_no_label)
     metadata = value.get("metadata") if isinstance(value, dict) else None
     if not isinstance(metadata, dict):
         return
     annotations = {key: text for key, text in metadata.pop("annotations", {}).items() if key in _ANNOTATIONS}
-    labels = metadata.pop("labels", {})
+    kept = {key: text for key, text in metadata.pop("labels", {}).items() if labels(key)}
     if annotations:
         metadata["annotations"] = annotations
-    if labelled and labels:
-        metadata["labels"] = labels
+    if kept:
+        metadata["labels"] = kept

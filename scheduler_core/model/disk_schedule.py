@@ -91,7 +91,10 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class DiskSchedule:
-    """One DiskSchedule; `name` is the disk's UUID, `faults` what of it could not be read."""
+    """One DiskSchedule; `name` is the disk's UUID, `faults` what of it could not be read.
+
+    A `mirrored` one only shows what Longhorn allocates by itself.
+    """
 
     name: str
     spec: Spec = field(default_factory=Spec)
@@ -99,6 +102,7 @@ class DiskSchedule:
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     faults: tuple[Fault, ...] = ()
+    mirrored: bool = False
 
     @property
     def empty(self) -> bool:

@@ -341,3 +341,11 @@ def test_a_volume_whose_replica_was_rejected_demands_its_node_until_it_has_anoth
     demands = Demands.of(before).after(before, changes, after)
     assert [demand.volume.name for demand in demands.all] == ["vol-x"]
     assert demands == Demands.of(after)
+
+
+def test_one_that_mirrors_what_longhorn_does_by_itself_counts_nothing() -> None:
+    """Nothing is allocated through it, so its limit holds for nobody."""
+    mirror = disk_schedule(replicas={"r": 60}, answers={"r": ("scheduled", 60)})
+    assert free(mirror, available=70) == 10
+    mirror["metadata"]["labels"] = {"longhorn.io/disk-schedule-mirror": "true"}
+    assert free(mirror, available=70) == 100
