@@ -83,6 +83,7 @@ class Elector:
         identity: who this is, for people: the pod's name. A random part is added, because an identity must not be shared by two
             processes, such as a hung container and its successor in the same pod
         namespace: where the Lease is
+        lease: its name
         timing: see `ElectionTiming`
         clock: seconds that never stand still; `random`: a number in [0, 1)
     """
@@ -94,12 +95,14 @@ class Elector:
         namespace: str,
         timing: ElectionTiming | None = None,
         *,
+        lease: str = LEASE_NAME,
         clock: Callable[[], float] = boot_clock,
         random: Callable[[], float] = random.random,
     ) -> None:
         self.identity = f"{identity}_{uuid.uuid4().hex[:8]}"
         self._connect = connect
         self._namespace = namespace
+        self._lease = lease
         self._clock = clock
         self._random = random
         self._state = Candidate(self.identity, timing or ElectionTiming())
@@ -249,7 +252,7 @@ class Elector:
                 return Conflicted(self._clock(), self._random())
             problem = str(error)
         except TimeoutError:
-            problem = f"{LEASES.label} {self._namespace}/{LEASE_NAME}: no answer from the API server in time"
+            problem = f"{LEASES.label} {self._namespace}/{self._lease}: no answer from the API server in time"
         except _FAILURES as error:
             problem = " ".join(str(error).split()) or type(error).__name__
         else:
@@ -274,15 +277,15 @@ class Elector:
         client, seconds = self._client, self._state.timing.call_timeout
         match action:
             case Read():
-                raw = await client.get(LEASES.path(self._namespace, LEASE_NAME), seconds=seconds)
+                raw = await client.get(LEASES.path(self._namespace, self._lease), seconds=seconds)
                 return LeaseRead(self._kept(raw), self._clock())
             case Create(record):
-                body = new_lease(self._namespace, LEASE_NAME, record)
+                body = new_lease(self._namespace, self._lease, record)
                 raw = await client.create(LEASES.path(self._namespace), body, seconds)
                 return LeaseRead(self._kept(raw), self._clock())
             case Replace(record):
                 body = changed_lease(self._raw, record)
-                raw = await client.replace(LEASES.path(self._namespace, LEASE_NAME), body, seconds)
+                raw = await client.replace(LEASES.path(self._namespace, self._lease), body, seconds)
                 return Replaced(self._kept(raw), sent, self._clock())
 
     def _kept(self, raw: bytes) -> LeaseRecord:

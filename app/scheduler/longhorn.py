@@ -1,0 +1,114 @@
+"""What a policy's Longhorn rules read, beside what pods that were bound before will take: of a live cluster, or of a snapshot.
+
+Binding a pod is enough for its volumes to count: what volumes demand of nodes is derived from pods that have one
+(`scheduler_core.demand`). So a pod that was bound and is not seen on its node yet is put there in a view for one decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from time import perf_counter
+from typing import Final
+
+from rpds import HashTrieMap
+
+from app.kube.caches import ClusterCache
+from app.scheduler.deciding import FactsFor
+from app.services.scheduling import Scheduling
+from scheduler_core.advance import Changes, advance
+from scheduler_core.convert.binding import Applicant
+from scheduler_core.demand_index import Demands
+from scheduler_core.generic.longhorn_facts import LonghornFacts
+from scheduler_core.joint import Joint
+from scheduler_core.longhorn_facts import Plans, facts_for
+from scheduler_core.memory import Memory
+from scheduler_core.model import kube
+from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.standing import Standing
+from scheduler_core.steps import Steps
+from scheduler_core.verbs import Options, Others
+from scheduler_core.view import View
+
+_PODS: Final = "pods"
+
+
+def bound_pods(pods: Iterable[tuple[kube.Pod | None, str]]) -> Changes:
+    """The changes of a view by which pods that mount claims are on their nodes."""
+    return {
+        (_PODS, (pod.namespace, pod.name)): replace(pod, node_name=node) for pod, node in pods if pod and pod.volumes
+    }
+
+
+class LiveLonghorn:
+    """A live cluster's; `cache` is kept current by whoever runs it."""
+
+    def __init__(self, cache: ClusterCache, options: Options, now: Callable[[], datetime]) -> None:
+        self.cache = cache
+        self._now = now
+        self._options = options
+        self._scheduling = Scheduling(cache, options, perf_counter)
+        self._joint = Joint()
+        self._standing = Standing()
+        self._plans = Plans()
+
+    @property
+    def version(self) -> int:
+        """Differs whenever something that decisions read has changed."""
+        return self.cache.memory().view.version
+
+    async def look(self, found: Applicant) -> None:
+        """Looks for what a pod names and no watch has brought yet.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+        """
+        if found.mounts is not None:
+            await self._scheduling.look(found.mounts)
+
+    def facts(self, found: Applicant, assumed: Changes) -> FactsFor:
+        """What a pod's volumes find on some nodes, beside pods that are assumed to be on theirs (see `bound_pods`)."""
+        memory, demands = _with_bound(self.cache.memory(), self.cache.demands(), assumed, self._now())
+        others = Others(demands=demands, joint=self._joint, standing=self._standing)
+        return lambda names: _facts(found, names, memory, self._options, others, self._plans)
+
+
+class SnapshotLonghorn:
+    """A snapshot's, as its pods are bound one after the other."""
+
+    def __init__(self, snapshot: Snapshot, options: Options, now: datetime) -> None:
+        self._options = options
+        self._now = now
+        # Nothing but pods will change; a kind that the file does not list stays one of which nothing is known.
+        self._memory = Memory(View.of(replace(snapshot, pods=HashTrieMap(snapshot.pods)), now))
+        self._demands = Demands.of(self._memory.view)
+        self._joint = Joint()
+        self._standing = Standing()
+        self._plans = Plans()
+
+    def facts(self, found: Applicant) -> FactsFor:
+        """What a pod's volumes find on some nodes."""
+        others = Others(demands=self._demands, joint=self._joint, standing=self._standing)
+        return lambda names: _facts(found, names, self._memory, self._options, others, self._plans)
+
+    def bound(self, found: Applicant, node: str) -> None:
+        """A pod is on this node from now on."""
+        changes = bound_pods([(found.mounts, node)])
+        self._memory, self._demands = _with_bound(self._memory, self._demands, changes, self._now)
+
+
+def _facts(  # noqa: PLR0913, PLR0917 # as facts_for
+    found: Applicant, names: Sequence[str], memory: Memory, options: Options, others: Others, plans: Plans
+) -> Steps[LonghornFacts]:
+    if found.mounts is None:
+        return LonghornFacts()
+    return (yield from facts_for(found.mounts, names, memory, options, others, plans))
+
+
+def _with_bound(memory: Memory, demands: Demands, changes: Changes, now: datetime) -> tuple[Memory, Demands]:
+    """The same with some pods on their nodes."""
+    if not changes:
+        return memory, demands
+    advanced = advance(memory.view, changes, now)
+    return memory.after(advanced.view, advanced.touched), demands.after(memory.view, changes, advanced.view)

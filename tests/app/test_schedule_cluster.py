@@ -1,0 +1,201 @@
+"""What the stand-alone scheduler knows of a cluster: assumptions, late news, and a state that is kept current."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from time import monotonic
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.kube.client import KubeClient
+from app.kube.reflector import Timing
+from app.scheduler.cluster import Cluster
+from scheduler_core.convert.binding import Applicant
+from scheduler_core.generic.model import Node, Pod, PodKey, Service
+from scheduler_core.generic.state import State
+
+KEY = ("shop", "web")
+
+
+class Heard:
+    """What a listener was told last about each pod, and how often something helped."""
+
+    def __init__(self) -> None:
+        self.wanting: dict[PodKey, Applicant] = {}
+        self.helps = 0
+
+    def wants(self, applicant: Applicant) -> None:
+        """Called by the cluster."""
+        self.wanting[applicant.pod.key] = applicant
+
+    def settled_pod(self, key: PodKey) -> None:
+        """Called by the cluster."""
+        self.wanting.pop(key, None)
+
+    def helped(self) -> None:
+        """Called by the cluster."""
+        self.helps += 1
+
+
+def cluster(*nodes: str) -> tuple[Cluster, Heard]:
+    """A cluster that nobody watches; what reflectors would tell is told by hand."""
+    heard = Heard()
+    timing = Timing(monotonic, random.uniform)
+    made = Cluster(cast("KubeClient", None), "mine", heard, timing, stale_after=60)
+    for name in nodes:
+        made._nodes.changed(name, Node(name, cpu=4000, memory=8 << 30, pods=10))
+    return made, heard
+
+
+def waiting(name: str = "web", uid: str = "1", **fields: Any) -> Applicant:
+    """A pod that wants a node of this scheduler."""
+    return Applicant(Pod("shop", name, cpu=1000, uid=uid, **fields), scheduler="mine", waits=True)
+
+
+def bound(found: Applicant, node: str) -> Applicant:
+    """The same with a node."""
+    return Applicant(replace(found.pod, node_name=node))
+
+
+def on(state: State, node: str) -> list[str]:
+    """The pods on a node."""
+    return sorted(pod.name for pod in state.nodes[node].pods)
+
+
+def test_an_assumed_pod_counts_before_it_is_seen_there_and_once() -> None:
+    """From the decision on, and not twice when the watch brings it."""
+    known, _ = cluster("a")
+    known._pods.changed(KEY, waiting())
+    known.assume(waiting(), "a")
+    assert (on(known.state, "a"), known.state.nodes["a"].cpu) == (["web"], 1000)
+    known._pods.changed(KEY, bound(waiting(), "a"))
+    assert (on(known.state, "a"), known.state.nodes["a"].cpu, known.assumed) == (["web"], 1000, {})
+
+
+def test_late_news_without_a_node_ends_no_assumption() -> None:
+    """The watch may still bring what happened before the Binding; the pod is not offered for scheduling again."""
+    known, heard = cluster("a")
+    known._pods.changed(KEY, waiting())
+    known.assume(waiting(), "a")
+    heard.wanting.clear()
+    known._pods.changed(KEY, waiting(labels=frozenset({("late", "news")})))
+    assert (on(known.state, "a"), heard.wanting) == (["web"], {})
+
+
+def test_a_forgotten_assumption_frees_its_room() -> None:
+    """And may help others."""
+    known, heard = cluster("a")
+    known._pods.changed(KEY, waiting())
+    known.assume(waiting(), "a")
+    helps = heard.helps
+    known.forget(waiting())
+    assert (on(known.state, "a"), known.assumed, heard.helps > helps) == ([], {}, True)
+
+
+def test_forgetting_one_pod_leaves_another_of_its_name_alone() -> None:
+    """The Binding of the first fails when the second has long been bound."""
+    known, heard = cluster("a", "b")
+    known._pods.changed(KEY, waiting())
+    known.assume(waiting(), "a")
+    second = waiting(uid="2")
+    known._pods.changed(KEY, second)
+    assert (on(known.state, "a"), heard.wanting) == ([], {KEY: second})
+    known.assume(second, "b")
+    known.forget(waiting())
+    assert (on(known.state, "b"), dict(known.assumed)) == (["web"], {KEY: "b"})
+
+
+def test_a_pod_that_is_gone_counts_no_more() -> None:
+    """Also if it was only assumed, and if a whole list shows it."""
+    known, heard = cluster("a")
+    known._pods.changed(KEY, waiting())
+    known.assume(waiting(), "a")
+    known._pods.replaced({})
+    assert (on(known.state, "a"), known.assumed, heard.wanting) == ([], {}, {})
+
+
+def test_a_whole_list_keeps_what_is_assumed() -> None:
+    """It may be older than the Binding."""
+    known, _ = cluster("a")
+    known._pods.changed(KEY, waiting())
+    known.assume(waiting(), "a")
+    known._pods.replaced({KEY: waiting()})
+    assert on(known.state, "a") == ["web"]
+
+
+def test_what_may_help_is_told_and_what_cannot_is_not() -> None:
+    """A node or a service that changes, a bound pod that goes; not a pod that wants a node."""
+    known, heard = cluster()
+    counts = []
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: known._nodes.changed("a", Node("a")),
+        lambda: known._nodes.changed("a", Node("a")),
+        lambda: known._services.changed(("shop", "web"), Service("shop", "web")),
+        lambda: known._pods.changed(KEY, waiting()),
+        lambda: known._pods.changed(KEY, bound(waiting(), "a")),
+        lambda: known._pods.changed(KEY, None),
+        lambda: known._nodes.changed("a", None),
+    )
+    for tell in steps:
+        before = heard.helps
+        tell()
+        counts.append(heard.helps - before)
+    assert counts == [1, 0, 1, 0, 0, 1, 0]
+
+
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["wait", "bind", "gone", "assume", "forget", "finish", "node", "no node", "relist"]),
+        st.sampled_from(["p", "q", "r"]),
+        st.sampled_from(["1", "2"]),
+        st.sampled_from(["a", "b"]),
+    ),
+    max_size=30,
+)
+
+
+@given(_STEPS)
+def test_a_state_that_is_kept_current_is_the_one_made_anew(steps: list[tuple[str, str, str, str]]) -> None:
+    """Whatever happens in whatever order; and every waiting pod that is not assumed wants a node."""
+    known, heard = cluster("a")
+    for what, name, uid, node in steps:
+        key, seen = ("shop", name), known.seen(("shop", name))
+        _ = known.state
+        if what == "wait":
+            known._pods.changed(key, waiting(name, uid))
+        elif what == "bind":
+            known._pods.changed(key, bound(waiting(name, uid), node))
+        elif what == "finish":
+            known._pods.changed(key, Applicant(replace(waiting(name, uid).pod, node_name=node, finished=True)))
+        elif what == "gone":
+            known._pods.changed(key, None)
+        elif what == "assume" and known.wants_node(seen) and key not in known.assumed:
+            known.assume(cast("Applicant", seen), node)
+            heard.settled_pod(key)
+        elif what == "forget" and key in known.assumed:
+            known.forget(Applicant(known._assumed[key].pod))
+            heard.wants(cast("Applicant", seen))
+        elif what == "node":
+            known._nodes.changed(node, Node(node, cpu=int(uid)))
+        elif what == "no node":
+            known._nodes.changed(node, None)
+        else:
+            known._pods.replaced(dict(known._pods.objects))
+        current = known.state
+        known._state = None
+        assert _told(current) == _told(known.state)
+        assert heard.wanting.keys() == {
+            key for key, entry in known._pods.objects.items() if entry.waits and key not in known.assumed
+        }
+
+
+def _told(state: State) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    nodes = {
+        name: (entry.node, sorted(entry.pods, key=lambda pod: pod.name), entry.count, entry.cpu)
+        for name, entry in state.nodes.items()
+    }
+    return nodes, {name: sorted(pods, key=lambda pod: pod.name) for name, pods in state.strays.items()}

@@ -1,0 +1,94 @@
+"""manifests/generic-scheduler: least privilege, and the pods that schedule never wait for themselves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.kube.resources import LONGHORN_NODES
+from app.kube.watched import WATCHED
+from app.scheduler.service import LEASE
+from scheduler_core.generic.policy import DEFAULT_POLICY, parse_policy
+from tests.manifests.load import MANIFESTS, Permission, documents, objects, only, permissions
+
+FOLDER = MANIFESTS / "generic-scheduler"
+SCHEDULES: frozenset[Permission] = frozenset(
+    {(verb, "", kind, "") for kind in ("nodes", "services", "pods") for verb in ("list", "watch")}
+    | {("get", "", "pods", ""), ("create", "", "pods/binding", "")}
+    | {(verb, "", "events", "") for verb in ("create", "patch")}
+    | {(verb, "", "persistentvolumeclaims", "") for verb in ("get", "patch")}
+    | {("get", "storage.k8s.io", "storageclasses", "")}
+)
+LEADS: frozenset[Permission] = frozenset(
+    {("create", "coordination.k8s.io", "leases", "")}
+    | {(verb, "coordination.k8s.io", "leases", LEASE) for verb in ("get", "update")}
+)
+
+
+def test_it_may_do_what_scheduling_takes_and_nothing_else() -> None:
+    """A widened permission fails here, and has to be argued for."""
+    for kind, wanted in (("ClusterRole", SCHEDULES), ("Role", LEADS)):
+        granted = permissions(only(kind, FOLDER / "access"))
+        assert frozenset(granted) == wanted
+        assert len(granted) == len(wanted)
+
+
+def test_longhorns_rules_read_what_the_caches_watch_and_write_nothing() -> None:
+    """Beside what the classic rules watch anyway."""
+    granted = [
+        entry for kind in ("ClusterRole", "Role") for entry in permissions(only(kind, FOLDER / "longhorn-rules"))
+    ]
+    assert {verb for verb, *_ in granted} == {"get", "list", "watch"}
+    watched = {(entry.resource.group, entry.resource.plural) for entry in WATCHED} - {("", "nodes"), ("", "pods")}
+    assert {(group, kind) for verb, group, kind, _ in granted if verb == "watch"} == watched
+    assert {group for _, group, *_ in permissions(only("Role", FOLDER / "longhorn-rules"))} == {LONGHORN_NODES.group}
+
+
+def test_every_binding_names_the_service_account_and_a_role_that_exists() -> None:
+    """In Longhorn's namespace, where the Lease is."""
+    listed: list[Any] = [*objects(FOLDER / "access"), *objects(FOLDER / "longhorn-rules")]
+    account = only("ServiceAccount", FOLDER / "access")["metadata"]["name"]
+    roles = {(entry["kind"], entry["metadata"]["name"]) for entry in listed if entry["kind"].endswith("Role")}
+    bindings = [entry for entry in listed if entry["kind"].endswith("RoleBinding")]
+    assert {(entry["roleRef"]["kind"], entry["roleRef"]["name"]) for entry in bindings} == roles
+    assert {(subject["name"], subject["namespace"]) for entry in bindings for subject in entry["subjects"]} == {
+        (account, "longhorn-system")
+    }
+
+
+def test_its_pods_are_kube_schedulers_and_read_the_policy() -> None:
+    """Under the account, with the policy mounted where the command looks for it."""
+    spec = only("Deployment", FOLDER)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    arguments = dict(entry.partition("=")[::2] for entry in container["args"])
+    assert spec["schedulerName"] == "default-scheduler" != arguments["--scheduler-name"]
+    assert spec["serviceAccountName"] == only("ServiceAccount", FOLDER / "access")["metadata"]["name"]
+    (mount,) = container["volumeMounts"]
+    assert arguments["--policy"] == f"{mount['mountPath']}/policy.json"
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert [entry["containerPort"] for entry in container["ports"]] == [int(arguments["--port"])]
+
+
+def test_the_policy_it_brings_is_the_default_one() -> None:
+    """An administrator begins with what is in force without a file."""
+    text = (FOLDER / "policy.json").read_bytes()
+    assert parse_policy(text) == DEFAULT_POLICY
+    assert json.loads(text)["kind"] == "Policy"
+
+
+def test_the_policys_config_map_is_mounted_and_not_called_like_the_lease() -> None:
+    """Kustomize writes its hash wherever it meets its name, resourceNames of a Role included."""
+    (kustomization,) = documents(FOLDER / "kustomization.yaml")
+    (generated,) = kustomization["configMapGenerator"]
+    (volume,) = only("Deployment", FOLDER)["spec"]["template"]["spec"]["volumes"]
+    assert volume["configMap"]["name"] == generated["name"] != LEASE
+    assert generated["files"] == ["policy.json"]
+
+
+@pytest.mark.parametrize("folder", ["access", "longhorn-rules"])
+def test_everything_is_in_longhorns_namespace(folder: str) -> None:
+    """As the extender's manifests."""
+    text = (FOLDER / folder / "kustomization.yaml").read_text()
+    assert "namespace: longhorn-system" in text

@@ -1,0 +1,222 @@
+"""`longhorn-extender schedule --watch` on a real API server, under its ServiceAccount: spread and affinity, reasons, fail-over."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from app.kube.resources import LEASES, NODES, PODS
+from app.scheduler.service import LEASE
+from devcluster.ask import ask
+from devcluster.cluster import DevCluster
+from devcluster.components import Options
+from devcluster.process import Process, logged
+from devcluster.stack import FAST_LEASE, LEASE_SECONDS, NAMESPACE, ROOT
+from tests.app.service import EXTENDER
+from tests.e2e.objects import PAUSE, Object
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("generic-scheduler"), pytest.mark.timeout(400)]
+
+NAME: Final = "classic"
+POLICY: Final = ROOT / "examples" / "policies" / "region-zone-rack.json"
+RACKS: Final = (
+    ("r1", "z1", "s1"), ("r1", "z1", "s2"), ("r1", "z1", "s3"), ("r1", "z2", "s1"), ("r1", "z2", "s2"),
+    ("r2", "z3", "s1"), ("r2", "z3", "s2"),
+)  # fmt: skip
+SERVICES: Final = ("web", "db")
+EACH: Final = 30
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """One process, and where it answers."""
+
+    process: Process
+    url: str
+
+
+Start = Callable[[int], Scheduler]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    """One node per rack, two services, and nobody but us to schedule the pods that ask for it."""
+    with DevCluster(tmp_path_factory.mktemp("generic") / "cluster", Options()) as started:
+        started.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        started.apply(ROOT / "manifests/generic-scheduler/access")
+        released = {"metadata": {"name": LEASE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+        started.api.create(LEASES.path(NAMESPACE), released)
+        for region, zone, rack in RACKS:
+            labels = {"region": region, "zone": zone, "rack": rack}
+            started.create_node(f"{region}-{zone}-{rack}", labels=labels)
+        started.wait_nodes_ready()
+        for app in SERVICES:
+            spec = {"selector": {"app": app}, "ports": [{"port": 80}]}
+            started.api.create("/api/v1/namespaces/default/services", {"metadata": {"name": app}, "spec": spec})
+        yield started
+
+
+@pytest.fixture
+def start(cluster: DevCluster) -> Iterator[Start]:
+    """Starts schedulers, which are stopped after the test; what they could not explain fails it."""
+    account = cluster.service_account_kubeconfig(NAMESPACE, LEASE)
+    started: list[Process] = []
+
+    def begin(number: int) -> Scheduler:
+        port = cluster.free_port()
+        command = [EXTENDER, "schedule", "--watch", "--scheduler-name", NAME, "--policy", str(POLICY)]
+        command += ["--kubeconfig", str(account), "--identity", f"scheduler-{number}", "--log-format", "json"]
+        command += ["--seed", str(number), "--port", str(port), *FAST_LEASE]
+        process = cluster.spawn(f"scheduler-{number}", command, ready=logged("Scheduling pods"))
+        started.append(process)
+        return Scheduler(process, f"http://127.0.0.1:{port}")
+
+    yield begin
+    for process in started:
+        process.stop()
+    remove_pods(cluster)
+    logs = {process.name: process.log_text() for process in started}
+    assert {name: text for name, text in logs.items() if "Traceback" in text or "forbidden" in text} == {}
+
+
+def pod(name: str, app: str, **spec: Any) -> Object:
+    """A pod of a service that wants half a CPU."""
+    requests = {"cpu": "500m", "memory": "512Mi"}
+    container = {"name": "main", "image": PAUSE, "resources": {"requests": requests}}
+    base = {"schedulerName": NAME, "terminationGracePeriodSeconds": 0, "containers": [container]}
+    return {"metadata": {"name": name, "labels": {"app": app}}, "spec": {**base, **spec}}
+
+
+def create_pods(cluster: DevCluster) -> None:
+    """Thirty pods of each service, by turns."""
+    for number in range(EACH):
+        for app in SERVICES:
+            cluster.api.create(PODS.path("default"), pod(f"{app}-{number}", app))
+
+
+def pods(cluster: DevCluster) -> list[Object]:
+    """All pods of the tests."""
+    return list(cluster.api.get(PODS.path("default"))["items"])
+
+
+def bound(cluster: DevCluster) -> dict[str, str]:
+    """The nodes of those that have one, by pod."""
+    found = {raw["metadata"]["name"]: raw["spec"].get("nodeName", "") for raw in pods(cluster)}
+    return {name: node for name, node in found.items() if node}
+
+
+def remove_pods(cluster: DevCluster) -> None:
+    """Deletes them, and waits until they are gone."""
+    cluster.api.delete(PODS.path("default"))
+    until("the pods are gone", lambda: not pods(cluster))
+
+
+def holder(cluster: DevCluster) -> str:
+    """Who holds the Lease."""
+    return str(cluster.api.get(LEASES.path(NAMESPACE, LEASE))["spec"].get("holderIdentity") or "")
+
+
+def until(what: str, done: Callable[[], Any], seconds: float = 60) -> None:
+    """Waits for something."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
+        time.sleep(0.1)
+
+
+def events(cluster: DevCluster, reason: str, name: str) -> list[Object]:
+    """What a pod was told."""
+    selector = f"involvedObject.name={name},reason={reason}".replace("=", "%3D").replace(",", "%2C")
+    return list(cluster.api.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"])
+
+
+def accepted_bindings(cluster: DevCluster) -> Counter[str]:
+    """How often each pod was bound, by the API server's own log; UIDs tell pods apart that share a name."""
+    found: Counter[str] = Counter()
+    for entry in cluster.audit_events():
+        reference = entry.get("objectRef") or {}
+        if reference.get("subresource") == "binding" and entry["responseStatus"]["code"] == 201:
+            found[reference["name"]] += 1
+    return found
+
+
+def assert_spread(nodes: dict[str, str]) -> None:
+    """Each service is in one zone of one region, and evenly on its racks."""
+    for app in SERVICES:
+        counts = Counter(node for name, node in nodes.items() if name.startswith(f"{app}-"))
+        zones = {name.rpartition("-")[0] for name in counts}
+        assert len(zones) == 1, f"{app} is in several zones: {counts}"
+        racks = ["-".join(rack) for rack in RACKS if "-".join(rack[:2]) in zones]
+        assert max(counts[rack] for rack in racks) - min(counts[rack] for rack in racks) <= 1, counts
+
+
+def test_sixty_pods_of_two_services_stay_in_their_zone_and_spread_over_its_racks(
+    cluster: DevCluster, start: Start
+) -> None:
+    """The sample policy of region, zone and rack; every pod is told its node."""
+    scheduler = start(1)
+    create_pods(cluster)
+    until("every pod has a node", lambda: len(bound(cluster)) == 2 * EACH)
+    assert_spread(bound(cluster))
+    until("it runs", lambda: all(raw["status"].get("phase") == "Running" for raw in pods(cluster)))
+    until("the events", lambda: all(events(cluster, "Scheduled", f"web-{number}") for number in range(EACH)))
+    (told,) = events(cluster, "Scheduled", "web-0")
+    assert told["message"] == f"Successfully assigned default/web-0 to {bound(cluster)['web-0']}"
+    assert told["source"]["component"] == NAME
+    assert ask(f"{scheduler.url}/readyz") == (200, {"status": "ok", "role": "leader"})
+    metrics = str(ask(f"{scheduler.url}/metrics")[1])
+    assert f'longhorn_generic_scheduler_attempts_total{{result="scheduled"}} {2 * EACH}.0' in metrics
+    assert "longhorn_generic_scheduler_waiting_pods 0.0" in metrics
+
+
+def test_a_pod_nobody_can_place_is_told_why_and_placed_when_a_node_appears(cluster: DevCluster, start: Start) -> None:
+    """The reasons are counted; one Event however often it is tried."""
+    start(1)
+    cluster.api.create(PODS.path("default"), pod("picky", "web", nodeSelector={"gpu": "yes"}))
+    until("the event", lambda: events(cluster, "FailedScheduling", "picky"))
+    (told,) = events(cluster, "FailedScheduling", "picky")
+    nodes = len(RACKS)
+    assert told["message"] == f"0/{nodes} nodes are available: {nodes} node selector does not match."
+    cluster.create_node("with-gpu", labels={"gpu": "yes", "region": "r1", "zone": "z1", "rack": "s9"})
+    until("it has a node", lambda: bound(cluster) == {"picky": "with-gpu"})
+    assert len(events(cluster, "FailedScheduling", "picky")) == 1
+    cluster.api.delete(NODES.path(name="with-gpu"))
+
+
+def test_a_leader_killed_in_the_middle_leaves_no_pod_behind_and_none_bound_twice(
+    cluster: DevCluster, start: Start
+) -> None:
+    """The other one takes over within the Lease, and spreads on as if it were the same."""
+    before = accepted_bindings(cluster)
+    schedulers = {f"scheduler-{number}": start(number) for number in (1, 2)}
+    until("a leader", lambda: holder(cluster).partition("_")[0] in schedulers)
+    create_pods(cluster)
+    until("some have a node", lambda: len(bound(cluster)) >= 5)
+    first = holder(cluster).partition("_")[0]
+    schedulers[first].process.kill()
+    cluster.api.create(PODS.path("default"), pod("web-late", "web"))
+    until("every pod has a node", lambda: len(bound(cluster)) == 2 * EACH + 1, LEASE_SECONDS + 60)
+    assert holder(cluster).partition("_")[0] not in ("", first)
+    assert_spread(bound(cluster))
+    # A call in flight when its caller died may have been carried out, and is logged with no success.
+    bindings = accepted_bindings(cluster) - before
+    assert set(bindings.values()) == {1}
+    assert bindings.keys() <= bound(cluster).keys()
+
+
+def test_a_leader_that_is_told_to_end_hands_over_at_once(cluster: DevCluster, start: Start) -> None:
+    """The Lease is free when it has ended, and it ends well."""
+    first, second = start(1), start(2)
+    until("a leader", lambda: holder(cluster).startswith("scheduler-"))
+    leader = first if holder(cluster).startswith("scheduler-1_") else second
+    gone = holder(cluster)
+    leader.process.stop()
+    assert leader.process.returncode == 0
+    until("the other one leads", lambda: holder(cluster) not in ("", gone), LEASE_SECONDS - 1)
+    cluster.api.create(PODS.path("default"), pod("web-after", "web"))
+    until("it schedules", lambda: bound(cluster))

@@ -1,0 +1,76 @@
+"""The stand-alone scheduler with Longhorn's rules, beside Longhorn (simulated), under its ServiceAccount and nothing more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from app.kube.resources import LEASES
+from app.scheduler.service import LEASE
+from devcluster.process import logged
+from devcluster.stack import FAST_LEASE, NAMESPACE, ROOT
+from tests.app.service import EXTENDER
+from tests.e2e.objects import Object, Volume, Workload
+from tests.e2e.rig import Rig
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("generic-scheduler"), pytest.mark.timeout(400)]
+
+NAME = "classic-longhorn"
+POLICY = {
+    "kind": "Policy",
+    "predicates": [{"name": "PodFitsResources"}, {"name": "MatchNodeSelector"}, {"name": "LonghornVolumeFit"}],
+    "priorities": [{"name": "LonghornDataLocality", "weight": 4}, {"name": "LonghornOrderSafe", "weight": 4}],
+}
+NODES = 5
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Five nodes with one disk each, no extender, and a scheduler of our own."""
+    folder = tmp_path_factory.mktemp("generic-longhorn")
+    with Rig(folder, candidates=0) as started:
+        cluster = started.cluster
+        for directory in ("access", "longhorn-rules"):
+            cluster.apply(ROOT / "manifests/generic-scheduler" / directory)
+        released = {"metadata": {"name": LEASE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+        cluster.api.create(LEASES.path(NAMESPACE), released)
+        started.add_nodes("own", {f"own-{number}": ["100Gi"] for number in range(1, NODES + 1)})
+        policy = folder / "policy.json"
+        policy.write_text(json.dumps(POLICY))
+        account = cluster.service_account_kubeconfig(NAMESPACE, LEASE)
+        command = [EXTENDER, "schedule", "--watch", "--scheduler-name", NAME, "--policy", str(policy)]
+        command += ["--kubeconfig", str(account), "--log-format", "json", *FAST_LEASE]
+        process = cluster.spawn("scheduler-of-our-own", command, ready=logged("Scheduling pods"))
+        yield started
+        process.stop()
+        assert "Traceback" not in process.log_text()
+        assert "forbidden" not in process.log_text()
+
+
+def own_pod(app: str, number: int) -> list[Object]:
+    """A pod with a volume that fills more than half a disk, and its claim, which waits for its first consumer."""
+    *claims, pod = Workload(app=app, group="own", volumes=[Volume("60Gi")], asks=False).loose(number)
+    pod["spec"]["schedulerName"] = NAME
+    return [*claims, pod]
+
+
+def test_each_pod_of_a_burst_gets_a_node_where_its_volume_really_fits(rig: Rig) -> None:
+    """One per node; the sixth is told why not, and placed when a node with a disk appears."""
+    rig.post(entry for number in range(NODES) for entry in own_pod("vol", number))
+    rig.until("every pod runs", lambda: rig.ready("vol", NODES))
+    assert sorted(rig.nodes_of("vol").values()) == [f"own-{number}" for number in range(1, NODES + 1)]
+    assert (rig.misplaced("vol"), rig.overfull(), rig.misplacements()) == ([], [], 0)
+    rig.post(own_pod("late", 0))
+
+    def told() -> list[str]:
+        path = "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dlate-0"
+        return [event["message"] for event in rig.items(path) if event["reason"] == "FailedScheduling"]
+
+    rig.until("it is told why", told)
+    assert f"{NODES} insufficient Longhorn storage" in told()[0]
+    rig.add_nodes("own", {"own-late": ["100Gi"]})
+    rig.until("it runs", lambda: rig.ready("late", 1))
+    assert rig.nodes_of("late") == {"late-0": "own-late"}
+    assert rig.misplaced("late") == []
