@@ -15,12 +15,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
 from app.metrics import Metrics, Outstanding
-from app.services.scheduling import SLICE_SECONDS, Scheduling
+from app.services.scheduling import Scheduling
 from app.services.source import LiveView
 from scheduler_core.awaited import awaited_volumes, chosen_node
 from scheduler_core.errors import ResolutionError
@@ -40,7 +40,6 @@ FOLLOW_SECONDS: Final = 0.25
 LONGEST_PLACEMENT: Final = 300.0
 # A pod is looked at again when it or its node has changed, and this often in any case: its claims and replicas matter too.
 _LOOK_AGAIN_SECONDS: Final = 1.0
-_Result = TypeVar("_Result")
 
 
 class _Became(Enum):
@@ -154,7 +153,7 @@ class Placements:
         """Looks now and then until cancelled."""
         while True:
             if self._leads:
-                await self._in_slices(self._look_after())
+                await self._scheduling.run(self._look_after())
                 await self._look_around()
             await self._rest()
 
@@ -182,7 +181,7 @@ class Placements:
         """Makes the next survey, and tells what is new in it."""
         others, demands, memory = self._others(), self._cache.demands(), self._cache.memory()
         joint, before = others.joint or self._joint, self._survey
-        survey = await self._in_slices(before.after(demands, memory, joint, others.ledger, self._clock()))
+        survey = await self._scheduling.run(before.after(demands, memory, joint, others.ledger, self._clock()))
         if self._survey is not before or not self._leads:
             return  # cleared meanwhile
         self._survey = survey
@@ -191,18 +190,6 @@ class Placements:
             log.warning(
                 "misplaced", pod=entry.pod, volume=entry.volume, wanted=entry.node, replicas_on=list(entry.replicas_on)
             )
-
-    async def _in_slices(self, steps: Steps[_Result]) -> _Result:
-        pause_at = self._clock() + SLICE_SECONDS
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                result: _Result = done.value
-                return result
-            if self._clock() >= pause_at:
-                await asyncio.sleep(0)
-                pause_at = self._clock() + SLICE_SECONDS
 
     def _became(self, followed: _Followed, view: View) -> _Became | None:
         """How following a pod ends; None if it goes on."""

@@ -7,7 +7,6 @@ the text need not. What depends on an order was recorded for the order of the li
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,19 +24,15 @@ from scheduler_core.convert.generic import (
     generic_service,
 )
 from scheduler_core.convert.wire import shape
-from scheduler_core.errors import CoreError
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 from scheduler_core.generic.scheduler import NO_NODES, Decision, schedule
 from scheduler_core.generic.state import State
+from scheduler_core.replay import InputError, command, lines_of, replay
 from scheduler_core.steps import finish
 
 _COMPARED: Final = ("policy_error", "error", "available", "fails", "feasible", "scores", "totals", "best")
 
 Json = Mapping[str, Any]
-
-
-class InputError(CoreError):
-    """A file that cannot be read as recorded decisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +142,8 @@ def read_vectors(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         InputError: the file cannot be read, or a line is no recorded decision
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield _vector(line, f"{path}:{number}")
+    for line, where in lines_of(path):
+        yield _vector(line, where)
 
 
 def _vector(line: bytes, where: str) -> dict[str, Any]:
@@ -173,32 +163,17 @@ def run(paths: Sequence[Path]) -> tuple[int, list[Mismatch]]:
     Raises:
         CoreError: a file or an object in it cannot be read
     """
-    total, failed = 0, list[Mismatch]()
-    for path in paths:
-        for vector in read_vectors(path):
-            total += 1
-            mismatch = check(vector)
-            if mismatch is not None:
-                failed.append(mismatch)
-                print(mismatch)
-    return total, failed
+    return replay((vector for path in paths for vector in read_vectors(path)), check)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the files named as arguments; 0 if all decisions are reproduced, 1 if not, 2 for bad input."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scheduler_core.generic.vectors",
-        description="Replays recorded decisions of Kubernetes 1.1 through the generic scheduler.",
+    return command(
+        "scheduler_core.generic.vectors",
+        "Replays recorded decisions of Kubernetes 1.1 through the generic scheduler.",
+        arguments,
+        run,
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.jsonl", help="recorded decisions, one a line")
-    files = parser.parse_args(arguments).files
-    try:
-        total, failed = run(files)
-    except CoreError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"{total - len(failed)} passed, {len(failed)} failed")
-    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ Longhorn's answer was always the same, the sets must be equal. Reasons compare a
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,18 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.questions import QUESTIONS, Answer, Answers, Question
 from scheduler_core.longhorn.readiness import one_manager_per_node
 from scheduler_core.longhorn.scenario import Json, read_cluster
+from scheduler_core.replay import InputError, command, lines_of, replay
 
 _SHOWN: Final = 400
-_PROGRESS_EVERY: Final = 250
-
-
-class InputError(CoreError):
-    """A file that cannot be read as recorded decisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +92,8 @@ def read_vectors(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         InputError: the file cannot be read, or a line is no recorded decision
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield _vector(line, f"{path}:{number}")
+    for line, where in lines_of(path):
+        yield _vector(line, where)
 
 
 class _Schedule(msgspec.Struct, rename="camel"):
@@ -153,36 +142,17 @@ def run(paths: Sequence[Path]) -> tuple[int, list[Mismatch]]:
     Raises:
         CoreError: a file or an object in it cannot be read
     """
-    total, failed = 0, list[Mismatch]()
-    for path in paths:
-        for vector in read_vectors(path):
-            total += 1
-            mismatch = check(vector)
-            if mismatch is not None:
-                failed.append(mismatch)
-                print(mismatch)
-            if total % _PROGRESS_EVERY == 0 and sys.stderr.isatty():
-                print(f"\r{total} decisions", end="", file=sys.stderr, flush=True)
-    return total, failed
+    return replay((vector for path in paths for vector in read_vectors(path)), check)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the files named as arguments; 0 if all decisions are reproduced, 1 if not, 2 for bad input."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scheduler_core.longhorn.vectors",
-        description="Replays recorded decisions of the real Longhorn through the policy engine.",
+    return command(
+        "scheduler_core.longhorn.vectors",
+        "Replays recorded decisions of the real Longhorn through the policy engine.",
+        arguments,
+        run,
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.jsonl", help="recorded decisions, one a line")
-    files = parser.parse_args(arguments).files
-    try:
-        total, failed = run(files)
-    except CoreError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if sys.stderr.isatty():
-        print("\r", end="", file=sys.stderr)
-    print(f"{total - len(failed)} passed, {len(failed)} failed")
-    return 1 if failed else 0
 
 
 if __name__ == "__main__":

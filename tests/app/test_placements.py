@@ -349,7 +349,7 @@ async def test_looking_after_many_pods_gives_others_their_turn() -> None:
     """With a clock by which every look takes longer than a slice."""
     world = World()
     ticks = count()
-    decisions = Scheduling(world.cache, Options())
+    decisions = Scheduling(world.cache, Options(), lambda: float(next(ticks)))
     world.placements = Placements(world.cache, decisions, world.others, world.metrics, lambda: float(next(ticks)))
     for number in range(20):
         world.bind(number, "a")
