@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from app import DISTRIBUTION
-from app.cli import explain, serve, snapshot
+from app.cli import disk_schedule, explain, schedule, serve, snapshot
 from scheduler_core.errors import CoreError
 
 NAME = "longhorn-extender"
@@ -28,7 +28,9 @@ cli = typer.Typer(
 )
 cli.command("serve")(serve.serve)
 cli.command("explain")(explain.explain)
+cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
+cli.command("disk-schedule")(disk_schedule.disk_schedule)
 
 
 @cli.callback(invoke_without_command=True)

@@ -146,11 +146,11 @@ def _what_if(source: str, scheduler: str, policy: Policy, seed: int, options: Op
     from app.kube.generic_file import load_cluster
     from app.scheduler.whatif import what_if
 
-    loaded = load_cluster(source, longhorn=policy.reads_longhorn)
+    loaded = load_cluster(source, policy, longhorn=policy.reads_longhorn)
     for warning in loaded.warnings:
         typer.echo(f"warning: {warning}", err=True)
     longhorn = None
-    if loaded.snapshot is not None:
+    if policy.reads_longhorn:
         from app.scheduler.longhorn import SnapshotLonghorn
 
         longhorn = SnapshotLonghorn(loaded.snapshot, options, now())

@@ -44,6 +44,7 @@ from scheduler_core.extender_settings import (
     SettingsHistory,
     Source,
 )
+from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.state import State
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
@@ -197,7 +198,7 @@ def _serve_snapshot(snapshot: str, settings: Settings, log_format: LogFormat, lo
 
     exit_quietly()
     file = PolicyFile(settings.policy) if settings.policy is not None else None
-    loaded, state = (snapshot_from(snapshot), None) if file is None else _whole_snapshot(snapshot)
+    loaded, state = (snapshot_from(snapshot), None) if file is None else _whole_snapshot(snapshot, file.policy)
     app = create_app(loaded, settings, now(), state, file)
     listener = listen(settings.host, settings.port)
     configure(log_format, log_level)
@@ -205,15 +206,13 @@ def _serve_snapshot(snapshot: str, settings: Settings, log_format: LogFormat, lo
     serve_snapshot(app, listener, file.run if file else None)
 
 
-def _whole_snapshot(source: str) -> tuple[Snapshot, State]:
+def _whole_snapshot(source: str, policy: Policy) -> tuple[Snapshot, State]:
     """A snapshot, and what the rules of a policy read of the same file; warnings go to standard error."""
     from app.kube.generic_file import load_cluster
 
-    loaded = load_cluster(source, longhorn=True)
+    loaded = load_cluster(source, policy, longhorn=True)
     for warning in loaded.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    if loaded.snapshot is None:
-        raise TypeError("the snapshot was asked for")
     return loaded.snapshot, loaded.state
 
 

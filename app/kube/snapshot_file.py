@@ -27,7 +27,6 @@ from scheduler_core.model.snapshot import Snapshot
 
 STDIN: Final = "-"
 _DEEPEST: Final = 200  # no Kubernetes object comes near
-_READ_BY_POLICIES: Final = frozenset({"Service"})
 _Read = TypeVar("_Read")
 
 
@@ -49,30 +48,17 @@ def load_snapshot(source: str) -> LoadedSnapshot:
     Raises:
         SnapshotFileError: the file is missing, is neither YAML nor JSON, or holds an object that cannot be read
     """
-    return _loaded(source, _objects(source))
+    return snapshot_of(source, read_objects(source))
 
 
-def read_objects(source: str) -> list[tuple[str, str, object]]:
-    """The objects of a file, whatever their kinds: kind, API group, and the object as written.
-
-    Raises:
-        SnapshotFileError: the file is missing, or is neither YAML nor JSON
-    """
-    return list(_objects(source))
-
-
-def snapshot_of_objects(source: str, objects: Iterable[tuple[str, str, object]]) -> LoadedSnapshot:
-    """The snapshot of objects that were read from `source`; services are for others to read.
+def snapshot_of(
+    source: str, objects: Iterable[tuple[str, str, object]], also_read: frozenset[str] = frozenset()
+) -> LoadedSnapshot:
+    """The snapshot of objects that were read from `source`; kinds of the core group in `also_read` are for others to read.
 
     Raises:
         SnapshotFileError: one of them cannot be read
     """
-    return _loaded(source, objects, _READ_BY_POLICIES)
-
-
-def _loaded(
-    source: str, objects: Iterable[tuple[str, str, object]], also_read: frozenset[str] = frozenset()
-) -> LoadedSnapshot:
     known: list[tuple[Kind, object]] = []
     ignored: Counter[str] = Counter()
     for kind, group, raw in objects:
@@ -104,7 +90,7 @@ def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
         return _snapshot_pod(source, snapshot), snapshot
     pods: list[tuple[str, object]] = []
     extra: list[tuple[Kind, object]] = []
-    for kind, group, raw in _objects(source):
+    for kind, group, raw in read_objects(source):
         entry = KINDS.get((group, kind))
         if kind in WORKLOADS:
             pods.append((kind, raw))
@@ -139,7 +125,12 @@ def _snapshot_pod(name: str, snapshot: Snapshot) -> Pod:
     return matches[0]
 
 
-def _objects(source: str) -> Iterator[tuple[str, str, object]]:
+def read_objects(source: str) -> Iterator[tuple[str, str, object]]:
+    """The objects of a file, whatever their kinds: kind, API group, and the object as written.
+
+    Raises:
+        SnapshotFileError: the file is missing, or is neither YAML nor JSON
+    """
     documents = [document for document in _documents(source) if document is not None]
     for index, document in enumerate(documents):
         place = f"{source}: document {index + 1}" if len(documents) > 1 else source

@@ -73,10 +73,10 @@ def application(
     source, policy = folder / "snapshot.json", folder / "policy.json"
     source.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects or cluster()}))
     policy.write_text(json.dumps({"predicates": predicates, "priorities": priorities}))
-    loaded = load_cluster(str(source), longhorn=True)
-    assert loaded.snapshot is not None
+    file = PolicyFile(str(policy))
+    loaded = load_cluster(str(source), file.policy, longhorn=True)
     settings = Settings(enforcement=Enforcement.OBSERVE if observes else Enforcement.ENFORCE)
-    return create_app(loaded.snapshot, settings, NOW, loaded.state, PolicyFile(str(policy)))
+    return create_app(loaded.snapshot, settings, NOW, loaded.state, file)
 
 
 async def asked(app: FastAPI, route: str, question: Any) -> Any:

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.kube.client import KubeClient
+from app.kube.generic_cache import _MOST_PENDING
 from app.kube.reflector import Timing
 from app.scheduler.cluster import Cluster
 from scheduler_core.convert.binding import Applicant
+from scheduler_core.generic.extender import SERVICES
 from scheduler_core.generic.model import Node, Pod, PodKey, Service
 from scheduler_core.generic.state import State
 
@@ -46,8 +48,10 @@ def cluster(*nodes: str) -> tuple[Cluster, Heard]:
     heard = Heard()
     timing = Timing(monotonic, random.uniform)
     made = Cluster(cast("KubeClient", None), "mine", heard, timing, stale_after=60)
+    for kind in SERVICES:
+        made._cache.replaced(kind, {})
     for name in nodes:
-        made._nodes.changed(name, Node(name, cpu=4000, memory=8 << 30, pods=10))
+        made._cache.changed("nodes", name, Node(name, cpu=4000, memory=8 << 30, pods=10))
     return made, heard
 
 
@@ -69,27 +73,27 @@ def on(state: State, node: str) -> list[str]:
 def test_an_assumed_pod_counts_before_it_is_seen_there_and_once() -> None:
     """From the decision on, and not twice when the watch brings it."""
     known, _ = cluster("a")
-    known._pods.changed(KEY, waiting())
+    known._cache.changed("pods", KEY, waiting())
     known.assume(waiting(), "a")
     assert (on(known.state, "a"), known.state.nodes["a"].cpu) == (["web"], 1000)
-    known._pods.changed(KEY, bound(waiting(), "a"))
+    known._cache.changed("pods", KEY, bound(waiting(), "a"))
     assert (on(known.state, "a"), known.state.nodes["a"].cpu, known.assumed) == (["web"], 1000, {})
 
 
 def test_late_news_without_a_node_ends_no_assumption() -> None:
     """The watch may still bring what happened before the Binding; the pod is not offered for scheduling again."""
     known, heard = cluster("a")
-    known._pods.changed(KEY, waiting())
+    known._cache.changed("pods", KEY, waiting())
     known.assume(waiting(), "a")
     heard.wanting.clear()
-    known._pods.changed(KEY, waiting(labels=frozenset({("late", "news")})))
+    known._cache.changed("pods", KEY, waiting(labels=frozenset({("late", "news")})))
     assert (on(known.state, "a"), heard.wanting) == (["web"], {})
 
 
 def test_a_forgotten_assumption_frees_its_room() -> None:
     """And may help others."""
     known, heard = cluster("a")
-    known._pods.changed(KEY, waiting())
+    known._cache.changed("pods", KEY, waiting())
     known.assume(waiting(), "a")
     helps = heard.helps
     known.forget(waiting())
@@ -99,10 +103,10 @@ def test_a_forgotten_assumption_frees_its_room() -> None:
 def test_forgetting_one_pod_leaves_another_of_its_name_alone() -> None:
     """The Binding of the first fails when the second has long been bound."""
     known, heard = cluster("a", "b")
-    known._pods.changed(KEY, waiting())
+    known._cache.changed("pods", KEY, waiting())
     known.assume(waiting(), "a")
     second = waiting(uid="2")
-    known._pods.changed(KEY, second)
+    known._cache.changed("pods", KEY, second)
     assert (on(known.state, "a"), heard.wanting) == ([], {KEY: second})
     known.assume(second, "b")
     known.forget(waiting())
@@ -112,18 +116,18 @@ def test_forgetting_one_pod_leaves_another_of_its_name_alone() -> None:
 def test_a_pod_that_is_gone_counts_no_more() -> None:
     """Also if it was only assumed, and if a whole list shows it."""
     known, heard = cluster("a")
-    known._pods.changed(KEY, waiting())
+    known._cache.changed("pods", KEY, waiting())
     known.assume(waiting(), "a")
-    known._pods.replaced({})
+    known._cache.replaced("pods", {})
     assert (on(known.state, "a"), known.assumed, heard.wanting) == ([], {}, {})
 
 
 def test_a_whole_list_keeps_what_is_assumed() -> None:
     """It may be older than the Binding."""
     known, _ = cluster("a")
-    known._pods.changed(KEY, waiting())
+    known._cache.changed("pods", KEY, waiting())
     known.assume(waiting(), "a")
-    known._pods.replaced({KEY: waiting()})
+    known._cache.replaced("pods", {KEY: waiting()})
     assert on(known.state, "a") == ["web"]
 
 
@@ -132,19 +136,30 @@ def test_what_may_help_is_told_and_what_cannot_is_not() -> None:
     known, heard = cluster()
     counts = []
     steps: tuple[Callable[[], None], ...] = (
-        lambda: known._nodes.changed("a", Node("a")),
-        lambda: known._nodes.changed("a", Node("a")),
-        lambda: known._services.changed(("shop", "web"), Service("shop", "web")),
-        lambda: known._pods.changed(KEY, waiting()),
-        lambda: known._pods.changed(KEY, bound(waiting(), "a")),
-        lambda: known._pods.changed(KEY, None),
-        lambda: known._nodes.changed("a", None),
+        lambda: known._cache.changed("nodes", "a", Node("a")),
+        lambda: known._cache.changed("nodes", "a", Node("a")),
+        lambda: known._cache.changed("services", ("shop", "web"), Service("shop", "web")),
+        lambda: known._cache.changed("pods", KEY, waiting()),
+        lambda: known._cache.changed("pods", KEY, bound(waiting(), "a")),
+        lambda: known._cache.changed("pods", KEY, None),
+        lambda: known._cache.changed("nodes", "a", None),
     )
     for tell in steps:
         before = heard.helps
         tell()
         counts.append(heard.helps - before)
     assert counts == [1, 0, 1, 0, 0, 1, 0]
+
+
+def test_changes_that_nobody_asks_about_do_not_pile_up() -> None:
+    """A follower hears of pods for weeks and is never asked; what it answers then is right."""
+    known, _ = cluster("a")
+    assert on(known.state, "a") == []
+    for number in range(2 * _MOST_PENDING):
+        known._cache.changed("pods", ("shop", f"p{number}"), bound(waiting(f"p{number}"), "a"))
+        known._cache.changed("pods", ("shop", f"p{number - 1}"), None)
+    assert len(known._cache._pending) <= _MOST_PENDING
+    assert on(known.state, "a") == [f"p{number}"]
 
 
 _STEPS = st.lists(
@@ -166,13 +181,13 @@ def test_a_state_that_is_kept_current_is_the_one_made_anew(steps: list[tuple[str
         key, seen = ("shop", name), known.seen(("shop", name))
         _ = known.state
         if what == "wait":
-            known._pods.changed(key, waiting(name, uid))
+            known._cache.changed("pods", key, waiting(name, uid))
         elif what == "bind":
-            known._pods.changed(key, bound(waiting(name, uid), node))
+            known._cache.changed("pods", key, bound(waiting(name, uid), node))
         elif what == "finish":
-            known._pods.changed(key, Applicant(replace(waiting(name, uid).pod, node_name=node, finished=True)))
+            known._cache.changed("pods", key, Applicant(replace(waiting(name, uid).pod, node_name=node, finished=True)))
         elif what == "gone":
-            known._pods.changed(key, None)
+            known._cache.changed("pods", key, None)
         elif what == "assume" and known.wants_node(seen) and key not in known.assumed:
             known.assume(cast("Applicant", seen), node)
             heard.settled_pod(key)
@@ -180,16 +195,16 @@ def test_a_state_that_is_kept_current_is_the_one_made_anew(steps: list[tuple[str
             known.forget(Applicant(known._assumed[key].pod))
             heard.wants(cast("Applicant", seen))
         elif what == "node":
-            known._nodes.changed(node, Node(node, cpu=int(uid)))
+            known._cache.changed("nodes", node, Node(node, cpu=int(uid)))
         elif what == "no node":
-            known._nodes.changed(node, None)
+            known._cache.changed("nodes", node, None)
         else:
-            known._pods.replaced(dict(known._pods.objects))
+            known._cache.replaced("pods", dict(known._cache._objects["pods"]))
         current = known.state
-        known._state = None
+        known._cache._state = None
         assert _told(current) == _told(known.state)
         assert heard.wanting.keys() == {
-            key for key, entry in known._pods.objects.items() if entry.waits and key not in known.assumed
+            key for key, entry in known._cache._objects["pods"].items() if entry.waits and key not in known.assumed
         }
 
 

@@ -177,6 +177,17 @@ def test_a_snapshot_without_capacities_is_warned_about(run: Run) -> None:
     assert "no node says how many pods it takes" in result.err
 
 
+def test_a_policy_that_reads_no_resources_needs_no_capacities(run: Run, tmp_path: Path) -> None:
+    """Nothing is warned about that keeps no pod off any node."""
+    policy = tmp_path / "policy.json"
+    rules = {"predicates": [{"name": "PodFitsPorts"}], "priorities": [{"name": "EqualPriority", "weight": 1}]}
+    policy.write_text(json.dumps(rules))
+    bare = {**node("a"), "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    raw = yaml.safe_dump_all([bare, pod("web")]).encode()
+    result = run("schedule", "--snapshot", "-", "--policy", str(policy), stdin=raw)
+    assert (result.code, result.err) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

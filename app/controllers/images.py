@@ -1,0 +1,127 @@
+"""The backing image controller: on which disks copies are, asked for, and given back when the image goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+
+from app.controllers.carry import Read
+from app.controllers.controller import Context, Controller
+from app.controllers.image_places import candidates, needed
+from app.controllers.orphans import Orphans
+from app.controllers.queue import Again
+from app.controllers.store import ImageSeen, read_image
+from app.kube.resources import LONGHORN_BACKING_IMAGES
+from scheduler_core.disk_schedule.backing_images import ImageSight, decided
+from scheduler_core.disk_schedule.replicas import changed
+from scheduler_core.disk_schedule.writes import Require
+from scheduler_core.errors import CoreError, ObjectError
+from scheduler_core.model.disk_schedule import DiskSchedule, Fault, Kind
+from scheduler_core.model.longhorn import Replica, Volume
+
+log = structlog.get_logger("controllers")
+
+
+class UnreadableError(CoreError):
+    """A backing image has no condition that could say what is wrong with it, so the log and a metric do."""
+
+
+class ImageController(Controller):
+    """Looks at backing images: when one changes, when a disk has answered, and when a replica comes that needs one."""
+
+    name = "backing-image"
+
+    def __init__(self, context: Context) -> None:
+        self._orphans = Orphans(context.orphans_after, context.clock)
+        super().__init__(context)
+
+    def listen(self) -> None:
+        """Images, answers and requests about them, and the replicas that are made from them."""
+        self.watches.images.listen(self._image_changed)
+        self.watches.schedules.listen(self._schedule_changed)
+        self.watches.replicas.listen(self._replica_changed)
+
+    def everything(self) -> Iterable[str]:
+        """All images, and all requests for one."""
+        asked = {name for each in self.watches.schedules.readable().values() for name in each.spec.backing_images}
+        return sorted(asked | self.watches.images.all().keys())
+
+    def _image_changed(self, name: str, _before: ImageSeen | Fault | None, after: ImageSeen | Fault | None) -> None:
+        if after is None:
+            self._orphans.gone(name)
+        self.look(name)
+
+    def _schedule_changed(
+        self, _name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
+    ) -> None:
+        was = before if isinstance(before, DiskSchedule) else DiskSchedule("")
+        now = after if isinstance(after, DiskSchedule) else DiskSchedule("")
+        new = now.spec.backing_images.keys() - was.spec.backing_images.keys()
+        strange = {name for name in new if self.watches.images.get(name) is None}
+        for name in sorted(strange | changed(was.status.backing_images, now.status.backing_images)):
+            self.look(name)
+
+    def _replica_changed(self, _name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+        places = {each.disk_id if isinstance(each, Replica) else "" for each in (before, after)}
+        replica = after if isinstance(after, Replica) else before
+        if not isinstance(replica, Replica) or len(places) == 1:
+            return
+        volume = self.watches.volumes.value(replica.volume)
+        if volume is not None and not isinstance(volume, Fault):
+            self.look(volume.volume.backing_image)
+
+    async def reconcile(self, key: str) -> Again | None:
+        """Reads DiskSchedules first, then the image; decides; writes."""
+        schedules = self.watches.schedules.all()
+        values = {name: each.value for name, each in schedules.items() if not isinstance(each.value, Fault)}
+        raw = await self.carrier.read(LONGHORN_BACKING_IMAGES, key)
+        if raw is None:
+            await self._released(key, values, Read(schedules))
+            return None
+        self._orphans.there(key)
+        seen = _readable(raw, key)
+        cluster = self.watches.cluster()
+        sight = ImageSight(
+            seen.copies,
+            values,
+            cluster.nodes,
+            needed(self._volumes(), self.watches.replicas.readable().values(), key),
+            candidates(cluster, values, seen.image),
+        )
+        decision = decided(sight)
+        await self.carrier.carry(decision.writes, Read(schedules, objects={(Kind.BACKING_IMAGE, key): raw}))
+        # Of an image without a size there is nothing to ask for; that it has one now is an event.
+        return Again.WAITING if decision.waiting and seen.copies.size else None
+
+    def _volumes(self) -> list[Volume]:
+        return [seen.volume for seen in self.watches.volumes.readable().values()]
+
+    async def _released(self, name: str, values: dict[str, DiskSchedule], read: Read) -> None:
+        """Withdraws what is asked for an image that does not exist."""
+        disks = sorted(uuid for uuid, each in values.items() if name in each.spec.backing_images)
+        if disks and (wait := self._orphans.wait(name)) > 0:
+            self.queue.add_later(name, wait)
+            return
+        if disks:
+            log.info("a request is withdrawn: there is no such backing image", image=name)
+        await self.carrier.carry((Require(uuid, Kind.BACKING_IMAGE, name, 0, stray=True) for uuid in disks), read)
+        self._orphans.there(name)
+
+
+def _readable(raw: bytes, name: str) -> ImageSeen:
+    """The image, if everything that is decided by can be read; one that is being deleted needs no more than its name.
+
+    Raises:
+        UnreadableError: it cannot be read
+    """
+    try:
+        seen = read_image(raw)
+    except ObjectError as error:
+        raise UnreadableError(f"backing image {name} cannot be read: {error}") from error
+    if isinstance(seen, Fault):
+        raise UnreadableError(f"backing image {name} cannot be read: {seen}")
+    if seen.copies.faults and not seen.copies.deleting:
+        faults = "; ".join(str(fault) for fault in seen.copies.faults)
+        raise UnreadableError(f"backing image {name} cannot be read: {faults}")
+    return seen
