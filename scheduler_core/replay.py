@@ -53,12 +53,14 @@ def replay(vectors: Iterable[Vector], check: Callable[[Vector], _Mismatch | None
 def command(
     module: str, description: str, arguments: Sequence[str], run: Callable[[Sequence[Path]], tuple[int, list[Any]]]
 ) -> int:
-    """Runs the files named as arguments; 0 if all decisions are reproduced, 1 if not, 2 for bad input."""
+    """Runs the files named as arguments; 0 if all decisions are reproduced, 1 if not, 2 for bad input or none at all."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.jsonl", help="recorded decisions, one a line")
     files = parser.parse_args(arguments).files
     try:
         total, failed = run(files)
+        if not total:
+            raise InputError(f"no recorded decision in {', '.join(map(str, files))}")
     except CoreError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

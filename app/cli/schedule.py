@@ -155,6 +155,9 @@ def _what_if(source: str, scheduler: str, policy: Policy, seed: int, options: Op
 
         longhorn = SnapshotLonghorn(loaded.snapshot, options, now())
     waiting = [entry for entry in loaded.pods.values() if entry.waits and scheduler in ("", entry.scheduler)]
+    if not waiting:
+        whose = f" with spec.schedulerName {scheduler!r}" if scheduler else ""
+        typer.echo(f"warning: {source}: no pod{whose} waits for a node, so there is nothing to schedule", err=True)
     return what_if(waiting, loaded.state, policy, random.Random(seed).choice, longhorn)  # noqa: S311
 
 

@@ -12,19 +12,39 @@ from app.scheduler.wording import message
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.scheduler import Choose
+from scheduler_core.generic.scheduler import Choose, Decision
 from scheduler_core.generic.state import State
 from scheduler_core.steps import finish
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A pod that has found a node: its total there, and the names of those equally good."""
+    """A pod that has found a node.
+
+    Attributes:
+        score: the node's total
+        scores: what each priority says of the node, unweighted, by its name in the policy
+        best: how many nodes are equally good, this one included
+        refused: how many nodes are out for what; one with several reasons counts for each
+    """
 
     pod: str
     node: str
     score: int
+    scores: Mapping[str, int]
     best: int
+    refused: Mapping[str, int]
+
+    def data(self) -> dict[str, Any]:
+        """As it is printed."""
+        return {
+            "pod": self.pod,
+            "node": self.node,
+            "score": self.score,
+            "scores": dict(self.scores),
+            "equallyGood": self.best,
+            "refused": dict(self.refused),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +66,7 @@ class Report:
     def data(self) -> dict[str, Any]:
         """As it is printed; documented in docs/schedule.md, and stable."""
         return {
-            "bindings": [{"pod": entry.pod, "node": entry.node, "score": entry.score} for entry in self.placed],
+            "bindings": [entry.data() for entry in self.placed],
             "unschedulable": [
                 {"pod": entry.pod, "message": entry.message, "reasons": dict(entry.reasons)} for entry in self.unplaced
             ],
@@ -70,8 +90,20 @@ def what_if(
         if not decision.node:
             unplaced.append(Unplaced(name, message(decision), decision.counts()))
             continue
-        placed.append(Placed(name, decision.node, decision.ranking.totals[decision.node], len(decision.best)))
+        placed.append(_placed(name, decision))
         state = state.bound(found.pod, decision.node)
         if longhorn is not None:
             longhorn.bound(found, decision.node)
     return Report(tuple(placed), tuple(unplaced))
+
+
+def _placed(pod: str, decision: Decision) -> Placed:
+    node, ranking = decision.node, decision.ranking
+    return Placed(
+        pod=pod,
+        node=node,
+        score=ranking.totals[node],
+        scores={name: scores[node] for name, scores in ranking.scores.items()},
+        best=len(decision.best),
+        refused=decision.counts(),
+    )

@@ -6,7 +6,9 @@ from scheduler_core.generic.scheduler import NO_NODES, Decision
 
 
 def message(decision: Decision) -> str:
-    """Why no node takes the pod, as one line."""
+    """Why no node takes the pod, as one line; where nothing can be decided at all, why not, and nothing else."""
+    if decision.error not in ("", NO_NODES):
+        return decision.error
     nodes = len(decision.feasible) + len(decision.unavailable) + len(decision.failures)
     counts = ", ".join(f"{count} {text}" for text, count in decision.counts().items())
     if not nodes:

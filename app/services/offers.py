@@ -154,7 +154,8 @@ class Offers:
                 raise CallerGoneError
         if answer.number:
             await self._unless_gone(pod, answer.number, hung_up)
-        if self._asked is not None and not any(reason.fits for reason in answer.decision.reasons):
+        # Who has no node left before Longhorn's rules are asked gains nothing by a change of Longhorn's objects.
+        if self._asked is not None and candidates and not any(reason.fits for reason in answer.decision.reasons):
             self._asked.refused(pod, candidates)
         return answer.decision
 

@@ -66,7 +66,8 @@ class PolicyFile:
             self._count(REFUSED)
             return
         self.policy, self.problem = policy, ""
-        log.info("policy loaded", file=self.path, warnings=list(policy.warnings))
+        tell = log.warning if policy.warnings else log.info
+        tell("policy loaded", file=self.path, warnings=list(policy.warnings))
         self._count(LOADED)
 
     def adopt(self) -> None:

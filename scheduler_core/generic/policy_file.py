@@ -1,11 +1,13 @@
 """The shape of a policy file, before anybody asks what its names mean.
 
 Go's rules for JSON, as Kubernetes 1.1 had them: keys in any case, unknown keys ignored, null the same as absent, whole numbers
-written as such. `version` is a key nobody reads; `kind` and `apiVersion` may be absent, but not wrong.
+written as such. `version` is a key nobody reads; `kind` and `apiVersion` may be absent, but not wrong. Beyond these rules a byte
+order mark, which some editors write, is skipped, and a file that is just null is refused: whoever wrote it has lost a policy.
 """
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -77,9 +79,11 @@ def read_policy_file(text: bytes) -> PolicyFile:
         WrongShapeError: it is no JSON, or a value has the wrong type; names the place
     """
     try:
-        decoded = msgspec.json.decode(text)
+        decoded = msgspec.json.decode(text.removeprefix(BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WrongShapeError(f"is not JSON: {error}") from error
+    if decoded is None:
+        raise WrongShapeError("the file: must be an object, not null")
     file = PolicyFile()
     top = _Object(decoded, "the file", _FILE_KEYS, file.warnings)
     _expect(top.text("kind"), _KIND, "kind")

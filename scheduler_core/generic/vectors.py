@@ -167,7 +167,7 @@ def run(paths: Sequence[Path]) -> tuple[int, list[Mismatch]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the files named as arguments; 0 if all decisions are reproduced, 1 if not, 2 for bad input."""
+    """Runs the files named as arguments; 0 if all decisions are reproduced, 1 if not, 2 for bad input or none at all."""
     return command(
         "scheduler_core.generic.vectors",
         "Replays recorded decisions of Kubernetes 1.1 through the generic scheduler.",

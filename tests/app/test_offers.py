@@ -587,6 +587,18 @@ async def test_what_becomes_of_pods_is_told() -> None:
 
 
 @virtually
+async def test_a_pod_that_has_no_node_left_is_not_told_as_refused() -> None:
+    """A policy has barred them all: no change of Longhorn's objects would let the pod on any."""
+    world, listener = World(), Listener()
+    world.offers.tell(listener, listener)
+    world.create(0, 60)
+    decision = await world.offers.filter(make.as_pod(db(0)), [], here)
+    assert not decision.reasons
+    assert listener.story == ["db-0 asked"]
+    await world.assert_clean()
+
+
+@virtually
 async def test_before_handing_over_offers_settle() -> None:
     """By a decision, or by age."""
     world = World()

@@ -11,6 +11,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.bootstrap import create_app
 from app.metrics import PREFIX
@@ -111,6 +112,20 @@ async def test_what_cannot_be_used_changes_nothing(content: Any, problem: str, t
     written(path, EQUAL)
     await file.look()
     assert (names(file), file.problem, told) == (["EqualPriority"], "", ["refused", "loaded"])
+
+
+@pytest.mark.parametrize(("odd", "level"), [({}, "info"), ({"odd": 1}, "warning")], ids=["plain", "odd"])
+async def test_what_is_odd_in_a_changed_policy_is_a_warning_in_the_log(
+    odd: dict[str, Any], level: str, tmp_path: Path
+) -> None:
+    """A policy with nothing odd is news."""
+    path = written(tmp_path / "policy.json", EQUAL)
+    file = PolicyFile(str(path))
+    written(path, {**DATA, "predicates": [{"name": "HostName"}], **odd})
+    with capture_logs() as logs:
+        await file.look()
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("policy loaded", level)]
+    assert logs[0]["warnings"] == list(file.policy.warnings)
 
 
 async def test_a_file_that_goes_away_and_comes_back(tmp_path: Path) -> None:

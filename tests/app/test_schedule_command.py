@@ -71,9 +71,79 @@ def test_the_document_is_as_documented(scheduled: Any) -> None:
     code, answer = scheduled([node("a"), pod("web"), pod("stuck", "9")])
     assert code == 1
     assert {key: [sorted(entry) for entry in entries] for key, entries in answer.items()} == {
-        "bindings": [["node", "pod", "score"]],
+        "bindings": [["equallyGood", "node", "pod", "refused", "score", "scores"]],
         "unschedulable": [["message", "pod", "reasons"]],
     }
+
+
+def test_a_bound_pod_is_told_with_what_led_to_its_node(scheduled: Any, tmp_path: Path) -> None:
+    """The chosen node's score by each priority, unweighted; how many are as good; and how many are out for what."""
+    file = tmp_path / "policy.json"
+    zone = {"labelPreference": {"label": "zone", "presence": True}}
+    priorities = [{"name": "EqualPriority", "weight": 1}, {"name": "Zoned", "weight": 2, "argument": zone}]
+    file.write_text(json.dumps({"predicates": [{"name": "PodFitsResources"}], "priorities": priorities}))
+    nodes = [node("a", zone="z"), node("b", zone="z"), node("c"), node("small", "1"), node("smaller", "1")]
+    _, answer = scheduled([*nodes, pod("web", "2")], "--policy", str(file))
+    (binding,) = answer["bindings"]
+    assert binding.pop("node") in {"a", "b"}
+    assert binding == {
+        "pod": "shop/web",
+        "score": 21,
+        "scores": {"EqualPriority": 1, "Zoned": 10},
+        "equallyGood": 2,
+        "refused": {"insufficient CPU": 2},
+    }
+
+
+def test_a_pod_that_nothing_can_be_decided_about_is_told_just_that(scheduled: Any, tmp_path: Path) -> None:
+    """Service affinity follows a pod whose node is gone: no count of nodes would tell the administrator more."""
+    file = tmp_path / "policy.json"
+    affinity = {"name": "Zone", "argument": {"serviceAffinity": {"labels": ["zone"]}}}
+    file.write_text(json.dumps({"predicates": [affinity]}))
+    first, second = pod("web-0", nodeName="gone"), pod("web-1")
+    for entry in (first, second):
+        entry["metadata"]["labels"] = {"app": "web"}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {"selector": {"app": "web"}},
+    }
+    code, answer = scheduled([node("a"), first, second, service], "--policy", str(file))
+    (unplaced,) = answer["unschedulable"]
+    assert code == 1
+    assert unplaced["message"] == "node 'gone' of pod shop/web-0, which service affinity follows, is not known"
+
+
+@pytest.mark.parametrize(
+    ("unready", "message"),
+    [
+        pytest.param(["a"], "0/1 nodes are available: 1 node is unschedulable.", id="all are cordoned"),
+        pytest.param([], "no nodes available to schedule pods", id="there are none"),
+    ],
+)
+def test_where_no_node_is_available_the_cordoned_are_counted(scheduled: Any, unready: list[str], message: str) -> None:
+    """Without any node there is nothing to count."""
+    cordoned = [node(name) | {"spec": {"unschedulable": True}} for name in unready]
+    _, answer = scheduled([*cordoned, pod("web")])
+    assert [entry["message"] for entry in answer["unschedulable"]] == [message]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warning"),
+    [
+        pytest.param([], "no pod waits for a node", id="of anybody"),
+        pytest.param(["--scheduler-name", "x"], "no pod with spec.schedulerName 'x' waits for a node", id="of one"),
+    ],
+)
+def test_nothing_to_schedule_is_warned_about(run: Run, arguments: list[str], warning: str) -> None:
+    """A wrong name or a wrong file would look like success."""
+    pods = [pod("there", nodeName="a"), *([pod("others")] if arguments else [])]
+    raw = yaml.safe_dump_all([node("a"), *pods]).encode()
+    result = run("schedule", "--snapshot", "-", *arguments, stdin=raw)
+    assert result.code == 0
+    assert warning in result.err
+    assert warning not in run("schedule", "--snapshot", CLUSTER).err
 
 
 def test_priority_and_age_decide_who_comes_first(scheduled: Any) -> None:

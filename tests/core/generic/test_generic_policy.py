@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from typing import Any
 
 import pytest
@@ -101,6 +102,12 @@ def test_version_and_api_version_are_both_accepted(versions: dict[str, str]) -> 
     assert read(**versions) == read()
 
 
+def test_a_byte_order_mark_is_skipped() -> None:
+    """Some editors write one."""
+    text = json.dumps({"priorities": [EQUAL]}).encode()
+    assert parse_policy(BOM_UTF8 + text) == parse_policy(text)
+
+
 def test_keys_may_be_written_in_any_case() -> None:
     """Go reads JSON so."""
     text = b'{"Predicates": [{"NAME": "Zone", "Argument": {"ServiceAffinity": {"Labels": ["zone"]}}}], "PRIORITIES": [{"Name": "EqualPriority", "Weight": 1}]}'
@@ -126,6 +133,7 @@ def test_absent_sections_are_empty_and_told(absent: dict[str, None]) -> None:
         pytest.param(b"[" * 100_000, "is not JSON", id="nested deeply"),
         pytest.param(b"\xff", "is not JSON", id="no text"),
         pytest.param(b"[]", "must be an object", id="a list"),
+        pytest.param(b"null", "the file: must be an object, not null", id="null"),
         pytest.param(b'{"kind": "Pod"}', "kind: 'Pod' is not 'Policy'", id="another kind"),
         pytest.param(b'{"kind": 1}', "kind: must be a text", id="no kind"),
         pytest.param(b'{"apiVersion": "v2"}', "apiVersion: 'v2' is not 'v1'", id="another version"),

@@ -28,6 +28,11 @@ def write(path: Path, *vectors: dict[str, Any]) -> str:
     return str(path)
 
 
+def test_there_are_recorded_decisions() -> None:
+    """Without any, the tests below would hold of nothing."""
+    assert GOLDEN
+
+
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_recorded_decisions(path: Path) -> None:
     """The engine decides as Kubernetes did, and every file holds some decisions."""
@@ -117,6 +122,16 @@ def test_bad_input(text: str, problem: str, tmp_path: Path, capsys: pytest.Captu
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert problem in captured.err
+
+
+def test_files_without_any_decision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing was checked, which is no success; one empty file among others is none."""
+    empty, blank = write(tmp_path / "a.jsonl"), tmp_path / "b.jsonl"
+    blank.write_text("\n\n")
+    assert main([empty, str(blank)]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"error: no recorded decision in {empty}, {blank}\n")
+    assert main([empty, write(tmp_path / "c.jsonl", line())]) == 0
 
 
 def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,6 +110,16 @@ def test_bad_input(text: str, problem: str, tmp_path: Path, capsys: pytest.Captu
     assert problem in captured.err
 
 
+def test_files_without_any_decision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing was checked, which is no success; one empty file among others is none."""
+    empty, blank = write(tmp_path / "a.jsonl"), tmp_path / "b.jsonl"
+    blank.write_text("\n\n")
+    assert main([empty, str(blank)]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"error: no recorded decision in {empty}, {blank}\n")
+    assert main([empty, write(tmp_path / "c.jsonl", line())]) == 0
+
+
 def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that is not there is bad input."""
     assert main([str(tmp_path / "none.jsonl")]) == 2
