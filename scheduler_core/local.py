@@ -112,7 +112,7 @@ def _beside_replicas(view: View, volume: PodVolume, name: str, disks: tuple[Open
     found = disk_candidates(cluster, ask, {name: node}, {name: prefiltered(cluster, ask, node)}, volume.replicas)
     uuids = {candidate.disk.uuid for candidate in found.disks}
     if not uuids and any(
-        disk_and_space_refusal(cluster, ask, node, disk, view.uncounted_on(disk)) is None for disk in node.disks
+        disk_and_space_refusal(cluster, ask, node, disk, view.uncounted_on(name, disk)) is None for disk in node.disks
     ):
         return Blocked(
             Reason.ANTI_AFFINITY, f"replicas of volume {volume.name} on node {name} leave no disk to another"

@@ -130,12 +130,11 @@ class View:
         """The replicas placed on a disk that Longhorn's status does not list yet, or not in their full size."""
         return self.indexes.uncounted.get(disk.uuid) or ()
 
-    def uncounted_on(self, disk: longhorn.Disk) -> int:
-        """The bytes by which a disk can take less than Longhorn's status says: what that does not list yet, or what a DiskSchedule refuses."""
-        name = self.indexes.node_of_disk.get(disk.uuid)
-        if name is None or self.schedule_of(disk) is None:
+    def uncounted_on(self, node: str, disk: longhorn.Disk) -> int:
+        """The bytes by which a node's disk can take less than Longhorn's status says: what that does not list yet, or what a DiskSchedule refuses."""
+        if self.schedule_of(disk) is None:
             return late_bytes(disk, self.late_on(disk))
-        return scheduling_limit(disk, self.settings) - disk.storage_scheduled - self.rooms(name)[disk.name].free
+        return scheduling_limit(disk, self.settings) - disk.storage_scheduled - self.rooms(node)[disk.name].free
 
     def schedule_of(self, disk: longhorn.Disk) -> DiskSchedule | None:
         """The DiskSchedule that a disk's room is allocated through, None if it has none."""

@@ -241,7 +241,7 @@ def test_every_way_to_look_at_a_disk_finds_the_same_room() -> None:
     assert room.free == 50 * GI
     for gib, refused in ((50, None), (51, Rule.SCHEDULING_SPACE)):
         volume = Volume("v", size=gib * GI)
-        found = disk_and_space_refusal(view.cluster, Ask.fresh(volume), node, disk, view.uncounted_on(disk))
+        found = disk_and_space_refusal(view.cluster, Ask.fresh(volume), node, disk, view.uncounted_on(node.name, disk))
         assert (found.rule if found else None) is refused
         assert space_refusal(volume.size, 0, room) is refused
 
@@ -349,3 +349,16 @@ def test_one_that_mirrors_what_longhorn_does_by_itself_counts_nothing() -> None:
     assert free(mirror, available=70) == 10
     mirror["metadata"]["labels"] = {"longhorn.io/disk-schedule-mirror": "true"}
     assert free(mirror, available=70) == 100
+
+
+def test_a_disk_that_two_nodes_list_is_looked_at_on_each() -> None:
+    """It was moved, and the node it left does not know yet: there is no room on a node that its DiskSchedule does not name."""
+    moved = make.longhorn_node("m", {"moved": make.disk(100)})
+    moved["status"]["diskStatus"]["moved"]["diskUUID"] = UUID
+    view = make.view(make.longhorn_node("n", {"disk-1": make.disk(100)}), moved, disk_schedule())
+    left = {
+        node.name: [100 * GI - view.uncounted_on(node.name, disk) for disk in node.disks]
+        for node in view.cluster.nodes.values()
+    }
+    assert left["n"][0] > 0
+    assert left["m"][0] <= 0
