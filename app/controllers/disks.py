@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
@@ -14,19 +15,34 @@ from app.controllers.queue import Again
 from app.controllers.store import ImageSeen, Seen
 from app.kube.resources import DISK_SCHEDULES
 from scheduler_core.convert.disk_schedule import as_mirror, changed_spec, changed_status, without_finalizer
-from scheduler_core.disk_schedule.conditions import OVER_ALLOCATED, SCHEDULABLE
+from scheduler_core.disk_schedule.conditions import (
+    BEING_DELETED,
+    DISK_MISSING,
+    DISK_REPLACED,
+    NODE_MISSING,
+    SCHEDULABLE,
+)
 from scheduler_core.disk_schedule.mirror import mirrored, observed
 from scheduler_core.disk_schedule.reconcile import NodeRead, reconciled
-from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, Fault, Spec
+from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, Fault, Kind, Spec
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import Node, Replica
 
 log = structlog.get_logger("controllers")
 
+_NO_LIMIT: Final = frozenset({BEING_DELETED, DISK_MISSING, DISK_REPLACED, NODE_MISSING})
+"""Reasons with which storageAvailable is 0 whatever the disk has."""
+
 
 def over_allocated(schedule: DiskSchedule) -> bool:
-    """Whether more is held on a disk than is available there, as its condition says."""
-    return condition(schedule.status.conditions, SCHEDULABLE).reason == OVER_ALLOCATED
+    """Whether more is held on a disk than is available there, by its status.
+
+    Its condition may say something else that is wrong with the disk: one that is too full is soon under pressure, too.
+    """
+    status = schedule.status
+    if status.storage_available is None or condition(status.conditions, SCHEDULABLE).reason in _NO_LIMIT:
+        return False
+    return status.storage_scheduled > status.storage_available
 
 
 class DiskController(Controller):
@@ -41,6 +57,12 @@ class DiskController(Controller):
         """All DiskSchedules."""
         return self.watches.schedules.all()
 
+    async def run(self) -> None:
+        """Works until cancelled; who begins tells of every disk that is over-allocated already."""
+        for schedule in self.watches.schedules.readable().values():
+            self._tell(schedule, was=False)
+        await super().run()
+
     def _schedule_changed(
         self, name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
     ) -> None:
@@ -51,11 +73,14 @@ class DiskController(Controller):
     def _tell(self, schedule: DiskSchedule, *, was: bool) -> None:
         if over_allocated(schedule) == was:
             return
-        found = condition(schedule.status.conditions, SCHEDULABLE)
+        spec, status = schedule.spec, schedule.status
+        bound = log.bind(uuid=schedule.name, node=spec.node, disk=spec.disk)
         if was:
-            log.info("a disk is not over-allocated any more", node=schedule.spec.node, disk=schedule.spec.disk)
+            bound.info("a disk is not over-allocated any more")
         else:
-            log.warning("a disk is over-allocated", uuid=schedule.name, problem=found.message)
+            bound.warning(
+                "a disk is over-allocated", scheduled=status.storage_scheduled, available=status.storage_available
+            )
 
     def _node_changed(self, name: str, before: Node | Fault | None, after: Node | Fault | None) -> None:
         del before, after
@@ -115,6 +140,7 @@ class Mirror(DiskController):
         self.watches.images.listen(self._image_changed)
 
     def _replica_changed(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+        self._was_unreadable(Kind.REPLICA, name, before)
         if isinstance(before, Replica):
             self._on[before.disk_id].discard(name)
             self.look(before.disk_id)
@@ -122,10 +148,18 @@ class Mirror(DiskController):
             self._on[after.disk_id].add(name)
             self.look(after.disk_id)
 
-    def _image_changed(self, _name: str, before: ImageSeen | Fault | None, after: ImageSeen | Fault | None) -> None:
+    def _image_changed(self, name: str, before: ImageSeen | Fault | None, after: ImageSeen | Fault | None) -> None:
+        self._was_unreadable(Kind.BACKING_IMAGE, name, before)
         for seen in (before, after):
             if isinstance(seen, ImageSeen):
                 for uuid in seen.image.disks:
+                    self.look(uuid)
+
+    def _was_unreadable(self, kind: Kind, name: str, before: object) -> None:
+        """What could not be read did not say where it was; the DiskSchedules that name it do."""
+        if isinstance(before, Fault):
+            for uuid, schedule in self.watches.schedules.readable().items():
+                if name in schedule.spec.of(kind):
                     self.look(uuid)
 
     async def answer(self, seen: Seen[DiskSchedule], schedule: DiskSchedule, node: NodeRead) -> None:

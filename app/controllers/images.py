@@ -11,13 +11,14 @@ from app.controllers.controller import Context, Controller
 from app.controllers.image_places import candidates, needed
 from app.controllers.orphans import Orphans
 from app.controllers.queue import Again
-from app.controllers.store import ImageSeen, read_image
+from app.controllers.store import ImageSeen, VolumeSeen, read_image
 from app.kube.resources import LONGHORN_BACKING_IMAGES
+from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule.backing_images import ImageSight, decided
 from scheduler_core.disk_schedule.replicas import changed
 from scheduler_core.disk_schedule.writes import Require
 from scheduler_core.errors import CoreError, ObjectError
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault, Kind
+from scheduler_core.model.disk_schedule import DiskSchedule, Fault, ImageCopies, Kind
 from scheduler_core.model.longhorn import Replica, Volume
 
 log = structlog.get_logger("controllers")
@@ -37,10 +38,14 @@ class ImageController(Controller):
         super().__init__(context)
 
     def listen(self) -> None:
-        """Images, answers and requests about them, and the replicas that are made from them."""
+        """Images, answers and requests about them, and the replicas that are made from them.
+
+        Volumes, too, because a replica does not say which image it is made from: its volume may be seen after it.
+        """
         self.watches.images.listen(self._image_changed)
         self.watches.schedules.listen(self._schedule_changed)
         self.watches.replicas.listen(self._replica_changed)
+        self.watches.volumes.listen(self._volume_changed)
 
     def everything(self) -> Iterable[str]:
         """All images, and all requests for one."""
@@ -48,7 +53,7 @@ class ImageController(Controller):
         return sorted(asked | self.watches.images.all().keys())
 
     def _image_changed(self, name: str, _before: ImageSeen | Fault | None, after: ImageSeen | Fault | None) -> None:
-        if after is None:
+        if after is None and self._works:
             self._orphans.gone(name)
         self.look(name)
 
@@ -71,6 +76,12 @@ class ImageController(Controller):
         if volume is not None and not isinstance(volume, Fault):
             self.look(volume.volume.backing_image)
 
+    def _volume_changed(self, _name: str, before: VolumeSeen | Fault | None, after: VolumeSeen | Fault | None) -> None:
+        was, now = (each.volume.backing_image if isinstance(each, VolumeSeen) else "" for each in (before, after))
+        if was != now:
+            self.look(was)
+            self.look(now)
+
     async def reconcile(self, key: str) -> Again | None:
         """Reads DiskSchedules first, then the image; decides; writes."""
         schedules = self.watches.schedules.all()
@@ -80,19 +91,24 @@ class ImageController(Controller):
             await self._released(key, values, Read(schedules))
             return None
         self._orphans.there(key)
-        seen = _readable(raw, key)
-        cluster = self.watches.cluster()
-        sight = ImageSight(
+        sight = self._sight(raw, key, values)
+        decision = decided(sight)
+        await self.carrier.carry(decision.writes, Read(schedules, objects={(Kind.BACKING_IMAGE, key): raw}))
+        # Of an image without a size there is nothing to ask for once a copy is to be made; that it has a size then is an event.
+        return Again.WAITING if decision.waiting and (sight.image.size or not sight.image.wanted) else None
+
+    def _sight(self, raw: bytes, name: str, values: dict[str, DiskSchedule]) -> ImageSight:
+        copies = convert.image_copies(raw)
+        if isinstance(copies, ImageCopies) and copies.deleting:
+            return ImageSight(copies, values)
+        seen, cluster = _readable(raw, name), self.watches.cluster()
+        return ImageSight(
             seen.copies,
             values,
             cluster.nodes,
-            needed(self._volumes(), self.watches.replicas.readable().values(), key),
+            needed(self._volumes(), self.watches.replicas.readable().values(), name),
             candidates(cluster, values, seen.image),
         )
-        decision = decided(sight)
-        await self.carrier.carry(decision.writes, Read(schedules, objects={(Kind.BACKING_IMAGE, key): raw}))
-        # Of an image without a size there is nothing to ask for; that it has one now is an event.
-        return Again.WAITING if decision.waiting and seen.copies.size else None
 
     def _volumes(self) -> list[Volume]:
         return [seen.volume for seen in self.watches.volumes.readable().values()]
@@ -110,7 +126,7 @@ class ImageController(Controller):
 
 
 def _readable(raw: bytes, name: str) -> ImageSeen:
-    """The image, if everything that is decided by can be read; one that is being deleted needs no more than its name.
+    """The image, if everything that is decided by can be read.
 
     Raises:
         UnreadableError: it cannot be read
@@ -121,7 +137,7 @@ def _readable(raw: bytes, name: str) -> ImageSeen:
         raise UnreadableError(f"backing image {name} cannot be read: {error}") from error
     if isinstance(seen, Fault):
         raise UnreadableError(f"backing image {name} cannot be read: {seen}")
-    if seen.copies.faults and not seen.copies.deleting:
+    if seen.copies.faults:
         faults = "; ".join(str(fault) for fault in seen.copies.faults)
         raise UnreadableError(f"backing image {name} cannot be read: {faults}")
     return seen

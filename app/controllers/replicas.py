@@ -50,7 +50,7 @@ class ReplicaController(Controller):
         return sorted(ours | (asked - known.keys()))
 
     def _replica_changed(self, name: str, _before: Replica | Fault | None, after: Replica | Fault | None) -> None:
-        if after is None:
+        if after is None and self._works:
             self._orphans.gone(name)
         if not isinstance(after, Replica) or after.deleting:
             self.look(name)

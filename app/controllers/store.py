@@ -65,7 +65,7 @@ class Collection(Generic[_Value]):
         self._listeners: list[Listener[_Value]] = []
 
     def listen(self, listener: Listener[_Value]) -> None:
-        """Tells of every change from now on; only an object whose value differs has changed."""
+        """Tells of every change from now on; an object has changed if its value differs, or if it cannot be read."""
         self._listeners.append(listener)
 
     def get(self, name: str) -> Seen[_Value] | None:
@@ -115,7 +115,9 @@ class Collection(Generic[_Value]):
         else:
             self._objects[name] = seen
         was, now = before.value if before else None, seen.value if seen else None
-        if was == now:
+        # Of what cannot be read, more may have changed than the Fault tells: that it is being deleted, for one.
+        same = was == now and not (isinstance(now, Fault) and before and seen and before.version != seen.version)
+        if same:
             return
         self.revision += 1
         for listener in self._listeners:

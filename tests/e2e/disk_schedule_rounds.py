@@ -43,7 +43,7 @@ def replica_round(longhorn: Longhorn, crowd: list[Process], number: int) -> str:
             longhorn.available("n1", 60)
             longhorn.until("the room is taken", lambda: _count(longhorn) >= 34)
         longhorn.until("all is settled", lambda: not unsettled(longhorn) and not idle(longhorn), _SETTLE_SECONDS)
-    assert witness.faults == []
+    assert (witness.faults, witness.relists) == ([], 1), "or versions may have been missed"
     for uuid, disk in disks(longhorn).items():
         most = 100 * GI if uuid == "n1-disk-1" else disk.available
         assert sum(disk.held.values()) <= most, "n1 may have granted more before its room went"
@@ -58,7 +58,7 @@ def image_round(longhorn: Longhorn, crowd: list[Process], number: int) -> str:
             longhorn.create(*(image(f"i{number}-{each}", 20, copies=2) for each in range(14)))
             longhorn.until("the room is taken", lambda: _count(longhorn) >= 18, _SETTLE_SECONDS)
         longhorn.until("all is settled", lambda: not unsettled(longhorn) and _count(longhorn) == 20, _SETTLE_SECONDS)
-    assert witness.faults == []
+    assert (witness.faults, witness.relists) == ([], 1), "or versions may have been missed"
     return _end(longhorn, witness, killer)
 
 
@@ -78,7 +78,7 @@ def expansion_round(longhorn: Longhorn, crowd: list[Process], number: int) -> st
         longhorn.until(
             "all have grown or failed", lambda: not unsettled(longhorn) and _decided(longhorn), _SETTLE_SECONDS
         )
-    assert witness.faults == []
+    assert (witness.faults, witness.relists) == ([], 1), "or versions may have been missed"
     assert all(sum(disk.held.values()) <= 100 * GI for disk in disks(longhorn).values())
     grown = len(_grown(longhorn))
     assert 0 < grown <= 6
@@ -167,6 +167,6 @@ def pods_round(rig: Rig, longhorn: Longhorn, first: Process) -> None:
         rig.cluster.api.patch(path, {"metadata": {"annotations": {"simulator/write": "60Gi"}}})
         home = rig.nodes_of("many")["many-0"]
         rig.until("the disk says that it is over-allocated", lambda: "OverAllocated" in longhorn.refusals(home))
-    assert witness.faults == []
+    assert (witness.faults, witness.relists) == ([], 1), "or versions may have been missed"
     rig.remove("many")
     longhorn.until("nothing is held", lambda: not any(disk.held or disk.asked for disk in disks(longhorn).values()))

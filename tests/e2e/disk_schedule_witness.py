@@ -26,7 +26,7 @@ class Witness:
         faults: what was wrong, as sentences
         grants: how many grants were seen, growth included
         rejections: how many requests were seen to become rejected
-        relists: how often versions may have been missed
+        relists: how often all were listed; with each after the first, versions may have been missed
     """
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:

@@ -219,6 +219,8 @@ def test_bad_objects_end_in_a_condition_and_disturb_nobody(longhorn: Longhorn) -
     time.sleep(1)
     left = longhorn.get(DISK_SCHEDULES, "negative")["metadata"]["finalizers"]
     assert left == ["example.com/mine"], "somebody else's finalizer is not ours to take"
+    longhorn.delete(LONGHORN_REPLICAS, "odd-r")
+    longhorn.until("the unreadable replica is gone", lambda: not longhorn.exists(LONGHORN_REPLICAS, "odd-r"))
     assert process.running
     assert longhorn.ask(process, "/readyz")[0] == 200
     assert (
@@ -259,16 +261,8 @@ def test_beside_longhorn_manager_it_neither_starts_nor_goes_on(
     assert longhorn.get(LONGHORN_REPLICAS, "v-r0")["spec"]["diskID"] == ""
 
     program = Path(sys.executable).with_name("longhorn-extender")
-    argv = [
-        str(program),
-        "disk-schedule",
-        "--kubeconfig",
-        str(account),
-        "--namespace",
-        longhorn.namespace,
-        "--port",
-        "0",
-    ]
+    where = ["--kubeconfig", str(account), "--namespace", longhorn.namespace, "--port", "0"]
+    argv = [str(program), "disk-schedule", *where]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert ended.stderr == (

@@ -3,106 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.controllers.carry import Carrier
-from app.controllers.controller import Context, Controller
-from app.controllers.disks import Allocator, Mirror
-from app.controllers.images import ImageController
-from app.controllers.metrics import ControllerMetrics
-from app.controllers.node_sync import NodeSync
-from app.controllers.queue import Again
-from app.controllers.replicas import ReplicaController
-from app.controllers.store import Collection, Seen, decoding, read_image, read_schedule, read_volume, reading
-from app.controllers.volumes import VolumeController
-from app.controllers.watches import Watches
+from app.controllers.store import read_image, read_volume, reading
 from app.kube.client import KubeClient
-from app.kube.reflector import Timing
 from scheduler_core.convert.registry import LONGHORN_GROUP
-from scheduler_core.model.longhorn import Node, Replica
+from scheduler_core.model.longhorn import Node
 from tests import builders
+from tests.app.controllers.world import Looked, World, put
 from tests.app.fake_api import write_kubeconfig
-from tests.builders import Object
-
-ALL: tuple[type[Controller], ...] = (NodeSync, Allocator, VolumeController, ReplicaController, ImageController, Mirror)
-Looked = set[tuple[str, str]]
-_version = 0
 
 
-def put(collection: Collection[Any], read: Callable[[Any], Any], raw: Object) -> None:
-    """One object is as given, as a watch would tell."""
-    global _version  # noqa: PLW0603 # as an API server counts
-    _version += 1
-    metadata = {**raw["metadata"], "resourceVersion": str(_version)}
-    key, seen = decoding(read)(json.dumps({**raw, "metadata": metadata}).encode())
-    assert isinstance(seen, Seen)
-    collection.changed(key, seen)
-
-
-class World:
-    """Watches that a test fills, and controllers of which it is only noted what they look at."""
-
-    def __init__(self, client: KubeClient) -> None:
-        timing = Timing(lambda: 0.0, lambda least, _: least)
-        self.watches = Watches(client, "longhorn-system", timing, lambda: datetime.now(UTC), 60)
-        carrier = Carrier(client, "longhorn-system", self.watches.schedules, lambda: True)
-        metrics = ControllerMetrics()
-        context = Context(
-            namespace="longhorn-system",
-            watches=self.watches,
-            carrier=carrier,
-            watcher=metrics,
-            orphans_after=300,
-            clock=timing.clock,
-            now=lambda: datetime.now(UTC),
-            random=lambda: 0.5,
-        )
-        self.looked: Looked = set()
-        self.controllers = [self._noting(kind)(context) for kind in ALL]
-
-    def _noting(self, kind: type[Controller]) -> Callable[[Context], Controller]:
-        looked = self.looked
-
-        async def reconcile(self: Controller, key: str) -> Again | None:
-            looked.add((self.name, key))
-            return None
-
-        return type(kind.__name__, (kind,), {"reconcile": reconcile})
-
-    def schedule(self, uuid: str, *, spec: Object | None = None, status: Object | None = None) -> None:
-        """A DiskSchedule of disk-1 of node n."""
-        raw = {
-            "metadata": {"name": uuid},
-            "spec": {"name": "disk-1", "nodeID": "n", **(spec or {})},
-            "status": status or {},
-        }
-        put(self.watches.schedules, read_schedule, raw)
-
-    def replica(self, name: str, volume: str, node: str = "n", **more: Any) -> None:
-        """A replica."""
-        put(
-            self.watches.replicas,
-            reading(LONGHORN_GROUP, "Replica", Replica),
-            builders.replica(name, volume, node, **more),
-        )
-
-    async def after(self, event: Callable[[], None]) -> Looked:
-        """What is looked at because of an event."""
-        await asyncio.sleep(0.01)
-        self.looked.clear()
-        event()
-        await asyncio.sleep(0.01)
-        return set(self.looked)
-
-
-def played(tmp_path: Path, event: Callable[[World], None]) -> Looked:
-    """A volume v with replica r and a backing image i on disk n-disk-1; what an event makes look."""
+def played(tmp_path: Path, event: Callable[[World], None], before: Callable[[World], None] | None = None) -> Looked:
+    """A volume v with replica r and a backing image i on disk n-disk-1; what an event makes look, after what was `before`."""
 
     async def play() -> Looked:
         client = await KubeClient.connect(str(write_kubeconfig(tmp_path, "http://127.0.0.1:1")))
@@ -112,6 +29,8 @@ def played(tmp_path: Path, event: Callable[[World], None]) -> Looked:
         put(world.watches.images, read_image, {"metadata": {"name": "i"}, "spec": {}})
         world.replica("r", "v")
         world.schedule("n-disk-1", spec={"replicas": {"r": 5}, "backingImages": {"i": 5}})
+        if before is not None:
+            before(world)
         running = [asyncio.create_task(controller.run()) for controller in world.controllers]
         found = await world.after(lambda: event(world))
         for task in running:
@@ -183,3 +102,45 @@ def test_a_replica_wakes_its_volume_and_its_controller_only_when_it_goes(tmp_pat
 def test_what_is_as_it_was_wakes_nobody(tmp_path: Path) -> None:
     """Another version of the same."""
     assert played(tmp_path, lambda world: world.replica("r", "v")) == set()
+
+
+def test_an_unreadable_replica_that_is_deleted_wakes_its_controller_and_the_mirror_of_the_disks_that_name_it(
+    tmp_path: Path,
+) -> None:
+    """Although what is wrong with it is what was: it does not say where it is, but a DiskSchedule does."""
+    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    found = played(
+        tmp_path,
+        lambda world: world.unreadable_replica("r", **deleted),
+        before=lambda world: world.unreadable_replica("r"),
+    )
+    assert found == {("replica", "r"), ("mirror", "n-disk-1")}
+
+
+def test_an_unreadable_image_that_goes_wakes_the_mirror_of_the_disks_that_name_it(tmp_path: Path) -> None:
+    """It does not say where it is, either."""
+    bad = {"metadata": {"name": "i"}, "spec": {}, "status": {"realSize": -1}}
+    found = played(
+        tmp_path,
+        lambda world: world.watches.images.changed("i", None),
+        before=lambda world: put(world.watches.images, read_image, bad),
+    )
+    assert found == {("backing-image", "i"), ("mirror", "n-disk-1")}
+
+
+def test_a_volume_that_is_seen_after_its_replica_wakes_the_image_it_is_made_from(tmp_path: Path) -> None:
+    """One that is made from none wakes only its own controller."""
+
+    def replica(world: World) -> None:
+        world.replica("late-r", "late")
+
+    made = played(
+        tmp_path,
+        lambda world: put(world.watches.volumes, read_volume, builders.volume("late", backingImage="i")),
+        before=replica,
+    )
+    assert made == {("volume", "late"), ("backing-image", "i")}
+    plain = played(
+        tmp_path, lambda world: put(world.watches.volumes, read_volume, builders.volume("late")), before=replica
+    )
+    assert plain == {("volume", "late")}

@@ -38,6 +38,16 @@ def test_a_list_tells_what_came_what_differs_and_what_went() -> None:
     assert collection.get("a") == seen(2, "x")
 
 
+def test_another_version_of_what_cannot_be_read_is_told_although_the_same_is_wrong_with_it() -> None:
+    """It may be deleted now, which no Fault says; the same version again is no news."""
+    collection, told = listened()
+    bad = Fault("spec", "is odd")
+    collection.replaced({"a": Seen("a", "1", bad)})
+    collection.changed("a", Seen("a", "2", bad))
+    collection.replaced({"a": Seen("a", "2", bad)})
+    assert told == [("a", None, bad), ("a", bad, bad)]
+
+
 def test_the_answer_to_a_write_counts_before_the_watch_tells() -> None:
     """And what the watch tells of older versions afterwards does not undo it."""
     collection, told = listened()
