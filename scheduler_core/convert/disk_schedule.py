@@ -77,7 +77,7 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
         status=model.Status(
             replicas=answers[Kind.REPLICA],
             backing_images=answers[Kind.BACKING_IMAGE],
-            storage_scheduled=_size(status.get("storageScheduled")) or 0,
+            storage_scheduled=_scheduled(status, faults),
             storage_available=_size(status.get("storageAvailable")),
             conditions=_conditions(status, faults),
         ),
@@ -126,6 +126,15 @@ def _allocations(status: Mapping[str, Any], kind: Kind, faults: list[Fault]) -> 
         else:
             found[name] = Allocation(State(state), size)
     return found
+
+
+def _scheduled(status: Mapping[str, Any], faults: list[Fault]) -> int:
+    """The sum as it is written. One that is no size is a fault, or it would pass for 0 and stay where nothing is held."""
+    value = status.get("storageScheduled")
+    size = _size(value)
+    if size is None and value is not None:
+        faults.append(Fault("status.storageScheduled", f"is {_shown(value)}, not a size in bytes", in_status=True))
+    return size or 0
 
 
 def _conditions(status: Mapping[str, Any], faults: list[Fault]) -> tuple[Condition, ...]:

@@ -9,6 +9,7 @@ from scheduler_core.disk_schedule.allocation import would_grant
 from scheduler_core.disk_schedule.reconcile import NodeRead, limit_of
 from scheduler_core.disk_schedule.writes import Copies, Finalize, Require, Write
 from scheduler_core.model.disk_schedule import DiskSchedule, ImageCopies, Kind, State
+from scheduler_core.model.longhorn import Node
 
 _NOT_STARTED = frozenset({"", "pending"})
 
@@ -93,7 +94,16 @@ def _leaves(sight: ImageSight, uuid: str) -> bool:
     """Whether a copy that has not begun cannot be where it is wanted."""
     if sight.image.found.get(uuid, "") not in _NOT_STARTED:
         return False
-    return uuid not in sight.schedules or sight.schedules[uuid].deleting or _rejected(sight, uuid)
+    if uuid not in sight.schedules:
+        return not any(_may_list(node, uuid) for node in sight.nodes.values())
+    return sight.schedules[uuid].deleting or _rejected(sight, uuid)
+
+
+def _may_list(node: NodeRead, uuid: str) -> bool:
+    """Whether node sync will create the disk's DiskSchedule, or has and a cache has yet to show it."""
+    if isinstance(node, Node):
+        return any(disk.uuid == uuid and disk.in_status for disk in node.disks)
+    return node is not None
 
 
 def _rejected(sight: ImageSight, uuid: str) -> bool:

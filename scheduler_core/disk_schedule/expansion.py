@@ -28,7 +28,7 @@ from scheduler_core.disk_schedule.conditions import (
     says,
 )
 from scheduler_core.disk_schedule.reconcile import limit_of
-from scheduler_core.disk_schedule.standing import Stage, Standing
+from scheduler_core.disk_schedule.standing import Stage, Standing, has_run
 from scheduler_core.disk_schedule.writes import Grow, Require, Write
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind, State
@@ -55,33 +55,50 @@ def expanded(
 ) -> Expansion:
     """What follows from `volume.size` being more than some replica's.
 
-    Replicas that hold what they need now grow together. One that has no place yet just takes the new size when they do; one that
-    waits for its first answer, or was refused room for its data, holds nothing that could grow and follows later.
+    All replicas with a place grow together, or none: also one that does not even hold what it needs now must be granted the
+    new size. One that has no place yet just takes the new size when they do.
     """
     found = list(found)
-    growing = [entry for entry in found if entry.stage is Stage.HOLDS and entry.base < volume.size]
     unplaced = [entry for entry in found if entry.stage is Stage.UNPLACED and entry.base < volume.size]
+    growing = [entry for entry in found if entry.stage is not Stage.UNPLACED and entry.base < volume.size]
     if not growing:
         return Expansion((*_back(found), *_grown(unplaced, volume.size)))
     if known is not None and known.reason == EXPANSION_REJECTED:
-        if any(not entry.settled or entry.asked != entry.base for entry in growing) or not _all_would(
-            volume, growing, schedules, cluster
-        ):
+        if not all(_rests(entry) for entry in growing) or not _all_would(volume, growing, schedules, cluster):
             return Expansion((*_back(found),), _rejected(volume, growing, schedules, known), waiting=True)
         return Expansion(_asked(volume, growing), _pending(volume))
-    large = [entry for entry in growing if entry.held >= volume.size]
+    large = [entry for entry in growing if entry.stage is Stage.HOLDS and entry.held >= volume.size]
     if len(large) == len(growing) or says(known, _granted(volume)):
         lacking = len(large) < len(growing)
         asked = _asked(volume, growing) if lacking else ()
         return Expansion((*_grown((*large, *unplaced), volume.size), *asked), _granted(volume), waiting=lacking)
-    answered = [entry for entry in growing if entry.asked == volume.size and _answered(entry)]
-    if len(answered) < len(growing):
+    if not all(_answered(entry, volume.size) for entry in growing):
         return Expansion(_asked(volume, growing), _pending(volume))
     return Expansion((*_back(found),), _rejected(volume, growing, schedules, None), waiting=True)
 
 
-def _answered(entry: Standing) -> bool:
-    return entry.settled or (entry.answer is not None and entry.answer.state is State.REJECTED)
+def _rests(entry: Standing) -> bool:
+    """Whether a replica holds what it needs as it is, and asks for no more."""
+    return entry.stage is Stage.HOLDS and entry.settled and entry.asked == entry.base
+
+
+def _answered(entry: Standing, size: int) -> bool:
+    """Whether its disk answered for the new size. One that has no request from a replica with data, and gets none, is gone."""
+    if entry.stage is Stage.REFUSED:
+        return not entry.listed or entry.asked == size
+    rejected = entry.answer is not None and entry.answer.state is State.REJECTED
+    return entry.stage is Stage.HOLDS and entry.asked == size and (entry.settled or rejected)
+
+
+def _can_be_asked(entry: Standing) -> bool:
+    """Whether the new size may be asked for now.
+
+    A replica that never ran first gets what it needs as it is: refused more, it would leave a disk that has room for it, and
+    might come back for ever.
+    """
+    return entry.stage is Stage.HOLDS or (
+        entry.stage in {Stage.PENDING, Stage.REFUSED} and entry.listed and has_run(entry.replica)
+    )
 
 
 def _asked(volume: Volume, growing: Iterable[Standing]) -> tuple[Write, ...]:
@@ -89,7 +106,7 @@ def _asked(volume: Volume, growing: Iterable[Standing]) -> tuple[Write, ...]:
     return tuple(
         Require(entry.replica.disk_id, Kind.REPLICA, entry.name, volume.size)
         for entry in growing
-        if entry.asked != volume.size and (entry.settled or entry.asked != entry.held)
+        if _can_be_asked(entry) and entry.asked != volume.size and (entry.settled or entry.asked != entry.held)
     )
 
 
@@ -109,7 +126,7 @@ def _grown(found: Iterable[Standing], size: int) -> tuple[Write, ...]:
 def _all_would(
     volume: Volume, growing: Sequence[Standing], schedules: Mapping[str, DiskSchedule], cluster: Cluster
 ) -> bool:
-    """Whether every disk would grant what all of its replicas lack together."""
+    """Whether every disk would grant what all of its replicas lack together; all of them hold what they need now."""
     lacking = Counter[str]()
     for entry in growing:
         lacking[entry.replica.disk_id] += volume.size - entry.held
@@ -136,9 +153,16 @@ def _rejected(
     start = f"the volume cannot grow to {format_bytes(volume.size)}"
     if known is not None and known.message.startswith(f"{start}:"):
         return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, known.message)
-    refused = [entry for entry in growing if entry.answer is not None and entry.answer.state is State.REJECTED]
-    disks = ", ".join(
-        f"disk {schedules[entry.replica.disk_id].spec.disk} on node {entry.replica.node_id}" for entry in refused
-    )
+    refused = [entry.replica for entry in growing if _refused(entry)]
+    disks = ", ".join(f"disk {_disk_name(schedules, replica.disk_id)} on node {replica.node_id}" for replica in refused)
     because = f"no room on {disks}" if disks else "no room on every disk"
     return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, f"{start}: {because}")
+
+
+def _refused(entry: Standing) -> bool:
+    return entry.stage is Stage.REFUSED or (entry.answer is not None and entry.answer.state is State.REJECTED)
+
+
+def _disk_name(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
+    """The disk's name; its UUID if it is gone."""
+    return schedules[uuid].spec.disk if uuid in schedules else uuid

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -55,11 +55,14 @@ class Standing:
         return self.answer is not None and self.answer.state is State.SCHEDULED and self.answer.size == self.asked
 
 
-def standing(volume: Volume, replica: Replica, schedules: Mapping[str, DiskSchedule]) -> Standing:
-    """How far a replica has come.
+def standing(
+    volume: Volume, replica: Replica, schedules: Mapping[str, DiskSchedule], disks: Collection[str]
+) -> Standing:
+    """How far a replica has come; `disks` are the UUIDs that some node's status lists.
 
-    REFUSED_NEW has never run, so it can go elsewhere: its request was rejected, or its disk has no DiskSchedule or one that
-    is being deleted. REFUSED is the same for a replica with data.
+    REFUSED_NEW has never run, so it can go elsewhere: its request was rejected, its DiskSchedule is being deleted, or there is
+    none and no node lists the disk. REFUSED is the same for a replica with data. A listed disk without a DiskSchedule is
+    PENDING: node sync creates it, or a cache has yet to show it.
     """
     base = replica.size or volume.size
     if not replica.node_id or not replica.disk_id:
@@ -67,7 +70,7 @@ def standing(volume: Volume, replica: Replica, schedules: Mapping[str, DiskSched
     schedule = schedules.get(replica.disk_id)
     refused = Stage.REFUSED if has_run(replica) else Stage.REFUSED_NEW
     if schedule is None:
-        return Standing(replica, base, refused)
+        return Standing(replica, base, Stage.PENDING if replica.disk_id in disks else refused)
     listed = replica.name in schedule.spec.replicas
     asked, answer = schedule.spec.replicas.get(replica.name), schedule.status.replicas.get(replica.name)
     if asked is None or asked < base:

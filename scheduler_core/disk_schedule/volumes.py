@@ -70,8 +70,9 @@ def decided(sight: VolumeSight, now: str) -> VolumeDecision:
     """
     if sight.volume.deleting:
         return VolumeDecision()
+    disks = {disk.uuid for node in sight.cluster.nodes.values() for disk in node.disks if disk.in_status}
     found = [
-        standing(sight.volume, replica, sight.schedules)
+        standing(sight.volume, replica, sight.schedules, disks)
         for replica in sorted(sight.replicas, key=lambda each: each.name)
         if not replica.deleting
     ]
@@ -86,8 +87,14 @@ def decided(sight: VolumeSight, now: str) -> VolumeDecision:
     return VolumeDecision(
         writes=(*_report(sight.condition, condition, now), *_strays(sight, found), *growth.writes, *requests, *moves),
         ready=frozenset(entry.name for entry in found if entry.stage is Stage.HOLDS),
-        waiting=growth.waiting or bool(homeless) or any(entry.stage is Stage.REFUSED for entry in found),
+        waiting=growth.waiting or bool(homeless) or any(_unwatched(sight, entry) for entry in found),
     )
+
+
+def _unwatched(sight: VolumeSight, entry: Standing) -> bool:
+    """Whether what a replica waits for wakes nobody: room on its disk, or a DiskSchedule that is not there yet."""
+    missing = entry.stage is Stage.PENDING and entry.replica.disk_id not in sight.schedules
+    return missing or entry.stage is Stage.REFUSED
 
 
 def _report(known: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:

@@ -306,6 +306,20 @@ def test_a_mended_object_loses_the_condition_and_settles() -> None:
     assert step(twice, node(200 * GI))[1] == Reconciled()
 
 
+@pytest.mark.parametrize("value", [-1, "0", 2**63])
+def test_a_sum_that_is_no_size_is_written_anew_though_nothing_is_held(value: object) -> None:
+    """Read as 0, it would look right already."""
+    body = example()
+    body["spec"]["replicas"], body["spec"]["backingImages"] = {}, {}
+    empty, _ = step(step(body, node(200 * GI))[0], node(200 * GI))
+    assert step(empty, node(200 * GI))[1] == Reconciled()
+    empty["status"]["storageScheduled"] = value
+    (fault,) = read(empty).faults
+    assert (fault.field, fault.in_status) == ("status.storageScheduled", True)
+    mended, _ = step(empty, node(200 * GI))
+    assert mended["status"]["storageScheduled"] == 0
+
+
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"metadata": 5}', b"\xff", b"[" * 5000])
 def test_what_is_no_object_at_all_is_a_fault(raw: bytes) -> None:
     """A value with a reason, never an exception."""

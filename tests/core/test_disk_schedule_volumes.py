@@ -151,10 +151,17 @@ def test_a_placed_replica_that_does_not_ask_for_its_size_does(entry: dict[str, E
     assert objects(decide([at("a", ran=True)], [schedule("a", Kind.REPLICA, **entry)])) == [ask("A", 50)]
 
 
-def test_a_disk_without_disk_schedule_is_left_by_a_replica_that_never_ran() -> None:
-    """One with data waits for it."""
-    assert objects(decide([at("a")], [schedule("b")])) == [Assign("r0", "b", "B", "/data"), ask("B", 50)]
-    assert objects(decide([at("a", ran=True)], [schedule("b")])) == []
+def test_a_disk_that_no_node_lists_is_left_by_a_replica_that_never_ran() -> None:
+    """It will get no DiskSchedule. A replica with data waits for it."""
+    assert objects(decide([at("gone")], [schedule("b")])) == [Assign("r0", "b", "B", "/data"), ask("B", 50)]
+    assert objects(decide([at("gone", ran=True)], [schedule("b")])) == []
+
+
+def test_a_listed_disk_whose_disk_schedule_is_not_there_yet_is_waited_for() -> None:
+    """Node sync creates it, at the first start beside the volume controller; no watch tells the volume, so it looks again."""
+    decision = decide([at("a")], [schedule("b")])
+    assert objects(decision) == []
+    assert (reason(decision), decision.ready, decision.waiting) == ("AllocationPending", frozenset(), True)
 
 
 def test_a_request_on_a_disk_that_is_not_the_replicas_is_withdrawn() -> None:
@@ -217,6 +224,58 @@ def test_an_expansion_that_one_disk_rejected_is_rolled_back_and_reported() -> No
     assert report.condition.reason == "ExpansionRejected"
     assert report.condition.message == "the volume cannot grow to 80: no room on disk disk on node b"
     assert decision.waiting
+
+
+@pytest.mark.parametrize("b", [(50, no()), (50, None)], ids=["refused", "not answered yet"])
+@pytest.mark.parametrize("a", [(50, yes(50)), (80, yes(80))], ids=["not asked yet", "granted"])
+def test_an_expansion_asks_a_disk_that_does_not_hold_the_old_size_either(a: Entry, b: Entry) -> None:
+    """What its other disks granted is no growth of the volume."""
+    decision = grow(a, b, None)
+    assert objects(decision) == [*([ask("A", 80)] if a[0] == 50 else []), ask("B", 80, "r1")]
+    assert reason(decision) == "ExpansionPending"
+    assert decision.ready == {"r0"}
+
+
+def test_an_expansion_is_refused_by_a_disk_that_does_not_even_hold_the_old_size() -> None:
+    """Nothing grows, not even a replica without a place; the disk is named, and stays asked for the old size."""
+    known = [schedule("a", r0=(80, yes(80))), schedule("b", r1=(80, no()))]
+    decision = decide([*GROWING, at("", number=2)], known, size=80, condition=PENDING)
+    assert not [write for write in decision.writes if isinstance(write, Grow)]
+    assert objects(decision)[:2] == [ask("A", 50), ask("B", 50, "r1")]
+    report = decision.writes[0]
+    assert isinstance(report, Report)
+    assert report.condition.message == "the volume cannot grow to 80: no room on disk disk on node b"
+    assert decision.waiting
+
+
+@pytest.mark.parametrize("b", [(50, no()), (50, None)], ids=["refused", "not answered yet"])
+def test_a_rolled_back_expansion_rests_while_a_disk_does_not_hold_the_old_size(b: Entry) -> None:
+    """It is tried again once that disk has granted it."""
+    assert grow((50, yes(50)), b, REJECTED).writes == ()
+    assert grow((50, yes(50)), b, REJECTED).waiting
+
+
+def test_an_expansion_is_refused_by_a_disk_that_is_gone() -> None:
+    """It can neither be asked nor answer, and a replica has data there."""
+    replicas = [GROWING[0], at("gone", ran=True, number=1)]
+    decision = decide(replicas, [schedule("a", r0=(80, yes(80)))], size=80, condition=PENDING)
+    assert objects(decision) == [ask("A", 50)]
+    report = decision.writes[0]
+    assert isinstance(report, Report)
+    assert report.condition.message == "the volume cannot grow to 80: no room on disk GONE on node gone"
+
+
+def test_an_expansion_waits_for_the_disk_schedule_of_a_listed_disk() -> None:
+    """What is not there cannot be asked yet."""
+    decision = decide(GROWING, [schedule("a", r0=(80, yes(80)))], size=80, condition=PENDING)
+    assert (decision.writes, decision.waiting) == ((), True)
+
+
+def test_an_expansion_lets_a_replica_that_never_ran_find_its_place_first() -> None:
+    """Its disk is asked for what it needs as it is: refused more, it would leave a disk that has room for it."""
+    replicas = [GROWING[0], at("b", number=1)]
+    decision = decide(replicas, [schedule("a", r0=(80, yes(80))), schedule("b", r1=(50, None))], size=80)
+    assert (objects(decision), reason(decision)) == ([], "ExpansionPending")
 
 
 def test_a_rolled_back_expansion_is_tried_again_only_when_every_disk_would_grant_it() -> None:
@@ -351,6 +410,12 @@ def want(disk: str, size: int, *, stray: bool = False) -> Require:
 def test_backing_images(decision: ImageDecision, writes: tuple[Write, ...], ready: str) -> None:
     """One case per row."""
     assert (decision.writes, decision.ready) == (writes, frozenset(ready))
+
+
+def test_a_copy_leaves_a_disk_without_disk_schedule_only_if_no_node_lists_it() -> None:
+    """Node sync creates it for a listed disk; until then it is looked at again."""
+    assert copies(image("A"), held("b")) == ImageDecision(waiting=True)
+    assert copies(image("GONE"), held("b")).writes == (Copies("i", ("B",), ("GONE",)), want("B", 50))
 
 
 def test_a_backing_image_without_a_disk_with_room_looks_again_later() -> None:

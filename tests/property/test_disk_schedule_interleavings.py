@@ -253,9 +253,11 @@ def settle(api: World) -> None:
 
 
 def check_at_rest(api: World) -> None:
-    """Each placed replica holds its bytes on its disk and nowhere else, and nothing else is held."""
+    """Each placed replica holds its bytes on its disk and nowhere else, nothing else is held, and no volume grew by half."""
     check(api)
     placed = {name: replica for name, (_, replica) in api.all("replica").items() if replica.disk_id}
+    sizes = {(replica.volume, replica.size) for replica in placed.values()}
+    assert len(sizes) == len({volume for volume, _ in sizes})
     for uuid, (_, schedule) in api.all("schedule").items():
         here = {name: replica.size for name, replica in placed.items() if replica.disk_id == uuid}
         assert schedule.spec.replicas == here
@@ -398,6 +400,16 @@ def half_grown(api: World) -> None:
     api.available["b"] = 100 * GI
 
 
+def half_held(api: World) -> None:
+    """As `growing`, when one of the replicas is from before the DiskSchedules: it has data, and holds nothing as yet."""
+    growing(api)
+    (unheld,) = [name for name, (_, replica) in api.all("replica").items() if replica.node_id == "b"]
+    api.put("replica", unheld, replace(api.objects["replica", unheld][1], current_state="", healthy_at=TIME))
+    schedule = api.schedule("b")
+    status = replace(schedule.status, replicas={}, storage_scheduled=0)
+    api.put("schedule", "b-uuid", replace(schedule, status=status))
+
+
 def deleted(api: World) -> None:
     """A replica that has a place, whose room is still to be asked for; somebody deletes it meanwhile."""
     add_volume(api, "v", 50 * GI)
@@ -411,7 +423,7 @@ def deleting(api: World, name: str) -> Actor:
     api.put("replica", name, replace(api.objects["replica", name][1], deleting=True))
 
 
-SCENARIOS = [created, refused, growing, half_grown, deleted]
+SCENARIOS = [created, refused, growing, half_grown, half_held, deleted]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -428,7 +440,7 @@ def test_two_leaders_and_a_disk_controller_interrupt_each_other_anywhere_and_are
     makers: dict[str, Callable[[World], Actor]] = {
         "old leader": lambda api: volume_controller(api, "v"),
         "new leader": lambda api: volume_controller(api, "v"),
-        "disk": lambda api: disk_controller(api, "b-uuid" if "grow" in scenario.__name__ else "a-uuid"),
+        "disk": lambda api: disk_controller(api, "a-uuid" if scenario in {created, refused, deleted} else "b-uuid"),
     }
     if scenario is deleted:
         del makers["new leader"]
