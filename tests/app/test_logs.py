@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from app.logs import LogFormat, configure
+from app.services.policy import PolicyInForce, PolicyVerbs
 from app.services.scheduling import Scheduling
 from app.services.source import FixedView
 from app.services.verbs import Verbs
@@ -59,7 +60,9 @@ async def _logged(question: Object, capsys: pytest.CaptureFixture[str], *, broke
     if broken:
         state = app.state.extender
         scheduling = _Broken(FixedView(View.of(snapshot(), NOW)), Settings().options)
-        app.state.extender = replace(state, scheduling=scheduling, verbs=Verbs(scheduling))
+        verbs = Verbs(scheduling)
+        policy = PolicyVerbs(verbs, scheduling, PolicyInForce())
+        app.state.extender = replace(state, scheduling=scheduling, verbs=verbs, policy=policy)
     async with asking(app, raise_app_exceptions=False) as client:
         response = await client.post("/filter", json=question)
     if broken:

@@ -213,6 +213,20 @@ class Longhorn:
         """Deletes an object."""
         self.cluster.api.delete(resource.path(self.namespace, name))
 
+    def delete_all(self, resource: Resource) -> None:
+        """Deletes all of a kind at one go; a busy API server gives up after a while, and the rest is for the next call."""
+
+        def accepted() -> bool:
+            try:
+                self.cluster.api.delete(resource.path(self.namespace))
+            except ApiError as error:
+                if not error.unreachable:
+                    raise
+                return False
+            return True
+
+        self.until(f"the {resource.plural} are deleted", accepted)
+
     def exists(self, resource: Resource, name: str) -> bool:
         """Whether an object is there."""
         try:

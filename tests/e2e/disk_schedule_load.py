@@ -134,7 +134,7 @@ def growth(longhorn: Longhorn) -> dict[str, tuple[set[int], str]]:
 def remove_everything(longhorn: Longhorn) -> None:
     """Deletes volumes, replicas and images, as users do; returns once nothing is held any more."""
     for kind in (LONGHORN_VOLUMES, LONGHORN_REPLICAS, LONGHORN_BACKING_IMAGES):
-        longhorn.cluster.api.delete(kind.path(longhorn.namespace))
+        longhorn.delete_all(kind)
     longhorn.until(
         "everything is gone",
         lambda: not longhorn.items(LONGHORN_REPLICAS) and not longhorn.items(LONGHORN_BACKING_IMAGES),

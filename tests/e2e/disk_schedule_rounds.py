@@ -140,7 +140,7 @@ def _clear(longhorn: Longhorn, status: NodeStatus) -> None:
     for kind in (LONGHORN_VOLUMES, LONGHORN_REPLICAS, LONGHORN_BACKING_IMAGES):
         for name in longhorn.items(kind):
             longhorn.patch(kind, name, {"metadata": {"finalizers": None}})
-        longhorn.cluster.api.delete(kind.path(longhorn.namespace))
+        longhorn.delete_all(kind)
     longhorn.until("all is gone", lambda: not longhorn.items(LONGHORN_VOLUMES))
     time.sleep(0.1)
     status.write()
