@@ -13,6 +13,8 @@ MANIFESTS: Final = ROOT / "manifests"
 CONFIGS: Final = ROOT / "kube-scheduler-config"
 NAME: Final = "longhorn-scheduler-extender"
 NAMESPACE: Final = "longhorn-system"
+SCORES: Final = ("prioritizeVerb: prioritize", "weight: 1")
+"""What a recommended configuration of kube-scheduler holds commented out."""
 
 Object = Mapping[str, Any]
 Permission = tuple[str, str, str, str]
@@ -43,6 +45,19 @@ NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
 def documents(path: Path) -> list[Any]:
     """Every YAML document of a file."""
     return [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
+
+
+def with_scores(config: Path) -> str:
+    """A configuration of kube-scheduler after an administrator has uncommented the lines that ask for scores.
+
+    Raises:
+        AssertionError: one of them is not there, or not commented out
+    """
+    text = config.read_text()
+    for line in SCORES:
+        assert text.count(f"    # {line}\n") == 1, line
+        text = text.replace(f"    # {line}\n", f"    {line}\n")
+    return text
 
 
 def objects(directory: Path) -> Iterator[Object]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.manifests.load import CONFIGS, documents, only
+from tests.manifests.load import CONFIGS, documents, only, with_scores
 
 RESOURCE = [{"name": "longhorn.io/scheduler-extender", "ignoredByScheduler": True}]
 PROPOSAL = """\
@@ -54,6 +54,15 @@ def test_the_recommended_ones_see_all_nodes_and_keep_scoring_intact(name: str) -
     assert extender["ignorable"] is False
     assert (extender["filterVerb"], extender["preemptVerb"]) == ("filter", "preempt")
     assert "prioritizeVerb" not in extender
+
+
+@pytest.mark.parametrize("name", ["recommended.yaml", "recommended-managed.yaml"])
+def test_the_two_commented_lines_ask_for_scores_and_change_nothing_else(name: str) -> None:
+    """kube-scheduler refuses the verb without a weight."""
+    scored = yaml.safe_load(with_scores(CONFIGS / name))
+    (extender,) = scored["extenders"]
+    assert (extender.pop("prioritizeVerb"), extender.pop("weight")) == ("prioritize", 1)
+    assert scored == configuration(name)
 
 
 def test_the_recommended_ones_differ_in_who_is_asked_about_only() -> None:

@@ -21,6 +21,7 @@ from devcluster import DevCluster, Options
 from devcluster.scheduler_config import DEFAULT
 from scheduler_core.convert.nudged import NUDGED
 from scheduler_core.model.kube import Pod
+from tests.manifests.kustomize import BASES, build, shown
 from tests.manifests.load import (
     CLUSTER_PERMISSIONS,
     CONFIGS,
@@ -197,6 +198,17 @@ def test_the_host_network_overlay_moves_the_probes_too(cluster: DevCluster) -> N
     assert [entry["name"] for entry in container["env"]] == ["POD_NAME", "NODE_NAME", "POD_NAMESPACE"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"] == {"host": "127.0.0.1", "path": "/healthz", "port": "http"}
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_policy_can_be_mounted_into_the_base_and_the_overlay(cluster: DevCluster, tmp_path: Path, base: str) -> None:
+    """The API server accepts every object that is built."""
+    built = build(tmp_path, shown(base))
+    said = cluster.kubectl(
+        "apply", "--server-side", "--dry-run=server", "-f", "-", input=yaml.safe_dump_all(built.values())
+    )
+    assert f"clusterrole.rbac.authorization.k8s.io/{NAME}-policy" in said
+    assert len(said.splitlines()) == len(built)
 
 
 def test_the_kustomization_of_the_installation_guide_works(cluster: DevCluster, tmp_path: Path) -> None:
