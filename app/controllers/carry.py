@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
 import structlog
 
 from app.controllers.store import Collection, Seen, schedule_seen
 from app.kube.client import ApiError, KubeClient
+from app.kube.lists import pages
 from app.kube.resources import (
     DISK_SCHEDULES,
     LONGHORN_BACKING_IMAGES,
@@ -22,6 +22,7 @@ from app.kube.resources import (
     Resource,
 )
 from scheduler_core.convert import disk_schedule as convert
+from scheduler_core.convert.header import header
 from scheduler_core.convert.registry import KINDS, LONGHORN_GROUP
 from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.disk_schedule.writes import Assign, Copies, Finalize, Grow, Report, Require, Write
@@ -38,19 +39,6 @@ _LONGEST_LABEL: Final = 63
 
 class NotNowError(CoreError):
     """This process may not write any more: it does not lead, or another allocator is there."""
-
-
-class _Metadata(msgspec.Struct):
-    name: str = ""
-    finalizers: list[str] | None = None
-
-
-class _Object(msgspec.Struct):
-    metadata: _Metadata
-
-
-class _Items(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
 
 
 @dataclass(slots=True)
@@ -99,8 +87,8 @@ class Carrier:
         found: dict[str, bytes] = {}
         if len(volume) <= _LONGEST_LABEL:
             query = {"labelSelector": f"{_VOLUME_LABEL}={volume}"}
-            body = await self._client.get(LONGHORN_REPLICAS.path(self._namespace), query)
-            found = {_name(raw): bytes(raw) for raw in msgspec.json.decode(body, type=_Items).items or ()}
+            async for page in pages(self._client, LONGHORN_REPLICAS.path(self._namespace), query):
+                found |= {header(raw).name: bytes(raw) for raw in page.items}
         for name in sorted(set(known) - found.keys()):
             raw = await self.read(LONGHORN_REPLICAS, name)
             if raw is not None:
@@ -171,7 +159,7 @@ class Carrier:
                     if read.volume is None:
                         raise AssertionError("only a volume that was read is reported on")
                     body = convert.changed_condition(read.volume, condition)
-                    name = body["metadata"]["name"]
+                    name = header(read.volume).name
                     log.info("volume", volume=name, status=condition.status, reason=condition.reason)
                     read.volume = await self._put(LONGHORN_VOLUMES, name, body, "status")
 
@@ -201,7 +189,7 @@ class Carrier:
 
     async def _finalize(self, read: Read, kind: Kind, name: str) -> None:
         raw = read.objects.get((kind, name))
-        if raw is None or FINALIZER not in (msgspec.json.decode(raw, type=_Object).metadata.finalizers or ()):
+        if raw is None or FINALIZER not in header(raw).finalizers:
             return
         await self.last_write(_OBJECTS[kind], name, convert.without_finalizer(raw))
 
@@ -233,7 +221,3 @@ def read_replica(raw: bytes) -> Replica | Fault:
     if not isinstance(value, Replica):
         raise TypeError(f"a replica is read as {type(value).__name__}")
     return value
-
-
-def _name(raw: msgspec.Raw) -> str:
-    return msgspec.json.decode(raw, type=_Object).metadata.name

@@ -12,33 +12,16 @@ from app.kube.client import KubeClient
 from app.kube.lists import pages
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import PODS
-from scheduler_core.errors import ObjectError
+from scheduler_core.convert.header import pod_phase
 
 _SELECTOR: Final = "app=longhorn-manager"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
-class _Metadata(msgspec.Struct):
-    name: str = ""
-
-
-class _Status(msgspec.Struct):
-    phase: str | None = None
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Metadata
-    status: _Status | None = None
-
-
 def _decode(raw: bytes | msgspec.Raw) -> tuple[Key, str | None]:
     """A pod's name; None for one that has ended."""
-    try:
-        pod = msgspec.json.decode(raw, type=_Pod)
-    except msgspec.DecodeError as error:
-        raise ObjectError("Pod", "", str(error)) from error
-    ended = pod.status is not None and pod.status.phase in _ENDED
-    return pod.metadata.name, None if ended else pod.metadata.name
+    name, phase = pod_phase(raw)
+    return name, None if phase in _ENDED else name
 
 
 class _Labelled(Reflector[str]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-import msgspec
 import structlog
 
 from app.controllers.carry import Read, read_replica
@@ -13,19 +12,12 @@ from app.controllers.controller import Context, Controller
 from app.controllers.orphans import Orphans
 from app.controllers.queue import Again
 from app.kube.resources import LONGHORN_REPLICAS
+from scheduler_core.convert.header import header
 from scheduler_core.disk_schedule.replicas import released
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, Kind
 from scheduler_core.model.longhorn import Replica
 
 log = structlog.get_logger("controllers")
-
-
-class _Metadata(msgspec.Struct, rename="camel"):
-    deletion_timestamp: str | None = None
-
-
-class _Object(msgspec.Struct):
-    metadata: _Metadata
 
 
 class ReplicaController(Controller):
@@ -89,5 +81,4 @@ def _going(name: str, raw: bytes) -> Replica:
     replica = read_replica(raw)
     if not isinstance(replica, Fault):
         return replica
-    deleting = msgspec.json.decode(raw, type=_Object).metadata.deletion_timestamp is not None
-    return replace(Replica(name, ""), deleting=deleting)
+    return replace(Replica(name, ""), deleting=header(raw).deleting)

@@ -14,6 +14,7 @@ import msgspec
 
 from app.kube.reflector import Decode, Key
 from scheduler_core.convert import disk_schedule as convert
+from scheduler_core.convert.header import header
 from scheduler_core.convert.registry import KINDS, LONGHORN_GROUP
 from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION
 from scheduler_core.errors import ObjectError
@@ -128,28 +129,16 @@ def _newer(version: str, known: str) -> bool:
     return version.isdigit() and known.isdigit() and int(version) > int(known)
 
 
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str = ""
-    resource_version: str = ""
-
-
-class _Object(msgspec.Struct):
-    metadata: _Meta
-
-
 def decoding(read: Callable[[bytes | msgspec.Raw], _Value | Fault], *, keep: bool = False) -> Decode[Seen[_Value]]:
     """How a reflector reads a kind: what cannot be read is a Fault, and only an object without a name is an error."""
 
     def decode(raw: bytes | msgspec.Raw) -> tuple[Key, Seen[_Value]]:
-        try:
-            meta = msgspec.json.decode(raw, type=_Object).metadata
-        except msgspec.DecodeError as error:
-            raise ObjectError("an object", "metadata", str(error)) from error
+        found = header(raw)
         try:
             value: _Value | Fault = read(raw)
         except ObjectError as error:
             value = Fault(error.field, error.problem)
-        return meta.name, Seen(meta.name, meta.resource_version, value, bytes(raw) if keep else _NOTHING)
+        return found.name, Seen(found.name, found.version, value, bytes(raw) if keep else _NOTHING)
 
     return decode
 
