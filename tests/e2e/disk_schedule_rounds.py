@@ -32,6 +32,8 @@ from tests.e2e.rig import Rig
 
 DISKS: Final = {f"n{number}": 100.0 for number in range(1, 5)}
 _SETTLE_SECONDS: Final = 120.0
+# For what is over in a second or two: the kills come fast, and half of the processes are left.
+_SOON: Final = (0.05, 0.3)
 
 
 def replica_round(longhorn: Longhorn, crowd: list[Process], number: int) -> str:
@@ -41,7 +43,7 @@ def replica_round(longhorn: Longhorn, crowd: list[Process], number: int) -> str:
             longhorn.add_volumes([f"v{number}-{each}" for each in range(30)], 10, replicas=2)
             longhorn.until("much is placed", lambda: _count(longhorn) >= 20)
             longhorn.available("n1", 60)
-            longhorn.until("the room is taken", lambda: _count(longhorn) >= 34)
+            longhorn.until("the room is taken", lambda: killer.killed and _count(longhorn) >= 34)
         longhorn.until("all is settled", lambda: not unsettled(longhorn) and not idle(longhorn), _SETTLE_SECONDS)
     assert (witness.faults, witness.relists) == ([], 1), "or versions may have been missed"
     for uuid, disk in disks(longhorn).items():
@@ -54,9 +56,9 @@ def replica_round(longhorn: Longhorn, crowd: list[Process], number: int) -> str:
 def image_round(longhorn: Longhorn, crowd: list[Process], number: int) -> str:
     """28 copies of 20 Gi on four disks that hold five each: all room is used, and by nobody twice."""
     with Witness(longhorn.cluster.kubeconfig, longhorn.namespace) as witness:
-        with Killer(crowd, number) as killer:
+        with Killer(crowd, number, pause=_SOON, most=4) as killer:
             longhorn.create(*(image(f"i{number}-{each}", 20, copies=2) for each in range(14)))
-            longhorn.until("the room is taken", lambda: _count(longhorn) >= 18, _SETTLE_SECONDS)
+            longhorn.until("the room is taken", lambda: killer.killed and _count(longhorn) >= 18, _SETTLE_SECONDS)
         longhorn.until("all is settled", lambda: not unsettled(longhorn) and _count(longhorn) == 20, _SETTLE_SECONDS)
     assert (witness.faults, witness.relists) == ([], 1), "or versions may have been missed"
     return _end(longhorn, witness, killer)
@@ -70,8 +72,7 @@ def expansion_round(longhorn: Longhorn, crowd: list[Process], number: int) -> st
     for name in names:
         longhorn.wait_allocated(name)
     with Witness(longhorn.cluster.kubeconfig, longhorn.namespace) as witness:
-        # It is over in a second or two, so the kills come fast, and half of the processes are left.
-        with Killer(crowd, number, pause=(0.05, 0.3), most=4) as killer:
+        with Killer(crowd, number, pause=_SOON, most=4) as killer:
             for name in names:
                 longhorn.patch(LONGHORN_VOLUMES, name, {"spec": {"size": str(25 * GI)}})
             longhorn.until("some have grown", lambda: killer.killed and _grown(longhorn), _SETTLE_SECONDS)

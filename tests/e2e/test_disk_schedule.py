@@ -201,6 +201,7 @@ def test_bad_objects_end_in_a_condition_and_disturb_nobody(longhorn: Longhorn) -
     assert invalid["message"] == "spec.replicas.r is -5, not a size in bytes"
 
     longhorn.create(replica("odd-r", "odd", 5, "n1"), builders.volume("odd", 5, locality="disabled"))
+    longhorn.wait_allocated("odd")
     longhorn.patch(LONGHORN_REPLICAS, "odd-r", {"spec": {"volumeSize": str(2**70)}})
     longhorn.until("the volume says so", lambda: longhorn.reason("odd") == "Unreadable")
     assert (
@@ -212,7 +213,7 @@ def test_bad_objects_end_in_a_condition_and_disturb_nobody(longhorn: Longhorn) -
     longhorn.until("an edit is undone", lambda: longhorn.status("n1-disk-1").get("conditions"))
     longhorn.add_volumes(["good"], 20)
     longhorn.wait_allocated("good")
-    assert longhorn.status("n1-disk-1")["storageScheduled"] == 20 * GI
+    assert longhorn.status("n1-disk-1")["storageScheduled"] == (5 + 20) * GI, "what was granted is kept"
 
     longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "negative", "--wait=false")
     longhorn.patch(DISK_SCHEDULES, "negative", {"spec": {"replicas": {"r": None}}})
