@@ -6,6 +6,6 @@ It decides as Kubernetes 1.1 did (docs/generic-scheduler.md), and has Longhorn's
     predicates, priorities  the classic rules; longhorn: this project's
     registry                every rule by the name a policy calls it
     policy, policy_file     which rules, with what arguments and weights
-    scheduler               filter, prioritise, select; several pods one after the other
+    scheduler               filter, prioritise, select
     vectors                 replays recorded decisions of Kubernetes
 """

@@ -1,4 +1,4 @@
-"""Filter, prioritise, select: one pod's decision, and those of several pods that are bound one after the other.
+"""Filter, prioritise, select: one pod's decision.
 
 Long computations pause (steps.py). The order in which nodes are asked about changes nothing but the order of the answer.
 Source: Kubernetes 1.1, plugin/pkg/scheduler/generic_scheduler.go.
@@ -7,12 +7,12 @@ Source: Kubernetes 1.1, plugin/pkg/scheduler/generic_scheduler.go.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from scheduler_core.generic.longhorn_facts import NOTHING_KNOWN, LonghornFacts
-from scheduler_core.generic.model import Pod, PodKey
+from scheduler_core.generic.model import Pod
 from scheduler_core.generic.node_state import NodeState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.predicates import Check
@@ -23,7 +23,6 @@ from scheduler_core.generic.state import State
 from scheduler_core.steps import Steps
 
 Choose = Callable[[Sequence[str]], str]
-_Kept = TypeVar("_Kept")
 
 NO_NODES: Final = "no nodes available to schedule pods"
 UNKNOWN: Final = "node does not exist"
@@ -94,14 +93,6 @@ class Decision:
         return dict(sorted(counted.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
-@dataclass(frozen=True, slots=True)
-class Course(Generic[_Kept]):
-    """What became of several pods, in their order: what was kept of each decision, and the state in the end."""
-
-    decisions: tuple[_Kept, ...]
-    state: State
-
-
 def schedule(  # noqa: PLR0913, PLR0917 # what a decision is made from
     pod: Pod,
     nodes: Sequence[str] | None,
@@ -129,31 +120,6 @@ def schedule(  # noqa: PLR0913, PLR0917 # what a decision is made from
         node=choose(best) if best else "",
         error=found.error,
     )
-
-
-def schedule_all(  # noqa: PLR0913, PLR0917 # as schedule
-    pods: Iterable[Pod],
-    state: State,
-    policy: Policy,
-    choose: Choose,
-    keep: Callable[[Decision], _Kept],
-    longhorn: Callable[[Pod, Mapping[PodKey, str]], LonghornFacts] | None = None,
-) -> Steps[Course[_Kept]]:
-    """Schedules pods one after the other, each bound before the next one is asked about: what if they all came?
-
-    `keep` tells what to remember of each decision, because a whole one about thousands of nodes is large. `longhorn` gives the facts
-    about a pod, given the nodes of the pods that were bound before it.
-    """
-    kept: list[_Kept] = []
-    bound: dict[PodKey, str] = {}
-    for pod in pods:
-        facts = longhorn(pod, bound) if longhorn else NOTHING_KNOWN
-        decision = yield from schedule(pod, None, state, policy, choose, facts)
-        kept.append(keep(decision))
-        if decision.node:
-            bound[pod.key] = decision.node
-            state = state.bound(pod, decision.node)
-    return Course(tuple(kept), state)
 
 
 def filter_nodes(

@@ -16,7 +16,7 @@ from scheduler_core.generic.model import Cloud, CloudDisk, Labels, Node, Pod, Se
 from scheduler_core.generic.policy import Policy, PolicyError, PolicyPredicate, PolicyPriority, parse_policy
 from scheduler_core.generic.question import Argument
 from scheduler_core.generic.registry import PREDICATES, PRIORITIES
-from scheduler_core.generic.scheduler import Decision, prioritize_names, schedule, schedule_all
+from scheduler_core.generic.scheduler import Decision, prioritize_names, schedule
 from scheduler_core.generic.state import State
 from scheduler_core.steps import finish
 from scheduler_core.verdict import Reason
@@ -196,19 +196,6 @@ def test_an_extenders_answer_is_from_0_to_10_for_every_node_asked(
     answer = finish(prioritize_names(pod, NAMES, state, policy, known))
     assert tuple(answer) == NAMES
     assert all(0 <= score <= 10 for score in answer.values())
-
-
-@given(states, st.lists(new_pods, max_size=5), policies, facts)
-def test_one_after_the_other_is_what_each_alone_would_be_told(
-    state: State, arriving: list[Pod], policy: Policy, known: LonghornFacts
-) -> None:
-    """Once those before it are bound."""
-    arriving = [replace(pod, name=f"new-{index}", node_name="") for index, pod in enumerate(arriving)]
-    course = finish(schedule_all(arriving, state, policy, min, lambda decision: decision.node, lambda *_: known))
-    for pod, node in zip(arriving, course.decisions, strict=True):
-        assert decide(pod, state, policy, known).node == node
-        state = state.bound(pod, node) if node else state
-    assert state == course.state
 
 
 changes: st.SearchStrategy[Callable[[State], State]] = st.one_of(

@@ -27,10 +27,11 @@ from scheduler_core.generic.model import Node, Pod
 from scheduler_core.generic.policy import Policy, parse_policy
 from scheduler_core.generic.question import NO_ARGUMENT, Question
 from scheduler_core.generic.registry import PRIORITIES
-from scheduler_core.generic.scheduler import Decision, prioritize_names, schedule_all
+from scheduler_core.generic.scheduler import Decision, prioritize_names
 from scheduler_core.generic.state import State
 from scheduler_core.steps import finish
 from scheduler_core.verdict import Reason
+from tests.core.generic.builders import decide
 
 ROOT: Final = Path(__file__).parents[3]
 POLICIES: Final = ROOT / "examples" / "policies"
@@ -68,7 +69,13 @@ def cluster() -> tuple[State, tuple[Pod, ...]]:
 def decisions(name: str) -> tuple[Decision, ...]:
     """What a policy decides about the six pods; of equally good nodes it takes the first by name."""
     state, pods = cluster()
-    return finish(schedule_all(pods, state, policy(name), min, lambda decision: decision)).decisions
+    made = []
+    for pod in pods:
+        decision = decide(pod, state, policy(name))
+        made.append(decision)
+        if decision.node:
+            state = state.bound(pod, decision.node)
+    return tuple(made)
 
 
 def sample_table(name: str) -> str:

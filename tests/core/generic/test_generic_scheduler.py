@@ -1,19 +1,16 @@
-"""Filter, prioritise, select; and several pods one after the other."""
+"""Filter, prioritise, select."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
 
 from scheduler_core.generic import predicates as texts
 from scheduler_core.generic import scheduler
-from scheduler_core.generic.longhorn_facts import LonghornFacts, NodeFacts
-from scheduler_core.generic.model import Node, Pod, PodKey
-from scheduler_core.generic.policy import DEFAULT_POLICY, EXTENDER_POLICY, Policy, PolicyPredicate, PolicyPriority
+from scheduler_core.generic.model import Node
+from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyPredicate, PolicyPriority
 from scheduler_core.generic.question import Argument
-from scheduler_core.generic.scheduler import Failure, prioritize_names, schedule, schedule_all
+from scheduler_core.generic.scheduler import Failure, prioritize_names, schedule
 from scheduler_core.steps import finish
-from scheduler_core.verdict import Reason
 from tests.core.generic.builders import decide, node, pod, state, web
 
 ZONE = Policy((PolicyPredicate("Zone", "serviceAffinity", Argument(("zone",))),))
@@ -121,36 +118,6 @@ def test_why_nothing_fits_is_counted_most_first() -> None:
         (scheduler.NOT_READY, 1),
         (texts.TOO_MANY_PODS, 1),
     ]
-
-
-def names(decision: scheduler.Decision) -> str:
-    """What is kept of a decision here."""
-    return decision.node
-
-
-def test_pods_are_bound_one_after_the_other() -> None:
-    """Each sees the ones before it; one that fits nowhere is no obstacle."""
-    there = state([node("a", pods=2), node("b", pods=1)])
-    asked = [web("1"), web("2"), web("big", cpu=10**6), web("3"), web("4")]
-    course = finish(schedule_all(asked, there, DEFAULT_POLICY, min, names))
-    assert course.decisions == ("a", "b", "", "a", "")
-    assert [course.state.nodes[name].count for name in "ab"] == [2, 1]
-    assert there.nodes["a"].count == 0
-
-
-def test_longhorns_facts_are_asked_for_with_what_was_bound_before() -> None:
-    """So a plan can count what the pods before take."""
-    seen: list[dict[PodKey, str]] = []
-
-    def facts(_: Pod, bound: Mapping[PodKey, str]) -> LonghornFacts:
-        seen.append(dict(bound))
-        return LonghornFacts({name: NodeFacts(Reason.ROOM) for name in "ab" if name not in bound.values()})
-
-    course = finish(
-        schedule_all([pod("1"), pod("2"), pod("3")], state([node("a"), node("b")]), EXTENDER_POLICY, min, names, facts)
-    )
-    assert course.decisions == ("a", "b", "")
-    assert seen == [{}, {("shop", "1"): "a"}, {("shop", "1"): "a", ("shop", "2"): "b"}]
 
 
 def test_an_extenders_answer_is_the_weighted_mean_for_every_node_asked() -> None:
