@@ -17,6 +17,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
+from scheduler_core.verbs import Packing
 from tests.e2e import comparisons, goals, size
 from tests.e2e.comparisons import Compared, Comparison
 from tests.e2e.goals import Row
@@ -48,7 +49,7 @@ _COMPARISONS: Final = {
 }
 
 
-def main(
+def main(  # noqa: PLR0917 # the options of the command
     sections: Annotated[
         list[Section] | None, typer.Option("--section", help="Only this part; may be given several times.")
     ] = None,
@@ -57,6 +58,10 @@ def main(
     ] = None,
     pods: Annotated[int, typer.Option(min=200, help="How many pods the part `size` has.")] = 1000,
     seed: Annotated[int, typer.Option(help="Which pods these are.")] = 1,
+    packing: Annotated[
+        Packing,
+        typer.Option(help="Which nodes with room the part `size` offers; with auto, misplacements are only counted."),
+    ] = Packing.ORDER_SAFE,
     file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write every repetition here.")
     ] = None,
@@ -70,7 +75,7 @@ def main(
         if section is Section.PLAN:
             report.plan()
         elif section is Section.SIZE:
-            report.size(size.Size(pods=pods, seed=seed))
+            report.size(size.Size(pods=pods, seed=seed, packing=packing))
         else:
             report.compare(section, _COMPARISONS[section])
     report.finish()

@@ -13,6 +13,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from scheduler_core.errors import CoreError
+from scheduler_core.verbs import Packing
 from tests.e2e import burst, plan
 from tests.e2e.burst import Burst
 from tests.e2e.goals import counts, times
@@ -21,11 +22,12 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 
 class Way(StrEnum):
-    """How pods are placed."""
+    """How pods are placed; only order-safe nodes are offered, except in the last way, which is how the extender comes."""
 
     NONE = "without"
     NODE = "node"
     CAPACITY = "capacity"
+    AUTO = "capacity, packing auto"
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Comparison:
         prepare: adds the nodes to a rig
         once: one repetition; the flag says whether the pods ask the extender
         simulator: the simulator's configuration
-        expected: of the ways with an extender, those that must misplace nothing; others in `ways` must misplace something
+        expected: of the ways with an extender, those that must misplace nothing
+        wrong: those that must misplace something
     """
 
     name: str
@@ -46,6 +49,7 @@ class Comparison:
     once: Callable[[Rig, bool], Result]
     simulator: Mapping[str, Any] = field(default_factory=dict)
     expected: Sequence[Way] = (Way.NODE, Way.CAPACITY)
+    wrong: Sequence[Way] = ()
 
 
 @dataclass
@@ -79,10 +83,13 @@ def _bursting(size: Burst) -> Callable[[Rig, bool], Result]:
 
 _HUNDRED: Final = Burst(pods=100, nodes=10)
 _TWO_HUNDRED: Final = Burst()
-_ALL: Final = (Way.NONE, Way.NODE, Way.CAPACITY)
-
-# Only what is proven to fit in every order is offered, so nothing may be misplaced.
-ORDER_SAFE: Final = ("--packing", "order-safe")
+_ALL: Final = tuple(Way)
+# Which ways share a rig, the reservation it is given, and which nodes with room it offers.
+_RIGS: Final = (
+    ((Way.NODE,), "node", Packing.ORDER_SAFE),
+    ((Way.NONE, Way.CAPACITY), "capacity", Packing.ORDER_SAFE),
+    ((Way.AUTO,), "capacity", Packing.AUTO),
+)
 GOAL_1: Final = Comparison(
     "goal 1: 16 pods on 4 nodes", 10, _ALL, plan.goal_1_nodes, lambda rig, asks: plan.goal_1(rig, asks=asks)
 )
@@ -101,23 +108,24 @@ SLOW: Final = Comparison(
     plan.goal_1_nodes,
     lambda rig, asks: plan.goal_1(rig, asks=asks),
     {"provision_seconds": [12, 14]},
-    (Way.CAPACITY,),
+    expected=(Way.CAPACITY,),
+    wrong=(Way.NODE,),
 )
 
 
 def run(comparison: Comparison, folder: Path, repetitions: int | None = None) -> Compared:
     """Every way so often; the pods that do not ask share a rig with those that are offered capacity."""
     found = Compared(comparison.name)
-    for reservation in (Way.NODE, Way.CAPACITY):
-        ways = [way for way in comparison.ways if (way is Way.NODE) == (reservation is Way.NODE)]
+    for sharing, reservation, packing in _RIGS:
+        ways = [way for way in comparison.ways if way in sharing]
         if not ways:
             continue
         with Rig(
-            folder / reservation,
+            folder / f"{reservation}-{packing}",
             config=RECOMMENDED_MANAGED,
             reservation=reservation,
             simulator=comparison.simulator,
-            more_arguments=ORDER_SAFE,
+            more_arguments=("--packing", packing),
         ) as rig:
             comparison.prepare(rig)
             for way in ways:
@@ -146,7 +154,7 @@ def _unexpected(comparison: Comparison, found: Compared) -> list[str]:
         wrong = sum(len(result.misplaced) + result.mended + len(result.stuck) for result in results)
         if way in comparison.expected and wrong:
             problems.append(f"{comparison.name}, {way}: {wrong} misplaced or stuck")
-        elif way is Way.NODE and way not in comparison.expected and not wrong:
+        elif way in comparison.wrong and not wrong:
             problems.append(f"{comparison.name}, {way}: nothing went wrong, which this comparison is there to show")
     return problems
 
@@ -176,7 +184,7 @@ def table(compared: Iterable[Compared]) -> Table:
                 str(len(results)),
                 times(results),
                 entry.ratio(way, Way.NONE),
-                entry.ratio(way, Way.CAPACITY) if way is Way.NODE else "",
+                entry.ratio(way, Way.CAPACITY) if way not in {Way.NONE, Way.CAPACITY} else "",
                 *counts(results),
             )
     return drawn

@@ -19,6 +19,7 @@ from typing import Any, Final
 from app.kube.resources import CLAIMS, PODS
 from app.services.state_presentation import MOST_LISTED
 from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
+from scheduler_core.verbs import Packing
 from tests.e2e import load
 from tests.e2e.journal import Journal, Question
 from tests.e2e.objects import Object
@@ -52,11 +53,13 @@ class Size:
         pods: in all three waves
         seed: which pods, and the simulator's chance
         drained: how many nodes are
+        packing: which nodes with room are offered; only with `ORDER_SAFE` must nothing be misplaced or stuck
     """
 
     pods: int
     seed: int
     drained: int = 2
+    packing: Packing = Packing.ORDER_SAFE
 
     @property
     def in_flight(self) -> int:
@@ -79,7 +82,7 @@ class Outcome:
 def run(folder: Path, size: Size) -> Outcome:
     """The whole story on a rig of its own."""
     outcome = Outcome()
-    arguments = ["--packing", "order-safe"]
+    arguments = ["--packing", size.packing]
     simulator = {**_SLOW, "seed": size.seed}
     started = time.monotonic()
     with Rig(folder, candidates=2, config=RECOMMENDED_MANAGED, simulator=simulator, more_arguments=arguments) as rig:
@@ -127,11 +130,16 @@ class _Story:
         status = self._rig.status()
         misplacements = status["counters"].get("misplacements", 0)
         self._note("misplaced replicas, mended ones included", misplacements)
-        self._claim(misplacements == 0, f"{misplacements} replicas were placed elsewhere than where their volume was")
-        self._claim(status["misplaced"] == [], f"volumes without a replica beside their pod: {status['misplaced']}")
+        self._note("volumes without a replica beside their pod", len(status["misplaced"]))
         pods = self._pods()
         stuck = [_name(pod) for pod in pods if pod["spec"].get("nodeName") and not _runs(pod)]
-        self._claim(stuck == [], f"bound pods that never ran: {stuck} {status['stuck'][:3]}")
+        self._note("bound pods that never ran", len(stuck))
+        if self._size.packing is Packing.ORDER_SAFE:
+            self._claim(
+                misplacements == 0, f"{misplacements} replicas were placed elsewhere than where their volume was"
+            )
+            self._claim(status["misplaced"] == [], f"volumes without a replica beside their pod: {status['misplaced']}")
+            self._claim(stuck == [], f"bound pods that never ran: {stuck} {status['stuck'][:3]}")
         pending = [pod for pod in pods if not pod["spec"].get("nodeName")]
         self._note("pods that run", sum(map(_runs, pods)))
         self._note("pods left without a node", len(pending))
