@@ -8,9 +8,8 @@ the text need not. What depends on an order was recorded for the order of the li
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +26,7 @@ from scheduler_core.convert.wire import shape
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 from scheduler_core.generic.scheduler import NO_NODES, Decision, schedule
 from scheduler_core.generic.state import State
-from scheduler_core.replay import InputError, command, lines_of, replay
+from scheduler_core.replay import Runner
 from scheduler_core.steps import finish
 
 _COMPARED: Final = ("policy_error", "error", "available", "fails", "feasible", "scores", "totals", "best")
@@ -136,45 +135,17 @@ class _Vector(msgspec.Struct):
     expect: dict[str, Any]
 
 
-def read_vectors(path: Path) -> Iterator[dict[str, Any]]:
-    """The decisions of a file, one JSON object a line; empty lines are skipped.
-
-    Raises:
-        InputError: the file cannot be read, or a line is no recorded decision
-    """
-    for line, where in lines_of(path):
-        yield _vector(line, where)
+def _fault(vector: _Vector) -> str:
+    return "scenario.policy is missing (null: the default policy)" if vector.scenario.policy is msgspec.UNSET else ""
 
 
-def _vector(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        vector = msgspec.json.decode(line, type=dict[str, Any])
-        checked = msgspec.convert(vector, _Vector)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{where}: not a recorded decision: {error}") from error
-    if checked.scenario.policy is msgspec.UNSET:
-        raise InputError(f"{where}: not a recorded decision: scenario.policy is missing (null: the default policy)")
-    return vector
-
-
-def run(paths: Sequence[Path]) -> tuple[int, list[Mismatch]]:
-    """How many decisions the files hold, and those the engine does not reproduce, which are printed on the way.
-
-    Raises:
-        CoreError: a file or an object in it cannot be read
-    """
-    return replay((vector for path in paths for vector in read_vectors(path)), check)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Runs the files named as arguments; 0 if all decisions are reproduced, 1 if not, 2 for bad input or none at all."""
-    return command(
-        "scheduler_core.generic.vectors",
-        "Replays recorded decisions of Kubernetes 1.1 through the generic scheduler.",
-        arguments,
-        run,
-    )
-
+RUNNER: Final = Runner(
+    "scheduler_core.generic.vectors",
+    "Replays recorded decisions of Kubernetes 1.1 through the generic scheduler.",
+    _Vector,
+    _fault,
+    check,
+)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(RUNNER.main(sys.argv[1:]))

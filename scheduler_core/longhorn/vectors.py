@@ -8,9 +8,8 @@ Longhorn's answer was always the same, the sets must be equal. Reasons compare a
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +18,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.questions import QUESTIONS, Answer, Answers, Question
 from scheduler_core.longhorn.readiness import one_manager_per_node
 from scheduler_core.longhorn.scenario import Json, read_cluster
-from scheduler_core.replay import InputError, command, lines_of, replay
+from scheduler_core.replay import InputError, Runner
 
 _SHOWN: Final = 400
 
@@ -86,19 +85,7 @@ def _shown(answers: Iterable[object]) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
-def read_vectors(path: Path) -> Iterator[dict[str, Any]]:
-    """The decisions of a file, one JSON object a line; empty lines are skipped.
-
-    Raises:
-        InputError: the file cannot be read, or a line is no recorded decision
-    """
-    for line, where in lines_of(path):
-        yield _vector(line, where)
-
-
 class _Schedule(msgspec.Struct, rename="camel"):
-    """The question, checked before it is asked so that a malformed one is told from a fault of the engine."""
-
     op: str
     volume: str = ""
     replica: str = ""
@@ -125,35 +112,18 @@ class _Vector(msgspec.Struct):
     decision: _Decision
 
 
-def _vector(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        vector = msgspec.json.decode(line, type=dict[str, Any])
-        checked = msgspec.convert(vector, _Vector)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{where}: not a recorded decision: {error}") from error
-    if checked.schedule.op not in QUESTIONS:
-        raise InputError(f"{where}: schedule.op {checked.schedule.op!r} is none of {', '.join(QUESTIONS)}")
-    return vector
+def _fault(vector: _Vector) -> str:
+    known = ", ".join(QUESTIONS)
+    return "" if vector.schedule.op in QUESTIONS else f"schedule.op {vector.schedule.op!r} is none of {known}"
 
 
-def run(paths: Sequence[Path]) -> tuple[int, list[Mismatch]]:
-    """How many decisions the files hold, and those the engine does not reproduce, which are printed on the way.
-
-    Raises:
-        CoreError: a file or an object in it cannot be read
-    """
-    return replay((vector for path in paths for vector in read_vectors(path)), check)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Runs the files named as arguments; 0 if all decisions are reproduced, 1 if not, 2 for bad input or none at all."""
-    return command(
-        "scheduler_core.longhorn.vectors",
-        "Replays recorded decisions of the real Longhorn through the policy engine.",
-        arguments,
-        run,
-    )
-
+RUNNER: Final = Runner(
+    "scheduler_core.longhorn.vectors",
+    "Replays recorded decisions of the real Longhorn through the policy engine.",
+    _Vector,
+    _fault,
+    check,
+)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(RUNNER.main(sys.argv[1:]))
