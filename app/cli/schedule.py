@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from app.scheduler.process import ProcessOptions
     from app.scheduler.scheduler import Setup
     from app.scheduler.whatif import Report
+    from app.services.policy_file import PolicyFile
 
 NOT_ALL_PLACED: Final = 1
 _SNAPSHOT_SEED: Final = 0
@@ -63,7 +64,7 @@ def schedule(  # one parameter per flag
         typer.Option(
             envvar="LONGHORN_SCHEDULER_POLICY",
             metavar="FILE",
-            help="Policy file, JSON; without one the classic default policy is in force.",
+            help="Policy file, JSON, with --watch read again when it changes; without one the classic default is in force.",
         ),
     ] = None,
     seed: Annotated[
@@ -106,8 +107,9 @@ def schedule(  # one parameter per flag
     """
     if (snapshot is not None) == watch:
         raise CoreError("schedule needs either --snapshot or --watch; see --help")
-    rules, options = _policy(policy), options_of(best_effort, packing)
+    file, options = _policy_file(policy), options_of(best_effort, packing)
     if snapshot is not None:
+        rules = DEFAULT_POLICY if file is None else file.policy
         report = _what_if(snapshot, scheduler_name, rules, _SNAPSHOT_SEED if seed is None else seed, options)
         show(report.data(), output, lambda console: _table(report, console))
         if report.unplaced:
@@ -119,7 +121,8 @@ def schedule(  # one parameter per flag
     from app.scheduler.process import ProcessOptions
     from app.scheduler.scheduler import Setup
 
-    setup = Setup(scheduler_name, rules, random.Random(seed).choice, stale_after)  # noqa: S311 # which of equals is no secret
+    choose = random.Random(seed).choice  # noqa: S311 # which of equals is no secret
+    setup = Setup(scheduler_name, DEFAULT_POLICY, choose, stale_after, file)
     process = ProcessOptions(
         identity=identity or f"{socket.gethostname()}-{os.getpid()}",
         namespace=namespace,
@@ -131,15 +134,15 @@ def schedule(  # one parameter per flag
     _watch(setup, process, None if port is None else listen(host, port), log_format, log_level)
 
 
-def _policy(file: str | None) -> Policy:
-    if file is None:
-        return DEFAULT_POLICY
+def _policy_file(path: str | None) -> PolicyFile | None:
+    if path is None:
+        return None
     from app.services.policy_file import PolicyFile
 
-    found = PolicyFile(file).policy
-    for warning in found.warnings:
-        typer.echo(f"warning: {file}: {warning}", err=True)
-    return found
+    file = PolicyFile(path)
+    for warning in file.policy.warnings:
+        typer.echo(f"warning: {path}: {warning}", err=True)
+    return file
 
 
 def _what_if(source: str, scheduler: str, policy: Policy, seed: int, options: Options) -> Report:

@@ -31,6 +31,7 @@ from scheduler_core.errors import CoreError
 
 CALL_SECONDS: Final = 10.0
 MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 _IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 _NO_QUERY: Final[Mapping[str, str]] = {}
 _CONNECTIONS: Final = 100

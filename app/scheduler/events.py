@@ -1,7 +1,7 @@
-"""What pods are told, as Events: one object per pod and reason, which counts, instead of one per attempt.
+"""What pods are told, as Events: one object per pod and reason, which counts, instead of one per attempt; `Conditions` say the same.
 
-Data flow: `tell` → the latest word per pod and reason → `run` writes them one after the other, at most `MOST_A_SECOND`. The same text again within
-`QUIET_SECONDS` is only counted, and written with the next one. What cannot be written is logged and left: events are news, not records.
+Data flow: `tell` → the latest word per pod and reason → an `Outbox`. The same text again within `QUIET_SECONDS` is only counted, and written
+with the next one. What is refused is logged and left: events are news, not records.
 """
 
 from __future__ import annotations
@@ -14,19 +14,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-import structlog
-
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import Resource
-from scheduler_core.convert.binding import Happening, event_patch, new_event
+from app.scheduler.conditions import Conditions
+from app.scheduler.outbox import Outbox
+from scheduler_core.convert.binding import Happening, event_patch, new_event, short
 from scheduler_core.generic.model import Pod
 
-log = structlog.get_logger("events")
-
+EVENT: Final = "event"
 EVENTS: Final = Resource("", "v1", "events", "Event", namespaced=True)
-MOST_A_SECOND: Final = 20
 QUIET_SECONDS: Final = 10.0
-_AGAIN_SECONDS: Final = 1.0
 # Some hundred bytes each; a pod that is forgotten gets a new Event object.
 _MOST_KNOWN: Final = 10_000
 _LONGEST_NAME: Final = 230  # of the pod's part; an Event's name has 253 characters at most
@@ -53,10 +50,19 @@ class Recorder:
         self._clock = clock
         self._now = now
         self._known: OrderedDict[Key, _Known] = OrderedDict()
-        self._pending: dict[Key, _Known] = {}
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._count: Callable[[str], None] = lambda _: None
+        self._outbox = Outbox(EVENT, self._write, self._failed)
+        self._conditions = Conditions(client, now, self._failed)
+
+    def count(self, count: Callable[[str], None]) -> None:
+        """Sets who is told, by EVENT or CONDITION, of each write that was refused or not answered."""
+        self._count = count
+
+    def not_scheduled(self, pod: Pod, reason: str, message: str) -> None:
+        """An attempt to schedule a pod has failed; `reason` is the condition's."""
+        text = short(message)
+        self.tell(pod, "FailedScheduling", text, normal=False)
+        self._conditions.put(pod, reason, text)
 
     def tell(self, pod: Pod, reason: str, message: str, *, normal: bool) -> None:
         """Something has happened to a pod."""
@@ -76,35 +82,35 @@ class Recorder:
         while len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
         if not repeated:
-            self._pending[key] = known
-            self._idle.clear()
-            self._wake.set()
+            self._outbox.put(key, known)
+
+    def retire(self) -> None:
+        """Somebody else schedules from now on. Their attempts decide what conditions say; Events tell what has happened, and are written."""
+        self._conditions.clear()
 
     async def run(self) -> None:
         """Writes until cancelled."""
-        while True:
-            await self._wake.wait()
-            while self._pending:
-                key = next(iter(self._pending))
-                await self._write(key, self._pending.pop(key))
-            self._wake.clear()
-            self._idle.set()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._outbox.run())
+            tasks.create_task(self._conditions.run())
 
     async def written(self) -> None:
         """Returns once everything told has been written, or given up."""
-        await self._idle.wait()
+        await self._outbox.written()
+        await self._conditions.written()
+
+    def _failed(self, what: str) -> None:
+        self._count(what)
 
     async def _write(self, key: Key, known: _Known) -> None:
+        del key
         try:
             await self._put(known)
         except ApiError as error:
-            if error.unreachable:
-                self._pending.setdefault(key, known)
-                await asyncio.sleep(_AGAIN_SECONDS)
-                return
-            log.warning("an event was refused", pod="/".join(known.happening.pod.key), problem=str(error))
+            if not error.unreachable:
+                known.written_at = self._clock()
+            raise
         known.written_at = self._clock()
-        await asyncio.sleep(1 / MOST_A_SECOND)
 
     async def _put(self, known: _Known) -> None:
         happening = known.happening

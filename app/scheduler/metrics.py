@@ -8,6 +8,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from app.metrics import BUCKETS
+from app.scheduler.conditions import CONDITION
+from app.scheduler.events import EVENT
+from app.services.policy_file import LOADED, REFUSED
 
 PREFIX: Final = "longhorn_generic_scheduler"
 SCHEDULED: Final = "scheduled"
@@ -29,12 +32,33 @@ class SchedulerMetrics:
         self._seconds = Histogram(
             f"{PREFIX}_decision_seconds", "Time to decide about a pod", buckets=BUCKETS, registry=self._registry
         )
+        self._failures = Counter(
+            f"{PREFIX}_write_failures_total",
+            "Events and conditions of pods that the API server refused, or did not answer",
+            ["what"],
+            registry=self._registry,
+        )
+        self._reloads = Counter(
+            f"{PREFIX}_policy_reloads_total", "Other contents of the policy file", ["result"], registry=self._registry
+        )
         for result in (SCHEDULED, UNSCHEDULABLE, ERROR):
             self._attempts.labels(result)
+        for what in (EVENT, CONDITION):
+            self._failures.labels(what)
+        for result in (LOADED, REFUSED):
+            self._reloads.labels(result)
 
     def attempt(self, result: str) -> None:
         """An attempt has ended."""
         self._attempts.labels(result).inc()
+
+    def write_failed(self, what: str) -> None:
+        """An Event or a condition was not written."""
+        self._failures.labels(what).inc()
+
+    def policy_reloaded(self, result: str) -> None:
+        """The policy file has another content."""
+        self._reloads.labels(result).inc()
 
     def decided(self, seconds: float) -> None:
         """A decision took this long."""

@@ -130,10 +130,11 @@ def _service(client: KubeClient, setup: Setup, options: ProcessOptions, metrics:
 
     elector = Elector(connect, options.identity, options.namespace, options.timing, lease=LEASE)
     recorder = Recorder(client, setup.name, elector.identity, monotonic, now)
-    longhorn = None
-    if setup.policy.reads_longhorn:
+
+    def longhorn() -> LiveLonghorn:
         cache = ClusterCache(client, options.namespace, timing, now, setup.stale_after)
-        longhorn = LiveLonghorn(cache, options.options, now)
+        return LiveLonghorn(cache, options.options, now)
+
     scheduler = GenericScheduler(client, setup, timing, elector.leading, recorder, metrics, longhorn)
     return SchedulerService(scheduler, elector, metrics)
 

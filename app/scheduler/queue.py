@@ -8,7 +8,7 @@ one after it: the attempt may have begun before it.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.convert.binding import Applicant
@@ -53,7 +53,7 @@ class Queue:
         if item is None or item.applicant.pod.uid != applicant.pod.uid:
             self._items[key] = self._placed(_Item(applicant, 0, now), now)
             return
-        changed = item.applicant != applicant
+        changed = not _alike(item.applicant, applicant)
         item.applicant = applicant
         if changed:
             self._hurried(item, now)
@@ -80,7 +80,7 @@ class Queue:
     def wanted(self, applicant: Applicant) -> bool:
         """Whether this very pod still wants a node, as it was when it was popped."""
         item = self._items.get(applicant.pod.key)
-        return item is not None and item.applicant == applicant
+        return item is not None and _alike(item.applicant, applicant)
 
     def failed(self, key: PodKey, now: float) -> None:
         """A pod found no node, or was not bound: it comes again."""
@@ -94,10 +94,11 @@ class Queue:
         item.due = now + pause
         self._placed(item, now)
 
-    def hurry(self, now: float) -> None:
-        """Something has changed that may help."""
-        for item in self._items.values():
-            self._hurried(item, now)
+    def hurry(self, now: float, besides: PodKey | None = None) -> None:
+        """Something has changed that may help every pod, or all besides one."""
+        for key, item in self._items.items():
+            if key != besides:
+                self._hurried(item, now)
 
     def next_at(self) -> float | None:
         """When the next pod is due; None if nobody waits."""
@@ -127,3 +128,12 @@ class Queue:
         else:
             heapq.heappush(self._ready, (item.applicant.turn, item.stamp))
         return item
+
+
+def _alike(one: Applicant, other: Applicant) -> bool:
+    """Whether nothing differs that an attempt depends on: what it leaves on the pod, its condition, must not cause the next one."""
+    return one == other or _asked(one) == _asked(other)
+
+
+def _asked(found: Applicant) -> Applicant:
+    return found if found.mounts is None else replace(found, mounts=replace(found.mounts, version=0, unschedulable=""))

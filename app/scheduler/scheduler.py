@@ -1,6 +1,6 @@
 """Takes pods off the queue, decides, assumes, binds.
 
-    seen by the cluster → queue → decide → no node: an Event says why, back-off → again when something changes that may help
+    seen by the cluster → queue → decide → no node: an Event and a condition say why, back-off → again when something changes that may help
                                          → a node: assumed there, so that the next pod is decided beside it → bound, in a task of its own
                                            → bound: an Event; the watch shows it there → refused: the assumption is forgotten, back-off
 
@@ -27,9 +27,12 @@ from app.scheduler.events import Recorder
 from app.scheduler.longhorn import LiveLonghorn, bound_pods
 from app.scheduler.metrics import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerMetrics
 from app.scheduler.queue import Queue
+from app.scheduler.rules import Rules, Sources
 from app.scheduler.wording import message
+from app.services.policy_file import PolicyFile
 from scheduler_core.advance import Changes
 from scheduler_core.convert.binding import Applicant
+from scheduler_core.convert.pod_condition import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.model import PodKey
 from scheduler_core.generic.policy import Policy
@@ -51,18 +54,21 @@ class Setup:
 
     Attributes:
         name: pods with this spec.schedulerName are its own
+        policy: in force without a file
         choose: picks one of equally good nodes
         stale_after: seconds without a word from the API server, after which nothing is decided
+        file: whose policy is in force, and is looked at again
     """
 
     name: str
     policy: Policy
     choose: Choose
     stale_after: float
+    file: PolicyFile | None = None
 
 
 class GenericScheduler:
-    """Owner of queue and cluster; works while it is active, and the fence `may` is open."""
+    """Owner of queue and cluster; works while it is active, and the fence `may` is open. `longhorn`: see `Sources`."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # the parts it connects
         self,
@@ -72,17 +78,17 @@ class GenericScheduler:
         may: Callable[[], bool],
         recorder: Recorder,
         metrics: SchedulerMetrics,
-        longhorn: LiveLonghorn | None = None,
+        longhorn: Callable[[], LiveLonghorn] | None = None,
     ) -> None:
         self._setup = setup
         self._clock = timing.clock
         self._fence = may
         self._recorder = recorder
         self._metrics = metrics
-        self._longhorn = longhorn
         self._binder = Binder(client, self._may)
         self._queue = Queue()
         self._cluster = Cluster(client, setup.name, self, timing, stale_after=setup.stale_after)
+        self._rules = Rules(setup.policy, setup.file, Sources(self._cluster, longhorn))
         self._active = False
         self._news = False
         self._wake = asyncio.Event()
@@ -91,6 +97,14 @@ class GenericScheduler:
         self._still = asyncio.Event()
         self._still.set()
         self._deciding = asyncio.Lock()
+        recorder.count(metrics.write_failed)
+        if setup.file is not None:
+            setup.file.tell(metrics.policy_reloaded)
+        metrics.gauge(
+            "policy_pending",
+            "Whether a newer policy waits until what it reads is known",
+            lambda: float(self._rules.pending),
+        )
         metrics.gauge("waiting_pods", "Pods that want a node", lambda: len(self._queue))
         metrics.gauge(
             "assumed_pods",
@@ -101,11 +115,8 @@ class GenericScheduler:
     async def run(self) -> None:
         """Schedules until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._cluster.run())
+            tasks.create_task(self._rules.run(self.helped))
             tasks.create_task(self._recorder.run())
-            if self._longhorn is not None:
-                tasks.create_task(self._longhorn.cache.run())
-                tasks.create_task(self._look_at_longhorn(self._longhorn))
             while True:
                 self._pass_on()
                 found = self._queue.pop(self._clock()) if self._may() and not self.problem else None
@@ -118,14 +129,11 @@ class GenericScheduler:
     @property
     def problem(self) -> str:
         """Why nothing can be decided now; "" if it can."""
-        return self._cluster.problem or (self._longhorn.cache.problem if self._longhorn is not None else "")
+        return self._rules.problem
 
     async def catch_up(self) -> None:
         """Returns once everything that has happened before this call is known."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._cluster.catch_up())
-            if self._longhorn is not None:
-                tasks.create_task(self._longhorn.cache.catch_up())
+        await self._rules.catch_up()
 
     def activate(self) -> None:
         """This process schedules from now on."""
@@ -135,6 +143,7 @@ class GenericScheduler:
     def deactivate(self) -> None:
         """This process schedules no more; what is being bound goes on, as far as the fence lets it."""
         self._active = False
+        self._recorder.retire()
 
     async def settled(self) -> None:
         """After `deactivate`: returns once nothing is being bound any more, and every Event is written."""
@@ -179,15 +188,6 @@ class GenericScheduler:
             return
         self._wake.clear()
 
-    async def _look_at_longhorn(self, longhorn: LiveLonghorn) -> None:
-        """Longhorn's caches tell nobody of changes; a pod that was refused may fit after any."""
-        known = 0
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            if not self.problem and longhorn.version != known:
-                known = longhorn.version
-                self.helped()
-
     async def _try(self, found: Applicant, tasks: asyncio.TaskGroup) -> None:
         key, began = found.pod.key, self._clock()
         for _ in range(_ATTEMPTS):
@@ -210,11 +210,11 @@ class GenericScheduler:
         self._put_back(key)
 
     async def _decide(self, found: Applicant) -> Decision:
-        setup, facts = self._setup, None
-        if self._longhorn is not None:
-            await self._longhorn.look(found)
-            facts = self._longhorn.facts(found, self._assumed())
-        return await _in_slices(decide(found.pod, self._cluster.state, setup.policy, setup.choose, facts))
+        (policy, longhorn), facts = self._rules.now(), None
+        if longhorn is not None:
+            await longhorn.look(found)
+            facts = longhorn.facts(found, self._assumed())
+        return await _in_slices(decide(found.pod, self._cluster.state, policy, self._setup.choose, facts))
 
     def _assumed(self) -> Changes:
         seen = ((self._cluster.seen(key), node) for key, node in self._cluster.assumed.items())
@@ -223,7 +223,7 @@ class GenericScheduler:
     def _refuse(self, found: Applicant, why: str) -> None:
         self._metrics.attempt(UNSCHEDULABLE)
         self._put_back(found.pod.key)
-        self._recorder.tell(found.pod, "FailedScheduling", why, normal=False)
+        self._recorder.not_scheduled(found.pod, POD_REASON_UNSCHEDULABLE, why)
         log.info("unschedulable", pod="/".join(found.pod.key), why=why)
 
     def _bind(self, found: Applicant, decision: Decision, tasks: asyncio.TaskGroup) -> None:
@@ -255,13 +255,19 @@ class GenericScheduler:
     def _unbound(self, found: Applicant, node: str, problem: str) -> None:
         """What the watch told of the pod meanwhile was not passed on, because it counted as bound."""
         key = found.pod.key
+        self._pass_on()
         self._cluster.forget(found)
-        self._put_back(key)
+        self._news = (
+            False  # its room is free again, which helps others; the pod itself was not refused for want of room
+        )
+        self._queue.hurry(self._clock(), besides=key)
+        self._queue.failed(key, self._clock())
         seen = self._cluster.seen(key)
         if seen is not None and self._cluster.wants_node(seen):
             self._queue.put(seen, self._clock())
             if self._may():
-                self._recorder.tell(seen.pod, "FailedScheduling", f"binding to {node} failed: {problem}", normal=False)
+                why = f"binding to {node} failed: {problem}"
+                self._recorder.not_scheduled(seen.pod, POD_REASON_SCHEDULER_ERROR, why)
         else:
             self._queue.discard(key)
 

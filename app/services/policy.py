@@ -1,12 +1,12 @@
-"""What a policy adds to kube-scheduler's verbs: scores for /prioritize, and in /filter what its own predicates refuse.
+"""Which policy is in force; and what it adds to kube-scheduler's verbs: scores for /prioritize, and in /filter what its own predicates refuse.
 
-Without a file the policy is `EXTENDER_POLICY`, which has priorities of Longhorn's only and refuses nothing beside /filter's own
+Without a file the extender's policy is `EXTENDER_POLICY`, which has priorities of Longhorn's only and refuses nothing beside /filter's own
 decision. A file's policy is in force once everything that its rules read is known; until then the one before it stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -61,13 +61,23 @@ class FixedState:
 
 
 class PolicyInForce:
-    """Owner of the choice which policy is in force, and of what it is asked about."""
+    """Owner of the choice which policy is in force, and of what it is asked about.
 
-    def __init__(self, file: PolicyFile | None = None, source: GenericSource | None = None) -> None:
+    `default` is in force without a file; `needs` names the kinds that a policy's rules read of the source.
+    """
+
+    def __init__(
+        self,
+        file: PolicyFile | None = None,
+        source: GenericSource | None = None,
+        default: Policy = EXTENDER_POLICY,
+        needs: Callable[[Policy], frozenset[str]] = reads,
+    ) -> None:
         self._file = file
         self._source = source or FixedState(State())
-        self._policy = EXTENDER_POLICY if file is None else file.policy
-        self._reads = reads(self._policy)
+        self._policy = default if file is None else file.policy
+        self._needs = needs
+        self._reads = needs(self._policy)
         self._bare = State()
         self._source.want(self._reads)
 
@@ -88,12 +98,19 @@ class PolicyInForce:
         self._settle()
         return self._source.problem(self._reads)
 
+    @property
+    def waiting_for(self) -> str:
+        """Why a newer policy is not in force yet; "" if there is none."""
+        if self._file is None or self.policy is self._file.policy:
+            return ""
+        return self._source.problem(self._needs(self._file.policy))
+
     def _settle(self) -> None:
         """A newer policy comes into force as soon as all that it reads is known."""
         newest = self._file.policy if self._file else self._policy
         if newest is self._policy:
             return
-        kinds = reads(newest)
+        kinds = self._needs(newest)
         self._source.want(kinds | self._reads)
         if not self._source.problem(kinds):
             self._policy, self._reads = newest, kinds
@@ -114,7 +131,7 @@ class PolicyInForce:
         """What /state says of it; None without a file."""
         if self._file is None:
             return None
-        pending = self.policy is not self._file.policy
+        pending = bool(self.waiting_for)
         return policy_answer(self._file.path, self._policy, self._file.problem, pending=pending)
 
 

@@ -1,4 +1,4 @@
-"""The policy file of `serve --policy`: read at the start, and again whenever its content changes.
+"""The policy file of `serve --policy` and of `schedule --watch --policy`: read at the start, and again whenever its content changes.
 
 The content is looked at, not the times: a file that is replaced, or a ConfigMap's link that is swapped, is just another content. What
 cannot be used is logged and shown in /state, and the policy before it stays in force.

@@ -168,8 +168,11 @@ def new_event(happening: Happening) -> dict[str, Any]:
     }
 
 
+def short(message: str) -> str:
+    """What an Event takes of a text, so that everything else that says it can say the same."""
+    return message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 4]} ..."
+
+
 def event_patch(happening: Happening) -> dict[str, Any]:
     """What changes when it happens again."""
-    message = happening.message
-    short = message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 4]} ..."
-    return {"message": short, "count": happening.count, "lastTimestamp": happening.last}
+    return {"message": short(happening.message), "count": happening.count, "lastTimestamp": happening.last}

@@ -47,9 +47,10 @@ def pod(name: str, cpu: str = "1", **spec: Any) -> Object:
 
 
 class SchedulingApi(FakeApi):
-    """`plans["bind"]` holds what to do with the next Bindings instead of the right thing.
+    """`plans["bind"]` and `plans["status"]` hold what to do with the next Bindings and patches of status instead of the right thing.
 
     Attributes:
+        statuses: how many patches of pods' status were asked for
         bindings: the pods and nodes of every Binding that was accepted, in order
         posted: how many Bindings were asked for
         events: by name
@@ -63,6 +64,7 @@ class SchedulingApi(FakeApi):
             self.add(path)
         self.bindings: list[tuple[str, str]] = []
         self.posted = 0
+        self.statuses = 0
         self.events: dict[str, Object] = {}
         self.written = 0
         self.told: list[tuple[str, str]] = []
@@ -78,6 +80,10 @@ class SchedulingApi(FakeApi):
             return await (plan.pop(0) if plan else self.bind)(request)
         if request.method in ("POST", "PATCH") and "events" in parts:
             return await self._event(request)
+        if request.method == "PATCH" and parts[-1] == "status":
+            self.statuses += 1
+            plan = self.plans["status"]
+            return await (plan.pop(0) if plan else self.always.get("status", self.patch_status))(request)
         if request.method == "PATCH":
             return await self._annotate(request)
         return await super().handle(request)
@@ -116,6 +122,30 @@ class SchedulingApi(FakeApi):
         ((_, told),) = body["metadata"]["annotations"].items()
         self.told.append((name, told))
         return web.json_response({})
+
+    async def patch_status(self, request: web.Request) -> web.StreamResponse:
+        """As the API server: conditions are merged by their types, a version that is not the newest is a conflict."""
+        assert request.content_type == "application/strategic-merge-patch+json"
+        namespace, _, name = request.path.split("/")[-4:-1]
+        raw, body = self.collections[PODS].objects.get(f"{namespace}/{name}"), await request.json()
+        if raw is None:
+            return await failing(404, "no such pod", "NotFound")(request)
+        if raw["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
+            return await failing(409, "the pod has changed", "Conflict")(request)
+        assert body.keys() == {"metadata", "status"}
+        assert body["status"].keys() == {"conditions"}
+        status = raw.get("status", {})
+        merged = {entry["type"]: entry for entry in status.get("conditions", [])}
+        for entry in body["status"]["conditions"]:
+            merged[entry["type"]] = {**merged.get(entry["type"], {}), **entry}
+        changed = {**raw, "metadata": dict(raw["metadata"]), "status": {**status, "conditions": list(merged.values())}}
+        await self.put(PODS, changed)
+        return web.json_response(changed)
+
+    def condition(self, name: str, kind: str = "PodScheduled") -> Any:
+        """A condition of a pod; None if it has none of this type."""
+        found = self.collections[PODS].objects[f"shop/{name}"].get("status", {}).get("conditions", [])
+        return next((entry for entry in found if entry["type"] == kind), None)
 
     def happened(self, reason: str) -> list[Object]:
         """The Events of a reason."""

@@ -236,8 +236,9 @@ async def test_a_policy_comes_into_force_once_what_it_reads_is_known(tmp_path: P
     answer = in_force.answer()
     assert answer is not None
     assert (answer.pending, answer.priorities) == (True, {"LeastRequestedPriority": 1})
+    assert in_force.waiting_for == "services"
     source.known = SERVICES
-    assert rule_of(in_force) == "ServiceSpreadingPriority"
+    assert (rule_of(in_force), in_force.waiting_for) == ("ServiceSpreadingPriority", "")
     policy_file(tmp_path, "EqualPriority")
     await file.look()
     assert (rule_of(in_force), source.wanted) == ("EqualPriority", frozenset())

@@ -16,7 +16,7 @@ from tests.manifests.load import MANIFESTS, Permission, documents, objects, only
 FOLDER = MANIFESTS / "generic-scheduler"
 SCHEDULES: frozenset[Permission] = frozenset(
     {(verb, "", kind, "") for kind in ("nodes", "services", "pods") for verb in ("list", "watch")}
-    | {("get", "", "pods", ""), ("create", "", "pods/binding", "")}
+    | {("get", "", "pods", ""), ("create", "", "pods/binding", ""), ("patch", "", "pods/status", "")}
     | {(verb, "", "events", "") for verb in ("create", "patch")}
     | {(verb, "", "persistentvolumeclaims", "") for verb in ("get", "patch")}
     | {("get", "storage.k8s.io", "storageclasses", "")}

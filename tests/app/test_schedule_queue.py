@@ -8,6 +8,7 @@ from itertools import pairwise
 from app.scheduler.queue import LONGEST, SHORTEST, Queue
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.generic.model import Pod
+from scheduler_core.model import kube
 
 KEY = ("shop", "web")
 
@@ -110,6 +111,27 @@ def test_an_unchanged_pod_keeps_its_back_off() -> None:
     due = queue.next_at()
     queue.put(pod(), 3.5)
     assert queue.next_at() == due
+
+
+def test_a_pod_that_was_only_told_why_it_waits_keeps_its_back_off() -> None:
+    """Its condition is written after an attempt, and must not cause the next one; nor end one that goes on."""
+
+    def version(number: int, condition: str = "", priority: int = 0) -> Applicant:
+        mounts = kube.Pod("shop", "web", "1", version=number, unschedulable=condition)
+        return pod(mounts=mounts, priority=priority)
+
+    queue = Queue()
+    queue.put(version(1), 0)
+    failing_times(queue, 3)
+    due = queue.next_at()
+    assert due is not None
+    queue.put(version(2, "since then Unschedulable: why"), 3.5)
+    assert queue.next_at() == due
+    assert queue.pop(due) == version(2, "since then Unschedulable: why")
+    queue.put(version(3, "since then Unschedulable: why else"), due)
+    assert queue.wanted(version(2))
+    queue.put(version(4, priority=1), due)
+    assert not queue.wanted(version(2))
 
 
 def test_another_pod_of_the_same_name_is_tried_at_once() -> None:

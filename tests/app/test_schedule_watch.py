@@ -101,6 +101,26 @@ async def test_a_refused_binding_is_tried_again(tmp_path: Path) -> None:
     assert "the pod has changed" in told["message"]
 
 
+async def test_a_binding_that_keeps_failing_is_tried_less_and_less(tmp_path: Path) -> None:
+    """The room that each gives back may help others, and wakes them; it does not wake the pod itself."""
+    now = [0.0]
+    api = SchedulingApi(node("a"), pod("refused"))
+    plan(failing(403, "not you", "Forbidden"), api, 9)
+    async with scheduling(api, tmp_path, clock=lambda: now[0]) as scheduler:
+
+        def refused(times: int) -> bool:
+            return f'attempts_total{{result="error"}} {times}.0' in scheduler._metrics.text().decode()
+
+        await until("the first attempt", lambda: refused(1))
+        now[0] = 1.0
+        await until("the second attempt", lambda: refused(2))
+        now[0] = 3.0
+        await until("the third attempt", lambda: refused(3))
+        now[0] = 5.0
+        await asyncio.sleep(1.3)  # it looks every second
+        assert refused(3), "not before 7"
+
+
 async def test_a_lost_answer_is_made_certain_not_repeated(tmp_path: Path) -> None:
     """The Binding was made: the pod is bound, told so, and counts on its node all the time."""
     api = SchedulingApi(node("a", "2"), pod("first", "2", priority=1), pod("second", "2"))

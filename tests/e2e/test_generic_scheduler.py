@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import pytest
 
@@ -40,7 +43,11 @@ class Scheduler:
     url: str
 
 
-Start = Callable[[int], Scheduler]
+class Start(Protocol):
+    """Starts a scheduler that goes by a policy file."""
+
+    def __call__(self, number: int, policy: Path = POLICY) -> Scheduler:
+        """The first is number 1."""
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +74,9 @@ def start(cluster: DevCluster) -> Iterator[Start]:
     account = cluster.service_account_kubeconfig(NAMESPACE, LEASE)
     started: list[Process] = []
 
-    def begin(number: int) -> Scheduler:
+    def begin(number: int, policy: Path = POLICY) -> Scheduler:
         port = cluster.free_port()
-        command = [EXTENDER, "schedule", "--watch", "--scheduler-name", NAME, "--policy", str(POLICY)]
+        command = [EXTENDER, "schedule", "--watch", "--scheduler-name", NAME, "--policy", str(policy)]
         command += ["--kubeconfig", str(account), "--identity", f"scheduler-{number}", "--log-format", "json"]
         command += ["--seed", str(number), "--port", str(port), *FAST_LEASE]
         process = cluster.spawn(f"scheduler-{number}", command, ready=logged("Scheduling pods"))
@@ -129,10 +136,39 @@ def until(what: str, done: Callable[[], Any], seconds: float = 60) -> None:
         time.sleep(0.1)
 
 
-def events(cluster: DevCluster, reason: str, name: str) -> list[Object]:
+def uid(cluster: DevCluster, name: str) -> str:
+    """Which pod this is: other tests have pods of the same names, and their Events stay."""
+    return str(cluster.api.get(PODS.path("default", name))["metadata"]["uid"])
+
+
+def events(cluster: DevCluster, reason: str, uid: str) -> list[Object]:
     """What a pod was told."""
-    selector = f"involvedObject.name={name},reason={reason}".replace("=", "%3D").replace(",", "%2C")
+    selector = f"involvedObject.uid={uid},reason={reason}".replace("=", "%3D").replace(",", "%2C")
     return list(cluster.api.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"])
+
+
+def condition(cluster: DevCluster, name: str) -> Object:
+    """The condition PodScheduled of a pod, without its time; empty if it has none."""
+    found = cluster.api.get(PODS.path("default", name))["status"].get("conditions", [])
+    (scheduled,) = [entry for entry in found if entry["type"] == "PodScheduled"] or [{}]
+    unset = ("lastTransitionTime", "lastProbeTime")
+    return {field: value for field, value in scheduled.items() if field not in unset}
+
+
+def condition_writes(cluster: DevCluster, name: str) -> int:
+    """How often the condition of a pod was written, by the API server's own log."""
+    account = f"system:serviceaccount:{NAMESPACE}:{LEASE}"
+    calls = [entry for entry in cluster.audit_events() if entry["user"]["username"] == account]
+    asked = [(entry["verb"], entry.get("objectRef") or {}) for entry in calls]
+    return sum(
+        (verb, about.get("subresource"), about.get("name")) == ("patch", "status", name) for verb, about in asked
+    )
+
+
+def attempts(scheduler: Scheduler, result: str) -> float:
+    """How many attempts of a process ended so."""
+    found = re.search(rf'attempts_total\{{result="{result}"\}} (\S+)', str(ask(f"{scheduler.url}/metrics")[1]))
+    return float(found[1]) if found else 0
 
 
 def accepted_bindings(cluster: DevCluster) -> Counter[str]:
@@ -164,8 +200,9 @@ def test_sixty_pods_of_two_services_stay_in_their_zone_and_spread_over_its_racks
     until("every pod has a node", lambda: len(bound(cluster)) == 2 * EACH)
     assert_spread(bound(cluster))
     until("it runs", lambda: all(raw["status"].get("phase") == "Running" for raw in pods(cluster)))
-    until("the events", lambda: all(events(cluster, "Scheduled", f"web-{number}") for number in range(EACH)))
-    (told,) = events(cluster, "Scheduled", "web-0")
+    uids = [uid(cluster, f"web-{number}") for number in range(EACH)]
+    until("the events", lambda: all(events(cluster, "Scheduled", each) for each in uids))
+    (told,) = events(cluster, "Scheduled", uids[0])
     assert told["message"] == f"Successfully assigned default/web-0 to {bound(cluster)['web-0']}"
     assert told["source"]["component"] == NAME
     assert ask(f"{scheduler.url}/readyz") == (200, {"status": "ok", "role": "leader"})
@@ -175,17 +212,61 @@ def test_sixty_pods_of_two_services_stay_in_their_zone_and_spread_over_its_racks
 
 
 def test_a_pod_nobody_can_place_is_told_why_and_placed_when_a_node_appears(cluster: DevCluster, start: Start) -> None:
-    """The reasons are counted; one Event however often it is tried."""
-    start(1)
+    """The reasons are counted; one Event and one condition however often it is tried."""
+    scheduler = start(1)
     cluster.api.create(PODS.path("default"), pod("picky", "web", nodeSelector={"gpu": "yes"}))
-    until("the event", lambda: events(cluster, "FailedScheduling", "picky"))
-    (told,) = events(cluster, "FailedScheduling", "picky")
+    picky = uid(cluster, "picky")
+    until("the event", lambda: events(cluster, "FailedScheduling", picky))
+    (told,) = events(cluster, "FailedScheduling", picky)
     nodes = len(RACKS)
     assert told["message"] == f"0/{nodes} nodes are available: {nodes} node selector does not match."
+    until("the condition", lambda: condition(cluster, "picky"))
+    assert condition(cluster, "picky") == {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": told["message"],
+        "observedGeneration": 1,
+    }
+    cluster.kubectl("wait", "--for=condition=PodScheduled=false", "pod/picky", "--timeout=5s")
+    until("more attempts", lambda: attempts(scheduler, "unschedulable") >= 3)
+    assert condition_writes(cluster, "picky") == 1
     cluster.create_node("with-gpu", labels={"gpu": "yes", "region": "r1", "zone": "z1", "rack": "s9"})
     until("it has a node", lambda: bound(cluster) == {"picky": "with-gpu"})
-    assert len(events(cluster, "FailedScheduling", "picky")) == 1
+    assert len(events(cluster, "FailedScheduling", picky)) == 1
+    assert condition(cluster, "picky")["status"] == "True"
     cluster.api.delete(NODES.path(name="with-gpu"))
+
+
+def test_a_policy_file_that_is_replaced_is_in_force_at_once(cluster: DevCluster, start: Start, tmp_path: Path) -> None:
+    """It lets one pod in and keeps the next one out, without a restart; one that cannot be used changes nothing."""
+    file = tmp_path / "policy.json"
+
+    def replace_by(*predicates: str) -> None:
+        made = tmp_path / "policy.new"
+        priorities = [{"name": "LeastRequestedPriority", "weight": 1}]
+        made.write_text(json.dumps({"predicates": [{"name": name} for name in predicates], "priorities": priorities}))
+        made.replace(file)
+
+    replace_by("PodFitsResources", "MatchNodeSelector")
+    scheduler = start(1, file)
+    cluster.api.create(PODS.path("default"), pod("waits", "web", nodeSelector={"gpu": "yes"}))
+    until("the refusal", lambda: condition(cluster, "waits").get("status") == "False")
+    replace_by("PodFitsResources")
+    until("it has a node", lambda: "waits" in bound(cluster), 15)
+    replace_by("Nonsense")
+    until("the refusal", lambda: "policy refused" in scheduler.process.log_text(), 15)
+    cluster.api.create(PODS.path("default"), pod("comes", "web", nodeSelector={"gpu": "yes"}))
+    until("it has a node", lambda: "comes" in bound(cluster), 15)
+    replace_by("PodFitsResources", "MatchNodeSelector")
+    until("two policies", lambda: scheduler.process.log_text().count("policy in force") == 2, 15)
+    cluster.api.create(PODS.path("default"), pod("late", "web", nodeSelector={"gpu": "yes"}))
+    until("the refusal", lambda: condition(cluster, "late").get("reason") == "Unschedulable")
+    assert "late" not in bound(cluster)
+    metrics = str(ask(f"{scheduler.url}/metrics")[1])
+    assert 'longhorn_generic_scheduler_policy_reloads_total{result="loaded"} 2.0' in metrics
+    assert 'longhorn_generic_scheduler_policy_reloads_total{result="refused"} 1.0' in metrics
+    assert 'longhorn_generic_scheduler_write_failures_total{what="condition"} 0.0' in metrics
 
 
 def test_a_leader_killed_in_the_middle_leaves_no_pod_behind_and_none_bound_twice(
