@@ -138,7 +138,7 @@ async def test_after_catching_up_everything_that_had_been_written_is_seen(cluste
         # A write that was cancelled may have been made.
         assert all(int(claims["default", name].selected_node) - number in (0, 1) for name, number in written.items())
     print(f"catching up took {min(took):.2f} to {max(took):.2f} s; {sum(written.values())} writes")
-    assert max(took) < 3
+    assert max(took) < 10
 
 
 def plain(value: Any) -> Any:
@@ -240,7 +240,7 @@ async def test_a_killed_api_server_is_found_again(cluster: DevCluster) -> None:
         await cache.catch_up()
         assert ("default", "deleted") in cache.memory().view.snapshot.claims
         server.kill()
-        await until("the trouble", lambda: all(standing.problem for standing in cache.standings.values()), 10)
+        await until("the trouble", lambda: all(standing.problem for standing in cache.standings.values()), 20)
         await asyncio.to_thread(server.start)
         async with asyncio.timeout(20):
             while True:
@@ -324,6 +324,9 @@ async def test_what_rbac_forbids_is_named_until_it_is_granted(cluster: DevCluste
             cluster.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=cluster-admin", account)
             await synced(cache)
             cluster.kubectl("delete", "clusterrolebinding", "reader")
+            # The API server hears of it a moment later; who catches up before that is not refused.
+            may = ("auth", "can-i", "list", "nodes", "--as", who)
+            await until("the refusal", lambda: cluster.kubectl(*may, check=False).startswith("no"), 20)
             catching = asyncio.create_task(cache.catch_up())
             await until("the problem", lambda: "cannot" in cache.problem, 10)
             cluster.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=cluster-admin", account)

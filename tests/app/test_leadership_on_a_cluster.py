@@ -23,8 +23,10 @@ from tests.app.leadership_process import TIMING, connecting
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("leadership"), pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
-# Two busy cores: what a thread or process may need on top to be scheduled and to be answered.
-SLACK = 1.0
+# What a thread or process may need on top to be scheduled and to be answered, on two busy cores of any speed.
+SLACK = 3.0
+# How much later than the elector a test may see what has happened.
+NOTICING = 1.0
 _numbers = itertools.count()
 
 
@@ -98,7 +100,7 @@ def election(cluster: DevCluster) -> Iterator[Election]:
     made.end()
 
 
-def until(condition: Callable[[], object], seconds: float = 10.0) -> float:
+def until(condition: Callable[[], object], seconds: float = 20.0) -> float:
     """Waits for something to become true; how long it took."""
     started = time.monotonic()
     while not condition():
@@ -180,7 +182,7 @@ def test_a_killed_leader_is_replaced_within_the_lease(election: Election, tmp_pa
     """SIGKILL: nothing is released."""
     output = tmp_path / "first"
     process = election.process("first", output)
-    until(lambda: lines(output) and lines(output)[-1][1], 20)
+    until(lambda: lines(output) and lines(output)[-1][1], 60)
     second = election.candidate("second")
     until(lambda: second.holder.startswith("first_"))
     process.kill()
@@ -193,7 +195,7 @@ def test_a_stopped_leader_does_not_lead_when_it_is_continued(election: Election,
     """SIGSTOP past the Lease's end, SIGCONT: in its first instruction it knows, and it never leads beside its successor."""
     output = tmp_path / "first"
     process = election.process("first", output)
-    until(lambda: lines(output) and lines(output)[-1][1], 20)
+    until(lambda: lines(output) and lines(output)[-1][1], 60)
     second = election.candidate("second")
     until(lambda: second.holder.startswith("first_"))
     process.send_signal(signal.SIGSTOP)
@@ -217,13 +219,21 @@ def test_a_leader_cut_off_from_the_api_server_steps_down_in_time(election: Elect
     [leader] = election.leaders()
     term = leader.term
     leader.changed(lambda: told.append(time.monotonic()))
+    fences: list[float] = []
+
+    def silent() -> bool:
+        fences.append(leader._standing.leading_until)
+        return not leader.leading()
+
     server = election.cluster.processes["kube-apiserver"]
     server.pause()
+    paused = boot_clock()
     try:
-        took = until(lambda: not leader.leading(), TIMING.renew_deadline + SLACK)
+        took = until(silent, TIMING.renew_deadline + SLACK)
         lost = time.monotonic()
         print(f"a leader steps down {took:.2f} s after the API server hung (deadline {TIMING.renew_deadline:g} s)")
-        assert took <= TIMING.renew_deadline
+        # The clock that is asked closes the fence, however late this thread looks.
+        assert max(fences) <= paused + TIMING.renew_deadline
         until(lambda: told, SLACK)
         assert told[0] - lost < SLACK
         time.sleep(TIMING.lease_duration)
@@ -257,7 +267,7 @@ def test_a_stolen_lease_ends_leadership_and_is_waited_out(election: Election) ->
     took = until(lambda: not elector.leading())
     assert took < TIMING.retry_period + SLACK
     assert elector.holder == "thief"
-    assert until(elector.leading) > TIMING.lease_duration - SLACK
+    assert until(elector.leading) > TIMING.lease_duration - NOTICING
     assert elector.term == 2
 
 
@@ -293,7 +303,7 @@ def test_a_deleted_lease_is_created_again_by_its_leader(election: Election) -> N
     [leader] = election.leaders()
     for _ in range(3):
         election.cluster.api.delete(election.path)
-        end = time.monotonic() + TIMING.retry_period + SLACK
+        end = time.monotonic() + TIMING.retry_period + NOTICING
         while time.monotonic() < end:
             assert election.leaders() == [leader]
             time.sleep(0.002)
@@ -324,7 +334,7 @@ def test_without_permission_it_names_verb_and_resource_and_leads_once_it_is_gran
     assert "\n" not in elector.problem
     cluster.kubectl("create", "role", "r", "-n", namespace, "--verb=get,create", "--resource=leases")
     cluster.kubectl("create", "rolebinding", "b", "-n", namespace, "--role=r", f"--serviceaccount={namespace}:extender")
-    until(lambda: "cannot update resource" in elector.problem, TIMING.lease_duration + 5)
+    until(lambda: "cannot update resource" in elector.problem, TIMING.lease_duration + 20)
     assert not elector.leading()
     cluster.kubectl("create", "role", "s", "-n", namespace, "--verb=update", "--resource=leases")
     cluster.kubectl("create", "rolebinding", "c", "-n", namespace, "--role=s", f"--serviceaccount={namespace}:extender")

@@ -110,8 +110,8 @@ def test_a_stateful_set_without_volumes_becomes_ready_and_goes_at_once(cluster: 
     template = {"metadata": {"labels": labels}, "spec": {"containers": CONTAINERS}}
     spec = {"replicas": 3, "serviceName": "plain", "selector": {"matchLabels": labels}, "template": template}
     apply(cluster, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "plain"}, "spec": spec})
-    cluster.kubectl("rollout", "status", "statefulset/plain", "--timeout=30s")
-    cluster.kubectl("delete", "statefulset", "plain", "--cascade=foreground", "--timeout=10s")
+    cluster.kubectl("rollout", "status", "statefulset/plain", "--timeout=60s")
+    cluster.kubectl("delete", "statefulset", "plain", "--cascade=foreground", "--timeout=25s")
 
 
 def test_a_pod_with_a_claim_runs_only_when_its_volumes_are_attached(cluster: DevCluster) -> None:
@@ -126,8 +126,8 @@ def test_a_pod_with_a_claim_runs_only_when_its_volumes_are_attached(cluster: Dev
     time.sleep(0.5)
     assert cluster.kubectl("get", "pod", "claimed", "-o", "jsonpath={.status.phase}") == "Pending"
     cluster.kubectl("annotate", "pod", "claimed", "simulator/volumes-attached=true")
-    cluster.kubectl("wait", "pod", "claimed", "--for=condition=Ready", "--timeout=10s")
-    cluster.kubectl("delete", "pod", "claimed", "--timeout=10s")
+    cluster.kubectl("wait", "pod", "claimed", "--for=condition=Ready", "--timeout=60s")
+    cluster.kubectl("delete", "pod", "claimed", "--timeout=25s")
 
 
 def test_a_node_is_created_as_asked(cluster: DevCluster) -> None:
@@ -191,7 +191,7 @@ def test_a_second_scheduler_serves_the_pods_that_ask_for_it(cluster: DevCluster)
     """Beside the first."""
     second = cluster.start_scheduler("second", scheduler_name="second")
     apply(cluster, pod("mine", schedulerName="second"))
-    cluster.kubectl("wait", "pod", "mine", "--for=condition=Ready", "--timeout=20s")
+    cluster.kubectl("wait", "pod", "mine", "--for=condition=Ready", "--timeout=60s")
     cluster.kubectl("delete", "pod", "mine")
     second.stop()
 
@@ -234,7 +234,7 @@ def test_nothing_is_lost_when_etcd_and_the_api_server_are_killed(clusters: list[
     for name in ("etcd", "kube-apiserver"):
         cluster.processes[name].start()
     apply(cluster, pod("after"))
-    cluster.kubectl("wait", "pod", "after", "--for=condition=Ready", "--timeout=30s")
+    cluster.kubectl("wait", "pod", "after", "--for=condition=Ready", "--timeout=60s")
     cluster.kubectl("delete", "pod", "after")
     assert cluster.server == server
 
@@ -279,5 +279,5 @@ def test_nothing_outlives_the_command(tmp_path: Path, number: signal.Signals, co
     ) as process:
         assert eventually(lambda: "kube-apiserver" in running_in(folder))
         process.send_signal(number)
-        assert process.wait(30) == code
+        assert process.wait(60) == code
     assert eventually(lambda: running_in(folder) == [])

@@ -196,8 +196,8 @@ def test_one_that_is_being_forked_when_its_starter_is_interrupted_is_stopped(mak
     process = make(SLEEP)
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        _forker.submit(time.sleep, 0.6)  # what is before it in the queue
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        _forker.submit(time.sleep, 3)  # what is before it in the queue
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(InterruptedError):
             process.start()
     finally:
@@ -216,7 +216,7 @@ def test_an_interrupted_stop_leaves_nothing_running(make: Make) -> None:
     process.start()
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(InterruptedError):
             process.stop()
     finally:

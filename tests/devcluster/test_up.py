@@ -40,7 +40,7 @@ class Terminal:
         """Standard error so far."""
         return self._err.read_text()
 
-    def until(self, what: str, seconds: float = 90) -> None:
+    def until(self, what: str, seconds: float = 240) -> None:
         """Waits for a line of progress."""
         deadline = time.monotonic() + seconds
         while not re.search(what, self.progress):
@@ -95,11 +95,11 @@ def test_it_becomes_ready_says_what_to_type_and_stops_at_ctrl_c(tmp_path: Path) 
         assert '"node-2"' in state.stdout
         assert '"disk-2"' in state.stdout
         with running(folder) as second:
-            assert second.process.wait(30) == 2
+            assert second.process.wait(60) == 2
             assert "another cluster runs in" in second.progress
         assert "\033" not in terminal.progress  # no colours in a file
         terminal.process.send_signal(signal.SIGINT)
-        assert terminal.process.wait(30) == 0
+        assert terminal.process.wait(60) == 0
     assert eventually(lambda: terminal.pids("") == [])
 
 
@@ -116,6 +116,6 @@ def test_a_killed_candidate_is_replaced_and_a_crash_ends_everything(tmp_path: Pa
         terminal.until(rf"{found[2]} is started again\n")
         for pid in terminal.pids("kwok"):
             os.kill(pid, signal.SIGKILL)
-        assert terminal.process.wait(30) == 1
+        assert terminal.process.wait(60) == 1
         assert "devcluster: kwok was ended by SIGKILL; the end of " in terminal.progress
     assert eventually(lambda: terminal.pids("") == [])

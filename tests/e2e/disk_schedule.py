@@ -17,9 +17,11 @@ from typing import Any, Final, TypeVar
 
 import yaml
 
+from app.controllers.service import LEASE
 from app.kube.client import ApiError
 from app.kube.resources import (
     DISK_SCHEDULES,
+    LEASES,
     LONGHORN_BACKING_IMAGES,
     LONGHORN_ENGINE_IMAGES,
     LONGHORN_INSTANCE_MANAGERS,
@@ -54,8 +56,11 @@ _KINDS: Final = {
     )
 }
 NO_RESERVE: Final = builders.setting("storage-minimal-available-percentage", "0")
+WORKING: Final = "longhorn_scheduler_extender_disk_schedule_working"
 _POLL: Final = 0.1
 _POSTING: Final = 8
+# Of eight that start at once, beside another cluster's processes.
+_START_SECONDS: Final = 120.0
 _Value = TypeVar("_Value")
 _names = itertools.count(1)
 
@@ -84,8 +89,10 @@ class Longhorn:
             self.create(NO_RESERVE)
 
     def _open(self) -> None:
-        """A namespace in which the ServiceAccount may do what the manifests let it do in Longhorn's."""
+        """A namespace in which the ServiceAccount may do what the manifests let it do in Longhorn's, with a Lease that is free."""
         self.cluster.kubectl("create", "namespace", self.namespace)
+        released = {"metadata": {"name": LEASE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+        self.cluster.api.create(LEASES.path(self.namespace), released)
         role = list(yaml.safe_load_all((MANIFESTS / "role.yaml").read_text()))
         self.cluster.kubectl("-n", self.namespace, "apply", "-f", "-", input=yaml.safe_dump_all(role))
 
@@ -110,14 +117,19 @@ class Longhorn:
         """Every process that runs could reconcile."""
         for process in self.processes:
             if process.running:
-                self.until(f"{process.name} is ready", partial(self._ready, process))
+                self.until(f"{process.name} is ready", partial(self._ready, process), _START_SECONDS)
+
+    def wait_working(self, process: Process) -> None:
+        """A process holds the Lease and reconciles."""
+        ready = partial(self._ready, process)
+        self.until(f"{process.name} works", lambda: ready() and self.metric(process, WORKING) == 1, _START_SECONDS)
 
     def _ready(self, process: Process) -> bool:
         return self.ask(process, "/readyz")[0] == 200
 
     def ask(self, process: Process, path: str) -> tuple[int, Any]:
         """Asks one process."""
-        return ask(f"http://127.0.0.1:{self.ports[process.name]}{path}", None, 5)
+        return ask(f"http://127.0.0.1:{self.ports[process.name]}{path}", None, 15)
 
     def metric(self, process: Process, name: str) -> float:
         """The value of one of its metrics; `name` with its labels."""
@@ -178,9 +190,9 @@ class Longhorn:
         self.create(*volumes)
 
     def add_manager(self, name: str) -> None:
-        """A pod that looks like longhorn-manager."""
+        """A pod that looks like longhorn-manager, and that nobody schedules: from a node that is not there it would be removed."""
         metadata = {"name": name, "labels": {"app": "longhorn-manager"}}
-        spec = {"containers": [{"name": "manager", "image": "longhorn"}], "nodeName": "nowhere"}
+        spec = {"containers": [{"name": "manager", "image": "longhorn"}], "schedulerName": "nobody"}
         self.cluster.api.create(PODS.path(self.namespace), {"metadata": metadata, "spec": spec})
 
     def sizes(self) -> set[int]:

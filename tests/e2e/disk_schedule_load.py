@@ -24,6 +24,8 @@ from tests.e2e.disk_schedule import Longhorn
 WRITERS: Final = 8
 # How late the naive writers' node status is. Longhorn's own may be later by far.
 _LAG_SECONDS: Final = 0.5
+# For each other; none keeps the others waiting unless it has failed.
+_PATIENCE_SECONDS: Final = 30.0
 
 
 class Killer:
@@ -152,6 +154,7 @@ class NodeStatus:
 
     def __init__(self, longhorn: Longhorn) -> None:
         self._longhorn = longhorn
+        self._writing = threading.Lock()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._write_on, name="node status")
 
@@ -169,10 +172,11 @@ class NodeStatus:
             self.write()
 
     def write(self) -> None:
-        """Once."""
-        for name, total in taken(self._longhorn).items():
-            status = {"diskStatus": {"disk-1": {"storageScheduled": total}}}
-            self._longhorn.patch(LONGHORN_NODES, name, {"status": status}, "status")
+        """Once; what is there when this is called is in the status when it returns."""
+        with self._writing:
+            for name, total in taken(self._longhorn).items():
+                status = {"diskStatus": {"disk-1": {"storageScheduled": total}}}
+                self._longhorn.patch(LONGHORN_NODES, name, {"status": status}, "status")
 
 
 def taken(longhorn: Longhorn) -> dict[str, int]:
@@ -202,11 +206,18 @@ Take = Callable[[Longhorn, Object, dict[str, int]], None]
 
 
 def compete(longhorn: Longhorn, objects: Sequence[Object], take: Take) -> None:
-    """Eight writers share some objects; each checks the nodes' status before each of its objects, and takes what it sees."""
+    """Eight writers share some objects; each checks the nodes' status before each of its objects, and takes what it sees.
+
+    All look before any of them takes: that is the race, and it must not depend on how fast the machine is.
+    """
+    looked = threading.Barrier(WRITERS, timeout=_PATIENCE_SECONDS)
 
     def work(number: int) -> None:
-        for raw in objects[number::WRITERS]:
-            take(longhorn, raw, _room(longhorn))
+        for first in range(0, len(objects), WRITERS):
+            room = _room(longhorn)
+            looked.wait()
+            for raw in objects[first:][number : number + 1]:
+                take(longhorn, raw, room)
 
     with ThreadPoolExecutor(WRITERS) as pool:
         for _ in pool.map(work, range(WRITERS)):

@@ -14,7 +14,7 @@ from tests.e2e.objects import statefulset
 from tests.e2e.rig import Rig
 
 LOAD: Final = (0.1, 0.4, 0.6, 0.8)
-READY_SECONDS: Final = 240.0
+READY_SECONDS: Final = 480.0
 # Without the extender pods may be stuck for ever; what has not come by then is counted.
 SETTLE_SECONDS: Final = 45.0
 

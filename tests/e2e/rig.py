@@ -16,11 +16,11 @@ from urllib.parse import quote
 import yaml
 
 from app.kube.client import ApiError
-from app.kube.resources import CLAIMS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES, PODS, Resource
+from app.kube.resources import CAPACITIES, CLAIMS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, Resource
 from devcluster.ask import ask
 from devcluster.process import Process
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, NAMESPACE, ROOT, Disk, Stack, StackOptions
-from tests.e2e.objects import PAUSE, Object
+from tests.e2e.objects import HOSTNAME, PAUSE, Object
 
 CONFIGS: Final = ROOT / "kube-scheduler-config"
 PROPOSAL: Final = CONFIGS / "proposal.yaml"
@@ -30,6 +30,8 @@ LEASE_BOUND: Final = LEASE_SECONDS
 _POLL: Final = 0.1
 _POSTING: Final = 8
 _STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
+_DRIVER: Final = "driver.longhorn.io"
+_CAPACITY_SECONDS: Final = 120.0
 _CREATED: Final = {resource.kind: resource for resource in (PODS, CLAIMS, _STATEFUL_SETS)}
 _Value = TypeVar("_Value")
 
@@ -104,7 +106,7 @@ class Rig:
 
     def status(self) -> Object:
         """What the simulator sees."""
-        code, answer = ask(f"{self._stack.simulator_url}/status", None, 5)
+        code, answer = ask(f"{self._stack.simulator_url}/status", None, 15)
         return dict(answer) if code == 200 else {"unreachable": str(answer)}
 
     def misplacements(self) -> int:
@@ -113,7 +115,8 @@ class Rig:
 
     def asked(self) -> float:
         """How many pods the leader has offered nodes so far (probes, which ask about no node, do not count)."""
-        return self.metric(self.leader(), 'longhorn_scheduler_extender_filter_requests_total{result="fits"}')
+        leader = self.until("a candidate answers", self.leader)
+        return self.metric(leader, 'longhorn_scheduler_extender_filter_requests_total{result="fits"}')
 
     def metric(self, candidate: str, name: str) -> float:
         """The value of one of a candidate's metrics; `name` with its labels."""
@@ -124,10 +127,28 @@ class Rig:
     def add_nodes(self, group: str, disks: Mapping[str, Sequence[Disk]]) -> None:
         """Nodes by name with the sizes of their disks; pods of `group` run on these alone.
 
-        Returns once Longhorn reports every disk, and kube-scheduler may know their capacity.
+        Returns once Longhorn reports every disk, and their capacity where kube-scheduler looks at it.
         """
         self._stack.add_nodes(disks, {"group": group})
-        time.sleep(1.5)  # CSIStorageCapacity follows a second later
+        # What is reserved may leave no capacity at all.
+        roomy = {name for name, each in disks.items() if any(isinstance(disk, str) for disk in each)}
+        self.until("their capacity is reported", lambda: self._reported(roomy), _CAPACITY_SECONDS)
+
+    def _reported(self, nodes: Iterable[str]) -> bool:
+        """Whether each of some nodes has capacity for every class that waits for a consumer, or kube-scheduler looks at none."""
+        if not self.cluster.api.get(f"/apis/storage.k8s.io/v1/csidrivers/{_DRIVER}")["spec"]["storageCapacity"]:
+            return True
+        classes = [
+            _name(raw)
+            for raw in self.items(STORAGE_CLASSES.path())
+            if (raw["provisioner"], raw["volumeBindingMode"]) == (_DRIVER, "WaitForFirstConsumer")
+        ]
+        known = {
+            (raw["nodeTopology"]["matchLabels"][HOSTNAME], raw["storageClassName"])
+            for raw in self.items(CAPACITIES.path())
+            if raw["capacity"] != "0"
+        }
+        return all((node, each) in known for node in nodes for each in classes)
 
     def load(self, node: str, share: float) -> None:
         """Gives a node other work: one pod that requests this share of its CPU and memory."""

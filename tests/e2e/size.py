@@ -30,18 +30,21 @@ from tests.e2e.witness import Witness
 NODES: Final = 100
 _SLOW: Final = {
     "provision_seconds": [0.5, 8],
-    # Long enough for many pods to be bound and not placed at once.
-    "publish_seconds": [10, 20],
+    # Long enough for many pods to be bound and not placed at once, even where only two pods a second are bound.
+    "publish_seconds": [20, 40],
     # As seldom as a busy Longhorn does; every second they would be half of all writes of 100 nodes.
     "status_period": 5,
     "capacity_period": 10,
     "workers": 16,
 }
-_IN_FLIGHT_SECONDS: Final = 120.0
-_REST_SECONDS: Final = 600.0
-# As long as no pod changes for this time, the burst is over: longer than any delay of the simulator, and kube-scheduler's back-off.
-_QUIET_SECONDS: Final = 20.0
+_IN_FLIGHT_SECONDS: Final = 240.0
+_REST_SECONDS: Final = 1800.0
+# As long as no pod changes for this time, the burst is over: longer than any delay of the simulator, kube-scheduler's back-off, and the
+# time after which the extender looks once more at all pods it has refused.
+_QUIET_SECONDS: Final = 60.0
 _OFFER_LIFE: Final = 60.0
+# How late a busy process may notice that an offer's life is over.
+_LATE: Final = 5.0
 _EVERYBODY_ELSE: Final = (SCHEDULER, CONTROLLER_MANAGER, KWOK, "simulator")
 
 
@@ -152,7 +155,7 @@ class _Story:
         self._note(f"{wave.pods} pods created, after", self._clock())
 
     def _kill_leader(self) -> None:
-        leader = self._rig.until("a candidate answers", self._rig.leader)
+        leader = self._leader()
         reached = self._wait_for_flight()
         self._rig.cluster.processes[leader].kill()
         killed = time.monotonic()
@@ -162,6 +165,9 @@ class _Story:
         self._rig.start_candidate(leader)
         self._note("leader killed with pods unbound / bound without replica", f"{reached[0]} / {reached[1]}")
         self._note("next one answered after", f"{silence:.1f} s")
+
+    def _leader(self) -> str:
+        return self._rig.until("a candidate answers", self._rig.leader)
 
     def _wait_for_flight(self) -> tuple[int, int]:
         """Returns once enough pods of each kind are decided and not placed."""
@@ -187,7 +193,7 @@ class _Story:
                 process.resume()
 
     def _same_demands(self) -> bool:
-        state = self._rig.ask(self._rig.leader(), "/state")[1]["service"]
+        state = self._rig.ask(self._leader(), "/state")[1]["service"]
         listed = self._observer.listed_demands()
         told = {state_line(entry) for entry in state["demands"]}
         same = told <= listed and len(told) == min(len(listed), MOST_LISTED) and state["demandCount"] == len(listed)
@@ -251,7 +257,7 @@ class _Story:
 
     def _judge_pending(self, pending: Sequence[Object]) -> None:
         """At rest no pending pod may have a node where it would be safe."""
-        leader = self._rig.leader()
+        leader = self._leader()
         names = [node["metadata"]["name"] for node in self._rig.items("/api/v1/nodes")]
         for pod in pending:
             status, answer = self._rig.ask(leader, "/explain", {"Pod": pod, "NodeNames": names})
@@ -290,7 +296,7 @@ def _waits_too_long(journal: Journal) -> list[str]:
     return [
         f"an offer to {offer.uid} lived {offer.at - offer.made:.1f} s"
         for offer in journal.offers
-        if offer.at - offer.made > _OFFER_LIFE + 1
+        if offer.at - offer.made > _OFFER_LIFE + _LATE
     ] + [
         f"{question.pod} was told to wait, and no pod had been offered anything for {_OFFER_LIFE:g} s"
         for question in journal.questions
@@ -300,7 +306,7 @@ def _waits_too_long(journal: Journal) -> list[str]:
 
 def _recent(other: Question, question: Question) -> bool:
     """Whether another pod's offer may be outstanding when a question is answered."""
-    return other.uid != question.uid and 0 <= question.at - other.at <= _OFFER_LIFE + 1
+    return other.uid != question.uid and 0 <= question.at - other.at <= _OFFER_LIFE + _LATE
 
 
 def _quantiles(times: Sequence[float]) -> str:

@@ -8,7 +8,7 @@ from tests.e2e.burst import APP, PODS, Burst, uids
 from tests.e2e.journal import Journal
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("burst"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("burst"), pytest.mark.timeout(900)]
 
 
 def test_every_pod_of_a_burst_that_fits_is_offered_a_node_at_its_first_question(

@@ -11,14 +11,16 @@ import pytest
 from devcluster.stack import NAMESPACE, SERVICE
 from tests.e2e import plan
 from tests.e2e.objects import statefulset
-from tests.e2e.rig import LEASE_BOUND, Rig
+from tests.e2e.rig import Rig
 from tests.e2e.witness import Witness
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("node"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("node"), pytest.mark.timeout(900)]
 
 EVEN = {f"race-{number}": 4 for number in range(1, 5)}
 CONFIG_MAP = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{SERVICE}"
 TIMEOUT = "scheduler-extender-node-reservation-timeout"
+# For so long after a take-over a node may stay reserved for a pod that is gone, and a little.
+_ADOPTED_SECONDS = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +45,10 @@ def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig) -> None:
     with Witness(rig) as witness:
         rig.create(statefulset("race", group="race", replicas=16))
         rig.until("some pods have a node", lambda: sum(map(bool, rig.nodes_of("race").values())) >= 3)
-        leader = rig.leader()
+        leader = rig.until("a candidate answers", rig.leader)
         rig.cluster.processes[leader].kill()
         try:
-            assert rig.until("another candidate answers", rig.leader, LEASE_BOUND + 5) != leader
+            assert rig.until("another candidate answers", rig.leader) != leader
             rig.until("all pods run", lambda: rig.ready("race", 16), plan.READY_SECONDS)
             assert sorted(rig.nodes_of("race").values()) == sorted(node for node in EVEN for _ in range(4))
             assert (rig.misplaced("race"), rig.misplacements() - before) == ([], 0)
@@ -60,6 +62,8 @@ def test_a_time_out_of_0_reserves_no_node(rig: Rig) -> None:
     """The setting takes effect while it runs, and back."""
     try:
         _set_timeout(rig, 0)
+        leader = rig.until("a candidate answers", rig.leader)
+        rig.until("nothing is reserved any more", lambda: not _service(rig, leader)["reservedNodes"], _ADOPTED_SECONDS)
         with Reservations(rig) as seen:
             plan.goal_1(rig, asks=True)
         assert seen.nodes == set()
@@ -93,7 +97,7 @@ class Reservations:
 def _set_timeout(rig: Rig, seconds: int) -> None:
     rig.cluster.api.patch(CONFIG_MAP, {"data": {TIMEOUT: str(seconds)}})
     leader = rig.until("a candidate answers", rig.leader)
-    rig.until("the time-out counts", lambda: _service(rig, leader)["nodeReservationTimeout"] == seconds, 10)
+    rig.until("the time-out counts", lambda: _service(rig, leader)["nodeReservationTimeout"] == seconds)
 
 
 def _service(rig: Rig, leader: str) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e import size
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("size"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("size"), pytest.mark.timeout(5400)]
 
 
 def test_bursts_with_three_dead_leaders_misplace_nothing_and_leave_nobody_behind(

@@ -12,7 +12,7 @@ from devcluster.ask import ask
 from devcluster.parts import primary_address, start_extender, start_simulator
 from devcluster.stack import FAST_LEASE, NAMESPACE, ROOT, SERVICE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("start"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("start"), pytest.mark.timeout(400)]
 
 
 def test_an_extender_without_longhorn_says_so_and_begins_to_answer_when_it_is_installed(
@@ -39,7 +39,7 @@ def test_an_extender_without_longhorn_says_so_and_begins_to_answer_when_it_is_in
 
 
 def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     while not done():
-        assert time.monotonic() < deadline, "waited 40 s in vain"
+        assert time.monotonic() < deadline, "waited 60 s in vain"
         time.sleep(0.1)

@@ -168,8 +168,11 @@ def test_applying_the_base_again_changes_nothing(cluster: DevCluster) -> None:
     """No field is defaulted to something else than what is written."""
     cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "base"))
     try:
-        # Controllers write to what was just applied; between kubectl's two reads that looks like a difference.
-        cluster.kubectl("-n", NAMESPACE, "wait", f"deployment/{NAME}", "--for=jsonpath={.status.observedGeneration}=1")
+        # Controllers write to what was just applied, until all pods are ready and counted; between kubectl's two reads that looks
+        # like a difference.
+        cluster.kubectl("-n", NAMESPACE, "rollout", "status", f"deployment/{NAME}", "--timeout=90s")
+        budget = (f"poddisruptionbudget/{NAME}", "--for=jsonpath={.status.currentHealthy}=2", "--timeout=60s")
+        cluster.kubectl("-n", NAMESPACE, "wait", *budget)
         assert cluster.kubectl("diff", "--server-side", "-k", str(MANIFESTS / "base"), check=False) == ""
     finally:
         cluster.kubectl("-n", NAMESPACE, "delete", "deployment,poddisruptionbudget", NAME, "--wait=true")

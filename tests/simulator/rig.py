@@ -26,7 +26,7 @@ from devcluster import DevCluster, logged
 Json = dict[str, Any]
 _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", namespaced=True)
 
-SECONDS = 20.0
+SECONDS = 60.0
 CONFIG: Mapping[str, Any] = {
     "provision_seconds": [0.1, 0.3],
     "publish_seconds": [0.0, 0.1],

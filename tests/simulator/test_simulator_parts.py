@@ -99,7 +99,7 @@ async def test_key_is_handled_by_one_worker_at_a_time() -> None:
 
     queue: Queue[str] = Queue("test", handle, random.Random(1), workers=4)  # noqa: S311
     queue.add("a")
-    await _work(queue, 0.1)
+    await _work(queue, 1.0)
     assert looks == ["a", "a"]
 
 
