@@ -213,13 +213,13 @@ class ClusterCache:
     @contextmanager
     def listening(self, *keys: ObjectKey) -> Iterator[asyncio.Event]:
         """An event that is set whenever one of some objects (field of the snapshot, key) changes."""
-        event = asyncio.Event()
-        for key in keys:
+        event, different = asyncio.Event(), frozenset(keys)
+        for key in different:
             self._listeners.setdefault(key, set()).add(event)
         try:
             yield event
         finally:
-            for key in keys:
+            for key in different:
                 listeners = self._listeners[key]
                 listeners.discard(event)
                 if not listeners:

@@ -145,7 +145,7 @@ class Offers:
             self._asked.asked(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, LONGEST_WAIT)
         while True:
-            answer = await self._looked_up(pod, candidates)
+            answer = await self._looked_up(pod, candidates, hung_up)
             left = until - self._clock()
             if not answer.waiting or left <= 0:
                 break
@@ -210,24 +210,26 @@ class Offers:
         for _, task in followers:
             task.cancel()
 
-    async def _looked_up(self, pod: Pod, candidates: Sequence[str]) -> _Answer:
+    async def _looked_up(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> _Answer:
         """An answer from a view that has what the pod names; what goes away meanwhile is looked for again."""
         tries = 0
         while True:
             await self._scheduling.look(pod)
             try:
-                return await self._answer(pod, candidates)
+                return await self._answer(pod, candidates, hung_up)
             except MissingObjectError:
                 tries += 1
                 if tries == _MOST_TRIES:
                     raise
 
-    async def _answer(self, pod: Pod, candidates: Sequence[str]) -> _Answer:
+    async def _answer(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> _Answer:
         async with self._lock:
             generation = self._generation
             decision, others = await self._judged(pod, candidates)
             if generation != self._generation:
                 raise UnavailableError("the lead was lost while the pod was decided about")
+            if await hung_up():  # kube-scheduler may have asked again meanwhile, and go by that answer's offer
+                raise CallerGoneError
             if others.joint is None or not (decision.takes_space or decision.roaming):
                 if self._ledger.of(pod.uid) is not None:
                     self._apply(Offered(seen(pod), frozenset()))

@@ -21,7 +21,7 @@ class FakeCache:
     def __init__(self, *objects: Object | list[Object]) -> None:
         self._memory = Memory(rebuilt(empty_snapshot(), NOW, 0))
         self._demands = Demands.of(self._memory.view)
-        self.listeners: dict[tuple[str, Key], list[asyncio.Event]] = {}
+        self.listeners: dict[tuple[str, Key], set[asyncio.Event]] = {}
         self.elsewhere: dict[str, Object] = {}
         self.slowness = 0.0
         self.fetched: list[str] = []
@@ -47,13 +47,13 @@ class FakeCache:
     @contextmanager
     def listening(self, *keys: tuple[str, Key]) -> Iterator[asyncio.Event]:
         """As the cache's."""
-        event = asyncio.Event()
-        for key in keys:
-            self.listeners.setdefault(key, []).append(event)
+        event, different = asyncio.Event(), frozenset(keys)
+        for key in different:
+            self.listeners.setdefault(key, set()).add(event)
         try:
             yield event
         finally:
-            for key in keys:
+            for key in different:
                 self.listeners[key].remove(event)
                 if not self.listeners[key]:
                     del self.listeners[key]

@@ -257,6 +257,16 @@ async def test_waiting_readers_are_woken_by_what_they_wait_for_and_nothing_else(
         assert cache._listeners == {}
 
 
+async def test_a_reader_may_name_the_same_object_twice(tmp_path: Path) -> None:
+    """As a pod may mount one claim by two volumes."""
+    async with rigged(tmp_path, cluster()) as rig:
+        await rig.synced()
+        key = "claims", ("default", "a")
+        with rig.cache.listening(key, key, ("claims", ("default", "b"))):
+            pass
+        assert rig.cache._listeners == {}
+
+
 class TestFetch:
     """Single reads of objects that a pod names and no watch has brought."""
 

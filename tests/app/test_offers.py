@@ -230,6 +230,9 @@ async def test_asking_again_replaces_the_pod_s_own_offer() -> None:
     world.create(0, 60)
     assert await world.ask(0) == ["a", "b"]
     assert await world.ask(0) == ["a", "b"]
+    assert fits(await world.verbs.filter(make.as_pod(db(0)), ["a"], here)) == ["a"]
+    assert world.offered(0) == ["a"]
+    assert await world.ask(0) == ["a", "b"]
     assert world.offers.ledger.outstanding == 1
     world.offers.clear()
 
@@ -241,6 +244,22 @@ async def test_a_caller_that_has_hung_up_leaves_no_offer() -> None:
     world.create(0, 60)
     with pytest.raises(CallerGoneError):
         await world.decide(0, gone)
+    await world.assert_clean()
+
+
+@virtually
+async def test_a_late_call_whose_caller_has_gone_leaves_a_newer_ones_offer_alone() -> None:
+    """kube-scheduler has given the first up, asked again, and goes by the second answer, whether there is room still or not."""
+    world = World()
+    world.create(0, 60)
+    assert await world.ask(0) == ["a", "b"]
+    newer = world.offers.ledger.of("uid-0")
+    for room in (100, 10):
+        world.cache.put(make.longhorn_node("a", room), make.longhorn_node("b", room))
+        with pytest.raises(CallerGoneError):
+            await world.decide(0, gone)
+        assert world.offers.ledger.of("uid-0") is newer
+    world.offers.clear()
     await world.assert_clean()
 
 
