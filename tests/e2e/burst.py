@@ -14,9 +14,9 @@ from tests.e2e.rig import Rig
 APP: Final = "burst"
 NODES: Final = 20
 PODS: Final = 200
-# Eleven pods of two volumes on each disk, and ten have to be there: room for all, and not much more.
-_DISK: Final = "400Gi"
 _SIZE: Final = "18Gi"
+# For two volumes each of ten pods, which have to be there, and for nobody else.
+EXACT: Final = "360Gi"
 # Without the extender some pods may never run; twice as long as all of them take with it.
 _SETTLE_SECONDS: Final = 120.0
 
@@ -28,14 +28,16 @@ class Burst:
     Attributes:
         pods: how many
         nodes: on how many nodes
+        disk: the size of the one that each node has: for eleven pods, unless told otherwise
     """
 
     pods: int = PODS
     nodes: int = NODES
+    disk: str = "400Gi"
 
     def add_nodes(self, rig: Rig) -> None:
         """The nodes, each with one disk: what is too much on it no other disk has taken."""
-        rig.add_nodes(APP, {f"burst-{number:02d}": [_DISK] for number in range(1, self.nodes + 1)})
+        rig.add_nodes(APP, {f"burst-{number:02d}": [self.disk] for number in range(1, self.nodes + 1)})
 
     def once(self, rig: Rig, *, asks: bool, must: bool) -> Result:
         """Creates all claims, then all pods, so that kube-scheduler has them all at once; the result when they run."""

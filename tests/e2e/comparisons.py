@@ -40,6 +40,7 @@ class Comparison:
         simulator: the simulator's configuration
         expected: of the ways with an extender, those that must misplace nothing
         wrong: those that must misplace something
+        longest: how many times as long as without an extender `reservation: capacity` may take
     """
 
     name: str
@@ -50,6 +51,7 @@ class Comparison:
     simulator: Mapping[str, Any] = field(default_factory=dict)
     expected: Sequence[Way] = (Way.NODE, Way.CAPACITY)
     wrong: Sequence[Way] = ()
+    longest: float = 1.15
 
 
 @dataclass
@@ -156,6 +158,11 @@ def _unexpected(comparison: Comparison, found: Compared) -> list[str]:
             problems.append(f"{comparison.name}, {way}: {wrong} misplaced or stuck")
         elif way in comparison.wrong and not wrong:
             problems.append(f"{comparison.name}, {way}: nothing went wrong, which this comparison is there to show")
+    without, capacity = found.median(Way.NONE), found.median(Way.CAPACITY)
+    if without and capacity and capacity > comparison.longest * without:
+        problems.append(
+            f"{comparison.name}: {capacity:.1f} s instead of {without:.1f} s, more than {comparison.longest:g} times"
+        )
     return problems
 
 

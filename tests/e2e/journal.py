@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +14,9 @@ from typing import Any, Final
 from scheduler_core.verdict import Reason
 
 _FILTER: Final = "filter"
+_OFFERED: Final = "offered"
 _OFFER: Final = "offer"
+_NARROWED: Final = "narrowed"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,13 +38,12 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Ended:
-    """An offer that ended: when it was made and ended, and why."""
+class Offer:
+    """When an offer was made, and when it ended; `math.inf` if nobody said so: its leader died."""
 
     made: float
-    at: float
+    ended: float
     uid: str
-    became: str
 
 
 class Journal:
@@ -52,7 +55,7 @@ class Journal:
             (_question(entry) for entry in lines if entry["event"] == _FILTER and entry.get("uid")),
             key=lambda question: question.at,
         )
-        self.offers = sorted(_ended(entry) for entry in lines if entry["event"] == _OFFER)
+        self.offers = sorted(_offers(lines))
 
     def longest_wait(self) -> float:
         """For how many seconds, at most, a pod was refused again and again because of what was offered to others."""
@@ -98,9 +101,17 @@ def _question(entry: Mapping[str, Any]) -> Question:
     )
 
 
-def _ended(entry: Mapping[str, Any]) -> Ended:
-    at = _seconds(entry)
-    return Ended(at - entry["ms"] / 1000, at, entry["uid"], entry["became"])
+def _offers(lines: Iterable[Mapping[str, Any]]) -> Iterator[Offer]:
+    """Each pod has one offer at a time."""
+    made, ends = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for entry in lines:
+        if entry["event"] == _OFFERED:
+            made[entry["uid"]].append(_seconds(entry))
+        elif entry["event"] == _OFFER and entry["became"] != _NARROWED:
+            ends[entry["uid"]].append(_seconds(entry))
+    for uid, times in made.items():
+        for at in times:
+            yield Offer(at, min((end for end in ends[uid] if end >= at), default=math.inf), uid)
 
 
 def _seconds(entry: Mapping[str, Any]) -> float:

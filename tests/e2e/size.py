@@ -9,6 +9,7 @@ claims not bound, and bound with local volumes that have no replica yet.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from app.services.state_presentation import MOST_LISTED
 from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
 from scheduler_core.verbs import Packing
 from tests.e2e import load
-from tests.e2e.journal import Journal, Question
+from tests.e2e.journal import Journal, Offer, Question
 from tests.e2e.objects import Object
 from tests.e2e.observer import Observer, state_line
 from tests.e2e.rig import LEASE_BOUND, RECOMMENDED_MANAGED, Rig
@@ -289,24 +290,24 @@ class _Story:
 def _waits_too_long(journal: Journal) -> list[str]:
     """Refusals because of what others were offered are right only while such an offer is outstanding, and none is for ever.
 
-    Offers end within their life; and a pod is refused as waiting only while another one's offer was made before and not
-    ended, or was lost with a leader less than an offer's life ago.
+    Offers end within their life; and a pod is refused as waiting only while another one's offer was made before and had
+    not ended, or was lost with a leader less than an offer's life ago.
     """
-    made = [question for question in journal.questions if question.fits]
     return [
-        f"an offer to {offer.uid} lived {offer.at - offer.made:.1f} s"
+        f"an offer to {offer.uid} lived {offer.ended - offer.made:.1f} s"
         for offer in journal.offers
-        if offer.at - offer.made > _OFFER_LIFE + _LATE
+        if _OFFER_LIFE + _LATE < offer.ended - offer.made < math.inf
     ] + [
-        f"{question.pod} was told to wait, and no pod had been offered anything for {_OFFER_LIFE:g} s"
+        f"{question.pod} was told to wait, and no offer to another pod was outstanding"
         for question in journal.questions
-        if question.waits and not any(_recent(other, question) for other in made)
+        if question.waits and not any(_outstanding(offer, question) for offer in journal.offers)
     ]
 
 
-def _recent(other: Question, question: Question) -> bool:
-    """Whether another pod's offer may be outstanding when a question is answered."""
-    return other.uid != question.uid and 0 <= question.at - other.at <= _OFFER_LIFE + _LATE
+def _outstanding(offer: Offer, question: Question) -> bool:
+    """Whether another pod's offer may have been outstanding when a question was decided; its answer is logged a moment later."""
+    end = min(offer.ended, offer.made + _OFFER_LIFE)
+    return offer.uid != question.uid and offer.made <= question.at <= end + _LATE
 
 
 def _quantiles(times: Sequence[float]) -> str:

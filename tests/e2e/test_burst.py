@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.burst import APP, PODS, Burst, uids
+from tests.e2e.burst import APP, EXACT, PODS, Burst, uids
 from tests.e2e.journal import Journal
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
@@ -14,9 +14,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("burst"), pytest.mark.tim
 def test_every_pod_of_a_burst_that_fits_is_offered_a_node_at_its_first_question(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Nobody is refused because of what others may take; all of them run, beside their volumes."""
+    """There is room for exactly these, and nobody is refused because of what others may take; all of them run, beside their volumes."""
     with Rig(tmp_path_factory.mktemp("burst"), config=RECOMMENDED_MANAGED) as rig:
-        burst = Burst()
+        burst = Burst(disk=EXACT)
         burst.add_nodes(rig)
         result = burst.once(rig, asks=True, must=True)
         first = Journal(rig.cluster.logs, rig.candidates).first()
