@@ -24,6 +24,8 @@ _SUFFIXES: Final = {
     **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
     **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", start=1)},
 }
+# The API server keeps a quantity as it was written, however many zeros it begins with.
+_LEADING_ZEROS: Final = re.compile(r"\A([+-]?)0+(?=[0-9])", re.ASCII)
 # Longer texts and exponents are not sizes of anything and would only cost time and memory to compute.
 _LONGEST_TEXT: Final = 64
 _LARGEST_EXPONENT: Final = 100
@@ -35,26 +37,44 @@ def parse_bytes(text: str) -> int:
     Raises:
         QuantityError: the text is no quantity, or the value does not fit a signed 64-bit integer
     """
-    match = _GRAMMAR.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
+    size = _rounded_up(text, 1)
+    if abs(size) > MAX_BYTES:
+        raise QuantityError(f"{text!r} is more than 2^63-1 bytes")
+    return size
+
+
+def capped(text: str, scale: int = 1) -> int:
+    """A Kubernetes quantity times `scale`, rounded up; what does not fit a signed 64-bit integer is the nearest that does.
+
+    For quantities that anybody may write: the API server takes `cpu: 10P` and `memory: 1e30`.
+
+    Raises:
+        QuantityError: the text is no quantity
+
+    >>> capped("1.5"), capped("1.5", 1000), capped("10P", 1000) == MAX_BYTES
+    (2, 1500, True)
+    """
+    return max(-MAX_BYTES, min(_rounded_up(text, scale), MAX_BYTES))
+
+
+def _rounded_up(text: str, scale: int) -> int:
+    """The value times `scale`, without the limit of 64 bits; of absurdly large exponents just something that is beyond it.
+
+    Raises:
+        QuantityError: the text is no quantity
+    """
+    short = _LEADING_ZEROS.sub(r"\1", text)
+    match = _GRAMMAR.fullmatch(short) if len(short) <= _LONGEST_TEXT else None
     if match is None:
         raise QuantityError(f"{text[:_LONGEST_TEXT]!r} is not a quantity such as 100Gi, 1e9 or 512")
-    value = Fraction(match["number"] + "0" if match["number"].endswith(".") else match["number"])
+    value = Fraction(match["number"] + "0" if match["number"].endswith(".") else match["number"]) * scale
     if match["suffix"]:
         value *= _SUFFIXES[match["suffix"]]
     elif match["exponent"]:
-        value = _scaled(value, int(match["exponent"]), text)
+        exponent = int(match["exponent"])
+        value *= Fraction(10) ** max(-_LARGEST_EXPONENT, min(exponent, _LARGEST_EXPONENT))
     whole = -(-value.numerator // value.denominator)
-    if whole > MAX_BYTES:
-        raise QuantityError(f"{text!r} is more than 2^63-1 bytes")
     return -whole if match["sign"] == "-" else whole
-
-
-def _scaled(value: Fraction, exponent: int, text: str) -> Fraction:
-    if value == 0:
-        return value
-    if exponent > _LARGEST_EXPONENT:
-        raise QuantityError(f"{text!r} is more than 2^63-1 bytes")
-    return value * Fraction(10) ** max(exponent, -_LARGEST_EXPONENT)
 
 
 def format_bytes(size: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 NOT_ALL_PLACED: Final = 1
 _SNAPSHOT_SEED: Final = 0
+_LEASE: Final = "longhorn-generic-scheduler"  # service.LEASE, without what importing that takes
+# What Kubernetes takes as an object's name (DNS-1123 subdomain).
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LONGEST_NAME: Final = 253
 
 
 def schedule(  # one parameter per flag
@@ -79,6 +84,14 @@ def schedule(  # one parameter per flag
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = DEFAULT_NAMESPACE,
+    lease_name: Annotated[
+        str,
+        typer.Option(
+            envvar="LONGHORN_SCHEDULER_LEASE",
+            metavar="NAME",
+            help="The Lease by which processes of one --scheduler-name agree who schedules; another for each scheduler name.",
+        ),
+    ] = _LEASE,
     identity: Annotated[
         str, typer.Option(envvar="POD_NAME", help="Who this process is in the Lease; default: host name and process.")
     ] = "",
@@ -117,6 +130,11 @@ def schedule(  # one parameter per flag
         return
     if not scheduler_name:
         raise CoreError("schedule --watch needs --scheduler-name: whose pods it shall schedule; see --help")
+    if not _NAME.fullmatch(lease_name) or len(lease_name) > _LONGEST_NAME:
+        raise CoreError(
+            f"--lease-name {lease_name!r}: a Lease's name has lower-case letters, digits, '-' and '.', begins and ends each part "
+            f"with a letter or digit, and has {_LONGEST_NAME} characters at most"
+        )
     check_level(log_level)
     from app.scheduler.process import ProcessOptions
     from app.scheduler.scheduler import Setup
@@ -130,6 +148,7 @@ def schedule(  # one parameter per flag
         context=context,
         timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
         options=options,
+        lease=lease_name,
     )
     _watch(setup, process, None if port is None else listen(host, port), log_format, log_level)
 

@@ -12,17 +12,21 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import msgspec
+import structlog
 
 from app.kube import resources
 from app.kube.client import KubeClient
 from app.kube.reflector import Decode, Key, Phase, Reflector, Standing, Timing
 from app.kube.resources import Resource
 from app.kube.sharing import share_texts
-from scheduler_core.convert.binding import Applicant, applicant
+from scheduler_core.convert.binding import Applicant, applicant, homeless
 from scheduler_core.convert.generic import GenericNode, GenericService, generic_node, generic_service
 from scheduler_core.convert.wire import shape_json
+from scheduler_core.errors import ObjectError
 from scheduler_core.generic.model import Node, Pod, Service
 from scheduler_core.generic.state import State
+
+log = structlog.get_logger("policy")
 
 # Beyond this many changes the state is made anew when somebody asks; a process that does not lead may not be asked for weeks.
 _MOST_PENDING: Final = 10_000
@@ -55,7 +59,15 @@ def _node(raw: bytes | msgspec.Raw) -> tuple[Key, Node | None]:
 
 
 def _pod(raw: bytes | msgspec.Raw) -> tuple[Key, Applicant | None]:
-    key, found = applicant(raw)
+    try:
+        key, found = applicant(raw)
+    except ObjectError as error:
+        free = homeless(raw)
+        if free is None:
+            raise
+        # It takes nothing of any node, so it must not keep others from theirs.
+        log.warning("left out a pod without a node that cannot be read", problem=str(error))
+        return free, None
     share_texts(found.pod)
     return key, found
 

@@ -5,7 +5,8 @@ which pods want a node, and that something has changed that may help those that 
 
 **Assumptions.** A bound pod counts on its node from the moment it is decided, before the API server has answered, so that the next pod is decided
 beside it. The assumption ends when the pod is seen with a node, when it is gone or another one of its name has come, or when
-binding it has failed. Being seen without a node ends nothing: such news is older than the binding.
+binding it has failed. Being seen without a node ends nothing: such news is older than the binding. A `Witness` is told
+of the pod's landing, because its own watch may not have brought that yet.
 """
 
 from __future__ import annotations
@@ -36,10 +37,32 @@ class Listener(Protocol):
         """Something has changed that may help pods that found no node."""
 
 
+class Witness(Protocol):
+    """Who knows pods from another watch, and may hear later than this one where they are; called as a `Listener` is."""
+
+    def landed(self, found: Applicant, node: str) -> None:
+        """A pod that was assumed, as it was then, is seen on a node."""
+
+    def left(self, key: PodKey) -> None:
+        """A pod has finished, is gone, or another one of its name has come."""
+
+
+class _Nobody:
+    def landed(self, found: Applicant, node: str) -> None:
+        pass
+
+    def left(self, key: PodKey) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True)
 class _Assumed:
-    pod: Pod
+    found: Applicant
     node: str
+
+    @property
+    def pod(self) -> Pod:
+        return self.found.pod
 
 
 class Cluster:
@@ -50,9 +73,14 @@ class Cluster:
     ) -> None:
         self._scheduler = scheduler
         self._listener = listener
+        self._witness: Witness = _Nobody()
         self._assumed: dict[PodKey, _Assumed] = {}
         self._cache = GenericCache(client, timing, stale_after, reader=self, whose="")
         self._cache.want(SERVICES)
+
+    def tell(self, witness: Witness) -> None:
+        """Sets who hears what becomes of assumed pods."""
+        self._witness = witness
 
     async def run(self) -> None:
         """Watches until cancelled."""
@@ -87,7 +115,7 @@ class Cluster:
 
     def assume(self, found: Applicant, node: str) -> None:
         """From now on the pod, which was seen and is not gone, counts on this node."""
-        self._assumed[found.pod.key] = _Assumed(found.pod, node)
+        self._assumed[found.pod.key] = _Assumed(found, node)
         self._cache.recount(found.pod.key)
 
     def forget(self, found: Applicant) -> None:
@@ -114,6 +142,10 @@ class Cluster:
 
     def _pod(self, key: PodKey, before: Applicant | None, value: Applicant | None) -> None:
         assumed = self._assumed.get(key)
+        if assumed is not None and value is not None and value.pod.node_name and value.pod.uid == assumed.pod.uid:
+            self._witness.landed(assumed.found, value.pod.node_name)
+        if before is not None and (value is None or value.pod.finished or value.pod.uid != before.pod.uid):
+            self._witness.left(key)
         if assumed is not None and (value is None or value.pod.node_name or value.pod.uid != assumed.pod.uid):
             del self._assumed[key]
             assumed = None

@@ -16,7 +16,6 @@ from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import PODS
 from app.scheduler.outbox import Outbox
 from scheduler_core.convert.pod_condition import not_scheduled_patch
-from scheduler_core.errors import CoreError
 from scheduler_core.generic.model import Pod
 
 CONDITION: Final = "condition"
@@ -40,7 +39,7 @@ class Conditions:
         self._client = client
         self._now = now
         self._said: OrderedDict[str, _Word] = OrderedDict()
-        self._outbox = Outbox(CONDITION, self._write, failed)
+        self._outbox = Outbox(CONDITION, self._write, failed, self._forget)
 
     def put(self, pod: Pod, reason: str, message: str) -> None:
         """A pod was not scheduled."""
@@ -69,13 +68,7 @@ class Conditions:
     async def _write(self, uid: str, word: _Word) -> None:
         if self._said.get(uid) is not word:  # there was no answer, and meanwhile there was something else to say
             return
-        try:
-            told = await self._told(word)
-        except CoreError as error:
-            if not (isinstance(error, ApiError) and error.unreachable):
-                self._forget(uid, word)
-            raise
-        if not told:
+        if not await self._told(word):
             self._forget(uid, word)
 
     def _forget(self, uid: str, word: _Word) -> None:
@@ -84,14 +77,16 @@ class Conditions:
             del self._said[uid]
 
     async def _told(self, word: _Word) -> bool:
-        """Whether the pod says so now, as far as it can.
+        """Whether the pod, if it still is one without a node, says so now; False if it is gone.
 
         Raises:
-            ApiError: the API server refused or did not answer
+            ApiError: the API server refused or did not answer, or the pod changes all the time
             ObjectError: the pod cannot be read
         """
         pod, now = word.pod, self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for _ in range(_READINGS):
+        left = _READINGS
+        while True:
+            left -= 1
             try:
                 raw = await self._client.get(PODS.path(pod.namespace, pod.name))
                 patch = not_scheduled_patch(raw, pod.uid, word.reason, word.message, now)
@@ -101,8 +96,7 @@ class Conditions:
             except ApiError as error:
                 if error.not_found:
                     return False
-                if not error.conflict:
+                if not (error.conflict and left):
                     raise
             else:
                 return True
-        return False

@@ -1,7 +1,7 @@
 """What pods are told, as Events: one object per pod and reason, which counts, instead of one per attempt; `Conditions` say the same.
 
 Data flow: `tell` → the latest word per pod and reason → an `Outbox`. The same text again within `QUIET_SECONDS` is only counted, and written
-with the next one. What is refused is logged and left: events are news, not records.
+with the next one. What is refused, and what the API server cannot write for long, is logged and left: events are news, not records.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Recorder:
         self._now = now
         self._known: OrderedDict[Key, _Known] = OrderedDict()
         self._count: Callable[[str], None] = lambda _: None
-        self._outbox = Outbox(EVENT, self._write, self._failed)
+        self._outbox = Outbox(EVENT, self._write, self._failed, self._given_up)
         self._conditions = Conditions(client, now, self._failed)
 
     def count(self, count: Callable[[str], None]) -> None:
@@ -80,7 +80,7 @@ class Recorder:
         self._known[key] = known
         self._known.move_to_end(key)
         while len(self._known) > _MOST_KNOWN:
-            self._known.popitem(last=False)
+            self._outbox.discard(self._known.popitem(last=False)[0])
         if not repeated:
             self._outbox.put(key, known)
 
@@ -104,12 +104,11 @@ class Recorder:
 
     async def _write(self, key: Key, known: _Known) -> None:
         del key
-        try:
-            await self._put(known)
-        except ApiError as error:
-            if not error.unreachable:
-                known.written_at = self._clock()
-            raise
+        await self._put(known)
+        known.written_at = self._clock()
+
+    def _given_up(self, key: Key, known: _Known) -> None:
+        del key
         known.written_at = self._clock()
 
     async def _put(self, known: _Known) -> None:

@@ -2,6 +2,9 @@
 
 Binding a pod is enough for its volumes to count: what volumes demand of nodes is derived from pods that have one
 (`scheduler_core.demand`). So a pod that was bound and is not seen on its node yet is put there in a view for one decision.
+
+Seen by whom matters: whoever assumes pods watches them on its own, and so does `ClusterCache`, whose watch may lag. What has *landed* by the first
+watch is put on its node until the second shows that, too, or a later pod of the name, or the first says that it has left.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from scheduler_core.advance import Changes, advance
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.demand_index import Demands
 from scheduler_core.generic.longhorn_facts import LonghornFacts
+from scheduler_core.generic.model import PodKey
 from scheduler_core.joint import Joint
 from scheduler_core.longhorn_facts import Plans, facts_for
 from scheduler_core.memory import Memory
@@ -52,6 +56,23 @@ class LiveLonghorn:
         self._joint = Joint()
         self._standing = Standing()
         self._plans = Plans()
+        self._landed: dict[PodKey, kube.Pod] = {}
+
+    def landed(self, found: Applicant, node: str) -> None:
+        """A pod that was bound is on this node, which this cache may not have heard yet."""
+        if found.mounts is not None and found.mounts.volumes:
+            self._landed[found.pod.key] = replace(found.mounts, node_name=node)
+            self._forget_heard()
+
+    def left(self, key: PodKey) -> None:
+        """Whatever this cache still hears of the pod is old."""
+        self._landed.pop(key, None)
+
+    def _forget_heard(self) -> None:
+        pods = self.cache.memory().view.snapshot.pods
+        heard = [key for key, pod in self._landed.items() if key in pods and _heard(pod, pods[key])]
+        for key in heard:
+            del self._landed[key]
 
     @property
     def version(self) -> int:
@@ -69,9 +90,18 @@ class LiveLonghorn:
 
     def facts(self, found: Applicant, assumed: Changes) -> FactsFor:
         """What a pod's volumes find on some nodes, beside pods that are assumed to be on theirs (see `bound_pods`)."""
-        memory, demands = _with_bound(self.cache.memory(), self.cache.demands(), assumed, self._now())
+        self._forget_heard()
+        changes = {**bound_pods((pod, pod.node_name) for pod in self._landed.values()), **assumed}
+        memory, demands = _with_bound(self.cache.memory(), self.cache.demands(), changes, self._now())
         others = Others(demands=demands, joint=self._joint, standing=self._standing)
         return lambda names: _facts(found, names, memory, self._options, others, self._plans)
+
+
+def _heard(bound: kube.Pod, shown: kube.Pod) -> bool:
+    """Whether a view has come as far as that a pod was bound: it shows that, or its end, or a later pod of its name."""
+    if shown.uid == bound.uid:
+        return bool(shown.node_name) or not shown.live
+    return shown.version >= bound.version
 
 
 class SnapshotLonghorn:

@@ -40,6 +40,7 @@ class ProcessOptions:
 
     Attributes:
         namespace: where the Lease is, and Longhorn
+        lease: the Lease's name
         options: how Longhorn's rules decide
     """
 
@@ -49,6 +50,7 @@ class ProcessOptions:
     context: str | None
     timing: ElectionTiming
     options: Options
+    lease: str = LEASE
 
 
 def run_scheduler(
@@ -128,7 +130,7 @@ def _service(client: KubeClient, setup: Setup, options: ProcessOptions, metrics:
     def now() -> datetime:
         return datetime.now(UTC)
 
-    elector = Elector(connect, options.identity, options.namespace, options.timing, lease=LEASE)
+    elector = Elector(connect, options.identity, options.namespace, options.timing, lease=options.lease)
     recorder = Recorder(client, setup.name, elector.identity, monotonic, now)
 
     def longhorn() -> LiveLonghorn:

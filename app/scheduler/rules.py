@@ -19,7 +19,9 @@ from app.scheduler.cluster import Cluster
 from app.scheduler.longhorn import LiveLonghorn
 from app.services.policy import PolicyInForce
 from app.services.policy_file import PolicyFile
+from scheduler_core.convert.binding import Applicant
 from scheduler_core.generic.extender import SERVICES
+from scheduler_core.generic.model import PodKey
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.state import State
 
@@ -48,6 +50,17 @@ class Sources:
         self._longhorn: LiveLonghorn | None = None
         self._ready: LiveLonghorn | None = None
         self._changed = asyncio.Event()
+        cluster.tell(self)
+
+    def landed(self, found: Applicant, node: str) -> None:
+        """Called by the cluster. Before its kinds are listed Longhorn's caches need not be told: they catch up with that."""
+        if self._longhorn is not None and self._longhorn.cache.filled:
+            self._longhorn.landed(found, node)
+
+    def left(self, key: PodKey) -> None:
+        """Called by the cluster."""
+        if self._longhorn is not None:
+            self._longhorn.left(key)
 
     def want(self, kinds: frozenset[str]) -> None:
         """These kinds are needed from now on, and no others."""

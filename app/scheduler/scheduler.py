@@ -119,9 +119,10 @@ class GenericScheduler:
             tasks.create_task(self._recorder.run())
             while True:
                 self._pass_on()
-                found = self._queue.pop(self._clock()) if self._may() and not self.problem else None
+                able = self._may() and not self.problem
+                found = self._queue.pop(self._clock()) if able else None
                 if found is None:
-                    await self._pause()
+                    await self._pause(self._queue.next_at() if able else None)
                     continue
                 async with self._deciding:
                     await self._try(found, tasks)
@@ -178,8 +179,8 @@ class GenericScheduler:
         self._pass_on()  # what helped during the attempt must not be missed
         self._queue.failed(key, self._clock())
 
-    async def _pause(self) -> None:
-        due = self._queue.next_at()
+    async def _pause(self, due: float | None) -> None:
+        """Returns once a pod is due, or something has happened; at the latest after a while, for the fence opens without a word."""
         seconds = _LOOK_SECONDS if due is None else min(_LOOK_SECONDS, max(0.0, due - self._clock()))
         try:
             async with asyncio.timeout(seconds):
@@ -192,16 +193,16 @@ class GenericScheduler:
         key, began = found.pod.key, self._clock()
         for _ in range(_ATTEMPTS):
             before = self._cluster.state
+            decision, why = None, ""
             try:
                 decision = await self._decide(found)
             except ResolutionError as error:
-                self._refuse(found, str(error))
-                return
+                why = str(error)
             if not self._queue.wanted(found) or not self._may():
                 self._put_back(key)  # it has changed, and comes again, or is gone
                 return
-            if not decision.node:
-                self._refuse(found, message(decision))
+            if decision is None or not decision.node:
+                self._refuse(found, message(decision) if decision else why)
                 return
             if self._cluster.state.nodes.get(decision.node) is before.nodes.get(decision.node):
                 self._metrics.decided(self._clock() - began)
@@ -260,10 +261,13 @@ class GenericScheduler:
         self._news = (
             False  # its room is free again, which helps others; the pod itself was not refused for want of room
         )
+        seen = self._cluster.seen(key)
+        if seen is None or seen.pod.uid != found.pod.uid:  # of a successor's attempts this one knows nothing
+            self._queue.hurry(self._clock())
+            return
         self._queue.hurry(self._clock(), besides=key)
         self._queue.failed(key, self._clock())
-        seen = self._cluster.seen(key)
-        if seen is not None and self._cluster.wants_node(seen):
+        if self._cluster.wants_node(seen):
             self._queue.put(seen, self._clock())
             if self._may():
                 why = f"binding to {node} failed: {problem}"

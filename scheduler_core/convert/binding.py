@@ -101,6 +101,35 @@ def _applicant(read: Callable[[type[Any]], Any]) -> tuple[PodKey, Applicant]:
     return pod.key, found
 
 
+class _Place(Wire):
+    node_name: str | None = None
+
+
+class _PlacedPod(Wire):
+    metadata: Metadata
+    spec: _Place | None = None
+
+
+def homeless(raw: bytes | msgspec.Raw) -> PodKey | None:
+    """Who a pod is that has no node, whatever else of it cannot be read; None if it has one, or that cannot be told."""
+    try:
+        pod = shape_json("Pod", raw, _PlacedPod)
+    except ObjectError:
+        return None
+    if not pod.metadata.name or (pod.spec and pod.spec.node_name):
+        return None
+    return pod.metadata.namespace or "default", pod.metadata.name
+
+
+def mounting(raw: bytes | msgspec.Raw) -> kube.Pod:
+    """A pod with the claims it mounts, whether it has a node or not.
+
+    Raises:
+        ObjectError: a field is missing or wrong
+    """
+    return claims.pod(shape_json("Pod", raw, claims.Pod))
+
+
 class _BindingModeClass(Wire):
     volume_binding_mode: str | None = None
 

@@ -6,7 +6,6 @@ the limit, and with hostNetwork a port without hostPort is on the host as it is.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Final
 
@@ -15,13 +14,13 @@ import msgspec
 from scheduler_core.convert.wire import Metadata, Subject, Wire, WireCondition
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.generic.model import Cloud, CloudDisk, Labels, Node, Pod, Service
-from scheduler_core.quantity import parse_bytes
+from scheduler_core.quantity import capped
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
 ASSUMED_CPU: Final = 100
 ASSUMED_MEMORY: Final = 200 * 1024 * 1024
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
-_NUMBER: Final = re.compile(r"(?=[0-9.])([0-9]*)\.?([0-9]*)", re.ASCII)
+MILLI: Final = 1000
 
 _Amount = str | int | float
 _Amounts = dict[str, _Amount]
@@ -56,9 +55,9 @@ def generic_node(wire: GenericNode) -> Node:
     return Node(
         name=wire.metadata.name,
         labels=wire.metadata.labels or {},
-        cpu=_millis(capacity.get("cpu"), subject, "status.capacity.cpu"),
-        memory=subject.size(capacity.get("memory"), "status.capacity.memory"),
-        pods=subject.size(capacity.get("pods"), "status.capacity.pods"),
+        cpu=_amount(capacity.get("cpu"), subject, "status.capacity.cpu", MILLI),
+        memory=_amount(capacity.get("memory"), subject, "status.capacity.memory"),
+        pods=_amount(capacity.get("pods"), subject, "status.capacity.pods"),
         ready=any(entry.type == "Ready" and entry.status == "True" for entry in status.conditions or ()),
         unschedulable=bool(wire.spec and wire.spec.unschedulable),
     )
@@ -170,8 +169,8 @@ def _asked(resources: _Resources | None, subject: Subject) -> tuple[int | None, 
     field = "spec.containers[].resources.requests"
     cpu, memory = asked.get("cpu"), asked.get("memory")
     return (
-        None if cpu is None else _millis(cpu, subject, f"{field}.cpu"),
-        None if memory is None else subject.size(memory, f"{field}.memory"),
+        None if cpu is None else _amount(cpu, subject, f"{field}.cpu", MILLI),
+        None if memory is None else _amount(memory, subject, f"{field}.memory"),
     )
 
 
@@ -191,8 +190,8 @@ def _disks(volume: _Volume) -> list[CloudDisk]:
     return found
 
 
-def _millis(value: _Amount | None, subject: Subject, field: str) -> int:
-    """A quantity in thousandths, rounded up.
+def _amount(value: _Amount | None, subject: Subject, field: str, scale: int = 1) -> int:
+    """A quantity times `scale`, rounded up. What is beyond 64 bits is the most there is: more than any node has.
 
     Raises:
         ObjectError: the value is no quantity, or negative
@@ -200,28 +199,24 @@ def _millis(value: _Amount | None, subject: Subject, field: str) -> int:
     if value is None or value == "":
         return 0
     try:
-        millis = parse_millis(str(value))
+        amount = _capped(str(value), scale)
     except QuantityError as error:
         raise ObjectError(subject.text, field, str(error)) from error
-    if millis < 0:
+    if amount < 0:
         raise ObjectError(subject.text, field, f"{value!r} is negative")
-    return millis
+    return amount
 
 
-@lru_cache(maxsize=4096)
+_capped = lru_cache(maxsize=4096)(capped)
+
+
 def parse_millis(text: str) -> int:
-    """A Kubernetes quantity in thousandths, rounded up as `Quantity.MilliValue` does.
+    """A Kubernetes quantity in thousandths, rounded up as `Quantity.MilliValue` does, and at most 2^63-1.
 
     Raises:
-        QuantityError: the text is no quantity, or the value does not fit 64 bits
+        QuantityError: the text is no quantity
 
     >>> parse_millis("1.5"), parse_millis("250m"), parse_millis("0.0001")
     (1500, 250, 1)
     """
-    parse_bytes(text)  # moving the decimal point would mend some texts that are wrong
-    return parse_bytes(_NUMBER.sub(_point_moved, text, count=1))
-
-
-def _point_moved(match: re.Match[str]) -> str:
-    whole, fraction = match[1], match[2].ljust(3, "0")
-    return f"{whole}{fraction[:3]}.{fraction[3:]}"
+    return _capped(text, MILLI)

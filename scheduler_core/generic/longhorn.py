@@ -7,6 +7,7 @@ the pod's volumes do not fit, or nobody looked, each is 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cmp_to_key
 from typing import Final
 
 from scheduler_core.generic.longhorn_facts import DiskFacts, NodeFacts
@@ -16,7 +17,15 @@ from scheduler_core.generic.priorities import BEST
 from scheduler_core.generic.question import Argument, Question
 
 NOT_LOOKED_AT: Final = "node was not looked at for Longhorn volumes"
-_WHOLE: Final = 1000
+_Share = tuple[int, int]
+
+
+def _compared(one: _Share, other: _Share) -> int:
+    """Shares (part, whole) by cross-multiplication, so that nothing is rounded."""
+    return one[0] * other[1] - other[0] * one[1]
+
+
+_BY_SIZE: Final = cmp_to_key(_compared)
 
 
 def volume_fit(question: Question, _: Argument) -> Check:
@@ -55,8 +64,11 @@ def balanced_disks(question: Question, _: Argument, states: Sequence[NodeState])
 
 def evenness(disks: Sequence[DiskFacts]) -> int:
     """The score of disks that are left so."""
-    shares = [_WHOLE * max(0, min(disk.free, disk.limit)) // disk.limit for disk in disks if disk.limit > 0]
-    return BEST - -(-BEST * (max(shares) - min(shares)) // _WHOLE) if shares else BEST
+    shares = [(max(0, min(disk.free, disk.limit)), disk.limit) for disk in disks if disk.limit > 0]
+    if not shares:
+        return BEST
+    (most, whole), (least, other) = max(shares, key=_BY_SIZE), min(shares, key=_BY_SIZE)
+    return BEST - -(-BEST * (most * other - least * whole) // (whole * other))
 
 
 def least_fragmentation(question: Question, _: Argument, states: Sequence[NodeState]) -> list[int]:

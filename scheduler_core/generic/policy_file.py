@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeVar
@@ -41,6 +42,15 @@ class Problem(Enum):
 
 class WrongShapeError(Exception):
     """The text is no JSON, or something in it has the wrong type."""
+
+
+@contextmanager
+def _noted(faults: list[str]) -> Iterator[None]:
+    """What is wrong is written down, and the rest is read too."""
+    try:
+        yield
+    except WrongShapeError as error:
+        faults.append(str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,7 @@ def read_policy_file(text: bytes) -> PolicyFile:
     """Reads the JSON of a policy.
 
     Raises:
-        WrongShapeError: it is no JSON, or a value has the wrong type; names the place
+        WrongShapeError: it is no JSON, or values have the wrong type; names every entry that is wrong
     """
     try:
         decoded = msgspec.json.decode(text.removeprefix(BOM_UTF8))
@@ -84,15 +94,24 @@ def read_policy_file(text: bytes) -> PolicyFile:
         raise WrongShapeError(f"is not JSON: {error}") from error
     if decoded is None:
         raise WrongShapeError("the file: must be an object, not null")
-    file = PolicyFile()
+    file, faults = PolicyFile(), list[str]()
     top = _Object(decoded, "the file", _FILE_KEYS, file.warnings)
-    _expect(top.text("kind"), _KIND, "kind")
-    _expect(top.text("apiVersion"), _VERSION, "apiVersion")
+    for key, wanted in (("kind", _KIND), ("apiVersion", _VERSION)):
+        with _noted(faults):
+            _expect(top.text(key), wanted, key)
     version = top.values.get("version")
     if version not in (None, _VERSION):
         file.warnings.append(f"version: {version!r:.60} is not looked at")
-    file.predicates.extend(_entries(top, "predicates", tuple(PREDICATES.configurable), file.warnings))
-    file.priorities.extend(_entries(top, "priorities", tuple(PRIORITIES.configurable), file.warnings))
+    for section, rules, entries in (
+        ("predicates", PREDICATES, file.predicates),
+        ("priorities", PRIORITIES, file.priorities),
+    ):
+        with _noted(faults):
+            for index, raw in enumerate(top.list(section)):
+                with _noted(faults):
+                    entries.append(_entry(raw, section, index, tuple(rules.configurable), file.warnings))
+    if faults:
+        raise WrongShapeError("; ".join(faults))
     return file
 
 
@@ -101,21 +120,19 @@ def _expect(found: str, wanted: str, key: str) -> None:
         raise WrongShapeError(f"{key}: {found!r:.60} is not {wanted!r}")
 
 
-def _entries(top: _Object, section: str, kinds: Sequence[str], warnings: list[str]) -> Iterator[Entry]:
+def _entry(raw: object, section: str, index: int, kinds: Sequence[str], warnings: list[str]) -> Entry:
     keys = ("name", "argument", "weight") if section == "priorities" else ("name", "argument")
-    for index, raw in enumerate(top.list(section)):
-        place = f"{section}[{index}]"
-        named = _Object(raw, place, keys, []).text("name")
-        where = f"{place} ({_shown(named)})"
-        entry = _Object(raw, where, keys, warnings)
-        argument = entry.values.get("argument")
-        weight, weighed = entry.whole("weight"), entry.values.get("weight") is not None
-        if argument is None:
-            yield Entry(where, named, weight, weighed, None)
-            continue
-        given = _Object(argument, f"{where}: argument", kinds, warnings)
-        arguments = {kind: _argument(given, kind, warnings) for kind in kinds if given.values.get(kind) is not None}
-        yield Entry(where, named, weight, weighed, arguments, tuple(map(_shown, given.strange)))
+    place = f"{section}[{index}]"
+    named = _Object(raw, place, keys, []).text("name")
+    where = f"{place} ({_shown(named)})"
+    entry = _Object(raw, where, keys, warnings)
+    argument = entry.values.get("argument")
+    weight, weighed = entry.whole("weight"), entry.values.get("weight") is not None
+    if argument is None:
+        return Entry(where, named, weight, weighed, None)
+    given = _Object(argument, f"{where}: argument", kinds, warnings)
+    arguments = {kind: _argument(given, kind, warnings) for kind in kinds if given.values.get(kind) is not None}
+    return Entry(where, named, weight, weighed, arguments, tuple(map(_shown, given.strange)))
 
 
 def _shown(name: str) -> str:
@@ -128,6 +145,9 @@ def _argument(given: _Object, kind: str, warnings: list[str]) -> Argument:
     labels = "label" if kind in _ONE_LABEL else "labels"
     keys = (labels, "presence") if kind in _WITH_PRESENCE else (labels,)
     values = _Object(given.values[kind], f"{given.where}: {kind}", keys, warnings)
+    if values.strange and values.values.get(labels) is None:
+        # Go reads it as a rule without labels, which tells no nodes apart; nobody who misspells a key means that.
+        raise WrongShapeError(f"{values.where}: needs {labels}, and {values.strange[0]!r:.60} is not known")
     if kind in _ONE_LABEL:
         return Argument((values.text("label"),), values.flag("presence"))
     names = values.list("labels")

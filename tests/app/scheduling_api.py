@@ -86,6 +86,8 @@ class SchedulingApi(FakeApi):
             return await (plan.pop(0) if plan else self.always.get("status", self.patch_status))(request)
         if request.method == "PATCH":
             return await self._annotate(request)
+        if request.method == "GET" and parts[-3:-2] == ["namespaces"] and parts[-1] == "pods":
+            return self._pods_of(parts[-2])
         return await super().handle(request)
 
     async def bind(self, request: web.Request) -> web.StreamResponse:
@@ -118,10 +120,17 @@ class SchedulingApi(FakeApi):
         return web.json_response(self.events[name])
 
     async def _annotate(self, request: web.Request) -> web.StreamResponse:
-        body, name = await request.json(), request.path.rpartition("/")[2]
-        ((_, told),) = body["metadata"]["annotations"].items()
+        body, (namespace, _, name) = await request.json(), request.path.split("/")[-3:]
+        ((annotation, told),) = body["metadata"]["annotations"].items()
         self.told.append((name, told))
+        raw = self.collections[CLAIMS].objects[f"{namespace}/{name}"]
+        annotations = {**raw["metadata"].get("annotations", {}), annotation: told}
+        await self.put(CLAIMS, {**raw, "metadata": {**raw["metadata"], "annotations": annotations}})
         return web.json_response({})
+
+    def _pods_of(self, namespace: str) -> web.StreamResponse:
+        pods = [raw for raw in self.collections[PODS].objects.values() if raw["metadata"]["namespace"] == namespace]
+        return web.json_response({"metadata": {"resourceVersion": str(self.version)}, "items": pods})
 
     async def patch_status(self, request: web.Request) -> web.StreamResponse:
         """As the API server: conditions are merged by their types, a version that is not the newest is a conflict."""

@@ -106,6 +106,24 @@ async def test_nothing_is_watched_that_no_rule_reads(tmp_path: Path) -> None:
         assert cache.problem(SERVICES) == "policy: pods not listed yet"
 
 
+async def test_a_pod_without_a_node_that_cannot_be_read_keeps_nobody_from_anything(tmp_path: Path) -> None:
+    """Anybody may create one. On a node it is another matter: what it takes there is not known."""
+    unheard_of = whole_pod(name="greedy", uid="g", cpu="much")
+    async with rigged(tmp_path) as (api, cache):
+        api.add(PATHS["Pod"], whole_pod(name="listed", uid="l", cpu="much"))
+        cache.want(SERVICES)
+        await known(api, cache, SERVICES)
+        await api.put(PATHS["Pod"], unheard_of)
+        await api.put(PATHS["Pod"], whole_pod(name="later", uid="x", node="b"))
+        await until("the next pod", lambda: cache.state().nodes["b"].count == 1)
+        assert (cache.problem(SERVICES), cache.pod(("default", "greedy"))) == ("", None)
+        await api.put(PATHS["Pod"], whole_pod(name="greedy", uid="g", cpu="much", node="b"))
+        await until("the problem", lambda: "Pod default/greedy: " in cache.problem(SERVICES))
+        await api.put(PATHS["Pod"], whole_pod(name="greedy", uid="g", cpu="10P", node="b"))
+        await until("its end", lambda: cache.state().nodes["b"].count == 2)
+        assert cache.problem(SERVICES) == ""
+
+
 async def test_the_state_follows_the_cluster(tmp_path: Path) -> None:
     """After every kind of change it is what a whole reading would give."""
     async with rigged(tmp_path) as (api, cache):

@@ -43,6 +43,21 @@ class Heard:
         self.helps += 1
 
 
+class Landed:
+    """A witness that remembers where pods landed that have not left since."""
+
+    def __init__(self) -> None:
+        self.pods: dict[PodKey, tuple[Applicant, str]] = {}
+
+    def landed(self, found: Applicant, node: str) -> None:
+        """Called by the cluster."""
+        self.pods[found.pod.key] = found, node
+
+    def left(self, key: PodKey) -> None:
+        """Called by the cluster."""
+        self.pods.pop(key, None)
+
+
 def cluster(*nodes: str) -> tuple[Cluster, Heard]:
     """A cluster that nobody watches; what reflectors would tell is told by hand."""
     heard = Heard()
@@ -78,6 +93,21 @@ def test_an_assumed_pod_counts_before_it_is_seen_there_and_once() -> None:
     assert (on(known.state, "a"), known.state.nodes["a"].cpu) == (["web"], 1000)
     known._cache.changed("pods", KEY, bound(waiting(), "a"))
     assert (on(known.state, "a"), known.state.nodes["a"].cpu, known.assumed) == (["web"], 1000, {})
+
+
+def test_a_witness_hears_where_an_assumed_pod_lands_and_that_it_leaves() -> None:
+    """As it was when it waited, with its claims; wherever it is now. Of pods that others bound it hears nothing."""
+    known, _ = cluster("a")
+    witness = Landed()
+    known.tell(witness)
+    known._cache.changed("pods", KEY, waiting())
+    known._cache.changed("pods", ("shop", "other"), bound(waiting("other"), "a"))
+    known.assume(waiting(), "a")
+    assert witness.pods == {}
+    known._cache.changed("pods", KEY, bound(waiting(), "b"))
+    assert witness.pods == {KEY: (waiting(), "b")}
+    known._cache.replaced("pods", {})
+    assert witness.pods == {}
 
 
 def test_late_news_without_a_node_ends_no_assumption() -> None:
@@ -175,8 +205,10 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 def test_a_state_that_is_kept_current_is_the_one_made_anew(steps: list[tuple[str, str, str, str]]) -> None:
-    """Whatever happens in whatever order; and every waiting pod that is not assumed wants a node."""
+    """Whatever happens in whatever order; every waiting pod that is not assumed wants a node; and of pods that have landed none is gone."""
     known, heard = cluster("a")
+    witness = Landed()
+    known.tell(witness)
     for what, name, uid, node in steps:
         key, seen = ("shop", name), known.seen(("shop", name))
         _ = known.state
@@ -203,6 +235,10 @@ def test_a_state_that_is_kept_current_is_the_one_made_anew(steps: list[tuple[str
         current = known.state
         known._cache._state = None
         assert _told(current) == _told(known.state)
+        for landed, (found, _) in witness.pods.items():
+            there = known.seen(landed)
+            assert there is not None
+            assert (there.pod.uid, there.pod.finished) == (found.pod.uid, False)
         assert heard.wanting.keys() == {
             key for key, entry in known._cache._objects["pods"].items() if entry.waits and key not in known.assumed
         }

@@ -13,6 +13,13 @@ import typer
 import yaml
 
 from app.cli.main import cli
+from app.kube.client import KubeClient
+from app.scheduler import process
+from app.scheduler.metrics import SchedulerMetrics
+from app.scheduler.process import ProcessOptions
+from app.scheduler.scheduler import Setup
+from app.scheduler.service import LEASE
+from app.services.leadership import Elector
 from scheduler_core.verdict import Reason
 from tests.app.cli import Run
 from tests.builders import claim, flat, kube_node, longhorn_node, storage_class
@@ -267,6 +274,12 @@ def test_a_policy_that_reads_no_resources_needs_no_capacities(run: Run, tmp_path
         pytest.param(["--snapshot", "nowhere.yaml"], "nowhere.yaml: cannot be read", id="no file"),
         pytest.param(["--snapshot", CLUSTER, "--policy", "nowhere"], "nowhere: cannot be read", id="no policy"),
         pytest.param(["--snapshot", CLUSTER, "--policy", CLUSTER], "cluster.yaml: policy: is not JSON", id="no JSON"),
+        *(
+            pytest.param(
+                ["--watch", "--scheduler-name", "x", "--lease-name", name], f"--lease-name {name!r}: ", id=name
+            )
+            for name in ("Upper", "under_score", "-begins", "ends.", "a" * 254)
+        ),
         pytest.param(
             ["--watch", "--scheduler-name", "x", "--log-level", "loud"], "--log-level loud: expected one of", id="level"
         ),
@@ -280,6 +293,37 @@ def test_bad_input_is_one_line(run: Run, arguments: list[str], problem: str) -> 
     result = run("schedule", *arguments)
     assert result.code == 2
     assert problem in result.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "lease"),
+    [
+        pytest.param({}, [], LEASE, id="the manifests'"),
+        pytest.param({"LONGHORN_SCHEDULER_LEASE": ""}, [], LEASE, id="an empty variable is none"),
+        pytest.param({"LONGHORN_SCHEDULER_LEASE": "second"}, [], "second", id="from the environment"),
+        pytest.param({"LONGHORN_SCHEDULER_LEASE": "x"}, ["--lease-name", "my.second-1"], "my.second-1", id="a flag"),
+    ],
+)
+def test_schedulers_of_different_names_have_different_leases(
+    environment: dict[str, str], arguments: list[str], lease: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the second would follow the first for ever, and its pods wait."""
+    asked: list[str] = []
+
+    class Asked(Elector):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            asked.append(options["lease"])
+            super().__init__(*arguments, **options)
+
+    def begin(setup: Setup, options: ProcessOptions, *_: object) -> None:
+        process._service(KubeClient(None), setup, options, SchedulerMetrics())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(process, "Elector", Asked)
+    monkeypatch.setattr("app.cli.schedule._watch", begin)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert run("schedule", "--watch", "--scheduler-name", "other", *arguments).code == 0
+    assert asked == [lease]
 
 
 def test_a_cordoned_home_rules_out_no_other_node(run: Run) -> None:

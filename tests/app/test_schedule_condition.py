@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,15 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from app.kube.client import ApiError, KubeClient
+from app.scheduler.events import Recorder
+from app.scheduler.outbox import MOST_ANSWERS, Outbox
 from scheduler_core.convert.binding import LONGEST_MESSAGE
 from scheduler_core.convert.pod_condition import not_scheduled_patch
+from scheduler_core.generic.model import Pod
 from tests.app.fake_api import failing, until
 from tests.app.scheduling_api import NODES, PODS, SchedulingApi, node, plan, pod, scheduling
+from tests.app.virtual_time import run
 
 NOW = "2026-01-02T03:04:05Z"
 LONG_AGO = "2020-01-01T00:00:00Z"
@@ -83,7 +90,7 @@ async def test_what_an_earlier_process_wrote_counts(message: str, writes: int, t
 
 
 async def test_the_echo_of_the_condition_is_no_reason_to_try_again(tmp_path: Path) -> None:
-    """Time stands still at a second after the attempt: whatever ended the back-off would show."""
+    """Time stands still ten seconds after the attempt: whatever shortened the back-off would show."""
     now = [0.0]
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with scheduling(api, tmp_path, clock=lambda: now[0]) as scheduler:
@@ -93,9 +100,11 @@ async def test_the_echo_of_the_condition_is_no_reason_to_try_again(tmp_path: Pat
             return text.partition('attempts_total{result="unschedulable"} ')[2].partition("\n")[0]
 
         await until("the first attempt", lambda: attempts() == "1.0")
+        (item,) = scheduler._queue._items.values()
+        item.tries = 9
         now[0] = 1.0
         await until("the second attempt", lambda: attempts() == "2.0")
-        now[0] = 2.0
+        now[0] = 11.0
         await api.put(PODS, {**api.collections[PODS].objects["shop/big"], "status": {"conditions": [OTHER]}})
         await asyncio.sleep(0.3)
         assert attempts() == "2.0"
@@ -144,21 +153,28 @@ async def test_a_pod_that_changes_meanwhile_is_read_again(tmp_path: Path) -> Non
 
 
 async def test_a_pod_that_goes_meanwhile_is_nothing_to_worry_about(tmp_path: Path) -> None:
-    """Nor is one that always changes: the next attempt tells it again."""
-    api = SchedulingApi(node("small", "1"), pod("big", "3"), pod("restless", "3"))
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return await failing(404 if "/big/" in request.path else 409)(request)
-
-    api.always["status"] = answer
+    """Nobody is left to be told."""
+    api = SchedulingApi(node("small", "1"), pod("big", "3"))
+    api.always["status"] = failing(404, "no such pod", "NotFound")
     with capture_logs() as logs:
         async with scheduling(api, tmp_path) as scheduler:
-            await until("the attempts", lambda: api.statuses >= 4)
+            await until("the attempts", lambda: api.statuses >= 2)
             await scheduler._recorder.written()
-            del api.always["status"]
-            await until("the condition", lambda: api.condition("restless"))
             assert 'write_failures_total{what="condition"} 0.0' in scheduler._metrics.text().decode()
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
+
+
+async def test_a_pod_that_always_changes_is_told_with_its_next_attempt(tmp_path: Path) -> None:
+    """It is read three times; then that counts as a refusal, and is in the log."""
+    api = SchedulingApi(node("small", "1"), pod("restless", "3"))
+    api.plans["status"] = [failing(409, "the pod has changed", "Conflict")] * 3
+    with capture_logs() as logs:
+        async with scheduling(api, tmp_path) as scheduler:
+            await until("the condition", lambda: api.condition("restless"))
+            assert 'write_failures_total{what="condition"} 1.0' in scheduler._metrics.text().decode()
+    assert api.statuses == 4
+    (told,) = [entry for entry in logs if entry["event"] == "a write was refused"]
+    assert (told["what"], "the pod has changed" in told["problem"]) == ("condition", True)
 
 
 async def test_a_refused_write_is_told_and_stops_nothing(tmp_path: Path) -> None:
@@ -186,6 +202,106 @@ async def test_what_gets_no_answer_is_written_later(tmp_path: Path) -> None:
             await until("the condition", lambda: api.condition("big"))
             assert 'write_failures_total{what="condition"} 2.0' in scheduler._metrics.text().decode()
     assert len([entry for entry in logs if entry["event"] == "cannot be written now, trying again"]) == 1
+
+
+async def test_what_the_api_server_never_takes_is_given_up_and_told_with_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A webhook that fails is answered with 500 for ever; what is said by then was not said, and is told again."""
+    monkeypatch.setattr("app.scheduler.outbox._SHORTEST_PAUSE", 0.01)
+    api = SchedulingApi(node("small", "1"), pod("big", "3"))
+    api.plans["status"] = [failing(500, "failed calling webhook")] * MOST_ANSWERS
+    with capture_logs() as logs:
+        async with scheduling(api, tmp_path) as scheduler:
+            await until("the condition", lambda: api.condition("big"))
+            failures = f'write_failures_total{{what="condition"}} {MOST_ANSWERS}.0'
+            assert failures in scheduler._metrics.text().decode()
+    (told,) = [entry for entry in logs if entry["event"] == "a write was refused"]
+    assert (told["what"], told["tries"]) == ("condition", MOST_ANSWERS)
+
+
+class Writes:
+    """An outbox, and when what was written; `answers` are the statuses of what is not, 0 for none."""
+
+    def __init__(self, answers: dict[str, int]) -> None:
+        self.answers = answers
+        self.tried: dict[str, list[float]] = {}
+        self.done: dict[str, float] = {}
+        self.given_up: list[str] = []
+        self.outbox: Outbox[str, int] = Outbox("event", self._write, lambda _: None, self._give_up)
+
+    async def _write(self, key: str, word: int) -> None:
+        now = asyncio.get_running_loop().time()
+        self.tried.setdefault(key, []).append(now)
+        status = self.answers.get(key[0], 200)
+        if status != 200:
+            raise ApiError("POST /events", status, "", "no")
+        self.done[f"{key}={word}"] = now
+
+    def _give_up(self, key: str, word: int) -> None:
+        self.given_up.append(f"{key}={word}")
+
+    def pauses(self, key: str) -> list[int]:
+        """Seconds between the tries of a key."""
+        return [round(later - earlier) for earlier, later in pairwise(self.tried[key])]
+
+
+def test_words_that_are_never_taken_hold_up_no_other() -> None:
+    """Five answers are enough; without an answer it is tried for ever, ever less."""
+
+    async def hour() -> Writes:
+        writes = Writes({"x": 500, "y": 0})
+        running = asyncio.create_task(writes.outbox.run())
+        for key in ("x1", "x2", "y1", "y2", "a", "b"):
+            writes.outbox.put(key, 1)
+        await asyncio.sleep(1)
+        assert writes.done.keys() == {"a=1", "b=1"}
+        assert max(writes.done.values()) < 0.5
+        await asyncio.sleep(3600)
+        writes.answers.clear()
+        await writes.outbox.written()
+        running.cancel()
+        return writes
+
+    writes = run(hour())
+    assert writes.given_up == ["x1=1", "x2=1"]
+    assert writes.pauses("x1") == [1, 2, 4, 8]
+    assert writes.pauses("y1")[:7] == [1, 2, 4, 8, 16, 32, 32]
+    assert writes.done.keys() == {"a=1", "b=1", "y1=1", "y2=1"}
+
+
+def test_what_waits_to_be_written_again_is_the_latest_word_until_it_is_discarded() -> None:
+    """A newer word waits as the one before it would have; one that is discarded keeps nobody waiting."""
+
+    async def minute() -> Writes:
+        writes = Writes({"y": 0})
+        running = asyncio.create_task(writes.outbox.run())
+        for key in ("y1", "y2"):
+            writes.outbox.put(key, 1)
+        await asyncio.sleep(0.5)
+        writes.outbox.put("y1", 2)
+        writes.outbox.discard("y2")
+        writes.answers.clear()
+        await writes.outbox.written()
+        assert len(writes.outbox) == 0
+        writes.answers["y"] = 0
+        writes.outbox.put("y1", 3)
+        await asyncio.sleep(0.5)
+        writes.outbox.clear()
+        await writes.outbox.written()
+        running.cancel()
+        return writes
+
+    assert run(minute()).done.keys() == {"y1=2"}
+
+
+async def test_events_of_pods_that_are_forgotten_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for an API server that is away is bounded."""
+    monkeypatch.setattr("app.scheduler.events._MOST_KNOWN", 3)
+    recorder = Recorder(KubeClient(None), "mine", "test", lambda: 0.0, lambda: datetime.now(UTC))  # type: ignore[arg-type]
+    for number in range(5):
+        recorder.tell(Pod("shop", f"web-{number}", uid=str(number)), "Scheduled", "somewhere", normal=True)
+    assert len(recorder._outbox) == 3
 
 
 async def test_who_schedules_again_does_not_trust_what_it_wrote(tmp_path: Path) -> None:

@@ -58,6 +58,13 @@ def test_every_binding_names_the_service_account_and_a_role_that_exists() -> Non
     }
 
 
+def test_two_pods_run_and_a_drain_takes_one_at_a_time() -> None:
+    """So that there is always one to lead."""
+    deployment, budget = only("Deployment", FOLDER)["spec"], only("PodDisruptionBudget", FOLDER)["spec"]
+    assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)
+    assert budget["selector"] == deployment["selector"] == {"matchLabels": deployment["template"]["metadata"]["labels"]}
+
+
 def test_its_pods_are_kube_schedulers_and_read_the_policy() -> None:
     """Under the account, with the policy mounted where the command looks for it."""
     spec = only("Deployment", FOLDER)["spec"]["template"]["spec"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from app.kube.caches import ClusterCache
@@ -21,6 +22,7 @@ from app.kube.resources import LONGHORN_NAMESPACE
 from app.scheduler.events import Recorder
 from app.scheduler.longhorn import LiveLonghorn
 from app.scheduler.metrics import SchedulerMetrics
+from app.scheduler.queue import LONGEST_AFTER_CHANGE
 from app.scheduler.scheduler import GenericScheduler, Setup
 from app.services.policy_file import PolicyFile
 from scheduler_core.generic.policy import DEFAULT_POLICY
@@ -62,7 +64,7 @@ class LonghornApi(SchedulingApi):
 
 @asynccontextmanager
 async def by_file(
-    api: SchedulingApi, folder: Path, path: Path, seconds: float | None = None
+    api: SchedulingApi, folder: Path, path: Path, seconds: float | None = None, may: Callable[[], bool] = lambda: True
 ) -> AsyncIterator[GenericScheduler]:
     """A scheduler that goes by a file; its clock stands still at `seconds`, if that is given."""
     async with connected(api, folder) as client:
@@ -76,7 +78,7 @@ async def by_file(
 
         recorder = Recorder(client, NAME, "test", monotonic, now)
         setup = Setup(NAME, DEFAULT_POLICY, min, 60, PolicyFile(str(path)))
-        scheduler = GenericScheduler(client, setup, timing, lambda: True, recorder, SchedulerMetrics(), longhorn)
+        scheduler = GenericScheduler(client, setup, timing, may, recorder, SchedulerMetrics(), longhorn)
         scheduler.activate()
         running = asyncio.create_task(scheduler.run())
         try:
@@ -120,6 +122,7 @@ async def test_a_changed_policy_ends_a_back_off(tmp_path: Path) -> None:
         (item,) = scheduler._queue._items.values()
         item.tries = 16
         await until("another attempt", lambda: item.tries == 17)
+        item.tried_at -= LONGEST_AFTER_CHANGE
         assert (scheduler._queue.next_at() or 0) > monotonic() + 30
         written(path, SIZE)
         await until("the pod", lambda: api.bindings)
@@ -163,6 +166,32 @@ async def test_longhorns_objects_are_watched_while_a_policy_reads_them(tmp_path:
         await until("the pod", lambda: len(api.bindings) == 2)
         await until("the watches to end", lambda: api.open_watches == CLASSIC_WATCHES)
         assert scheduler.problem == ""
+
+
+async def test_who_loses_the_lease_while_it_looks_says_nothing(tmp_path: Path) -> None:
+    """What another process says of the pod from now on is not to be overwritten."""
+    path = written(tmp_path / "policy.json", SIZE, LONGHORN)
+    api = LonghornApi(node("a", "8"))
+    api.add(CLAIMS, {"metadata": {"namespace": "shop", "name": "data"}, "spec": {"volumeName": "nowhere"}})
+    leading = True
+
+    async def lose(request: web.Request) -> web.StreamResponse:
+        nonlocal leading
+        leading = False
+        return await failing(404, "no such volume", "NotFound")(request)
+
+    async with by_file(api, tmp_path, path, may=lambda: leading) as scheduler:
+        await until("the cluster", lambda: not scheduler.problem)
+        api.plans["get"] = [lose]
+        claim = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+        await api.put(PODS, pod("web", volumes=claim))
+        await until("the attempt", lambda: [item.tries for item in scheduler._queue._items.values()] == [1])
+        await scheduler._recorder.written()
+        assert (api.written, api.condition("web")) == (0, None)
+        assert shows(scheduler, 'attempts_total{result="unschedulable"} 0.0')
+        leading = True
+        await until("the refusal", lambda: api.condition("web"))
+        assert "nowhere" in api.condition("web")["message"]
 
 
 async def test_a_policy_waits_until_what_it_reads_is_known(tmp_path: Path) -> None:

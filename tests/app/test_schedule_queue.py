@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from app.scheduler.queue import LONGEST, SHORTEST, Queue
+import pytest
+
+from app.scheduler.queue import LONGEST, LONGEST_AFTER_CHANGE, SHORTEST, Queue
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.generic.model import Pod
 from scheduler_core.model import kube
@@ -26,13 +28,15 @@ def drained(queue: Queue, now: float) -> list[str]:
     return found
 
 
-def failing_times(queue: Queue, attempts: int) -> list[float]:
-    """When a pod is tried, if every attempt fails at once."""
+def failing_times(queue: Queue, attempts: int, *, changes: bool = False) -> list[float]:
+    """When a pod is tried, if every attempt fails at once; and something changes right after each."""
     times, now = [], 0.0
     for _ in range(attempts):
         assert queue.pop(now) is not None
         times.append(now)
         queue.failed(KEY, now)
+        if changes:
+            queue.hurry(now)
         due = queue.next_at()
         assert due is not None
         now = due
@@ -61,24 +65,98 @@ def test_the_back_off_doubles_from_a_second_to_a_minute() -> None:
     assert pauses == [SHORTEST, 2, 4, 8, 16, 32, LONGEST, LONGEST]
 
 
-def test_a_change_that_may_help_ends_the_back_off() -> None:
-    """At once, if the last attempt is a second ago."""
+def test_a_change_that_may_help_shortens_the_back_off() -> None:
+    """It doubles all the same, to ten seconds instead of sixty."""
     queue = Queue()
     queue.put(pod(), 0)
-    last = failing_times(queue, 5)[-1]
-    queue.hurry(last + 5)
-    assert drained(queue, last + 5) == ["web"]
+    times = failing_times(queue, 9, changes=True)
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert pauses == [SHORTEST, 2, 4, 8, *[LONGEST_AFTER_CHANGE] * 4]
+
+
+def test_a_change_that_may_help_ends_a_back_off_that_has_lasted() -> None:
+    """At once, if that is longer ago than the back-off after a change."""
+    queue = Queue()
+    queue.put(pod(), 0)
+    last = failing_times(queue, 6)[-1]
+    queue.hurry(last + 15)
+    assert drained(queue, last + 15) == ["web"]
 
 
 def test_nobody_is_tried_twice_within_a_second() -> None:
     """However much changes."""
     queue = Queue()
     queue.put(pod(), 0)
-    last = failing_times(queue, 5)[-1]
+    last = failing_times(queue, 1)[-1]
     queue.hurry(last + 0.1)
     queue.hurry(last + 0.2)
     assert drained(queue, last + 0.9) == []
     assert drained(queue, last + SHORTEST) == ["web"]
+
+
+@pytest.mark.parametrize(("stuck", "seconds"), [(15, 0.06), (20, 0.06), (12, 0.1), (500, 0.1)])
+def test_a_young_pod_is_tried_among_many_old_ones_that_fit_nowhere(stuck: int, seconds: float) -> None:
+    """Something changes twice a second. It waits for the attempt that goes on, and for one more."""
+    queue, now, changed = Queue(), 0.0, 0.0
+    for number in range(stuck):
+        queue.put(pod(f"stuck-{number}", created="2026-01-01T00:00:00Z"), now)
+    came = None
+    while now < 600:
+        if now - changed >= 0.5:
+            queue.hurry(now)
+            changed = now
+        if came is None and now >= 300:
+            queue.put(pod("young", created="2026-01-02T00:00:00Z"), now)
+            came = now
+        found = queue.pop(now)
+        if found is not None and found.pod.name == "young":
+            assert came is not None
+            assert now - came <= seconds + 0.01
+            return
+        now += 0.01 if found is None else seconds
+        if found is not None:
+            queue.failed(found.pod.key, now)
+    raise AssertionError("it was never tried")
+
+
+def test_an_old_pod_is_tried_among_ever_new_ones() -> None:
+    """As many new ones as can be tried, all the time: every other attempt is for those that were tried before."""
+    queue, now = Queue(), 0.0
+    queue.put(pod("old", created="2026-01-01T00:00:00Z"), now)
+    tried = []
+    for number in range(200):
+        queue.put(pod(f"new-{number}", created="2026-01-02T00:00:00Z"), now)
+        found = queue.pop(now)
+        assert found is not None
+        now += 0.125
+        if found.pod.name == "old":
+            tried.append(now)
+            queue.failed(found.pod.key, now)
+        else:
+            queue.discard(found.pod.key)
+    assert [later - earlier for earlier, later in pairwise(tried)] == [1.125, 2.125, 4.125, 8.125]
+
+
+def test_who_was_tried_longest_ago_goes_first() -> None:
+    """Whatever their ages; nobody is tried twice before all that are due were tried."""
+    queue = Queue()
+    for name, created in (("a", "2026-01-03"), ("b", "2026-01-02"), ("c", "2026-01-01")):
+        queue.put(pod(name, created=created), 0)
+        (only,) = drained(queue, 0)
+        queue.failed(("shop", only), {"a": 0.0, "b": 0.2, "c": 0.1}[name])
+    assert drained(queue, 5) == ["a", "c", "b"]
+
+
+def test_priority_goes_before_fairness() -> None:
+    """As kube-scheduler has it: who was tried and who was not take turns only among equals."""
+    queue = Queue()
+    for name, priority in (("tried", 1), ("stuck", 2)):
+        queue.put(pod(name, priority=priority), 0)
+    for name in drained(queue, 0):
+        queue.failed(("shop", name), 0)
+    for name, priority in (("urgent", 3), ("fresh-1", 1), ("fresh-2", 1)):
+        queue.put(pod(name, priority=priority), 1)
+    assert drained(queue, 1) == ["urgent", "stuck", "fresh-1", "tried", "fresh-2"]
 
 
 def test_a_change_during_an_attempt_is_not_missed() -> None:
@@ -89,7 +167,7 @@ def test_a_change_during_an_attempt_is_not_missed() -> None:
     assert queue.pop(last) is not None
     queue.hurry(last)
     queue.failed(KEY, last)
-    assert queue.next_at() == last + SHORTEST
+    assert queue.next_at() == last + LONGEST_AFTER_CHANGE
 
 
 def test_a_pod_that_is_tried_is_not_tried_again_meanwhile() -> None:
@@ -152,3 +230,14 @@ def test_a_discarded_pod_comes_no_more() -> None:
     queue.discard(KEY)
     queue.failed(KEY, 0)
     assert (len(queue), queue.next_at(), drained(queue, 1000)) == (0, None, [])
+
+
+def test_who_tries_nobody_keeps_no_pod_that_is_gone() -> None:
+    """A follower sees pods come and go for months."""
+    queue = Queue()
+    queue.put(pod("stays"), 0)
+    for number in range(10_000):
+        queue.put(pod(f"web-{number}"), number)
+        queue.discard(("shop", f"web-{number}"))
+    assert (len(queue), len(queue._fresh) < 200) == (1, True)
+    assert drained(queue, 10_000) == ["stays"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from aiohttp import web
 
 from scheduler_core.generic.policy import parse_policy
-from tests.app.fake_api import failing, until
+from tests.app.fake_api import Behaviour, failing, until
 from tests.app.scheduling_api import (
     CLAIMS,
     CLASSES,
@@ -62,7 +62,7 @@ async def test_a_pod_nobody_can_take_is_told_why_once_and_bound_when_a_node_appe
 
 
 async def test_what_may_help_ends_a_back_off(tmp_path: Path) -> None:
-    """Time stands still after the second attempt: by its back-off the third would never come."""
+    """Time stands still ten seconds after the second attempt, the tenth as its back-off has it: that would last a minute."""
     now = [0.0]
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with scheduling(api, tmp_path, clock=lambda: now[0]) as scheduler:
@@ -71,9 +71,11 @@ async def test_what_may_help_ends_a_back_off(tmp_path: Path) -> None:
             return f'attempts_total{{result="unschedulable"}} {times}.0' in scheduler._metrics.text().decode()
 
         await until("the first attempt", lambda: refused(1))
+        (item,) = scheduler._queue._items.values()
+        item.tries = 9
         now[0] = 1.0
         await until("the second attempt", lambda: refused(2))
-        now[0] = 2.0
+        now[0] = 11.0
         await api.put(NODES, node("large", "4"))
         await until("the pod", lambda: api.bindings == [("big", "large")])
 
@@ -114,11 +116,13 @@ async def test_a_binding_that_keeps_failing_is_tried_less_and_less(tmp_path: Pat
         await until("the first attempt", lambda: refused(1))
         now[0] = 1.0
         await until("the second attempt", lambda: refused(2))
+        (item,) = scheduler._queue._items.values()
+        item.tries = 9
         now[0] = 3.0
         await until("the third attempt", lambda: refused(3))
-        now[0] = 5.0
+        now[0] = 14.0
         await asyncio.sleep(1.3)  # it looks every second
-        assert refused(3), "not before 7"
+        assert refused(3), "a change would have made it due at 13"
 
 
 async def test_a_lost_answer_is_made_certain_not_repeated(tmp_path: Path) -> None:
@@ -169,6 +173,69 @@ async def test_a_pod_made_anew_under_the_same_name_is_a_pod_of_its_own(tmp_path:
         await until("its event", lambda: api.happened("Scheduled"))
     assert api.happened("Scheduled")[0]["involvedObject"]["uid"] == again["metadata"]["uid"]
     assert (api.posted, len(api.bindings)) == (2, 1)
+
+
+async def test_a_late_refusal_of_a_pod_is_not_its_successors(tmp_path: Path) -> None:
+    """The second of the name is being bound when the first is refused: it is neither told so nor tried again."""
+    now = [0.0]
+    again = pod("web", "1")
+    api = SchedulingApi(node("a"), pod("web", "1"))
+    answer_first, answer_second = asyncio.Event(), asyncio.Event()
+
+    def when(told: asyncio.Event) -> Behaviour:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            await told.wait()
+            return await api.bind(request)
+
+        return answer
+
+    plan(when(answer_first), api)
+    plan(when(answer_second), api)
+    async with scheduling(api, tmp_path, clock=lambda: now[0]) as scheduler:
+        await until("the first Binding", lambda: api.posted == 1)
+        await api.remove(PODS, "web", "shop")
+        await api.put(PODS, again)
+        await until("the second Binding", lambda: api.posted == 2)
+        answer_first.set()
+        await until("its refusal", lambda: 'total{result="error"} 1.0' in scheduler._metrics.text().decode())
+        now[0] = 30.0
+        await api.put(PODS, pod("other"))
+        await until("another pod", lambda: ("other", "a") in api.bindings)
+        answer_second.set()
+        await until("the event", lambda: len(api.happened("Scheduled")) == 2)
+        await scheduler.settled()
+        assert (api.posted, api.happened("FailedScheduling")) == (3, [])
+    assert api.nodes_of() == {"web": "a", "other": "a"}
+
+
+async def test_who_lost_the_lease_waits_for_something_to_happen(tmp_path: Path) -> None:
+    """Its pods stay due for as long as another process leads: that must not keep it busy."""
+    now, asked, leading = [0.0], [0], True
+
+    def may() -> bool:
+        asked[0] += 1
+        return leading
+
+    api = SchedulingApi(node("small", "1"), pod("big", "3"))
+    async with scheduling(api, tmp_path, may=may, clock=lambda: now[0]) as scheduler:
+        await until("the condition", lambda: api.condition("big"))
+        await scheduler._recorder.written()
+
+        def echoed() -> bool:
+            seen = scheduler._cluster.seen(("shop", "big"))
+            return bool(seen and seen.mounts and seen.mounts.unschedulable)
+
+        await until("its echo", echoed)
+        leading = False
+        now[0] = 30.0
+        before = asked[0]
+        await until("a turn", lambda: asked[0] > before)
+        before = asked[0]
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert asked[0] - before <= 5
+        leading = True
+        await until("the next attempt", lambda: 'unschedulable"} 2.0' in scheduler._metrics.text().decode())
 
 
 async def test_a_node_that_vanishes_gets_no_pod(tmp_path: Path) -> None:

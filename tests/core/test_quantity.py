@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.errors import QuantityError
-from scheduler_core.quantity import MAX_BYTES, format_bytes, parse_bytes
+from scheduler_core.quantity import MAX_BYTES, capped, format_bytes, parse_bytes
 
 SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
@@ -34,6 +34,7 @@ SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10,
         ("-1Gi", -(2**30)),
         ("-500m", -1),
         ("007", 7),
+        ("-" + "0" * 100 + "7", -7),
         ("0e999999999999", 0),
         ("1e-99999999999", 1),
         (str(MAX_BYTES), MAX_BYTES),
@@ -79,6 +80,29 @@ def test_what_does_not_fit_64_bits_is_refused(text: str) -> None:
     """An absurd size is an error, found without computing it."""
     with pytest.raises(QuantityError, match="more than"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "scale", "value"),
+    [
+        ("1.5", 1, 2),
+        ("1.5", 1000, 1500),
+        ("9Ei", 1, MAX_BYTES),
+        ("-9Ei", 1, -MAX_BYTES),
+        ("10P", 1000, MAX_BYTES),
+        ("1e999999999999", 1, MAX_BYTES),
+        ("1e-999999999999", 1000, 1),
+    ],
+)
+def test_a_capped_value_is_at_most_what_fits_64_bits(text: str, scale: int, value: int) -> None:
+    """For quantities that anybody may write into an object."""
+    assert capped(text, scale) == value
+
+
+def test_a_capped_value_is_one_of_a_quantity() -> None:
+    """What is none is refused."""
+    with pytest.raises(QuantityError, match="is not a quantity"):
+        capped("much")
 
 
 @given(st.integers(0, 10**9), st.integers(0, 999), st.sampled_from(sorted(SUFFIXES)))

@@ -20,6 +20,7 @@ from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.generic.model import Cloud, CloudDisk, Node, Pod, Service
 
 MI = 1024**2
+MAX = 2**63 - 1
 
 
 def read_pod(*containers: dict[str, Any], **spec: Any) -> Pod:
@@ -56,6 +57,12 @@ def read_node(**raw: Any) -> Node:
         ("1.5Ki", 1_536_000),
         ("-1", -1000),
         ("0", 0),
+        ("9223372036854775", 9223372036854775000),
+        ("9223372036854775807", MAX),
+        ("10P", MAX),
+        ("1e30", MAX),
+        ("1e999999999999", MAX),
+        ("-1e999999999999", -MAX),
     ],
 )
 def test_cpu_is_counted_in_thousandths_rounded_up(text: str, millis: int) -> None:
@@ -63,11 +70,44 @@ def test_cpu_is_counted_in_thousandths_rounded_up(text: str, millis: int) -> Non
     assert parse_millis(text) == millis
 
 
-@pytest.mark.parametrize("text", ["", ".", "m", "1 ", "1.2.3", "0x1", "1e", "1mm", "9223372036854775807"])
+@pytest.mark.parametrize("text", ["", ".", "m", "1 ", "1.2.3", "0x1", "1e", "1mm"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
-    """Also what would become one by moving the decimal point, or leave 64 bits."""
+    """Also what would become one by moving the decimal point."""
     with pytest.raises(QuantityError):
         parse_millis(text)
+
+
+@pytest.mark.parametrize("text", ["10E", "9Ei", "1e30", str(2**63), 2**63, 1e30])
+def test_what_is_beyond_64_bits_counts_as_the_most_there_is(text: str | float) -> None:
+    """Whoever may create a pod may ask for it: the pod can be read, and no node has room for it."""
+    found = read_pod(container(cpu=text, memory=text), container(cpu=text))
+    assert (found.cpu, found.memory, found.assumed_cpu) == (2 * MAX, MAX, 2 * MAX)
+    capacity = {"cpu": text, "memory": text, "pods": text}
+    node = read_node(status={"capacity": capacity})
+    assert (node.cpu, node.memory, node.pods) == (MAX, MAX, MAX)
+
+
+@pytest.mark.parametrize(
+    ("text", "cpu", "memory"),
+    [
+        ("10P", MAX, 10**16),
+        ("10e99", MAX, MAX),
+        ("999999999999999999E", MAX, MAX),
+        ("9223372036854775807500m", MAX, MAX),
+        ("1000000000000000000001m", MAX, 10**18 + 1),
+        ("0" * 100 + "1", 1000, 1),
+        ("+1", 1000, 1),
+        ("5.", 5000, 5),
+        ("1.1e1", 11_000, 11),
+        ("100e3", 10**8, 10**5),
+        ("1e-3", 1, 1),
+        ("1e+30", MAX, MAX),
+    ],
+)
+def test_what_an_api_server_stores_can_be_read(text: str, cpu: int, memory: int) -> None:
+    """The oddest quantities that kube-apiserver 1.36 gave back when asked to store odd ones."""
+    found = read_pod(container(cpu=text, memory=text))
+    assert (found.cpu, found.memory) == (cpu, memory)
 
 
 def test_requests_of_all_containers_add_up() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler_core.generic.longhorn import NOT_LOOKED_AT, evenness, wholeness
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
@@ -74,11 +78,22 @@ def test_a_node_that_does_not_fit_is_worth_nothing(priority: str) -> None:
         pytest.param(disks((100, 50), (100, 30), (100, 40)), 8, id="the two extremes count"),
         pytest.param(disks((100, 50), (0, 0)), 10, id="a disk without limit is left out"),
         pytest.param(disks((100, -20), (100, 0)), 10, id="more promised than allowed counts as full"),
+        pytest.param(disks((100, 120), (100, 100)), 10, id="more free than may be promised counts as empty"),
+        pytest.param(disks((3, 1), (30, 7)), 9, id="a third less seven thirtieths is one tenth, not a little more"),
+        pytest.param(disks((10000, 5000), (10000, 4999)), 9, id="a difference below a thousandth is one"),
     ],
 )
 def test_balanced_disks(left: Sequence[DiskFacts], score: int) -> None:
     """10 less the difference of the free shares in tenths, rounded up."""
     assert evenness(left) == score
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**50), st.integers(-(2**50), 2**50)), min_size=1, max_size=5))
+def test_balanced_disks_is_the_documented_formula(left: list[tuple[int, int]]) -> None:
+    """10 - 10 x the difference of the free shares, rounded up, in exact arithmetic."""
+    shares = [Fraction(max(0, min(free, limit)), limit) for limit, free in left if limit]
+    difference = max(shares) - min(shares) if shares else Fraction(0)
+    assert evenness(disks(*left)) == 10 - math.ceil(10 * difference)
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,47 @@ def test_every_wrong_entry_is_named() -> None:
     assert "predicates[1]" not in told
 
 
+def test_every_wrong_entry_is_named_when_decoding() -> None:
+    """Of both sections, and what is wrong beside them."""
+    predicates = [{"name": 1}, PORTS, given({"serviceAffinity": []}), "HostName"]
+    error = refused(predicates, [{**EQUAL, "weight": "1"}, EQUAL, {**RACK, "weight": 1.5}], kind="Pod", apiVersion=2)
+    assert error.problem is Problem.DECODE
+    assert str(error) == (
+        "policy: kind: 'Pod' is not 'Policy'; the file: apiVersion: must be a text, not 2; "
+        "predicates[0]: name: must be a text, not 1; "
+        "predicates[2] (Mine): argument: serviceAffinity: must be an object, not []; "
+        "predicates[3]: must be an object, not 'HostName'; "
+        "priorities[0] (EqualPriority): weight: must be a whole number, not '1'; "
+        "priorities[2] (RackSpread): weight: must be a whole number, not 1.5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "argument", "told"),
+    [
+        (0, {"serviceAffinity": {"label": "zone"}}, "serviceAffinity: needs labels, and 'label' is not known"),
+        (
+            0,
+            {"serviceAffinity": {"labels": None, "label": "zone"}},
+            "serviceAffinity: needs labels, and 'label' is not known",
+        ),
+        (0, {"labelsPresence": {"label": "zone", "presence": True}}, "labelsPresence: needs labels, and 'label' is"),
+        (
+            1,
+            {"serviceAntiAffinity": {"labels": ["rack"]}},
+            "serviceAntiAffinity: needs label, and 'labels' is not known",
+        ),
+        (1, {"labelPreference": {"lable": "a", "presence": True}}, "labelPreference: needs label, and 'lable' is not"),
+    ],
+)
+def test_a_misspelt_argument_is_refused(section: int, argument: dict[str, Any], told: str) -> None:
+    """It would be a rule that tells no nodes apart, in silence."""
+    entry = given(argument) if section == 0 else given(argument, weight=1)
+    error = refused([PORTS, entry]) if section == 0 else refused(priorities=[EQUAL, entry])
+    assert error.problem is Problem.DECODE
+    assert f"{('predicates', 'priorities')[section]}[1] (Mine): argument: {told}" in str(error)
+
+
 @pytest.mark.parametrize(("name", "shown"), [("A\nB", r"('A\nB')"), ("x" * 100, f"({'x' * 60}...)")])
 def test_an_odd_name_is_told_in_one_line(name: str, shown: str) -> None:
     """Escaped or cut."""
@@ -298,6 +339,7 @@ def test_an_argument_under_a_static_name_replaces_the_static_rule() -> None:
         (given({"serviceAffinity": {"labels": []}}), "serviceAffinity names no label"),
         (given({"labelsPresence": {"presence": True}}), "labelsPresence names no label"),
         (given({"serviceAffinity": {"labels": ["a"]}, "x": {}}), "'x' is not known"),
+        (given({"serviceAffinity": {"labels": ["a"], "label": "b"}}), "'label' is not known"),
     ],
 )
 def test_what_is_odd_is_accepted_with_a_warning(predicate: dict[str, Any], told: str) -> None:
