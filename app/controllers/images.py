@@ -15,6 +15,7 @@ from app.controllers.store import ImageSeen, VolumeSeen, read_image
 from app.kube.resources import LONGHORN_BACKING_IMAGES
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule.backing_images import ImageSight, decided
+from scheduler_core.disk_schedule.candidates import unasked_on
 from scheduler_core.disk_schedule.replicas import changed
 from scheduler_core.disk_schedule.writes import Require
 from scheduler_core.errors import CoreError, ObjectError
@@ -105,9 +106,10 @@ class ImageController(Controller):
         return ImageSight(
             seen.copies,
             values,
-            cluster.nodes,
+            {each.name: each.value for each in self.watches.nodes.all().values()},
             needed(self._volumes(), self.watches.replicas.readable().values(), name),
             candidates(cluster, values, seen.image),
+            unasked_on(cluster, values),
         )
 
     def _volumes(self) -> list[Volume]:

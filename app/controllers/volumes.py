@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from app.controllers.carry import Read, read_replica
 from app.controllers.controller import Context, Controller
 from app.controllers.queue import Again
-from app.controllers.store import VolumeSeen, condition_of, read_volume
+from app.controllers.store import Seen, VolumeSeen, condition_of, read_volume
 from app.kube.resources import LONGHORN_VOLUMES
 from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION, says
 from scheduler_core.disk_schedule.replicas import changed
 from scheduler_core.disk_schedule.volumes import VolumeSight, decided
 from scheduler_core.disk_schedule.writes import Report
 from scheduler_core.errors import ObjectError
+from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, Kind
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import Replica
+from scheduler_core.model.longhorn import Disk, Node, Replica
 
 UNREADABLE: Final = "Unreadable"
 """Reason of DiskAllocation: the volume, or one of its replicas, cannot be read, so nothing is decided about it."""
@@ -34,7 +35,7 @@ class VolumeController(Controller):
         super().__init__(context)
 
     def listen(self) -> None:
-        """Of DiskSchedules only the answers to replicas: what becomes of backing images is nothing to a volume."""
+        """Of DiskSchedules only answers to replicas and the disk's node: what becomes of backing images is nothing to a volume."""
         self.watches.volumes.listen(self._volume_changed)
         self.watches.replicas.listen(self._replica_changed)
         self.watches.schedules.listen(self._schedule_changed)
@@ -62,7 +63,10 @@ class VolumeController(Controller):
     ) -> None:
         was = before.status.replicas if isinstance(before, DiskSchedule) else {}
         now = after.status.replicas if isinstance(after, DiskSchedule) else {}
-        for name in sorted(changed(was, now)):
+        moved = (
+            isinstance(before, DiskSchedule) and isinstance(after, DiskSchedule) and before.spec.node != after.spec.node
+        )
+        for name in sorted(changed(was, now) | (now.keys() if moved else set())):
             replica = self.watches.replicas.value(name)
             if isinstance(replica, Replica):
                 self.look(replica.volume)
@@ -81,13 +85,11 @@ class VolumeController(Controller):
         if isinstance(volume, Fault) or problem:
             await self._report(raw, problem, read)
             return None
-        sight = VolumeSight(
-            self.watches.cluster(),
-            volume.volume,
-            tuple(each for each in replicas.values() if isinstance(each, Replica)),
-            {name: each.value for name, each in schedules.items() if not isinstance(each.value, Fault)},
-            volume.condition,
-        )
+        known = tuple(each for each in replicas.values() if isinstance(each, Replica))
+        values = {name: each.value for name, each in schedules.items() if not isinstance(each.value, Fault)}
+        missing = {replica.disk_id for replica in known if replica.disk_id} - values.keys()
+        cluster = _with_unreadable(self.watches.cluster(), self.watches.nodes.all().values(), missing)
+        sight = VolumeSight(cluster, volume.volume, known, values, volume.condition)
         decision = decided(sight, self.context.time)
         await self.carrier.carry(decision.writes, read)
         return Again.WAITING if decision.waiting else None
@@ -99,6 +101,19 @@ class VolumeController(Controller):
             since = known.last_transition_time if known is not None and same else self.context.time
             stamped = Condition(wanted.type, wanted.status, wanted.reason, wanted.message, since or self.context.time)
             await self.carrier.carry((Report(stamped),), read)
+
+
+def _with_unreadable(cluster: Cluster, nodes: Iterable[Seen[Node]], disks: Collection[str]) -> Cluster:
+    """The cluster with its nodes as they are now. One that cannot be read is closed, and lists all the disks without a DiskSchedule.
+
+    A replica's place is given up only if no node lists its disk, and of that node it is not known.
+    """
+    if not disks:
+        return cluster
+    listed = tuple(Disk("", uuid=uuid) for uuid in sorted(disks))
+    return cluster.with_nodes(
+        Node(each.name, disks=listed) if isinstance(each.value, Fault) else each.value for each in nodes
+    )
 
 
 def _volume(raw: bytes) -> VolumeSeen | Fault:

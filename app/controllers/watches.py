@@ -111,6 +111,10 @@ class Watches:
         for resource, collection in kinds:
             for name, fault in collection.unreadable().items():
                 yield resource.label, name, str(fault)
+        for name, seen in self.images.readable().items():
+            # Its disks are known, and that is enough for the mirror; its controller refuses it.
+            if seen.copies.faults:
+                yield resources.LONGHORN_BACKING_IMAGES.label, name, "; ".join(map(str, seen.copies.faults))
 
     def cluster(self) -> Cluster:
         """What Longhorn's placement rules read. A setting that does not parse is a fault there, not an error.

@@ -22,7 +22,8 @@ class ImageSight:
         needed: UUIDs of disks with replicas that use the image: a copy must be there, so it is asked for until it is granted
         candidates: UUIDs of disks that Longhorn's rules (tags, eviction, readiness) allow for further copies, best first
         schedules: all DiskSchedules, by disk UUID
-        nodes: the Longhorn nodes, by name
+        nodes: the Longhorn nodes, by name; one that cannot be read may list any disk
+        unasked: by disk UUID, the bytes of what is there already and will yet be asked for
     """
 
     image: ImageCopies
@@ -30,6 +31,7 @@ class ImageSight:
     nodes: Mapping[str, NodeRead] = field(default_factory=dict[str, NodeRead])
     needed: frozenset[str] = frozenset()
     candidates: Sequence[str] = ()
+    unasked: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,9 @@ def decided(sight: ImageSight) -> ImageDecision:
     """What to write for a backing image.
 
     The disks are the union of spec and status: a copy that is on a disk occupies it, wanted or not. A copy that was
-    rejected before it began is dropped, unless a replica needs it there, and tried on another disk. While the size is not
-    known nothing can be asked for: one copy is made without, because only that tells the size.
+    rejected before it began is dropped, unless a replica needs it there, and tried on another disk. A DiskSchedule that is
+    being deleted is not asked for more; the one that follows it is. While the size is not known nothing can be asked for: one
+    copy is made without, because only that tells the size.
     """
     image = sight.image
     if image.deleting:
@@ -69,11 +72,11 @@ def decided(sight: ImageSight) -> ImageDecision:
             *(
                 Require(uuid, Kind.BACKING_IMAGE, image.name, image.size)
                 for uuid in asked
-                if uuid in sight.schedules and sight.schedules[uuid].spec.backing_images.get(image.name) != image.size
+                if _can_be_asked(sight, uuid)
             ),
         ),
         ready=frozenset(uuid for uuid in disks - refused if _granted(sight, uuid)),
-        waiting=len(more) < short or any(uuid not in sight.schedules or _rejected(sight, uuid) for uuid in asked),
+        waiting=len(more) < short or any(_unwatched(sight, uuid) for uuid in asked),
     )
 
 
@@ -106,6 +109,23 @@ def _may_list(node: NodeRead, uuid: str) -> bool:
     return node is not None
 
 
+def _can_be_asked(sight: ImageSight, uuid: str) -> bool:
+    """Whether a disk is to be asked for another size than it is; not for more while its DiskSchedule is to become empty."""
+    schedule, size = sight.schedules.get(uuid), sight.image.size
+    if schedule is None:
+        return False
+    asked = schedule.spec.backing_images.get(sight.image.name)
+    return asked != size and not (schedule.deleting and (asked or 0) < size)
+
+
+def _unwatched(sight: ImageSight, uuid: str) -> bool:
+    """Whether what a copy waits for wakes nobody: room on its disk, or a DiskSchedule that is not there yet."""
+    schedule = sight.schedules.get(uuid)
+    if schedule is None:
+        return True
+    return _rejected(sight, uuid) or (schedule.deleting and not _granted(sight, uuid))
+
+
 def _rejected(sight: ImageSight, uuid: str) -> bool:
     schedule, name = sight.schedules[uuid], sight.image.name
     answer = schedule.status.backing_images.get(name)
@@ -122,4 +142,5 @@ def _would(sight: ImageSight, uuid: str) -> bool:
     schedule = sight.schedules.get(uuid)
     if schedule is None:
         return False
-    return would_grant(schedule, limit_of(schedule, sight.nodes.get(schedule.spec.node)), sight.image.size)
+    size = sight.image.size + sight.unasked.get(uuid, 0)
+    return would_grant(schedule, limit_of(schedule, sight.nodes.get(schedule.spec.node)), size)

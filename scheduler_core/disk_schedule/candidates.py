@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -11,8 +12,8 @@ from scheduler_core.longhorn.balance import Candidate
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume import waits_for_attachment
 from scheduler_core.longhorn.placement import schedule_replica
-from scheduler_core.model.disk_schedule import DiskSchedule
-from scheduler_core.model.longhorn import STRICT_LOCAL, Node, Replica, Volume
+from scheduler_core.model.disk_schedule import DiskSchedule, Kind
+from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume
 
 
 def place_for(
@@ -32,27 +33,55 @@ def place_for(
     affinity = volume.node_id if volume.data_locality == STRICT_LOCAL else replica.hard_node_affinity
     loose = replace(replica, node_id="", disk_id="", hard_node_affinity=affinity)
     others = [loose if other.name == replica.name else other for other in replicas]
-    refused = frozenset({replica.disk_id})
+    unasked = unasked_on(cluster, schedules, others)
+    size = replica.size or volume.size
+
+    def opened(node: Node, disk: Disk) -> Disk:
+        able = disk.uuid != replica.disk_id and _grants(node, disk, schedules, size + unasked[disk.uuid])
+        return disk if able else replace(disk, allow_scheduling=False)
+
     asked = cluster.with_nodes(
-        _closed(node, schedules, replica.size or volume.size, refused) for node in cluster.nodes.values()
+        replace(node, disks=tuple(opened(node, disk) for disk in node.disks)) for node in cluster.nodes.values()
     )
     options = [choice.candidate for choice in schedule_replica(asked, volume, loose, others).choices]
-    return min(options, key=lambda option: _rank(option, schedules), default=None)
+    return min(options, key=lambda option: _rank(option, schedules, unasked), default=None)
 
 
-def _closed(node: Node, schedules: Mapping[str, DiskSchedule], size: int, refused: frozenset[str]) -> Node:
-    """The node with every disk closed that would not grant the size."""
-    disks = tuple(
-        disk
-        if disk.uuid not in refused
-        and (found := schedules.get(disk.uuid))
-        and would_grant(found, limit_of(found, node), size)
-        else replace(disk, allow_scheduling=False)
-        for disk in node.disks
-    )
-    return node if disks == node.disks else replace(node, disks=disks)
+def unasked_on(cluster: Cluster, schedules: Mapping[str, DiskSchedule], newest: Iterable[Replica] = ()) -> Counter[str]:
+    """By disk UUID, the bytes of what is there and will yet be asked for: from before the DiskSchedules, or just placed.
+
+    A disk serves its requests by name, so a newcomer sent there might leave nothing to a replica that runs. `newest` are replicas
+    as they are known better than in the cluster.
+    """
+    found = Counter[str]()
+    replicas = {**cluster.snapshot.replicas, **{each.name: each for each in newest}}
+    for replica in replicas.values():
+        if not replica.deleting and _unknown(schedules.get(replica.disk_id), Kind.REPLICA, replica.name):
+            found[replica.disk_id] += replica.size
+    for image in cluster.snapshot.backing_images.values():
+        for uuid in image.disks:
+            if _unknown(schedules.get(uuid), Kind.BACKING_IMAGE, image.name):
+                found[uuid] += image.real_size
+    return found
 
 
-def _rank(option: Candidate, schedules: Mapping[str, DiskSchedule]) -> tuple[int, str, str]:
-    free = option.disk.storage_available - claimed(schedules[option.disk.uuid])
-    return -free, option.node.name, option.disk.name
+def _unknown(schedule: DiskSchedule | None, kind: Kind, name: str) -> bool:
+    return schedule is not None and name not in schedule.spec.of(kind) and name not in schedule.status.of(kind)
+
+
+def _grants(node: Node, disk: Disk, schedules: Mapping[str, DiskSchedule], size: int) -> bool:
+    """Whether a disk's DiskSchedule would grant the size, judged by the place its controller judges by.
+
+    A UUID that is listed twice (its disk was moved) is a disk only where its DiskSchedule says: the other entry may look open
+    while every request is refused, which would send the replica there for ever.
+    """
+    schedule = schedules.get(disk.uuid)
+    if schedule is None or (schedule.spec.node, schedule.spec.disk) != (node.name, disk.name):
+        return False
+    return would_grant(schedule, limit_of(schedule, node), size)
+
+
+def _rank(option: Candidate, schedules: Mapping[str, DiskSchedule], unasked: Mapping[str, int]) -> tuple[int, str, str]:
+    uuid = option.disk.uuid
+    taken = claimed(schedules[uuid]) + unasked.get(uuid, 0)
+    return taken - option.disk.storage_available, option.node.name, option.disk.name

@@ -16,10 +16,11 @@ is granted is held, so once the first size is written the others follow, however
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from scheduler_core.disk_schedule.allocation import would_grant
+from scheduler_core.disk_schedule.allocation import claim, would_grant
+from scheduler_core.disk_schedule.causes import disk_name, trouble
 from scheduler_core.disk_schedule.conditions import (
     DISK_ALLOCATION,
     EXPANSION_GRANTED,
@@ -64,8 +65,9 @@ def expanded(
     if not growing:
         return Expansion((*_back(found), *_grown(unplaced, volume.size)))
     if known is not None and known.reason == EXPANSION_REJECTED:
-        if not all(_rests(entry) for entry in growing) or not _all_would(volume, growing, schedules, cluster):
-            return Expansion((*_back(found),), _rejected(volume, growing, schedules, known), waiting=True)
+        short = _short(volume, growing, schedules, cluster)
+        if short or not all(_rests(entry) for entry in growing):
+            return Expansion((*_back(found),), _rejected(volume, growing, schedules, short, known), waiting=True)
         return Expansion(_asked(volume, growing), _pending(volume))
     large = [entry for entry in growing if entry.stage is Stage.HOLDS and entry.held >= volume.size]
     if len(large) == len(growing) or says(known, _granted(volume)):
@@ -74,7 +76,7 @@ def expanded(
         return Expansion((*_grown((*large, *unplaced), volume.size), *asked), _granted(volume), waiting=lacking)
     if not all(_answered(entry, volume.size) for entry in growing):
         return Expansion(_asked(volume, growing), _pending(volume))
-    return Expansion((*_back(found),), _rejected(volume, growing, schedules, None), waiting=True)
+    return Expansion((*_back(found),), _rejected(volume, growing, schedules), waiting=True)
 
 
 def _rests(entry: Standing) -> bool:
@@ -123,16 +125,18 @@ def _grown(found: Iterable[Standing], size: int) -> tuple[Write, ...]:
     return tuple(Grow(entry.name, size) for entry in found)
 
 
-def _all_would(
-    volume: Volume, growing: Sequence[Standing], schedules: Mapping[str, DiskSchedule], cluster: Cluster
-) -> bool:
-    """Whether every disk would grant what all of its replicas lack together; all of them hold what they need now."""
+def _short(
+    volume: Volume, growing: Iterable[Standing], schedules: Mapping[str, DiskSchedule], cluster: Cluster
+) -> frozenset[str]:
+    """The UUIDs of the disks that would not grant what all of their replicas lack together."""
     lacking = Counter[str]()
     for entry in growing:
-        lacking[entry.replica.disk_id] += volume.size - entry.held
-    return all(
-        would_grant(schedules[uuid], limit_of(schedules[uuid], cluster.nodes.get(schedules[uuid].spec.node)), size)
+        lacking[entry.replica.disk_id] += max(0, volume.size - claim(entry.asked, entry.answer))
+    return frozenset(
+        uuid
         for uuid, size in lacking.items()
+        if (found := schedules.get(uuid))
+        and not would_grant(found, limit_of(found, cluster.nodes.get(found.spec.node)), size)
     )
 
 
@@ -147,22 +151,27 @@ def _granted(volume: Volume) -> Condition:
 
 
 def _rejected(
-    volume: Volume, growing: Iterable[Standing], schedules: Mapping[str, DiskSchedule], known: Condition | None
+    volume: Volume,
+    growing: Iterable[Standing],
+    schedules: Mapping[str, DiskSchedule],
+    short: Collection[str] = (),
+    known: Condition | None = None,
 ) -> Condition:
-    """Which disks refused; once they are asked for the old size again only the message still tells."""
+    """Which disks refused, or would refuse; while replicas go back to the old size perhaps only the message still tells."""
     start = f"the volume cannot grow to {format_bytes(volume.size)}"
-    if known is not None and known.message.startswith(f"{start}:"):
+    refused = [entry.replica for entry in growing if _refused(entry) or entry.replica.disk_id in short]
+    if not refused and known is not None and known.message.startswith(f"{start}:"):
         return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, known.message)
-    refused = [entry.replica for entry in growing if _refused(entry)]
-    disks = ", ".join(f"disk {_disk_name(schedules, replica.disk_id)} on node {replica.node_id}" for replica in refused)
-    because = f"no room on {disks}" if disks else "no room on every disk"
-    return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, f"{start}: {because}")
+    nodes = {replica.disk_id: replica.node_id for replica in refused}
+    full = [uuid for uuid in nodes if not trouble(schedules, uuid)]
+    disks = ", ".join(f"disk {disk_name(schedules, uuid)} on node {nodes[uuid]}" for uuid in full)
+    because = [
+        *([f"no room on {disks}"] if disks else []),
+        *(trouble(schedules, uuid) for uuid in nodes if uuid not in full),
+    ]
+    told = "; ".join(because) or "its disks are asked for the old size first"
+    return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, f"{start}: {told}")
 
 
 def _refused(entry: Standing) -> bool:
     return entry.stage is Stage.REFUSED or (entry.answer is not None and entry.answer.state is State.REJECTED)
-
-
-def _disk_name(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
-    """The disk's name; its UUID if it is gone."""
-    return schedules[uuid].spec.disk if uuid in schedules else uuid

@@ -84,8 +84,8 @@ def described(schedule: DiskSchedule, status: Status, limit: Limit, now: str) ->
 
     Those are whether the disk grants anything at all, and what of the object cannot be read.
     """
-    known = limit.available is not None and limit.available >= 0
-    status = replace(status, storage_available=limit.available if known else status.storage_available)
+    available = status.storage_available if limit.available is None else max(0, limit.available)
+    status = replace(status, storage_available=available)
     conditions = with_condition(status.conditions, _schedulable(schedule, status, limit), now)
     if not schedule.faults:
         return replace(status, conditions=without_condition(conditions, REQUESTS_VALID))
@@ -100,8 +100,8 @@ def _schedulable(schedule: DiskSchedule, status: Status, limit: Limit) -> Condit
         return Condition(SCHEDULABLE, "False", limit.reason, limit.message)
     if limit.available is None:
         return Condition(SCHEDULABLE, "Unknown", NODE_UNREADABLE, limit.message)
-    if status.storage_scheduled > limit.available:
-        held, available = format_bytes(status.storage_scheduled), format_bytes(limit.available)
+    if status.storage_scheduled > max(0, limit.available):
+        held, available = format_bytes(status.storage_scheduled), format_bytes(max(0, limit.available))
         message = f"{where % 'is over-allocated'}: {held} are scheduled, {available} are available"
         return Condition(SCHEDULABLE, "False", OVER_ALLOCATED, message)
     return Condition(SCHEDULABLE, "True", "", where % "is ready for scheduling")

@@ -26,7 +26,7 @@ class Standing:
     """A replica beside its disk's DiskSchedule.
 
     Attributes:
-        base: the bytes it needs as it is: its own size, the volume's if it has none yet
+        base: the bytes it needs as it is: its own size; of one without, what is asked for it, and before that the volume's
         listed: whether its disk's DiskSchedule has a request for it
         asked: the bytes of that request, None if there is none that can be read
         answer: what the disk answered, None while it did not
@@ -64,15 +64,16 @@ def standing(
     none and no node lists the disk. REFUSED is the same for a replica with data. A listed disk without a DiskSchedule is
     PENDING: node sync creates it, or a cache has yet to show it.
     """
-    base = replica.size or volume.size
+    schedule = schedules.get(replica.disk_id)
+    asked = schedule.spec.replicas.get(replica.name) if schedule else None
+    base = replica.size or min(asked or volume.size, volume.size)
     if not replica.node_id or not replica.disk_id:
         return Standing(replica, base, Stage.UNPLACED)
-    schedule = schedules.get(replica.disk_id)
     refused = Stage.REFUSED if has_run(replica) else Stage.REFUSED_NEW
     if schedule is None:
         return Standing(replica, base, Stage.PENDING if replica.disk_id in disks else refused)
     listed = replica.name in schedule.spec.replicas
-    asked, answer = schedule.spec.replicas.get(replica.name), schedule.status.replicas.get(replica.name)
+    answer = schedule.status.replicas.get(replica.name)
     if asked is None or asked < base:
         stage = refused if schedule.deleting else Stage.UNASKED
     elif answer is not None and answer.size >= base:

@@ -11,16 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_core.disk_schedule.candidates import place_for
+from scheduler_core.disk_schedule.causes import trouble
 from scheduler_core.disk_schedule.conditions import (
     ALLOCATION_PENDING,
     ALLOCATION_REJECTED,
     DISK_ALLOCATION,
     NO_DISK,
+    PLACE_CONTRADICTED,
     says,
 )
 from scheduler_core.disk_schedule.expansion import expanded
 from scheduler_core.disk_schedule.standing import Stage, Standing, standing
-from scheduler_core.disk_schedule.writes import Assign, Report, Require, Write
+from scheduler_core.disk_schedule.writes import Assign, Grow, Report, Require, Write
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume import waits_for_attachment
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind
@@ -66,7 +68,8 @@ def decided(sight: VolumeSight, now: str) -> VolumeDecision:
 
     A replica without a place gets one, is noted there, and its size is asked for. One that was rejected before it ever ran loses
     request and place and is tried on another disk; one that has data stays and asks on. A request on a disk
-    that is not the replica's is withdrawn. A volume that is being deleted is left to the replica controller.
+    that is not the replica's is withdrawn. A replica without a size gets one, or it would never count as one that has to grow. A
+    volume that is being deleted is left to the replica controller.
     """
     if sight.volume.deleting:
         return VolumeDecision()
@@ -77,17 +80,20 @@ def decided(sight: VolumeSight, now: str) -> VolumeDecision:
         if not replica.deleting
     ]
     growth = expanded(sight.volume, found, sight.schedules, sight.cluster, sight.condition)
+    sizes = tuple(Grow(entry.name, entry.base) for entry in found if entry.base and not entry.replica.size)
     requests = tuple(
         Require(entry.replica.disk_id, Kind.REPLICA, entry.name, entry.base)
         for entry in found
         if entry.stage is Stage.UNASKED
     )
     moves, homeless = _placed(sight, found)
-    condition = growth.condition or _condition(sight.volume, found, homeless, moved=bool(moves))
+    contradicted = tuple(_contradictions(sight, found))
+    condition = growth.condition or _condition(sight, found, homeless, contradicted, moved=bool(moves))
+    report = _report(sight.condition, condition, now)
     return VolumeDecision(
-        writes=(*_report(sight.condition, condition, now), *_strays(sight, found), *growth.writes, *requests, *moves),
+        writes=(*report, *_strays(sight, found), *sizes, *growth.writes, *requests, *moves),
         ready=frozenset(entry.name for entry in found if entry.stage is Stage.HOLDS),
-        waiting=growth.waiting or bool(homeless) or any(_unwatched(sight, entry) for entry in found),
+        waiting=growth.waiting or bool(homeless or contradicted) or any(_unwatched(sight, entry) for entry in found),
     )
 
 
@@ -121,8 +127,7 @@ def _placed(sight: VolumeSight, found: Iterable[Standing]) -> tuple[tuple[Write,
     writes: list[Write] = []
     homeless: list[str] = []
     for entry in found:
-        idle = entry.stage is Stage.UNPLACED and waits_for_attachment(sight.volume)
-        if idle or entry.stage not in {Stage.UNPLACED, Stage.REFUSED_NEW}:
+        if _idle(sight.volume, entry) or entry.stage not in {Stage.UNPLACED, Stage.REFUSED_NEW}:
             continue
         choice = place_for(sight.cluster, sight.schedules, sight.volume, entry.replica, sight.replicas)
         if entry.replica.disk_id and entry.listed:
@@ -140,17 +145,50 @@ def _placed(sight: VolumeSight, found: Iterable[Standing]) -> tuple[tuple[Write,
     return tuple(writes), tuple(homeless)
 
 
-def _condition(volume: Volume, found: Iterable[Standing], homeless: tuple[str, ...], *, moved: bool) -> Condition:
-    refused = [entry for entry in found if entry.stage is Stage.REFUSED]
+def _idle(volume: Volume, entry: Standing) -> bool:
+    """Whether a replica is to be placed once the volume is attached, and not before."""
+    return entry.stage is Stage.UNPLACED and waits_for_attachment(volume)
+
+
+def _contradictions(sight: VolumeSight, found: Iterable[Standing]) -> Iterable[str]:
+    """Places whose node is not the disk's: edited by hand, or a disk that was moved. Only told; the disk is where the data is."""
+    for entry in found:
+        replica, schedule = entry.replica, sight.schedules.get(entry.replica.disk_id)
+        moves = entry.stage in {Stage.UNPLACED, Stage.REFUSED_NEW}
+        if schedule is not None and not moves and replica.node_id != schedule.spec.node:
+            disk = f"disk {replica.disk_id} is on node {schedule.spec.node}"
+            yield f"replica {entry.name} is said to be on node {replica.node_id}, but its {disk}"
+
+
+def _condition(
+    sight: VolumeSight,
+    found: Iterable[Standing],
+    homeless: tuple[str, ...],
+    contradicted: tuple[str, ...],
+    *,
+    moved: bool,
+) -> Condition:
+    found = list(found)
+    refused = [_refusal(sight, entry) for entry in found if entry.stage is Stage.REFUSED]
     if refused:
-        told = ", ".join(f"{format_bytes(entry.base)} for replica {entry.name}" for entry in refused)
-        return _not_yet(ALLOCATION_REJECTED, f"the disk has no room for {told}, which has data there")
+        return _not_yet(ALLOCATION_REJECTED, "; ".join(refused))
     if homeless:
-        return _not_yet(NO_DISK, f"no disk can be asked for {format_bytes(volume.size)} for {_names(homeless)}")
-    pending = tuple(entry.name for entry in found if entry.stage is not Stage.HOLDS)
+        return _not_yet(NO_DISK, f"no disk can be asked for {format_bytes(sight.volume.size)} for {_names(homeless)}")
+    if contradicted:
+        return _not_yet(PLACE_CONTRADICTED, "; ".join(contradicted))
+    idle = tuple(entry.name for entry in found if _idle(sight.volume, entry))
+    pending = tuple(entry.name for entry in found if entry.stage is not Stage.HOLDS and entry.name not in idle)
     if pending or moved:
         return _not_yet(ALLOCATION_PENDING, f"waiting for room for {_names(pending)}")
+    if idle:
+        return _not_yet(ALLOCATION_PENDING, f"waiting for the volume to be attached, then for room for {_names(idle)}")
     return Condition(DISK_ALLOCATION, "True")
+
+
+def _refusal(sight: VolumeSight, entry: Standing) -> str:
+    what = f"{format_bytes(entry.base)} for replica {entry.name}, which has data there"
+    cause = trouble(sight.schedules, entry.replica.disk_id)
+    return f"{cause}: it cannot grant {what}" if cause else f"the disk has no room for {what}"
 
 
 def _not_yet(reason: str, message: str) -> Condition:

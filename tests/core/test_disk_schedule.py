@@ -244,6 +244,17 @@ def test_a_limit_that_fell_below_what_is_held_is_reported() -> None:
     assert "200Gi are scheduled, 150Gi are available" in said["message"]
 
 
+def test_a_negative_limit_is_none_at_all() -> None:
+    """The limit of before would hide, in the column and the metric, what the condition says."""
+    before, _ = step(example("r4"), node(250 * GI))
+    after, _ = step(before, node(-5 * GI))
+    assert after["status"]["storageAvailable"] == 0
+    (said,) = after["status"]["conditions"]
+    assert said["message"].endswith("200Gi are scheduled, 0 are available")
+    empty = {**example(), "spec": {"name": "example-disk", "nodeID": "example-node"}, "status": {}}
+    assert condition(read(step(empty, node(-5))[0]).status.conditions, "Schedulable").status == "True"
+
+
 def test_a_foreign_condition_and_foreign_fields_stay() -> None:
     """Only what is decided here is written."""
     body = example("r4")

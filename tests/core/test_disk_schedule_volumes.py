@@ -18,7 +18,16 @@ from scheduler_core.disk_schedule.writes import Assign, Copies, Finalize, Grow, 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import Allocation, DiskSchedule, ImageCopies, Kind, Spec, State, Status
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import FILESYSTEM, STRICT_LOCAL, Disk, Node, Replica, Volume
+from scheduler_core.model.longhorn import (
+    BEST_EFFORT,
+    FILESYSTEM,
+    STRICT_LOCAL,
+    BackingImage,
+    Disk,
+    Node,
+    Replica,
+    Volume,
+)
 from scheduler_core.model.snapshot import Snapshot
 
 NOW = "2026-01-01T00:00:00Z"
@@ -76,10 +85,18 @@ def decide(
     *,
     size: int = 50,
     condition: Condition | None = None,
+    nodes: dict[str, Node] | None = None,
+    others: tuple[Replica, ...] = (),
+    copied: tuple[BackingImage, ...] = (),
     **volume: Any,
 ) -> VolumeDecision:
-    """A decision about the volume `v` in a cluster of the nodes a and b."""
-    cluster = Cluster.of(Snapshot(longhorn_nodes={name: node(name) for name in "ab"}), datetime(2026, 1, 1, tzinfo=UTC))
+    """A decision about the volume `v` in a cluster of the nodes a and b, beside others' replicas and copied images."""
+    found = Snapshot(
+        longhorn_nodes=nodes or {name: node(name) for name in "ab"},
+        replicas={each.name: each for each in (*others, *replicas)},
+        backing_images={each.name: each for each in copied},
+    )
+    cluster = Cluster.of(found, datetime(2026, 1, 1, tzinfo=UTC))
     known = {entry.name: entry for entry in schedules}
     return volumes.decided(
         VolumeSight(cluster, Volume("v", size, len(replicas), **volume), tuple(replicas), known, condition), NOW
@@ -94,6 +111,13 @@ def ask(disk: str, size: int, name: str = "r0", *, stray: bool = False) -> Requi
 def objects(decision: VolumeDecision) -> list[Write]:
     """The writes but for the condition."""
     return [write for write in decision.writes if not isinstance(write, Report)]
+
+
+def message(decision: VolumeDecision) -> str:
+    """The message of the condition that is reported first."""
+    report = decision.writes[0]
+    assert isinstance(report, Report)
+    return report.condition.message
 
 
 def reason(decision: VolumeDecision) -> str:
@@ -180,9 +204,100 @@ def test_replicas_that_are_deleted_or_wait_for_an_attachment_are_left_alone() ->
     assert objects(attached) == [Assign("r0", "b", "B", "/data"), ask("B", 50)]
 
 
+@pytest.mark.parametrize("locality", [BEST_EFFORT, STRICT_LOCAL])
+def test_what_waits_for_an_attachment_says_so(locality: str) -> None:
+    """It is not room that it waits for, as yet. One whose place is known does wait for room."""
+    idle = decide([at("")], [schedule("a")], data_locality=locality)
+    assert reason(idle) == "AllocationPending"
+    assert message(idle) == "waiting for the volume to be attached, then for room for replica r0"
+    both = decide([at(""), at("a", number=1)], [schedule("a", r1=(50, None))], data_locality=locality)
+    assert message(both) == "waiting for room for replica r1"
+
+
+UNREADY = Condition("Schedulable", "False", "DiskNotReady", "Disk disk on node a has Ready False")
+FULL = Condition(
+    "Schedulable", "False", "OverAllocated", "Disk disk is over-allocated on node a: 2 are scheduled, 1 are"
+)
+
+
+def sick(found: DiskSchedule, condition: Condition = UNREADY) -> DiskSchedule:
+    """A DiskSchedule whose disk grants nothing."""
+    return replace(found, status=replace(found.status, conditions=(condition,)))
+
+
+def test_a_replica_with_data_that_is_refused_tells_why() -> None:
+    """Room is not the only thing that may be missing."""
+    room = "the disk has no room for 50 for replica r0, which has data there"
+    known = schedule("a", r0=(50, no()))
+    assert message(decide([at("a", ran=True)], [known])) == room
+    assert message(decide([at("a", ran=True)], [sick(known, FULL)])) == room
+    told = "it cannot grant 50 for replica r0, which has data there"
+    assert message(decide([at("a", ran=True)], [sick(known)])) == f"{UNREADY.message}: {told}"
+    assert message(decide([at("gone", ran=True)], [])) == f"no node lists disk GONE: {told}"
+
+
+def test_a_place_whose_node_is_not_its_disks_is_told_and_left_as_it_is() -> None:
+    """Somebody edited it, or the disk was moved: what is held stays held, what runs goes on, and it is looked at again."""
+    replica = replace(at("b", ran=True), disk_id="A")
+    decision = decide([replica], [schedule("a", r0=(50, yes(50))), schedule("b")])
+    assert objects(decision) == []
+    assert (reason(decision), decision.ready, decision.waiting) == ("PlaceContradicted", frozenset({"r0"}), True)
+    assert message(decision) == "replica r0 is said to be on node b, but its disk A is on node a"
+
+
+def test_a_replica_without_a_size_gets_one_when_it_is_placed() -> None:
+    """Without one it would always seem to have the volume's size."""
+    decision = decide([at("", 0)], [schedule("a")])
+    assert objects(decision) == [Grow("r0", 50), Assign("r0", "a", "A", "/data"), ask("A", 50)]
+
+
+def test_a_replica_without_a_size_takes_part_in_an_expansion() -> None:
+    """What is asked for it is its size: it neither grows alone nor is left out."""
+    replicas = [at("a", 0, ran=True), GROWING[1]]
+    decision = decide(replicas, [schedule("a", r0=(50, yes(50))), schedule("b", r1=(50, yes(50)))], size=80)
+    assert objects(decision) == [Grow("r0", 50), ask("A", 80), ask("B", 80, "r1")]
+    assert reason(decision) == "ExpansionPending"
+
+
+def moved(*ready: str) -> dict[str, Node]:
+    """Disk A, listed by the nodes a and b; ready where told."""
+    entry = node("a").disks[0]
+    return {
+        name: replace(node(name), disks=(replace(entry, conditions=READY if name in ready else ()),)) for name in "ab"
+    }
+
+
+@pytest.mark.parametrize("there", ["", "a"], ids=["new", "refused"])
+def test_a_disk_that_two_nodes_list_is_one_only_where_its_disk_schedule_says(there: str) -> None:
+    """Its controller judges by that node: asked at the other, it would refuse, and be chosen again."""
+    replica = replace(at(there), disk_id="A" if there else "")
+    refused: dict[str, Entry] = {"r0": (50, no())} if there else {}
+    known = [schedule("a", Kind.REPLICA, **refused)]
+    decision = decide([replica], known, nodes=moved("b"))
+    assert not [write for write in decision.writes if isinstance(write, Assign) and write.disk]
+    assert (reason(decision), decision.waiting) == ("NoDiskWithRoom", True)
+    settled = decide([at("")], [schedule("a")], nodes=moved("a", "b"))
+    assert objects(settled) == [Assign("r0", "a", "A", "/data"), ask("A", 50)]
+
+
+def test_a_newcomer_leaves_the_room_of_what_is_there_and_has_not_asked_yet() -> None:
+    """Served by name, it might be granted first, and a replica that runs be left with nothing."""
+    old = Replica("z", "other", 60, "b", "B", healthy_at=NOW)
+    both = [schedule("a", x=(40, yes(40))), schedule("b")]
+    assert objects(decide([at("")], both, others=(old,))) == [Assign("r0", "a", "A", "/data"), ask("A", 50)]
+    asked = [schedule("a", x=(40, yes(40))), schedule("b", z=(30, None))]
+    assert objects(decide([at("")], asked, others=(replace(old, size=30),)))[0] == Assign("r0", "b", "B", "/data")
+    gone = replace(old, deleting=True)
+    assert objects(decide([at("")], both, others=(gone,)))[0] == Assign("r0", "b", "B", "/data")
+    copied = BackingImage("i", disks=("B",), real_size=60)
+    assert objects(decide([at("")], both, copied=(copied,)))[0] == Assign("r0", "a", "A", "/data")
+
+
 GROWING = [at("a", ran=True), at("b", ran=True, number=1)]
 PENDING = Condition("DiskAllocation", "False", "ExpansionPending", "waiting for all disks to answer for 80 per replica")
-REJECTED = Condition("DiskAllocation", "False", "ExpansionRejected", "the volume cannot grow to 80: no room on disk")
+REJECTED = Condition(
+    "DiskAllocation", "False", "ExpansionRejected", "the volume cannot grow to 80: no room on disk disk on node b"
+)
 
 
 def grow(a: Entry, b: Entry, condition: Condition | None = PENDING) -> VolumeDecision:
@@ -262,7 +377,7 @@ def test_an_expansion_is_refused_by_a_disk_that_is_gone() -> None:
     assert objects(decision) == [ask("A", 50)]
     report = decision.writes[0]
     assert isinstance(report, Report)
-    assert report.condition.message == "the volume cannot grow to 80: no room on disk GONE on node gone"
+    assert report.condition.message == "the volume cannot grow to 80: no node lists disk GONE"
 
 
 def test_an_expansion_waits_for_the_disk_schedule_of_a_listed_disk() -> None:
@@ -284,6 +399,23 @@ def test_a_rolled_back_expansion_is_tried_again_only_when_every_disk_would_grant
     full = [schedule("a", r0=(50, yes(50))), schedule("b", r1=(50, yes(50)), x=(45, yes(45)))]
     resting = decide(GROWING, full, size=80, condition=REJECTED)
     assert (resting.writes, resting.waiting) == ((), True)
+
+
+def test_another_wish_that_does_not_fit_either_names_the_disks_without_room() -> None:
+    """Nothing is asked for it, because it would be refused: by room on b, and by the state of a."""
+    held = [schedule("a", r0=(50, yes(50))), schedule("b", r1=(50, yes(50)), x=(45, yes(45)))]
+    other = decide(GROWING, held, size=70, condition=REJECTED)
+    assert (objects(other), message(other)) == ([], "the volume cannot grow to 70: no room on disk disk on node b")
+    both = decide(GROWING, [sick(schedule("a", r0=(80, no(50)))), held[1]], size=70, condition=REJECTED)
+    assert message(both) == f"the volume cannot grow to 70: no room on disk disk on node b; {UNREADY.message}"
+
+
+def test_another_wish_waits_until_the_disks_hold_the_old_size_again() -> None:
+    """Nobody refuses it as yet."""
+    decision = decide(
+        GROWING, [schedule("a", r0=(50, yes(80))), schedule("b", r1=(50, yes(50)))], size=70, condition=REJECTED
+    )
+    assert message(decision) == "the volume cannot grow to 70: its disks are asked for the old size first"
 
 
 def test_a_roll_back_goes_on_after_a_kill() -> None:
@@ -335,6 +467,14 @@ def copies(image: ImageCopies, *schedules: DiskSchedule, needed: str = "", candi
     """A decision about a backing image in a cluster of the nodes a and b."""
     known, nodes = {entry.name: entry for entry in schedules}, {name: node(name) for name in "ab"}
     return backing_images.decided(ImageSight(image, known, nodes, frozenset(needed), tuple(candidates)))
+
+
+def test_a_further_copy_leaves_room_for_a_replica_from_before_the_disk_schedules() -> None:
+    """It will be asked for, and by name it might come after the copy."""
+    known = {"A": schedule("a"), "B": schedule("b")}
+    nodes, crowded = {name: node(name) for name in "ab"}, {"A": 51}
+    decision = backing_images.decided(ImageSight(image(), known, nodes, frozenset(), ("A", "B"), crowded))
+    assert Copies("i", ("B",)) in decision.writes
 
 
 def held(name: str, *entry: Any) -> DiskSchedule:

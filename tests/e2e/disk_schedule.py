@@ -5,8 +5,12 @@ Each test has a namespace. Nobody but the controllers places anything there; wha
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+import os
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +22,7 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from app.controllers.service import LEASE
-from app.kube.client import ApiError
+from app.kube.client import ApiError, KubeClient
 from app.kube.resources import (
     DISK_SCHEDULES,
     LEASES,
@@ -34,13 +38,17 @@ from app.kube.resources import (
 )
 from devcluster import DevCluster, Process
 from devcluster.ask import ask
+from devcluster.build import ensure_built
 from devcluster.stack import ROOT
 from tests import builders
 from tests.builders import GI, Object
+from tests.manifests.load import documents, permissions
 
 ACCOUNT: Final = "longhorn-disk-schedule"
 LONGHORN: Final = "longhorn-system"
 MANIFESTS: Final = ROOT / "manifests/disk-schedule"
+MIRROR: Final = MANIFESTS / "mirror"
+_DOCS: Final = ROOT / "docs/disk-schedule.md"
 # Far larger than what is available, so that storageAvailable alone decides and Longhorn's own rules never do.
 _HUGE: Final = 100_000
 _KINDS: Final = {
@@ -72,29 +80,46 @@ def install(cluster: DevCluster) -> Path:
     cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
     cluster.apply(MANIFESTS)
     cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
-    return cluster.service_account_kubeconfig(LONGHORN, ACCOUNT)
+    account = cluster.service_account_kubeconfig(LONGHORN, ACCOUNT)
+    Longhorn(cluster, account, LONGHORN).wait_served()
+    return account
 
 
 class Longhorn:
     """One namespace with Longhorn's objects, and the controllers that work there."""
 
-    def __init__(self, cluster: DevCluster, account: Path, namespace: str = "") -> None:
+    def __init__(self, cluster: DevCluster, account: Path, namespace: str = "", *, manifests: Path = MANIFESTS) -> None:
         self.cluster = cluster
         self.account = account
         self.namespace = namespace or f"disks-{next(_names)}"
         self.processes: list[Process] = []
         self.ports: dict[str, int] = {}
         if not namespace:
-            self._open()
+            self._open(manifests)
             self.create(NO_RESERVE)
 
-    def _open(self) -> None:
+    def _open(self, manifests: Path) -> None:
         """A namespace in which the ServiceAccount may do what the manifests let it do in Longhorn's, with a Lease that is free."""
         self.cluster.kubectl("create", "namespace", self.namespace)
         released = {"metadata": {"name": LEASE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
         self.cluster.api.create(LEASES.path(self.namespace), released)
-        role = list(yaml.safe_load_all((MANIFESTS / "role.yaml").read_text()))
+        role = list(yaml.safe_load_all((manifests / "role.yaml").read_text()))
         self.cluster.kubectl("-n", self.namespace, "apply", "-f", "-", input=yaml.safe_dump_all(role))
+
+    def wait_served(self) -> None:
+        """The API server lists every kind; of a new one it refuses to, until its cache is filled."""
+
+        def served(resource: Resource) -> bool:
+            try:
+                self.items(resource)
+            except ApiError as error:
+                if not error.unreachable:
+                    raise
+                return False
+            return True
+
+        for resource in (DISK_SCHEDULES, *_KINDS.values()):
+            self.until(f"the {resource.plural} are served", partial(served, resource))
 
     def start(self, name: str, *arguments: str) -> Process:
         """One more process; it is not waited for."""
@@ -220,6 +245,22 @@ class Longhorn:
     def patch(self, resource: Resource, name: str, body: Object, subresource: str = "") -> None:
         """Merges this into an object."""
         self.cluster.api.patch(resource.path(self.namespace, name, subresource), body)
+
+    def replace(self, resource: Resource, name: str, body: Object, subresource: str = "") -> Object:
+        """Writes a whole object, as a controller does; what the API server made of it.
+
+        Raises:
+            ApiError: it was refused
+        """
+
+        async def written() -> Object:
+            client = await KubeClient.connect(str(self.cluster.kubeconfig))
+            try:
+                return dict(json.loads(await client.replace(resource.path(self.namespace, name, subresource), body)))
+            finally:
+                await client.close()
+
+        return asyncio.run(written())
 
     def delete(self, resource: Resource, name: str) -> None:
         """Deletes an object."""
@@ -363,17 +404,44 @@ def _engine_image(nodes: Iterable[str]) -> Object:
     }
 
 
-def calls_of_the_account(cluster: DevCluster) -> tuple[set[tuple[str, str, str]], list[str]]:
-    """Verb, group and resource of each call of the controllers' ServiceAccount in Longhorn's namespace; and what was forbidden."""
+def permissions_of(manifests: Path) -> set[tuple[str, str, str]]:
+    """Verb, group and resource of all that the controllers' roles grant."""
+    roles = [*documents(manifests / "role.yaml"), *documents(MANIFESTS / "parts/clusterrole.yaml")]
+    return {(verb, group, what) for role in roles if "rules" in role for verb, group, what, _ in permissions(role)}
+
+
+def calls_of_the_account(cluster: DevCluster, namespace: str = LONGHORN) -> tuple[set[tuple[str, str, str]], list[str]]:
+    """Verb, group and resource of each call of the controllers' ServiceAccount in a namespace; and what was forbidden."""
     used: set[tuple[str, str, str]] = set()
     refused: list[str] = []
     for event in cluster.audit_events():
         where = event.get("objectRef") or {}
         ours = event["user"]["username"] == f"system:serviceaccount:{LONGHORN}:{ACCOUNT}"
-        if not ours or where.get("namespace", "") not in ("", LONGHORN):
+        if not ours or where.get("namespace", "") not in ("", namespace):
             continue
         if event["responseStatus"]["code"] == 403:
             refused.append(event["requestURI"])
         parts = (where.get("resource", ""), where.get("subresource", ""))
         used.add((event["verb"], where.get("apiGroup", ""), "/".join(part for part in parts if part)))
     return used, refused
+
+
+def commands_that_remove() -> list[str]:
+    """What the documentation has an administrator type to remove the controllers."""
+    (block,) = re.findall(r"```console\n(\$ kubectl .*?)```", _DOCS.read_text().partition("**Remove**")[2], re.S)
+    return [line.removeprefix("$ ") for line in block.splitlines()]
+
+
+def typed(cluster: DevCluster, command: str) -> None:
+    """Runs a command as an administrator types it in the repository's folder.
+
+    Raises:
+        subprocess.CalledProcessError: it failed
+    """
+    environment = {
+        **os.environ,
+        "PATH": f"{ensure_built()}{os.pathsep}{os.environ['PATH']}",
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "KUBECACHEDIR": str(cluster.directory / "kubectl-cache"),
+    }
+    subprocess.run(["bash", "-o", "pipefail", "-c", command], env=environment, cwd=ROOT, timeout=120, check=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from app.controllers.service import LEASE
+from app.kube.client import ApiError
 from app.kube.resources import (
     DISK_SCHEDULES,
     LEASES,
@@ -24,18 +26,22 @@ from devcluster.process import Process
 from devcluster.stack import FAST_LEASE as FAST
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from tests import builders
-from tests.builders import GI
+from tests.builders import GI, Object
 from tests.e2e.disk_schedule import (
     ACCOUNT,
     LONGHORN,
     MANIFESTS,
+    MIRROR,
     NO_RESERVE,
     WORKING,
     Longhorn,
     calls_of_the_account,
+    commands_that_remove,
     image,
     install,
+    permissions_of,
     replica,
+    typed,
 )
 from tests.e2e.disk_schedule_examples import BAD, EXAMPLE, UUID, example_node
 from tests.e2e.disk_schedule_rounds import (
@@ -48,7 +54,6 @@ from tests.e2e.disk_schedule_rounds import (
 )
 from tests.e2e.disk_schedule_witness import Witness
 from tests.e2e.rig import Rig
-from tests.manifests.load import documents, permissions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("disk-schedule"), pytest.mark.timeout(300)]
 
@@ -61,9 +66,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DevClu
 
 
 @pytest.fixture
-def longhorn(installed: tuple[DevCluster, Path]) -> Iterator[Longhorn]:
-    """A namespace of its own."""
-    made = Longhorn(*installed)
+def longhorn(installed: tuple[DevCluster, Path], request: pytest.FixtureRequest) -> Iterator[Longhorn]:
+    """A namespace of its own, with the Role of the manifests a test names."""
+    made = Longhorn(*installed, manifests=getattr(request, "param", MANIFESTS))
     yield made
     made.stop()
 
@@ -93,6 +98,32 @@ def test_the_proposals_example_goes_in_and_its_status_comes_out(longhorn: Longho
     header, row = longhorn.cluster.kubectl("-n", longhorn.namespace, "get", "diskschedules").strip().splitlines()
     assert header.split() == ["NAME", "NODE", "DISK", "SCHEDULED", "AVAILABLE", "SCHEDULABLE", "AGE"]
     assert row.split()[:6] == [UUID, "example-node", "example-disk", str(205 * GI), str(205 * GI), "True"]
+
+
+def test_the_definition_fills_in_what_is_missing_and_takes_two_answers_only(longhorn: Longhorn) -> None:
+    """Whole objects, as a controller writes them: a spec without maps, conditions that are null, an answer that is none."""
+    requests: Object = {"replicas": {}, "backingImages": {}}
+    bare = {"apiVersion": builders.LONGHORN, "kind": "DiskSchedule", "metadata": {"name": "bare"}}
+    raw = longhorn.cluster.api.create(DISK_SCHEDULES.path(longhorn.namespace), bare)
+    assert raw["spec"] == {"name": "", "nodeID": "", **requests}
+    raw = {**raw, "spec": {"name": "disk-1", "nodeID": "n"}}
+    assert longhorn.replace(DISK_SCHEDULES, "bare", raw)["spec"] == {"name": "disk-1", "nodeID": "n", **requests}
+
+    raw = longhorn.get(DISK_SCHEDULES, "bare")
+    answers = {"replicas": {"r": {"state": "rejected"}}, "conditions": None}
+    longhorn.replace(DISK_SCHEDULES, "bare", {**raw, "status": answers}, "status")
+    raw = longhorn.get(DISK_SCHEDULES, "bare")
+    assert raw["status"] == {
+        "replicas": {"r": {"state": "rejected", "scheduledSize": 0}},
+        "backingImages": {},
+        "storageScheduled": 0,
+        "conditions": None,
+    }
+    for field in ("replicas", "backingImages"):
+        odd = {**raw, "status": {field: {"r": {"state": "maybe"}}}}
+        with pytest.raises(ApiError, match=rf'status\.{field}\.r\.state: Unsupported value: "maybe"') as refused:
+            longhorn.replace(DISK_SCHEDULES, "bare", odd, "status")
+        assert refused.value.status == 422
 
 
 def test_a_volume_lives_from_its_replicas_places_to_their_release(longhorn: Longhorn) -> None:
@@ -180,6 +211,29 @@ def test_a_disk_schedule_goes_with_its_disk_once_nothing_is_held(longhorn: Longh
     assert longhorn.status("n1-disk-1")["storageScheduled"] == 10 * GI
     longhorn.delete(LONGHORN_REPLICAS, "r")
     longhorn.until("it is gone, too", lambda: not longhorn.exists(DISK_SCHEDULES, "n1-disk-1"))
+
+
+def test_a_disk_schedule_that_is_emptied_by_hand_makes_way_for_the_next(longhorn: Longhorn) -> None:
+    """A copy and a replica that are there ask the one that is being deleted for nothing more, and the next one for all."""
+    longhorn.add_nodes({"n1": 100})
+    copy = image("i", 10, disks=["n1-disk-1"])
+    copy["status"]["diskFileStatusMap"] = {"n1-disk-1": {"state": "ready"}}
+    longhorn.create(copy, replica("r", "v", 20, "n1", healthy=True))
+    longhorn.create(builders.volume("v", 20, locality="disabled"))
+    longhorn.start("one", *FAST)
+
+    def holding() -> str:
+        """The DiskSchedule that holds both."""
+        raw = longhorn.items(DISK_SCHEDULES).get("n1-disk-1", {"metadata": {"uid": ""}})
+        held = (raw.get("status") or {}).get("storageScheduled") == 30 * GI
+        return str(raw["metadata"]["uid"]) if held and "deletionTimestamp" not in raw["metadata"] else ""
+
+    first = longhorn.until("both are held", holding)
+    longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "n1-disk-1", "--wait=false")
+    longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"backingImages": {"i": None}}})
+    longhorn.until("the copy is released", lambda: longhorn.status("n1-disk-1")["storageScheduled"] == 20 * GI)
+    longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"replicas": {"r": None}}})
+    longhorn.until("both are held in another one", lambda: holding() not in ("", first))
 
 
 def test_bad_objects_end_in_a_condition_and_disturb_nobody(longhorn: Longhorn) -> None:
@@ -288,9 +342,11 @@ def test_beside_longhorn_manager_it_neither_starts_nor_goes_on(
     longhorn.wait_allocated("v")
 
 
+@pytest.mark.parametrize("longhorn", [pytest.param(MIRROR, id="with its Role")], indirect=True)
 def test_the_mirror_writes_down_what_longhorn_did_and_changes_nothing_else(longhorn: Longhorn) -> None:
     """Beside longhorn-manager: replicas and images appear as scheduled; more than is available is reported."""
-    longhorn.add_nodes({"n1": 100})
+    longhorn.delete(LEASES, LEASE)  # it makes its own
+    longhorn.add_nodes({"n1": 100, "n2": 100})
     longhorn.add_manager("longhorn-manager-x")
     longhorn.create(replica("r1", "v", 70, "n1"), replica("r2", "v", 10), image("i", 20, disks=["n1-disk-1"]))
     longhorn.create(builders.volume("v", 70, locality="disabled"))
@@ -314,6 +370,13 @@ def test_the_mirror_writes_down_what_longhorn_did_and_changes_nothing_else(longh
     longhorn.delete(LONGHORN_REPLICAS, "r3")
     longhorn.until("it is over", lambda: longhorn.metric(process, over) == 0)
     assert longhorn.written() == before
+
+    longhorn.delete(LONGHORN_NODES, "n2")
+    longhorn.until("its DiskSchedule is gone", lambda: list(longhorn.items(DISK_SCHEDULES)) == ["n1-disk-1"])
+    process.stop()
+    granted, where = permissions_of(MIRROR), longhorn.namespace
+    longhorn.until("the log has the watches", lambda: granted <= calls_of_the_account(longhorn.cluster, where)[0])
+    assert calls_of_the_account(longhorn.cluster, where) == (granted, []), "its Role is what it uses"
 
 
 def test_one_works_and_another_takes_over(longhorn: Longhorn) -> None:
@@ -358,12 +421,38 @@ def test_the_role_grants_exactly_the_verbs_that_are_used(installed: tuple[DevClu
     longhorn.until("the DiskSchedules are gone", lambda: not longhorn.items(DISK_SCHEDULES))
     one.stop()
 
-    roles = [*documents(MANIFESTS / "role.yaml"), *documents(MANIFESTS / "parts/clusterrole.yaml")]
-    granted = {(verb, group, what) for role in roles if "rules" in role for verb, group, what, _ in permissions(role)}
+    granted = permissions_of(MANIFESTS)
     # A watch is logged when the API server has noticed its end.
     longhorn.until("the log has the watches", lambda: granted <= calls_of_the_account(cluster)[0])
     assert calls_of_the_account(cluster) == (granted, [])
     assert cluster.api.get(LEASES.path(LONGHORN, "longhorn-disk-schedule"))["spec"]["holderIdentity"] == ""
+
+
+def test_it_is_removed_as_the_documentation_says(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """While it works, what is taken away comes back; without it nothing holds the DiskSchedules, and Longhorn's objects stay."""
+    with DevCluster(tmp_path_factory.mktemp("disk-schedule-removed")) as cluster:
+        longhorn = Longhorn(cluster, install(cluster), LONGHORN)
+        longhorn.create(NO_RESERVE)
+        longhorn.add_nodes({"n1": 100, "n2": 100})
+        one = longhorn.start("one", *FAST)
+        longhorn.create(image("i", 10, disks=["n1-disk-1"]), replica("r", "v", 20, "n1", healthy=True))
+        longhorn.create(builders.volume("v", 20, locality="disabled"))
+        longhorn.wait_allocated("v")
+        longhorn.until("both hold", lambda: longhorn.status("n1-disk-1").get("storageScheduled") == 30 * GI)
+        longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"metadata": {"finalizers": None}})
+        longhorn.until("it is back", lambda: "finalizers" in longhorn.get(DISK_SCHEDULES, "n1-disk-1")["metadata"])
+        longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"replicas": {"r": None}}})
+        longhorn.until("it is asked again", lambda: longhorn.asked("n1-disk-1") == 20 * GI)
+
+        before = longhorn.items(LONGHORN_REPLICAS)
+        for command in commands_that_remove():
+            typed(cluster, command)
+            if " scale " in command:
+                one.stop()  # it stands for the pods
+        assert "NotFound" in cluster.kubectl("get", "crd", "diskschedules.longhorn.io", check=False)
+        ours = ("deployments,serviceaccounts,roles,rolebindings", "--field-selector", f"metadata.name={ACCOUNT}")
+        assert cluster.kubectl("-n", LONGHORN, "get", *ours, "-o", "name") == ""
+        assert longhorn.items(LONGHORN_REPLICAS) == before
 
 
 ROUNDS = 3

@@ -1,7 +1,8 @@
-"""The allocation rule against a model that tries every subset and every order it may, and against itself."""
+"""The allocation rule against a model that tries every set of requests that might be granted, and against itself."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -34,26 +35,28 @@ def asked(spec: Spec) -> dict[tuple[Kind, str], int | None]:
 
 
 def modelled(spec: Spec, status: Status, limit: Limit) -> dict[tuple[Kind, str], Allocation]:
-    """The rule again, one look at the whole disk per request and nothing carried along."""
+    """The rule by brute force: of all sets of requests that fit together, the one that serves the first, then the second, and so on."""
     wanted, before = {key: size for key, size in asked(spec).items() if size != 0}, entries(status)
-    result: dict[tuple[Kind, str], Allocation] = {}
+    result = {key: before[key] for key in wanted if key in before}
     for key, size in wanted.items():
-        held = before[key].size if key in before else 0
-        if size is not None and key in before and held >= size:
+        if size is not None and key in before and before[key].size >= size:
             result[key] = Allocation(State.SCHEDULED, size)
-        elif key in before:
-            result[key] = before[key]
-    rank = {key: (key not in result or result[key].size == 0, key[0] is Kind.REPLICA, key[1]) for key in wanted}
-    for key in sorted(wanted, key=lambda each: rank[each]):
-        size, held = wanted[key], result[key].size if key in result else 0
-        if size is not None and (held >= size or (limit.available is None and not limit.reason)):
-            continue
-        others = sum(entry.size for other, entry in result.items() if other != key)
-        fits = (
-            size is not None and limit.available is not None and not limit.reason and others + size <= limit.available
-        )
-        result[key] = Allocation(State.SCHEDULED, size or 0) if fits else Allocation(State.REJECTED, held)
-    return result
+    held = {key: result[key].size if key in result else 0 for key in wanted}
+    more = {key: size - held[key] for key, size in wanted.items() if size is not None and size > held[key]}
+    turns = sorted(more, key=lambda key: (held[key] == 0, key[0] is Kind.REPLICA, key[1]))
+    room = -1 if limit.available is None or limit.reason else limit.available - sum(held.values())
+    granted = next(
+        some
+        for some in itertools.product((True, False), repeat=len(turns))  # those that serve the first come first
+        if not any(some) or sum(more[key] for key, yes in zip(turns, some, strict=True) if yes) <= room
+    )
+    decided = limit.available is not None or limit.reason
+    for key, yes in zip(turns, granted, strict=True):
+        if decided:
+            result[key] = (
+                Allocation(State.SCHEDULED, held[key] + more[key]) if yes else Allocation(State.REJECTED, held[key])
+            )
+    return result | {key: Allocation(State.REJECTED, held[key]) for key, size in wanted.items() if size is None}
 
 
 @given(SPECS, STATUSES, LIMITS)
@@ -76,6 +79,16 @@ def test_nothing_is_granted_beyond_the_limit_and_nothing_held_is_taken_back(
         if key in before and size != 0:
             kept = before[key].size if size is None else min(size, before[key].size)
             assert entries(after)[key].size >= kept
+
+
+@given(SPECS, STATUSES, st.integers(0, 60))
+def test_what_is_refused_does_not_fit_in_what_is_left(spec: Spec, status: Status, available: int) -> None:
+    """No bytes lie idle that somebody asks for."""
+    after = allocate(spec, status, Limit(available))
+    for key, entry in entries(after).items():
+        size = asked(spec)[key]
+        if size is not None and entry.state is State.REJECTED:
+            assert after.storage_scheduled + size - entry.size > available
 
 
 @given(SPECS, STATUSES, LIMITS)

@@ -26,15 +26,20 @@ SCHEDULE = {
 }
 
 
-async def _worked(api: Written, client: KubeClient, kind: type[Controller], *, works: bool) -> list[Object]:
+async def _worked(
+    api: Written, client: KubeClient, kind: type[Controller], *, works: bool, late: bool = False
+) -> list[Object]:
     world = World(client)
     controller = kind(world.context)
     world.replica("r", "v")
     put(world.watches.images, read_image, {"metadata": {"name": "i"}, "spec": {}})
     running = asyncio.create_task(controller.run()) if works else None
     await asyncio.sleep(0.1)
+    looked = len(api.requests)
     world.watches.replicas.changed("r", None)
     world.watches.images.changed("i", None)
+    if late:
+        await until("a look that finds no request", lambda: len(api.requests) > looked and not len(controller.queue))
     seen = schedule_seen(json.dumps(SCHEDULE).encode())
     world.watches.schedules.changed("d", seen)
     running = running or asyncio.create_task(controller.run())
@@ -48,8 +53,11 @@ async def _worked(api: Written, client: KubeClient, kind: type[Controller], *, w
     return [body["spec"] for body in api.bodies]
 
 
-def asked(folder: Path, kind: type[Controller], *, works: bool) -> list[Object]:
-    """The specs a controller writes after replica r and image i went: it worked then, or begins to work afterwards."""
+def asked(folder: Path, kind: type[Controller], *, works: bool, late: bool = False) -> list[Object]:
+    """The specs a controller writes after replica r and image i went: it worked then, or begins to work afterwards.
+
+    With `late` they are asked for after it has looked, by who was about to.
+    """
 
     async def play() -> list[Object]:
         api = Written()
@@ -57,7 +65,7 @@ def asked(folder: Path, kind: type[Controller], *, works: bool) -> list[Object]:
         async with served(api.handle, folder) as kubeconfig:
             client = await KubeClient.connect(str(kubeconfig))
             try:
-                return await _worked(api, client, kind, works=works)
+                return await _worked(api, client, kind, works=works, late=late)
             finally:
                 await client.close()
 
@@ -70,12 +78,13 @@ KINDS = [
 ]
 
 
+@pytest.mark.parametrize("late", [pytest.param(False, id="before it goes"), pytest.param(True, id="after it went")])
 @pytest.mark.parametrize(("kind", "field"), KINDS)
 def test_what_is_asked_for_an_object_that_is_seen_to_go_is_withdrawn_at_once(
-    tmp_path: Path, kind: type[Controller], field: str
+    tmp_path: Path, kind: type[Controller], field: str, *, late: bool
 ) -> None:
-    """By the controller that works."""
-    specs = asked(tmp_path, kind, works=True)
+    """By the controller that works; also if a volume controller noted the place, and asks when nobody can remember the replica."""
+    specs = asked(tmp_path, kind, works=True, late=late)
     assert specs
     assert all(spec[field] == {} for spec in specs)
 

@@ -79,6 +79,18 @@ def test_who_looks_when_a_disk_schedule_changes(
     assert played(tmp_path, event) == expected | DISK
 
 
+def test_a_disk_that_moves_to_another_node_wakes_the_volumes_of_its_replicas(tmp_path: Path) -> None:
+    """Their condition says whether the replicas' place is the disk's."""
+
+    def schedule(node: str) -> Callable[[World], None]:
+        return lambda world: world.schedule(
+            "n-disk-1", spec={**ASKED, "nodeID": node}, status={"replicas": {"r": HELD}}
+        )
+
+    found = played(tmp_path, schedule("m"), before=schedule("n"))
+    assert found == {("volume", "v"), ("node-sync", "all disks")} | DISK
+
+
 def test_a_node_whose_room_changes_wakes_its_disks_and_one_with_another_disk_node_sync(tmp_path: Path) -> None:
     """Nobody else."""
 

@@ -118,10 +118,34 @@ def test_an_object_that_was_never_seen_is_waited_for(passed: float, left: float)
 
 
 def test_an_object_that_was_seen_to_go_is_not_waited_for() -> None:
-    """But one that is there again, and is missed again, is."""
+    """Nor when it is asked for once more, by who was about to: as long as one that was never seen is waited for."""
     now = [50.0]
     orphans = Orphans(300, lambda: now[0])
     orphans.gone("r")
     assert orphans.wait("r") == 0
+    now[0] += 299
+    orphans.there("r")
+    assert orphans.wait("r") == 0
+    now[0] += 1
     orphans.there("r")
     assert orphans.wait("r") == 300
+
+
+def test_a_request_that_is_hard_to_withdraw_is_not_waited_for_later() -> None:
+    """What was seen to go is forgotten meanwhile; the request was there before."""
+    now = [50.0]
+    orphans = Orphans(300, lambda: now[0])
+    orphans.gone("r")
+    assert orphans.wait("r") == 0
+    now[0] += 1000
+    assert orphans.wait("r") == 0
+
+
+def test_what_went_is_remembered_for_a_while_only() -> None:
+    """Many go in the life of a process."""
+    now = [50.0]
+    orphans = Orphans(300, lambda: now[0])
+    for name in ("a", "b", "a", "c"):
+        orphans.gone(name)
+        now[0] += 150
+    assert len(orphans) == 2

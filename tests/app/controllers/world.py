@@ -32,6 +32,8 @@ from tests.builders import Object
 ALL: tuple[type[Controller], ...] = (NodeSync, Allocator, VolumeController, ReplicaController, ImageController, Mirror)
 Looked = set[tuple[str, str]]
 read_replica = reading(LONGHORN_GROUP, "Replica", Replica)
+BAD_NODE: Object = {"metadata": {"name": "bad"}, "spec": {"disks": {"disk-1": {"storageReserved": 2**70}}}}
+"""A Longhorn node that cannot be read."""
 _version = 0
 
 
@@ -46,7 +48,7 @@ def put(collection: Collection[Any], read: Callable[[Any], Any], raw: Object) ->
 
 
 class Written(FakeApi):
-    """Keeps what was put, and answers with what was there."""
+    """Keeps what was put, and answers with it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,6 +58,7 @@ class Written(FakeApi):
         """One request."""
         if request.method == "PUT":
             self.bodies.append(await request.json())
+            return web.json_response(self.bodies[-1])
         return await super().handle(request)
 
 

@@ -1,0 +1,389 @@
+"""An API server with optimistic concurrency and nothing else, and the controllers as actors that are interrupted at every call.
+
+An actor is a generator that pauses before each call; to kill it is not to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.controllers.image_places import candidates, needed
+from scheduler_core.disk_schedule.backing_images import ImageSight
+from scheduler_core.disk_schedule.backing_images import decided as images_decided
+from scheduler_core.disk_schedule.candidates import unasked_on
+from scheduler_core.disk_schedule.node_sync import Create, Delete, Rename, synced
+from scheduler_core.disk_schedule.reconcile import reconciled
+from scheduler_core.disk_schedule.replicas import released
+from scheduler_core.disk_schedule.requests import set_requirement
+from scheduler_core.disk_schedule.volumes import VolumeSight, decided
+from scheduler_core.disk_schedule.writes import Assign, Copies, Finalize, Grow, Report, Require, Write
+from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.model.disk_schedule import (
+    FINALIZER,
+    DiskSchedule,
+    Kind,
+    Spec,
+)
+from scheduler_core.model.kube import Condition
+from scheduler_core.model.longhorn import FILESYSTEM, BackingImage, Disk, Node, Replica, Volume
+from scheduler_core.model.snapshot import Snapshot
+
+GI = 1024**3
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TIME = "2026-01-01T00:00:00Z"
+READY = (Condition("Ready", "True"), Condition("Schedulable", "True"))
+SETTINGS = {"storage-minimal-available-percentage": "0"}  # so that storageAvailable alone decides
+Actor = Generator[None, None, None]
+Key = tuple[str, str]
+
+
+class ConflictError(Exception):
+    """409: somebody was faster."""
+
+
+@dataclass
+class World:
+    """The API server: objects with versions.
+
+    `available` are the bytes that each disk reports, by the node where it is at home, and `listed` the nodes whose status lists it. It
+    is in one machine: the last one's entry is ready, any other was left behind.
+    """
+
+    available: dict[str, int]
+    listed: dict[str, tuple[str, ...]]
+    objects: dict[Key, tuple[int, Any]] = field(default_factory=dict)
+    version: int = 0
+
+    def put(self, kind: str, name: str, value: object, seen: int | None = None) -> int:
+        """Writes an object, if it still is at the version seen (0: not there); None writes it in any case."""
+        if seen is not None and self.objects.get((kind, name), (0, None))[0] != seen:
+            raise ConflictError
+        self.version += 1
+        self.objects[kind, name] = (self.version, value)
+        return self.version
+
+    def all(self, kind: str) -> dict[str, tuple[int, Any]]:
+        """The objects of a kind, as a list would give them."""
+        return {name: entry for (each, name), entry in sorted(self.objects.items()) if each == kind}
+
+    def get(self, kind: str, name: str) -> tuple[int, Any]:
+        """An object and its version; 0 and None if there is none."""
+        return self.objects.get((kind, name), (0, None))
+
+    def remove(self, kind: str, name: str, seen: int) -> None:
+        """Removes an object, if it still is at the version seen."""
+        if self.get(kind, name)[0] != seen:
+            raise ConflictError
+        self.version += 1
+        del self.objects[kind, name]
+
+    def fork(self) -> World:
+        """The same world, to go on differently."""
+        return World(dict(self.available), dict(self.listed), dict(self.objects), self.version)
+
+    def nodes(self) -> dict[str, Node]:
+        """Every node is a failure domain of its own; a disk's name is that of the node where it is at home."""
+        return {
+            name: Node(
+                name,
+                allow_scheduling=True,
+                conditions=READY,
+                disks=tuple(
+                    self._disk(home, ready=name == nodes[-1])
+                    for home, nodes in sorted(self.listed.items())
+                    if name in nodes
+                ),
+            )
+            for name in self.available
+        }
+
+    def _disk(self, home: str, *, ready: bool) -> Disk:
+        return Disk(
+            home,
+            uuid=f"{home}-uuid",
+            allow_scheduling=True,
+            spec_type=FILESYSTEM,
+            status_type=FILESYSTEM,
+            storage_maximum=10_000 * GI,
+            storage_available=self.available[home],
+            conditions=READY if ready else (),
+        )
+
+    def schedule(self, node: str) -> DiskSchedule:
+        """The DiskSchedule of the disk that is at home on a node."""
+        found = self.objects["schedule", f"{node}-uuid"][1]
+        assert isinstance(found, DiskSchedule)
+        return found
+
+
+def world(available: dict[str, int], volumes: dict[str, int]) -> World:
+    """Disks without requests, and volumes of one unplaced replica each."""
+    made = World(available, {node: (node,) for node in available})
+    for node in available:
+        made.put("schedule", f"{node}-uuid", DiskSchedule(f"{node}-uuid", Spec(node, node), finalizers=(FINALIZER,)))
+    for name, size in volumes.items():
+        add_volume(made, name, size)
+    return made
+
+
+def add_volume(made: World, name: str, size: int, replicas: int = 1, *, image: str = "", sized: bool = True) -> None:
+    """A volume and its replicas, without a place, and perhaps without a size."""
+    made.put("volume", name, (Volume(name, size, replicas, backing_image=image), None))
+    for number in range(replicas):
+        made.put("replica", f"{name}-{number}", Replica(f"{name}-{number}", name, size if sized else 0))
+
+
+def disk_controller(api: World, uuid: str) -> Actor:
+    """Reads the node and the object, writes the status; never more than the storageAvailable it read."""
+    yield
+    version, schedule = api.get("schedule", uuid)
+    if schedule is None:
+        return
+    yield
+    node = api.nodes()[schedule.spec.node]
+    outcome = reconciled(schedule, node, TIME)
+    yield
+    if outcome.status is not None:
+        after, before = outcome.status, schedule.status
+        more = any(
+            entry.size > (before.of(kind)[name].size if name in before.of(kind) else 0)
+            for kind in Kind
+            for name, entry in after.of(kind).items()
+        )
+        limit = next((disk.storage_available for disk in node.disks if disk.uuid == uuid and disk.ready), 0)
+        assert not more or after.storage_scheduled <= limit
+        assert after.storage_scheduled == sum(entry.size for kind in Kind for entry in after.of(kind).values())
+        version = api.put("schedule", uuid, replace(schedule, status=after), version)
+    if outcome.drop_finalizer:
+        yield
+        api.remove("schedule", uuid, version)
+
+
+def node_sync(api: World, _name: str) -> Actor:
+    """One DiskSchedule for each disk that a node lists."""
+    yield
+    schedules = api.all("schedule")
+    yield
+    for change in synced(api.nodes().values(), {name: entry[1] for name, entry in schedules.items()}).changes:
+        yield
+        match change:
+            case Create(uuid, disk, node):
+                api.put("schedule", uuid, DiskSchedule(uuid, Spec(disk, node), finalizers=(FINALIZER,)), 0)
+            case Rename(schedule, disk, node):
+                after = replace(schedule, spec=replace(schedule.spec, disk=disk, node=node), finalizers=(FINALIZER,))
+                api.put("schedule", schedule.name, after, schedules[schedule.name][0])
+            case Delete(schedule):
+                api.put("schedule", schedule.name, replace(schedule, deleting=True), schedules[schedule.name][0])
+
+
+def cluster_of(api: World) -> Cluster:
+    """What placement reads."""
+    found = Snapshot(
+        longhorn_nodes=api.nodes(),
+        replicas={name: entry[1] for name, entry in api.all("replica").items()},
+        backing_images={
+            name: BackingImage(name, disks=tuple(sorted(image.wanted)), real_size=image.size)
+            for name, (_, image) in api.all("image").items()
+        },
+        settings=SETTINGS,
+    )
+    return Cluster.of(found, NOW)
+
+
+def volume_controller(api: World, name: str) -> Actor:
+    """Reads schedules, then volume and replicas; carries out what was decided; starts what is ready."""
+    yield
+    schedules = api.all("schedule")
+    yield
+    version, seen_volume = api.get("volume", name)
+    if seen_volume is None:
+        return
+    volume, condition = seen_volume
+    replicas = {key: entry for key, entry in api.all("replica").items() if entry[1].volume == name}
+    sight = VolumeSight(
+        cluster_of(api),
+        volume,
+        tuple(entry[1] for entry in replicas.values()),
+        {key: entry[1] for key, entry in schedules.items()},
+        condition,
+    )
+    decision = decided(sight, TIME)
+    yield from perform(api, decision.writes, {"schedule": schedules, "replica": replicas}, (name, version))
+    for key in sorted(decision.ready):
+        seen, replica = replicas[key]
+        if not replica.current_state:
+            yield
+            api.put("replica", key, replace(replica, current_state="running"), seen)
+
+
+def replica_controller(api: World, name: str) -> Actor:
+    """Gives back what a deleted replica held."""
+    yield
+    schedules = api.all("schedule")
+    yield
+    replicas = {key: entry for key, entry in api.all("replica").items() if key == name}
+    replica = replicas[name][1] if name in replicas else None
+    writes = released(name, replica, {key: entry[1] for key, entry in schedules.items()})
+    yield from perform(api, writes, {"schedule": schedules, "replica": replicas}, ("", 0))
+
+
+def image_controller(api: World, name: str) -> Actor:
+    """Reads schedules, then the image; carries out what was decided; makes the copies that are granted. Of an image that is gone, gives back."""
+    yield
+    schedules = api.all("schedule")
+    values = {key: entry[1] for key, entry in schedules.items()}
+    yield
+    version, image = api.get("image", name)
+    if image is None:
+        asked = [uuid for uuid, schedule in values.items() if name in schedule.spec.backing_images]
+        left = tuple(Require(uuid, Kind.BACKING_IMAGE, name, 0, stray=True) for uuid in asked)
+        yield from perform(api, left, {"schedule": schedules}, ("", 0))
+        return
+    cluster, volumes = cluster_of(api), [entry[1][0] for entry in api.all("volume").values()]
+    sight = ImageSight(
+        image,
+        values,
+        cluster.nodes,
+        needed(volumes, cluster.snapshot.replicas.values(), name),
+        candidates(cluster, values, cluster.snapshot.backing_images[name]),
+        unasked_on(cluster, values),
+    )
+    decision = images_decided(sight)
+    seen = {"schedule": schedules, "image": {name: (version, image)}}
+    yield from perform(api, decision.writes, seen, ("", 0))
+    version, image = seen["image"][name]
+    made = dict.fromkeys(sorted(decision.ready - image.found.keys()), "ready")
+    if made:
+        yield
+        api.put("image", name, replace(image, found={**image.found, **made}), version)
+
+
+def perform(
+    api: World, writes: tuple[Write, ...], seen: dict[str, dict[str, tuple[int, Any]]], volume: tuple[str, int]
+) -> Actor:
+    """One write after the other, each against the version read or written last."""
+
+    def put(kind: str, name: str, **changed: object) -> None:
+        version, value = seen[kind][name]
+        after = replace(value, **changed)
+        seen[kind][name] = (api.put(kind, name, after, version), after)
+
+    for write in writes:
+        yield
+        match write:
+            case Require(disk, kind, name, size):
+                if write.stray:
+                    if is_there(api, disk, kind, name):
+                        continue
+                    yield
+                put("schedule", disk, spec=set_requirement(seen["schedule"][disk][1].spec, kind, name, size))
+            case Assign(name, node, disk):
+                put("replica", name, node_id=node, disk_id=disk)
+            case Grow(name, size):
+                put("replica", name, size=size)
+            case Copies(name, added, dropped):
+                put("image", name, wanted=seen["image"][name][1].wanted - set(dropped) | set(added))
+            case Report(condition):
+                name, version = volume
+                known, _ = api.get("volume", name)[1] or (None, None)
+                volume = (name, api.put("volume", name, (known, condition), version))
+            case Finalize(kind, name):
+                key = "replica" if kind is Kind.REPLICA else "image"
+                api.remove(key, name, seen[key][name][0])
+
+
+def is_there(api: World, disk: str, kind: Kind, name: str) -> bool:
+    """Whether an object, read once more, says that it is on a disk."""
+    _, found = api.get("replica" if kind is Kind.REPLICA else "image", name)
+    if found is None:
+        return False
+    return found.disk_id == disk if kind is Kind.REPLICA else disk in found.wanted or disk in found.found
+
+
+def advance(actor: Actor) -> bool:
+    """Lets an actor do its next call; False when it is through or gave up."""
+    try:
+        next(actor)
+    except (StopIteration, ConflictError):
+        return False
+    return True
+
+
+def finish(actor: Actor) -> None:
+    """Lets an actor go on to its end, undisturbed."""
+    while advance(actor):
+        pass
+
+
+def check(api: World) -> None:
+    """What holds at every moment: what runs, or was copied, holds its bytes on its disk."""
+    for name, (_, replica) in api.all("replica").items():
+        if replica.current_state == "running" and not replica.deleting:
+            answer = api.objects["schedule", replica.disk_id][1].status.replicas.get(name)
+            assert answer is not None, f"{name} runs and holds nothing"
+            assert answer.size >= replica.size, f"{name} runs with {replica.size} and holds {answer.size}"
+    for name, (_, image) in api.all("image").items():
+        for uuid in () if image.deleting else image.found:
+            answer = api.objects["schedule", uuid][1].status.backing_images.get(name)
+            assert answer is not None, f"{name} is copied and holds nothing"
+            assert answer.size >= image.size, f"{name} is copied with {image.size} and holds {answer.size}"
+
+
+def names(api: World, kind: str) -> list[str]:
+    """Everything of a kind that a controller may have to look at; replicas and images also by request."""
+    if kind == "nodes":
+        return ["all"]
+    found = set(api.all(kind))
+    if kind in {"replica", "image"}:
+        asked = Kind.REPLICA if kind == "replica" else Kind.BACKING_IMAGE
+        found |= {name for _, schedule in api.all("schedule").values() for name in schedule.spec.of(asked)}
+    return sorted(found)
+
+
+CONTROLLERS: dict[str, Callable[[World, str], Actor]] = {
+    "nodes": node_sync,
+    "schedule": disk_controller,
+    "volume": volume_controller,
+    "replica": replica_controller,
+    "image": image_controller,
+}
+
+
+def settle(api: World) -> None:
+    """Every controller in turn, undisturbed, until nobody writes any more."""
+    for _ in range(60):
+        before = api.version, len(api.objects)
+        for kind, controller in CONTROLLERS.items():
+            for name in names(api, kind):
+                finish(controller(api, name))
+                check(api)
+        if (api.version, len(api.objects)) == before:
+            return
+    pytest.fail("the controllers never come to rest")
+
+
+def check_at_rest(api: World) -> None:
+    """Each placed replica holds its bytes on its disk and nowhere else, nothing else is held, and no volume grew by half.
+
+    A copy that a replica needs may be refused, and asks on.
+    """
+    check(api)
+    placed = {name: replica for name, (_, replica) in api.all("replica").items() if replica.disk_id}
+    sizes = {(replica.volume, replica.size) for replica in placed.values()}
+    assert len(sizes) == len({volume for volume, _ in sizes})
+    images = {name: image for name, (_, image) in api.all("image").items()}
+    for uuid, (_, schedule) in api.all("schedule").items():
+        here = {name: replica.size for name, replica in placed.items() if replica.disk_id == uuid}
+        copies = {name: image.size for name, image in images.items() if uuid in image.wanted | image.found.keys()}
+        assert schedule.spec.replicas == here
+        assert {name: entry.size for name, entry in schedule.status.replicas.items()} == here
+        assert schedule.spec.backing_images == copies
+        held = {name: entry.size for name, entry in schedule.status.backing_images.items() if entry.size}
+        assert held.items() <= copies.items()
+        assert schedule.status.backing_images.keys() == copies.keys()
+        assert schedule.status.storage_scheduled == sum(here.values()) + sum(held.values())
