@@ -28,10 +28,9 @@ are not: indexing 5,000 nodes takes longer than deciding about them. They are a 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from heapq import nsmallest
 from operator import attrgetter
 from typing import Final
 
@@ -285,11 +284,6 @@ def width(fitting: int, competing: int) -> int:
     would block each other, and one of a single node is an exact reservation. `competing` must not be negative.
     """
     return min(fitting, max(1, fitting // (competing + 1)))
-
-
-def roomiest(fitting: Iterable[tuple[int, str]], count: int) -> frozenset[str]:
-    """So many of the nodes given as (room in bytes after all demand and offers, name): those with the most room, ties by name."""
-    return frozenset(name for _, name in nsmallest(count, ((-room, name) for room, name in fitting)))
 
 
 def _without_due(ledger: Ledger) -> tuple[Ledger, tuple[Outcome, ...]]:

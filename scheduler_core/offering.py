@@ -6,17 +6,19 @@ events for the ledger; after a take-over a view → `adoptions` → what a prede
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from heapq import heapify, heappop, heapreplace, nsmallest
 
 from scheduler_core.awaited import chosen_node
 from scheduler_core.errors import ResolutionError
-from scheduler_core.ledger import Adopted, Event, NodeSelected, Offered, PodGone, PodSeen, roomiest, width
+from scheduler_core.joint import Beside
+from scheduler_core.ledger import Adopted, Event, NodeSelected, Offered, PodGone, PodSeen, width
 from scheduler_core.model.kube import Pod
 from scheduler_core.resolve import resolve
-from scheduler_core.verbs import Decision, Others
+from scheduler_core.verbs import Decision, Others, settling
 from scheduler_core.verdict import Reason
-from scheduler_core.view import View
+from scheduler_core.view import Rooms, View
 
 
 def offer_of(pod: Pod, decision: Decision, view: View, competing: int) -> tuple[Offered, Decision]:
@@ -25,16 +27,22 @@ def offer_of(pod: Pod, decision: Decision, view: View, competing: int) -> tuple[
     `view` may be newer than the decision's: a node that is gone meanwhile has no room.
     """
     told, selected = seen(_newer(pod, view)), view.selected_node(pod)
-    if not decision.takes_space:
-        return Offered(told, frozenset(), selected=selected, roaming=decision.roaming), decision
-    pairs = list(zip(decision.candidates, decision.reasons, strict=True))
-    fitting = [name for name, reason in pairs if reason.fits]
-    if width(len(fitting), competing) == len(fitting):
-        return Offered(told, frozenset(fitting), decision.resolution.local, selected, decision.roaming), decision
-    offered = roomiest([(_room(view, decision, name), name) for name in fitting], width(len(fitting), competing))
-    answered = [Reason.NOT_OFFERED if reason.fits and name not in offered else reason for name, reason in pairs]
-    event = Offered(told, offered, decision.resolution.local, selected, decision.roaming)
-    return event, replace(decision, reasons=answered)
+    volumes = settling(decision.resolution)
+    roaming = tuple(volume for volume in decision.roaming if volume not in volumes)
+    if not decision.takes_space and not decision.prefers_space:
+        return Offered(told, frozenset(), selected=selected, roaming=roaming), decision
+    names, reasons = decision.candidates, list(decision.reasons)
+    fitting = [place for place, reason in enumerate(reasons) if reason.fits]
+    count = width(len(fitting), competing)
+    if count == len(fitting):
+        return Offered(told, frozenset(names[place] for place in fitting), volumes, selected, roaming), decision
+    rooms, there = view.indexes.rooms, {names[place]: decision.besides.get(names[place]) for place in fitting}
+    left = [(_left(rooms.get(name), beside), name) for name, beside in there.items()]
+    offered = roomiest(left, count, _usable(decision, there))
+    for place in fitting:
+        if names[place] not in offered:
+            reasons[place] = Reason.NOT_OFFERED
+    return Offered(told, offered, volumes, selected, roaming), replace(decision, reasons=reasons)
 
 
 Moment = tuple[View, Others]
@@ -119,7 +127,8 @@ def undecided(view: View) -> frozenset[str]:
 def adoptions(view: View) -> Iterator[tuple[Pod, Adopted]]:
     """The pods that a predecessor's answers left nominated, each with the event that makes it an offer of that node.
 
-    A pod that cannot be resolved is left out: nobody knows what it would take, and Longhorn cannot place it either.
+    A pod that cannot be resolved is left out: nobody knows what it would take, and Longhorn cannot place it either. So is one that
+    takes nothing of Longhorn's, which would only narrow what others are offered.
     """
     for pod in view.snapshot.pods.values():
         if pod.live and not pod.node_name and pod.nominated_node and not pod.unschedulable:
@@ -127,10 +136,56 @@ def adoptions(view: View) -> Iterator[tuple[Pod, Adopted]]:
                 resolution = resolve(pod, view)
             except ResolutionError:
                 continue
-            yield pod, Adopted(seen(pod), resolution.local, resolution.unplaced)
+            if resolution.local or resolution.unplaced:
+                yield pod, Adopted(seen(pod), resolution.local, resolution.unplaced)
 
 
-def _room(view: View, decision: Decision, name: str) -> int:
-    """Bytes left on a node after everything that is bound for it."""
-    rooms, beside = view.indexes.rooms.get(name), decision.besides.get(name)
-    return (rooms.free if rooms is not None else 0) - (beside.total if beside is not None else 0)
+def roomiest(
+    fitting: Iterable[tuple[int, str]], count: int, exactly: Callable[[str, int], int] | None = None
+) -> frozenset[str]:
+    """So many of the nodes given as (room in bytes after all demand and offers, name): those with the most room, ties by name.
+
+    With `exactly` the rooms given are upper bounds, of which it tells the real ones; it is asked about few.
+    """
+    if exactly is None:
+        return frozenset(name for _, name in nsmallest(count, ((-room, name) for room, name in fitting)))
+    heap = [(-room, name) for room, name in fitting]
+    heapify(heap)
+    known: dict[str, int] = {}
+    found: list[str] = []
+    while heap and len(found) < count:
+        bound, name = heap[0]
+        if name not in known:
+            known[name] = -exactly(name, -bound)
+        if known[name] == bound:
+            found.append(name)
+            heappop(heap)
+        else:
+            heapreplace(heap, (known[name], name))
+    return frozenset(found)
+
+
+def _left(room: Rooms | None, beside: Beside | None) -> int:
+    """Bytes left on all disks of a node after everything that is bound for it."""
+    free = room.free if room is not None else 0
+    return free if beside is None else free - beside.total
+
+
+def _usable(decision: Decision, besides: Mapping[str, Beside | None]) -> Callable[[str, int], int]:
+    """Which of the bytes left on a node the pod can use.
+
+    On which disks volumes of other kinds will be nobody knows; they count against what is left, not against the disks open to the pod.
+    """
+    profiles, kinds = decision.profiles, decision.kinds
+
+    def usable(name: str, left: int) -> int:
+        profile, beside = profiles.get(name), besides[name]
+        if profile is None:
+            return left
+        free = sum(profile.free)
+        for kind, size in beside.loads if beside is not None else ():
+            if kind in kinds:
+                free -= size
+        return min(free, left)
+
+    return usable

@@ -17,7 +17,7 @@ from typing import Any, Final
 from rpds import HashTrieMap
 
 from scheduler_core.demand_index import Demands
-from scheduler_core.joint import Beside, Joint, Own, Volumes, alike, counting_says_safe, roaming_share
+from scheduler_core.joint import Beside, Joint, Own, Volumes, alike, counting_says_safe
 from scheduler_core.ledger import Ledger
 from scheduler_core.longhorn.ask import Ask
 from scheduler_core.memory import Memory
@@ -145,13 +145,14 @@ class Standing:
 
     def judge(self, question: Question, names: Sequence[str]) -> Steps[tuple[list[Reason], Besides]]:
         """What each node is worth to the pod beside all others, and what these will take there."""
-        nodes = len(question.memory.view.indexes.rooms)
-        share = roaming_share(question.demands, question.ledger, question.own, nodes)
+        share = question.joint.share(question.demands, question.ledger, question.own, question.memory.view)
         key = question.needs.key, question.examine, alike(share)
         special = _own_nodes(question)
         asked, values, reasons, missing = self._known(key, question.marks, names, special)
         budget, gave_up = question.budget, question.budget.gave_up
         found, besides = yield from decide(question, missing)
+        # No watch may have brought the pod yet that was offered nodes with a volume of this one.
+        special |= question.joint.concerning(missing, question.own)
         keeps = budget.gave_up == gave_up
         for name in missing:
             reasons[asked.places[name]] = found[name]

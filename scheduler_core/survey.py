@@ -8,6 +8,8 @@ only they are looked at → the next `Survey`. It costs a comparison per node wi
 - **Hopeless**: the demand has no room on its node beside older ones (`joint.py`), so it does not count against anybody.
 - **Stuck**: a pod is bound, and a volume of it has not been on its node for `STUCK_SECONDS`.
 
+Where a best-effort volume only prefers its pod's node, one that Longhorn has placed elsewhere is neither misplaced nor stuck.
+
 Since when something is so is not in the cluster: it counts from when it was first seen.
 """
 
@@ -26,6 +28,7 @@ from scheduler_core.joint import Joint, Own, identity
 from scheduler_core.ledger import Ledger
 from scheduler_core.memory import Memory
 from scheduler_core.packing.budget import Budget
+from scheduler_core.resolve import is_local
 from scheduler_core.steps import Steps
 
 STUCK_SECONDS: Final = 60.0
@@ -133,7 +136,16 @@ class Survey:
         """The stuck pods, ordered by node and name."""
         return tuple(entry for node in self._in_trouble() for entry in node.stuck)
 
-    def after(self, demands: Demands, memory: Memory, joint: Joint, ledger: Ledger, now: float) -> Steps[Survey]:
+    def after(  # noqa: PLR0913 # everything a survey depends on
+        self,
+        demands: Demands,
+        memory: Memory,
+        joint: Joint,
+        ledger: Ledger,
+        now: float,
+        *,
+        require_best_effort: bool = True,
+    ) -> Steps[Survey]:
         """The survey at a later time; a `now` before this survey's counts as that.
 
         Args:
@@ -142,6 +154,7 @@ class Survey:
             joint: remembers how nodes pack; the one that pods are decided with has done most of the work
             ledger: the offers of now, which change nothing here, but are packed in the same step
             now: the caller's seconds
+            require_best_effort: whether a best-effort volume needs room on its pod's node, or only prefers it
         """
         now = max(now, self.time)
         names = yield from self._to_look_at(demands, memory, now)
@@ -154,7 +167,8 @@ class Survey:
             for change, counted in ((-1, before.demands), (1, there)):
                 for demand in counted:
                     by_source[demand.source] += change
-            node, fresh = _looked(before, there, hopeless[name], known, now, memory.view.indexes.rooms.get(name))
+            rooms, strict = memory.view.indexes.rooms.get(name), require_best_effort
+            node, fresh = _looked(before, there, hopeless[name], known, now, rooms, strict=strict)
             nodes = nodes.insert(name, node) if there else nodes.discard(name)
             troubled = troubled.insert(name, node) if node.troubled else troubled.discard(name)
             news += fresh
@@ -212,13 +226,16 @@ def _looked(  # noqa: PLR0913, PLR0917 # everything that is known of a node depe
     known: Mapping[str, Misplaced],
     now: float,
     rooms: object,
+    *,
+    strict: bool,
 ) -> tuple[_Node, list[Misplaced]]:
     """What is known of a node now, and which misplacements are new."""
+    awaited = demands if strict else tuple(demand for demand in demands if not _content(demand))
     bound_since = {
-        _wait(demand): before.bound_since.get(_wait(demand), now) for demand in demands if demand.source is Source.POD
+        _wait(demand): before.bound_since.get(_wait(demand), now) for demand in awaited if demand.source is Source.POD
     }
     misplaced, news, astray_since = list[Misplaced](), list[Misplaced](), dict[str, float]()
-    for demand in demands:
+    for demand in awaited:
         volume, since = demand.volume.name, _astray_since(demand, before, now)
         settled = since is not None and (_all_placed(demand) or since + SETTLE_SECONDS <= now)
         counted = known.get(volume) if demand.volume.bound else None
@@ -232,7 +249,7 @@ def _looked(  # noqa: PLR0913, PLR0917 # everything that is known of a node depe
     ends = [since + STUCK_SECONDS for since in bound_since.values()]
     ends += [since + SETTLE_SECONDS for since in astray_since.values()]
     due = min((end for end in ends if end > now), default=math.inf)
-    stuck = _stuck(demands, bound_since, now)
+    stuck = _stuck(awaited, bound_since, now)
     return _Node(demands, rooms, hopeless, tuple(misplaced), stuck, bound_since, astray_since, due), news
 
 
@@ -263,6 +280,11 @@ def _astray_since(demand: Demand, before: _Node, now: float) -> float | None:
         return None
     fresh = not any(replica.healthy_at for replica in demand.volume.replicas)
     return before.astray_since.get(demand.volume.name, now if fresh else None)
+
+
+def _content(demand: Demand) -> bool:
+    """Whether the volume only prefers the node and has a place, if another."""
+    return not is_local(demand.volume.volume, require_best_effort=False) and _elsewhere(demand) != ()
 
 
 def _elsewhere(demand: Demand) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ Data flow of one request (Longhorn's proposal: Filter steps 1 to 4), all from on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -25,14 +25,15 @@ from scheduler_core.homes import homes
 from scheduler_core.joint import Beside, Joint, Own
 from scheduler_core.ledger import Ledger
 from scheduler_core.local import local_node, stop
+from scheduler_core.longhorn.ask import Ask
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
-from scheduler_core.profiles import attach_blocked
-from scheduler_core.resolve import PodVolume, Resolution, resolve
+from scheduler_core.profiles import Profile, attach_blocked
+from scheduler_core.resolve import PodVolume, Resolution, is_local, resolve
 from scheduler_core.standing import Question, Standing, among_others, jointly
 from scheduler_core.steps import Steps
 from scheduler_core.verdict import Reason, Verdict
@@ -83,8 +84,10 @@ class Options:
 class Decision:
     """The answer to one request: the pod's volumes, and one reason per candidate in the order asked.
 
-    `gave_up` counts the searches, for a packing or for order safety, that ended without an answer; `besides` has, by node, the
-    volumes of others that were counted.
+    Attributes:
+        gave_up: how many searches, for a packing or for order safety, ended without an answer
+        besides: by node, the volumes of others that were counted
+        kinds, profiles: of the volumes that take room where the pod goes, and by node what it has for such; empty if nobody else counts
     """
 
     resolution: Resolution
@@ -92,11 +95,19 @@ class Decision:
     reasons: Sequence[Reason]
     gave_up: int = 0
     besides: Mapping[str, Beside] = field(default_factory=dict)
+    kinds: tuple[Ask, ...] = ()
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
 
     @property
     def takes_space(self) -> bool:
         """Whether the pod will take room somewhere that nothing in the cluster shows yet."""
         return any(reason.fits and reason not in _TAKES_NOTHING for reason in self.reasons)
+
+    @property
+    def prefers_space(self) -> bool:
+        """Whether a volume of the pod will take room where the pod goes if there is some, though it needs none."""
+        prefers = any(not volume.local for volume in settling(self.resolution))
+        return prefers and any(reason.fits for reason in self.reasons)
 
     @property
     def roaming(self) -> tuple[PodVolume, ...]:
@@ -164,7 +175,28 @@ def filter_nodes(
     budget = Budget(options.steps)
     request = _Request(pod, view, memory, resolution, wanted, candidates, options, budget, others)
     reasons, besides = yield from _reasons(request)
-    return Decision(resolution, candidates, reasons, budget.gave_up, besides)
+    decision = Decision(resolution, candidates, reasons, budget.gave_up, besides)
+    if others.joint is None or not (decision.takes_space or decision.prefers_space):
+        return decision
+    return (yield from _with_profiles(request, decision))
+
+
+def settling(resolution: Resolution) -> tuple[PodVolume, ...]:
+    """The volumes that take room where the pod goes: those that need it there, and those that only prefer it."""
+    return tuple(volume for volume in resolution.volumes if is_local(volume.volume))
+
+
+def _with_profiles(request: _Request, decision: Decision) -> Steps[Decision]:
+    """With what an offer is made by."""
+    resolution, others, besides = request.resolution, request.others, decision.besides
+    kinds = request.needs.kinds
+    if decision.prefers_space:
+        kinds = needs(settling(resolution), resolution.volumes).kinds
+        if others.joint is not None and others.demands is not None and not request.needs.sizes:
+            own, counted = Own.of(request.pod.uid, resolution.volumes), (others.demands, others.ledger)
+            besides = yield from others.joint.besides(request.memory, *counted, request.candidates, own, request.budget)
+    table = yield from request.memory.table(kinds)
+    return replace(decision, besides=besides, kinds=kinds.asks, profiles=table.profiles)
 
 
 def explain_nodes(

@@ -230,7 +230,7 @@ class Offers:
                 raise UnavailableError("the lead was lost while the pod was decided about")
             if await hung_up():  # kube-scheduler may have asked again meanwhile, and go by that answer's offer
                 raise CallerGoneError
-            if others.joint is None or not (decision.takes_space or decision.roaming):
+            if others.joint is None or not (decision.takes_space or decision.prefers_space or decision.roaming):
                 if self._ledger.of(pod.uid) is not None:
                     self._apply(Offered(seen(pod), frozenset()))
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)

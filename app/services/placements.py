@@ -181,7 +181,9 @@ class Placements:
         """Makes the next survey, and tells what is new in it."""
         others, demands, memory = self._others(), self._cache.demands(), self._cache.memory()
         joint, before = others.joint or self._joint, self._survey
-        survey = await self._scheduling.run(before.after(demands, memory, joint, others.ledger, self._clock()))
+        required = self._scheduling.options.require_best_effort
+        steps = before.after(demands, memory, joint, others.ledger, self._clock(), require_best_effort=required)
+        survey = await self._scheduling.run(steps)
         if self._survey is not before or not self._leads:
             return  # cleared meanwhile
         self._survey = survey

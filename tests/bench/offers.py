@@ -1,4 +1,4 @@
-"""What demands and offers cost: `python -m tests.bench offers`, at 10,000 demands and 1,000 offers and at a tenth of it.
+"""What demands and offers cost: `python -m tests.bench offers`, at 10,000 demands, 1,000 offers and 1,000 roaming volumes, and at a tenth of it.
 
 Only the core, on views made as those of the live caches: an event through the view, the demands and the memory; a pod of two
 claims beside everybody else's volumes; the ledger. Times are CPU time, which a busy machine does not lengthen, and for information. x is how many
@@ -27,7 +27,7 @@ from scheduler_core.steps import finish
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from tests.bench.offers_cluster import NOW, Outstanding, asking, ledger_of, read, view_of
 
-# Nodes, demands, offers.
+# Nodes, demands, offers and as many roaming volumes.
 SIZES = ((100, 1_000, 100), (1_000, 10_000, 1_000), (5_000, 10_000, 1_000))
 EVENTS = 100
 REQUESTS = 30
@@ -77,7 +77,7 @@ class Leader:
 
     def __init__(self, nodes: int, demands: int, offers: int) -> None:
         self.objects = Outstanding(nodes)
-        view = view_of(self.objects, demands, EVENTS + REQUESTS)
+        view = view_of(self.objects, demands, EVENTS + REQUESTS, offers)
         self.memory = Memory(view)
         self.demands = Demands.of(view)
         if len(self.demands.all) != demands:
@@ -85,7 +85,9 @@ class Leader:
         self.ledger: Ledger = ledger_of(view, self.demands, offers)
         self.joint, self.standing = Joint(), Standing()
         self.names = list(view.cluster.nodes)
-        self.spare = demands
+        if len(self.demands.roaming.young) != offers:
+            raise RuntimeError(f"{len(self.demands.roaming.young)} volumes roam instead of {offers}")
+        self.spare, self.roaming = demands, offers
 
     def hears(self, changes: Changes) -> None:
         """One event, as the caches take it in."""
@@ -114,6 +116,10 @@ class Leader:
     def selected(self, number: int) -> Changes:
         """A node is selected for a claim."""
         return self._change(next(self.objects.unbound(self.spare + number)))
+
+    def begun(self, number: int) -> Changes:
+        """A volume begins to roam."""
+        return self._change(("volumes", self.objects.roaming(self.roaming + number)))
 
     def _change(self, *raws: tuple[str, dict[str, object]]) -> Changes:
         changes: dict[tuple[str, Key], object | None] = {}
@@ -170,10 +176,12 @@ def _events(leader: Leader) -> Times:
     """Each of another object; none is prepared within the time."""
     found: Times = {}
     for name, make in ((BOUND, leader.bound), ("event: a replica placed, us", leader.placed),
-                       ("event: a claim selected, us", leader.selected)):  # fmt: skip
+                       ("event: a claim selected, us", leader.selected),
+                       ("event: a volume roams, us", leader.begun)):  # fmt: skip
         waiting = iter([make(number) for number in range(EVENTS)])
         found[name] = _times(lambda waiting=waiting: leader.hears(next(waiting)), EVENTS)  # type: ignore[misc]
         leader.answers("settles")
+    found["event: nothing, time passed, us"] = _times(lambda: leader.hears({}), EVENTS)
     return found
 
 

@@ -15,9 +15,10 @@ from scheduler_core.convert.kube import pod as read_pod
 from scheduler_core.convert.registry import KINDS, Key
 from scheduler_core.convert.wire import shape
 from scheduler_core.demand_index import Demands
-from scheduler_core.ledger import Ledger, Offered, PodSeen, roomiest, step, width
+from scheduler_core.ledger import Ledger, Offered, PodSeen, step, width
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.offering import roomiest
 from scheduler_core.resolve import resolve
 from scheduler_core.view import View
 from tests.bench import cluster
@@ -29,6 +30,7 @@ BY_FIELD = {kind.field: kind for kind in KINDS.values()}
 # GiB of the volumes that have no replica yet: a few sizes in many combinations.
 _SIZES = (2, 5, 10)
 _NEW = 10_000_000
+_FAR = 5 * _NEW
 
 
 def read(field: str, raw: Object) -> tuple[Key, object]:
@@ -92,6 +94,20 @@ class Outstanding(Objects):
         }
         return replica
 
+    def roaming(self, number: int) -> Object:
+        """A volume that needs no local room and has no place yet."""
+        volume = self.volume(_FAR + number)
+        spec = {
+            "size": str(_size(number)),
+            "numberOfReplicas": 1,
+            "dataLocality": "disabled",
+            "diskSelector": [],
+            "nodeID": "",
+        }
+        volume["spec"] |= spec
+        volume["status"] = {"state": "detached"}
+        return volume
+
     def _pod(self, number: int, node: str) -> Object:
         spec = {
             "nodeName": node,
@@ -118,8 +134,8 @@ def _claim_spec(number: int) -> Object:
     }
 
 
-def view_of(objects: Outstanding, demands: int, spare: int) -> View:
-    """The cluster with so many demands, half of unbound claims (even numbers), half of unplaced volumes.
+def view_of(objects: Outstanding, demands: int, spare: int, roaming: int) -> View:
+    """The cluster with so many demands, half of unbound claims (even numbers), half of unplaced volumes, and so many roaming volumes.
 
     `spare` claims more have no node selected for them yet.
     """
@@ -139,6 +155,8 @@ def view_of(objects: Outstanding, demands: int, spare: int) -> View:
     for number in range(demands, demands + spare):
         for field, raw in objects.unbound(number, selected=False):
             keep(field, raw)
+    for number in range(roaming):
+        keep("volumes", objects.roaming(number))
     maps: Mapping[str, Any] = {field: HashTrieMap(held.get(field, {})) for field in BY_FIELD}
     return rebuilt(Snapshot(**maps), NOW, 1)
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler_core.ledger import (
     GRACE,
@@ -26,10 +28,10 @@ from scheduler_core.ledger import (
     PodSeen,
     TimePassed,
     Withdrawn,
-    roomiest,
     step,
     width,
 )
+from scheduler_core.offering import roomiest
 
 POD = PodSeen("u", "default", "web-0", version=10)
 ABC = frozenset("abc")
@@ -425,3 +427,20 @@ def test_the_page_about_offers_names_every_ending() -> None:
     assert re.findall(r"^\| ([a-z]+) \|", page, re.MULTILINE)[1:] == [
         ending.value for ending in Became if ending is not Became.NARROWED
     ]
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 4)), max_size=8), st.integers(1, 4))
+def test_of_upper_bounds_the_real_rooms_decide(rooms: list[tuple[int, int]], count: int) -> None:
+    """Which are asked for only where they may matter."""
+    real = {f"n{number}": room for number, (room, _) in enumerate(rooms)}
+    bounds = [(room + more, f"n{number}") for number, (room, more) in enumerate(rooms)]
+    found = roomiest(bounds, count, lambda name, _: real[name])
+    assert found == roomiest(((room, name) for name, room in real.items()), count)
+    asked: list[str] = []
+
+    def told(name: str, room: int) -> int:
+        asked.append(name)
+        return room
+
+    roomiest([(9, "a"), (8, "b"), (7, "c")], 1, told)
+    assert asked == ["a"]

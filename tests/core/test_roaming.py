@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.convert.registry import KINDS, Key, group_of
 from scheduler_core.demand_index import Demands
-from scheduler_core.joint import Joint
+from scheduler_core.joint import Joint, Own
 from scheduler_core.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.memory import Memory
 from scheduler_core.offering import offer_of
@@ -156,3 +157,79 @@ def test_a_volume_that_is_both_offered_and_selected_counts_once() -> None:
     offered = Offered(PodSeen("uid-far"), frozenset(), roaming=resolve(as_pod(raw), view).unplaced)
     ledger, _ = step(Ledger(), offered, 0.0)
     assert told(decided(view, "asks", ledger))[0] == "ROOM"
+
+
+def keys(demands: Demands) -> list[tuple[str, float]]:
+    """What counts, and since when."""
+    return [(entry.key, (entry.since - NOW).total_seconds()) for entry in demands.roaming.young]
+
+
+def changed(*objects: Object | list[Object]) -> dict[tuple[str, Key], object | None]:
+    """Changes that bring these objects."""
+    pairs = ((KINDS[group_of(raw["apiVersion"]), raw["kind"]], raw) for raw in flat(*objects))
+    return {(kind.field, kind.read(raw)[0]): kind.read(raw)[1] for kind, raw in pairs}
+
+
+def test_a_claim_and_the_volume_provisioned_for_it_count_once_and_no_longer_than_one() -> None:
+    """The volume appears before its claim is bound."""
+    wanted = [selected(claim("x", 30, storage_class="far"), "b"), pod("x")]
+    made = [*wanted, volume("pvc-uid-x", 30, locality="disabled")]
+    bound = [*made[1:], claim("x", 30, bound=True, storage_class="far"), persistent_volume("x", handle="pvc-uid-x")]
+    before = at(0, *wanted)
+    demands = Demands.of(before)
+    assert keys(demands) == [("default/x (claim)", 0)]
+    for second, objects in ((10, made), (20, bound)):
+        after = at(second, *objects)
+        fresh, demands = Demands.of(after), demands.after(before, changed(*objects), after)
+        assert keys(demands) == [("pvc-uid-x", 0)]
+        assert keys(fresh) == [("pvc-uid-x", second)]
+        before = after
+    assert keys(demands.after(before, {}, at(30, *bound))) == []
+
+
+def test_a_volume_that_is_provisioned_late_counts_for_a_time_of_its_own() -> None:
+    """Its claim has stopped to count, and only now is it about to be placed."""
+    wanted = [selected(claim("x", 30, storage_class="far"), "b"), pod("x")]
+    made = [*wanted, volume("pvc-uid-x", 30, locality="disabled")]
+    before, late, last = at(0, *wanted), at(30, *made), at(59, *made)
+    demands = Demands.of(before).after(before, changed(*made), late)
+    assert keys(demands) == [("pvc-uid-x", 30)]
+    assert keys(demands.after(late, {}, last)) == [("pvc-uid-x", 30)]
+
+
+def test_what_roams_is_known_by_age_and_by_size() -> None:
+    """As if all had been sorted anew; nothing is made anew where nothing changed and nothing is due."""
+    sizes = {"a": 3, "b": 9, "c": 9, "d": 1, "e": 5}
+    objects = [volume(name, size, locality="disabled", numberOfReplicas=2) for name, size in sizes.items()]
+    before = at(0)
+    demands = Demands.of(before)
+    for second, raw in enumerate(objects):
+        after = at(second, *objects[: second + 1])
+        demands = demands.after(before, changed(raw), after)
+        before = after
+    roamers = demands.roaming
+    assert [entry.key for entry in roamers.young] == list("abcde")
+    assert [entry.key for entry in roamers.by_size] == list("bcead")
+    assert roamers.replicas == 10
+    assert demands.after(before, {}, at(29, *objects)).roaming is roamers
+    grown = volume("a", 20, locality="disabled", numberOfReplicas=3)
+    after = at(31, grown, *objects[1:])
+    roamers = demands.after(before, changed(grown), after).roaming
+    assert [entry.key for entry in roamers.young] == list("cde"), "a's age has not changed with its size"
+    assert [entry.key for entry in roamers.by_size] == list("ced")
+    assert roamers.replicas == 6
+
+
+def test_an_offered_volume_counts_once_when_it_has_been_made() -> None:
+    """Beside another pod's 60Gi; twice 30Gi would be too much, were it two of a node's share."""
+    raw = pod("x", name="far", uid="uid-far")
+    asks = [claim("y", 60), pod("y", name="asks")]
+    before = at(0, claim("x", 30, storage_class="far"), raw, asks)
+    offered = Offered(PodSeen("uid-far"), frozenset(), roaming=resolve(as_pod(raw), before).unplaced)
+    ledger, _ = step(Ledger(), offered, 0.0)
+    after = at(0, remote(numberOfReplicas=2), raw, asks)
+    joint = Joint()
+    share = joint.share(Demands.of(after), ledger, Own("", frozenset()), after)
+    assert [entry.volume.name for entry in share] == ["vol-x"]
+    assert told(decided(after, "asks", ledger))[0] == "ROOM"
+    assert joint.share(Demands.of(after), ledger, Own.of("uid-far", resolve(as_pod(raw), after).volumes), after) == ()

@@ -232,6 +232,24 @@ def test_a_claim_that_is_named_like_a_misplaced_volume_is_another() -> None:
     assert world.look(1).misplaced == (WRONG,)
 
 
+def test_where_best_effort_only_prefers_its_node_another_place_is_allowed() -> None:
+    """Without any place it is awaited all the same, and strict-local volumes are."""
+    world = World(bound("x"), bound("y"), pod("p", "x", "y"), fresh("r", "b"))
+
+    def look(after: float) -> Survey:
+        world.now += after
+        survey = world.survey.after(
+            world.demands, world.memory, world.joint, world.ledger, world.now, require_best_effort=False
+        )
+        world.survey = finish(survey)
+        return world.survey
+
+    assert look(0).misplaced == ()
+    assert [entry.volumes for entry in look(STUCK_SECONDS).stuck] == [("vol-y",)]
+    world.put(make.volume("vol-x", 10, locality="strict-local"))
+    assert look(1).misplaced == (WRONG,)
+
+
 def test_nothing_is_kept_of_nodes_without_demands() -> None:
     """Nodes come and go."""
     world = astray()

@@ -125,3 +125,6 @@ def test_every_change_leads_to_the_demand_that_a_fresh_start_derives(
         assert demands.all == fresh.all
         assert dict(demands.by_node) == dict(fresh.by_node)
         assert demands == fresh
+        assert demands.roaming.by_size == fresh.roaming.by_size
+        assert demands.roaming.replicas == fresh.roaming.replicas
+        assert sorted(demands.roaming.known) == sorted(entry.key for entry in demands.roaming.young)

@@ -14,6 +14,7 @@ from scheduler_core.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.resolve import resolve
+from scheduler_core.standing import Standing
 from scheduler_core.steps import finish
 from scheduler_core.verbs import Options, Others, Packing, explain_nodes, filter_nodes
 from scheduler_core.view import View
@@ -191,3 +192,52 @@ def test_groups_of_volumes_are_never_confused_however_many_there_were(monkeypatc
         beside = Others(demands=Demands.of(view), joint=joint)
         decision = finish(filter_nodes(pod, NODES, Memory(view), Options(packing=Packing.EXACT), beside))
         assert [reason.fits for reason in decision.reasons] == _expected(layout, others, [9])
+
+
+SHARED = 6
+sharing = st.tuples(
+    st.sampled_from(("", "", *NODES)),
+    st.lists(sizes, max_size=1),
+    st.sets(st.sampled_from(NODES), min_size=1),
+    st.booleans(),
+)
+Sharing = tuple[str, list[int], set[str], bool]
+
+
+def _sharing_cluster(layout: list[list[int]], others: list[Sharing], asked: list[int], *, made: bool) -> list[Object]:
+    """As `_cluster`; the pod that asks, and some others, mount one claim more, which is a volume if it is made already."""
+    objects = _cluster(layout, [other[:3] for other in others], asked)
+    mount = {"name": "shared", "persistentVolumeClaim": {"claimName": "s"}}
+    for raw in objects:
+        name = raw["metadata"]["name"]
+        if raw["kind"] == "Pod" and (name == "p" or others[int(name[1:])][3]):
+            raw["spec"]["volumes"].append(mount)
+    return [*objects, *(make.bound("s", SHARED) if made else [make.claim("s", SHARED)])]
+
+
+def _expected_beside_sharing(layout: list[list[int]], others: list[Sharing], asked: list[int]) -> list[bool]:
+    """The shared claim is the asking pod's, so that it counts for that one alone; a pod that uses it ties it to its node."""
+    users = {node for node, _, _, shares in others if node and shares}
+    fits = _expected(layout, [other[:3] for other in others], [*asked, SHARED])
+    return [fit and (not users or name in users) for name, fit in zip(NODES, fits, strict=True)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(disks, min_size=3, max_size=3),
+    st.lists(sharing, min_size=1, max_size=4),
+    st.lists(sizes, max_size=1),
+    st.booleans(),
+)
+def test_a_claim_that_others_mount_too_counts_once(
+    layout: list[list[int]], others: list[Sharing], asked: list[int], made: bool
+) -> None:
+    """Demanded, or offered to several, or made into a volume since; whoever looked at the nodes before."""
+    before = View.of(make.snapshot(_sharing_cluster(layout, others, asked, made=False)), NOW)
+    ledger, joint = _offers(before, [other[:3] for other in others]), Joint()
+    options, standing = Options(packing=Packing.EXACT), Standing()
+    for view in (before, View.of(make.snapshot(_sharing_cluster(layout, others, asked, made=made)), NOW)):
+        beside = Others(demands=Demands.of(view), ledger=ledger, joint=joint, standing=standing)
+        finish(filter_nodes(view.snapshot.pods["default", "o0"], NODES, Memory(view), options, beside))
+        decision = finish(filter_nodes(view.snapshot.pods["default", "p"], NODES, Memory(view), options, beside))
+        assert [reason.fits for reason in decision.reasons] == _expected_beside_sharing(layout, others, asked)

@@ -33,10 +33,10 @@ from scheduler_core.ledger import (
     PodSeen,
     TimePassed,
     Withdrawn,
-    roomiest,
     step,
     width,
 )
+from scheduler_core.offering import roomiest
 
 LETTERS = "abcde"
 ALL_LETTERS = frozenset(LETTERS)

@@ -68,6 +68,7 @@ class World:
         for asking in ("p", "q"):
             self.put(make.claim(f"{asking}-0", 5), make.claim(f"{asking}-1", 4), pod_of(asking, 2))
         self.put(make.claim("s-0", 7), pod_of("s", 1))
+        self.put(make.pod("p-0", "t-0", name="t", uid="uid-t"), make.claim("t-0", 3))
 
     def put(self, *objects: Object, gone: bool = False) -> None:
         """Objects appear, change or go."""
@@ -107,7 +108,8 @@ events = st.one_of(
     st.tuples(st.just("withdrawn"), st.sampled_from(OTHERS), st.just(""), st.just(0)),
     st.tuples(st.just("roams"), st.sampled_from(OTHERS), st.just(""), st.integers(1, 8)),
     st.tuples(st.just("node"), st.just(0), st.sampled_from(NODES), st.integers(4, 20)),
-    st.tuples(st.just("asked"), st.sampled_from(["p", "q", "s"]), some_nodes, st.just(0)),
+    st.tuples(st.just("asked"), st.sampled_from(["p", "q", "s", "t"]), some_nodes, st.just(0)),
+    st.tuples(st.just("made"), st.sampled_from(["p", "q", "t"]), st.just(""), st.just(0)),
 )
 orders = st.sampled_from([NODES, NODES, NODES[::-1], ("b", "d"), ("c", "nowhere", "a")])
 
@@ -130,6 +132,9 @@ def happens(world: World, what: str, which: object, where: object, size: int) ->
         world.offer(name, frozenset(), roams=True)
     elif what == "node":
         world.put(node_of(str(where), size, 6))
+    elif what == "made":
+        size = {"p": 5, "q": 5, "t": 3}[str(which)]
+        world.put(*make.bound(f"{which}-0", size))
     elif what == "asked" and isinstance(where, frozenset):
         world.offer(str(which), where)
 
@@ -142,13 +147,13 @@ def counted(decision: Decision, names: tuple[str, ...]) -> dict[str, list[int]]:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.lists(st.tuples(events, st.sampled_from(["p", "q", "s"]), orders), min_size=1, max_size=12),
+    st.lists(st.tuples(events, st.sampled_from(["p", "q", "s", "t"]), orders), min_size=1, max_size=12),
     st.sampled_from([Packing.EXACT, Packing.AUTO, Packing.ORDER_SAFE]),
 )
 def test_what_is_kept_is_what_would_be_decided_anew(
     history: list[tuple[tuple[str, object, object, int], str, tuple[str, ...]]], packing: Packing
 ) -> None:
-    """Demands and offers come and go, disks change, volumes roam; equal pods and unequal ones ask, about these nodes or those."""
+    """Demands and offers come and go, disks change, volumes roam, p and t share a claim, claims become volumes; equal pods and unequal ones ask, about these nodes or those."""
     world, options = World(), Options(packing=packing)
     for event, asking, names in history:
         happens(world, *event)
