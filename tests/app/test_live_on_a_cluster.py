@@ -33,9 +33,7 @@ ENABLED, WAIT = "scheduler-extender-enabled", "scheduler-extender-pod-scheduling
 PREFIX = "longhorn_scheduler_extender"
 NODES = ("node-1", "node-2")
 # What a candidate may need beyond the Lease on two busy cores: a look at it, and catching up.
-SLACK = 6.0
-# Nobody waits for a Lease that was released: that would take longer.
-AT_ONCE = LEASE_SECONDS - 0.5
+SLACK = 4.0
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +220,7 @@ def test_it_is_switched_on_and_off_while_it_runs(cluster: DevCluster, start: Cal
     assert candidate.metric("heartbeat") == [f'{PREFIX}_heartbeat{{node="host-1"}} 1.0']
     set_config(cluster, **{ENABLED: "false"})
     took = until("the ConfigMap", lambda: candidate.refusal() == f"{ENABLED} is false (says ConfigMap {NAME})")
-    assert took < RENEW_SECONDS, "the Lease is not what it waits for"
+    assert took < 1
     until("the Lease to be free", lambda: holder(cluster) == "")
     assert endpoints(cluster) == []
     until("the heartbeat", lambda: candidate.metric("heartbeat") == [f'{PREFIX}_heartbeat{{node="host-1"}} 0.0'])
@@ -244,7 +242,7 @@ def test_it_is_switched_on_and_off_while_it_runs(cluster: DevCluster, start: Cal
 def test_a_leader_hands_over_and_answers_what_it_has_taken(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """A follower refuses every verb and is well; after SIGTERM it answers at once when the last wait is over."""
+    """A follower refuses every verb and is well; after SIGTERM it answers within two seconds of the last wait."""
     set_config(cluster, **{ENABLED: "true", WAIT: "2"})
     leader = start(1, "--reservation", "node")
     until("a leader", leader.answers)
@@ -275,11 +273,11 @@ def test_a_leader_hands_over_and_answers_what_it_has_taken(
     print(
         f"taken question answered after {answered - told:.1f} s, handed over {succeeded - answered - 2:.1f} s after its wait"
     )
-    assert succeeded - answered - 2 < AT_ONCE
+    assert succeeded - answered - 2 < 2
 
 
 def test_an_idle_leader_hands_over_at_once(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """Two seconds are the figure of the design; slower machines need more, and still do not wait for the Lease."""
+    """The figure of the design: within two seconds."""
     leader = start(1)
     until("a leader", leader.answers)
     follower = start(2)
@@ -290,7 +288,7 @@ def test_an_idle_leader_hands_over_at_once(cluster: DevCluster, start: Callable[
     until("the follower's answer", follower.answers)
     took = time.monotonic() - told
     print(f"an idle leader handed over in {took:.2f} s")
-    assert took < AT_ONCE
+    assert took < 2.5
     until("the end of the leader", lambda: leader.process.returncode == 0)
 
 
@@ -321,7 +319,7 @@ def test_a_leader_whose_lease_was_stolen_answers_no_more(cluster: DevCluster, st
         queued = pool.submit(leader.filter, claimed_pod(cluster, "queued"))
         put(cluster, LEASES, {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 4}})
         took = until("the refusal", lambda: leader.refusal().startswith("not the leader, thief is"))
-        assert took < RENEW_SECONDS - 0.5, "it has read it, and did not only fail to renew"
+        assert took < 1
         assert queued.result()[0] in (200, 503)
     until("its return", leader.answers)
 
@@ -336,7 +334,7 @@ def test_a_leader_without_an_api_server_answers_no_more_and_comes_back(
     server.pause()
     try:
         took = until("the refusal", lambda: not leader.answers())
-        assert took < LEASE_SECONDS, "from then on another might answer"
+        assert took < 3.5
         assert leader.ask("/healthz")[0] == 200
         assert leader.refusal().startswith("not the leader, candidate-1_")
     finally:

@@ -379,13 +379,13 @@ async def test_catching_up_brings_everything_that_had_happened(tmp_path: Path) -
             began = time.monotonic()
             await rig.reflector.catch_up()
             assert rig.store.values == {"a": value}
-            assert time.monotonic() - began < 0.9, "not at the end of a watch, which takes a second"
+            assert time.monotonic() - began < 0.5
         await rig.synced()
         await rig.reflector.catch_up()  # it knows the newest version
         rig.api.version += 1  # another kind's
         began = time.monotonic()
         await rig.reflector.catch_up()
-        assert 0.8 < time.monotonic() - began < 5  # nothing of this kind happened: only the end of a watch says so
+        assert 0.8 < time.monotonic() - began < 2  # nothing of this kind happened: only the end of a watch says so
         await rig.synced()
         last = rig.api.requests[-1]
         assert (last[0], last[2]["timeoutSeconds"]) == ("watch", "290")

@@ -23,11 +23,8 @@ LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{SERVICE}"
 SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/{SERVICE}"
 CONFIG_MAP = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{SERVICE}"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{SERVICE}"
-# After the Lease is free: a retry, what is left of the 5 s in which a predecessor's answers become visible, and reading it all. Most
-# of it is for slow machines: what is to be seen is that nothing else is waited for.
-CATCHING_UP = 10.0
-# Nobody waits for a Lease that was released, nor for answers that were settled: either would take longer.
-HANDING_OVER = 4.0
+# After the Lease is free: a retry, a second to catch up, and reading it all on two busy cores.
+CATCHING_UP = 4.0
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +85,7 @@ def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig, witness: Witnes
     evenly_placed(rig)
 
 
-def test_a_leader_told_to_end_hands_over_as_soon_as_the_last_pod_is_placed(rig: Rig, witness: Witness) -> None:
+def test_a_leader_told_to_end_hands_over_within_two_seconds_of_the_last_placement(rig: Rig, witness: Witness) -> None:
     """It waits for the pod it has just answered about, releases the Lease, and its successor answers."""
     burst(rig)
     leader = leading(rig)
@@ -99,7 +96,7 @@ def test_a_leader_told_to_end_hands_over_as_soon_as_the_last_pod_is_placed(rig: 
     released = time.monotonic()
     successor = leading(rig)
     assert successor != leader
-    assert time.monotonic() - released < HANDING_OVER
+    assert time.monotonic() - released < 2
     stopper.join()
     evenly_placed(rig)
 
@@ -150,11 +147,9 @@ def test_an_api_server_that_is_down_for_30_seconds_costs_nothing_but_time(rig: R
 def test_an_etcd_that_restarts_costs_nothing_but_time(rig: Rig, witness: Witness) -> None:
     """Watches break or are told that they are too old; everything is listed again where needed."""
     burst(rig)
-    began = time.monotonic()
     rig.cluster.processes["etcd"].restart()
-    outage = time.monotonic() - began
     evenly_placed(rig)
-    assert witness.longest_silence < outage + LEASE_BOUND + CATCHING_UP
+    assert witness.longest_silence < LEASE_BOUND + CATCHING_UP
 
 
 def test_a_stolen_lease_silences_the_leader(rig: Rig, witness: Witness) -> None:

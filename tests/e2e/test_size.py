@@ -1,6 +1,6 @@
 """Many pods, many nodes, and leaders that die in the middle: nothing is misplaced, nothing is stuck, nothing is forgotten.
 
-About seven minutes on two cores that others use too; what bounds it is the API server, which answers some hundred thousand
+Six and a half minutes on two cores, ten where others use them too; what bounds it is the API server, which answers some hundred thousand
 calls. `LONGHORN_E2E_PODS` sets another number of pods (300 take two and a half minutes), `LONGHORN_E2E_SEED` other ones.
 """
 
