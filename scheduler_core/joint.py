@@ -19,6 +19,7 @@ from heapq import merge
 from itertools import count, islice
 from typing import Any, Final
 
+from scheduler_core.cooperative import Steps
 from scheduler_core.demand import Demand
 from scheduler_core.demand_index import Demands
 from scheduler_core.homes import kept_on
@@ -29,7 +30,6 @@ from scheduler_core.needs import kind_of, needs
 from scheduler_core.packing.budget import Budget
 from scheduler_core.resolve import PodVolume, volume_now
 from scheduler_core.roaming import Roamers, claim_identity, copies
-from scheduler_core.steps import Steps
 from scheduler_core.verdict import Reason
 from scheduler_core.view import View
 from scheduler_core.worth import worth

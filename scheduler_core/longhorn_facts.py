@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from scheduler_core.cooperative import Steps
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.homes import kept_on
 from scheduler_core.joint import Beside, Volumes
@@ -29,7 +30,6 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.profiles import Profile, look
 from scheduler_core.reasons import Blocked
 from scheduler_core.resolve import PodVolume
-from scheduler_core.steps import Steps
 from scheduler_core.together import plan_for
 from scheduler_core.verbs import NOBODY, Decision, Options, Others, Packing, filter_nodes
 from scheduler_core.verdict import Reason

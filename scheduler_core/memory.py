@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
+from scheduler_core.cooperative import Steps
 from scheduler_core.needs import Kinds, Needs
 from scheduler_core.profiles import Profile, Table
-from scheduler_core.steps import Steps
 from scheduler_core.trail import Trail
 from scheduler_core.verdict import Reason
 from scheduler_core.view import View

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from rpds import HashTrieMap
 
+from scheduler_core.cooperative import Steps
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Beside, Joint, Own, Volumes, alike, counting_says_safe
 from scheduler_core.ledger import Ledger
@@ -25,7 +26,6 @@ from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.budget import Budget
 from scheduler_core.profiles import Profile
 from scheduler_core.resolve import PodVolume, Resolution
-from scheduler_core.steps import Steps
 from scheduler_core.trail import Trail
 from scheduler_core.verdict import Reason
 from scheduler_core.view import View

@@ -22,6 +22,7 @@ from typing import Final
 
 from rpds import HashTrieMap
 
+from scheduler_core.cooperative import Steps
 from scheduler_core.demand import Demand, Source
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint, Own, identity
@@ -29,7 +30,6 @@ from scheduler_core.ledger import Ledger
 from scheduler_core.memory import Memory
 from scheduler_core.packing.budget import Budget
 from scheduler_core.resolve import is_local
-from scheduler_core.steps import Steps
 
 STUCK_SECONDS: Final = 60.0
 # Longhorn writes down the places of a new volume's replicas one by one, and the one that counts need not be heard of first.

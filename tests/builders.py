@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from scheduler_core.convert.registry import KINDS, build_snapshot, group_of
+from scheduler_core.cooperative import finish
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.steps import finish
 from scheduler_core.verbs import Explanation, Options, explain_nodes
 from scheduler_core.view import View
 

@@ -22,6 +22,7 @@ from app.scheduler.deciding import FactsFor
 from app.services.scheduling import Scheduling
 from scheduler_core.advance import Changes, advance
 from scheduler_core.convert.binding import Applicant
+from scheduler_core.cooperative import Steps
 from scheduler_core.demand_index import Demands
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.generic.model import PodKey
@@ -31,7 +32,6 @@ from scheduler_core.memory import Memory
 from scheduler_core.model import kube
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.standing import Standing
-from scheduler_core.steps import Steps
 from scheduler_core.verbs import Options, Others
 from scheduler_core.view import View
 

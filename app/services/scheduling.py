@@ -8,13 +8,13 @@ from time import perf_counter
 from typing import Final, TypeVar
 
 from app.services.source import ViewSource
+from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.longhorn_facts import Plans, facts_for
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.resolve import MissingObjectError, resolve, unseen_classes
-from scheduler_core.steps import Steps
 from scheduler_core.verbs import Decision, Explanation, Options, Others, explain_nodes, filter_nodes
 from scheduler_core.view import View
 

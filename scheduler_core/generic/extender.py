@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler_core.cooperative import Steps
 from scheduler_core.generic.model import Pod
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.predicates import Check
@@ -17,7 +18,6 @@ from scheduler_core.generic.question import Question
 from scheduler_core.generic.registry import PREDICATES
 from scheduler_core.generic.scheduler import UNKNOWN
 from scheduler_core.generic.state import State
-from scheduler_core.steps import Steps
 
 NODES: Final = frozenset({"nodes"})
 PODS: Final = NODES | {"pods"}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from scheduler_core.cooperative import Steps
 from scheduler_core.generic.longhorn_facts import NOTHING_KNOWN, LonghornFacts
 from scheduler_core.generic.model import Pod
 from scheduler_core.generic.node_state import NodeState
@@ -20,7 +21,6 @@ from scheduler_core.generic.priorities import BEST
 from scheduler_core.generic.question import Question, UndecidableError
 from scheduler_core.generic.registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.state import State
-from scheduler_core.steps import Steps
 
 Choose = Callable[[Sequence[str]], str]
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from scheduler_core.conformance import Runner
 from scheduler_core.convert.generic import (
     GenericNode,
     GenericPod,
@@ -23,11 +24,10 @@ from scheduler_core.convert.generic import (
     generic_service,
 )
 from scheduler_core.convert.wire import shape
+from scheduler_core.cooperative import finish
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 from scheduler_core.generic.scheduler import NO_NODES, Decision, schedule
 from scheduler_core.generic.state import State
-from scheduler_core.replay import Runner
-from scheduler_core.steps import finish
 
 _COMPARED: Final = ("policy_error", "error", "available", "fails", "feasible", "scores", "totals", "best")
 

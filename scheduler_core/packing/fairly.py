@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from scheduler_core.cooperative import Steps
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
-from scheduler_core.steps import Steps
 
 _Question = TypeVar("_Question")
 

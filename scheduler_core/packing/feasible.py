@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Final
 
+from scheduler_core.cooperative import Steps
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget, OutOfStepsError
 from scheduler_core.packing.fairly import fairly
 from scheduler_core.packing.load import Load
 from scheduler_core.packing.quick import Quick, quick_answers, quick_restricted_answers
 from scheduler_core.packing.solve import solve
-from scheduler_core.steps import Steps
 
 __all__ = ["Answer", "Load", "assign", "fits", "fits_many"]
 

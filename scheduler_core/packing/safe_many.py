@@ -8,12 +8,12 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Final
 
+from scheduler_core.cooperative import Steps
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.fairly import fairly
 from scheduler_core.packing.load import Load
 from scheduler_core.packing.order_safe import order_safe
-from scheduler_core.steps import Steps
 
 # Seven volumes of different sizes beside the largest one; eight to ten when some sizes repeat.
 _MOST_PAIRS: Final = 3_000

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from app.kube.snapshot_file import load_pod, load_snapshot
+from scheduler_core.cooperative import finish
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import minimal_available
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod, PodVolume
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.steps import finish
 from scheduler_core.verbs import Options, explain_nodes
 from scheduler_core.verdict import Reason, Verdict
 from scheduler_core.view import View

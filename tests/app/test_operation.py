@@ -20,11 +20,11 @@ from app.services.presentation import ServiceState, Unsettled
 from app.services.scheduling import Scheduling
 from app.services.state_presentation import MOST_LISTED, MOST_NODES_LISTED
 from app.services.verbs import Verbs
+from scheduler_core.cooperative import finish
 from scheduler_core.demand import Source
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Became, Ledger, Offered, PodSeen, TimePassed, step
 from scheduler_core.resolve import resolve
-from scheduler_core.steps import finish
 from scheduler_core.survey import Survey
 from scheduler_core.verbs import Options
 from scheduler_core.verdict import Reason

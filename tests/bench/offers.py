@@ -16,6 +16,7 @@ from statistics import median, quantiles
 
 from scheduler_core.advance import Changes, advance
 from scheduler_core.convert.registry import Key
+from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Event, Ledger, Offered, PodSeen, TimePassed, step
@@ -23,7 +24,6 @@ from scheduler_core.memory import Memory
 from scheduler_core.offering import offer_of
 from scheduler_core.resolve import resolve
 from scheduler_core.standing import Standing
-from scheduler_core.steps import finish
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from tests.bench.offers_cluster import NOW, Outstanding, asking, ledger_of, read, view_of
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from scheduler_core.cooperative import finish
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
 from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.safe_many import order_safe_many
-from scheduler_core.steps import finish
 
 CORPUS = Path(__file__).parents[1] / "golden" / "packing" / "packing.jsonl"
 GI = 1 << 30

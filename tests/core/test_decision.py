@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.cooperative import finish
 from scheduler_core.memory import Memory
-from scheduler_core.steps import finish
 from scheduler_core.verbs import Options, Packing, filter_nodes
 from scheduler_core.verdict import Reason
 from tests.builders import (

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint, Own
 from scheduler_core.ledger import Ledger, Offered, PodSeen, step
@@ -13,7 +14,6 @@ from scheduler_core.memory import Memory
 from scheduler_core.packing.budget import Budget
 from scheduler_core.resolve import resolve
 from scheduler_core.standing import Standing
-from scheduler_core.steps import finish
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from scheduler_core.view import View
 from tests import builders as make

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.joint import Joint
 from scheduler_core.longhorn_facts import Plans, facts_for
 from scheduler_core.memory import Memory
-from scheduler_core.steps import finish
 from scheduler_core.verbs import NOBODY, Options, Others, Packing, filter_nodes
 from scheduler_core.verdict import Reason
 from tests.builders import (

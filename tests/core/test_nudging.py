@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Ledger, Offered, PodSeen, TimePassed, step
@@ -24,7 +25,6 @@ from scheduler_core.nudging import (
     refused_before,
 )
 from scheduler_core.resolve import resolve
-from scheduler_core.steps import finish
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from scheduler_core.verdict import Reason
 from scheduler_core.view import View

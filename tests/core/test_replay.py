@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler_core.conformance import Runner
 from scheduler_core.generic import vectors as generic
 from scheduler_core.longhorn import vectors as longhorn
-from scheduler_core.replay import Runner
 
 
 class _Line(msgspec.Struct):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.convert.registry import KINDS, Key, group_of
+from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint, Own
 from scheduler_core.ledger import Ledger, Offered, PodSeen, step
@@ -15,7 +16,6 @@ from scheduler_core.memory import Memory
 from scheduler_core.offering import offer_of
 from scheduler_core.resolve import resolve
 from scheduler_core.roaming import ROAMING_LIFE
-from scheduler_core.steps import finish
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from scheduler_core.view import View
 from tests.builders import (

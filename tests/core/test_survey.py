@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.advance import advance, empty_snapshot, rebuilt
 from scheduler_core.convert.registry import KINDS, Key, group_of
+from scheduler_core.cooperative import Steps, finish
 from scheduler_core.demand import Demand, Source
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Beside, Joint, Own
@@ -18,7 +19,6 @@ from scheduler_core.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.memory import Memory
 from scheduler_core.packing.budget import Budget
 from scheduler_core.resolve import resolve
-from scheduler_core.steps import Steps, finish
 from scheduler_core.survey import SETTLE_SECONDS, STUCK_SECONDS, Misplaced, Stuck, Survey
 from tests import builders as make
 from tests.builders import NOW, Object

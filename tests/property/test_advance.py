@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from scheduler_core.advance import Advanced, advance, empty_snapshot, rebuilt
 from scheduler_core.convert.registry import KINDS, Key, group_of
+from scheduler_core.cooperative import finish
 from scheduler_core.memory import Memory
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.steps import finish
 from scheduler_core.verbs import Options, explain_nodes
 from scheduler_core.view import View
 from tests import builders as make

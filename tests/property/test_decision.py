@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.services.presentation import explain_answer
+from scheduler_core.cooperative import finish
 from scheduler_core.memory import Memory
-from scheduler_core.steps import finish
 from scheduler_core.verbs import Options, Packing, filter_nodes
 from tests.builders import (
     Object,

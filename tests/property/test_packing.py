@@ -9,9 +9,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_core.cooperative import finish
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
-from scheduler_core.steps import finish
 
 Question = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]
 

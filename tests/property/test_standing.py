@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from scheduler_core.advance import advance, empty_snapshot, rebuilt
 from scheduler_core.convert.registry import KINDS, Key, group_of
+from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Ledger, Offered, PodGone, PodSeen, step
 from scheduler_core.memory import Memory
 from scheduler_core.resolve import resolve
 from scheduler_core.standing import Standing
-from scheduler_core.steps import finish
 from scheduler_core.trail import MOST_STEPS, Trail
 from scheduler_core.verbs import Decision, Options, Others, Packing, filter_nodes
 from tests import builders as make

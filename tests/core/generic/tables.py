@@ -22,6 +22,7 @@ from scheduler_core.convert.generic import (
     generic_service,
 )
 from scheduler_core.convert.wire import shape
+from scheduler_core.cooperative import finish
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.generic.model import Node, Pod
 from scheduler_core.generic.policy import Policy, parse_policy
@@ -29,7 +30,6 @@ from scheduler_core.generic.question import NO_ARGUMENT, Question
 from scheduler_core.generic.registry import PRIORITIES
 from scheduler_core.generic.scheduler import Decision, prioritize_names
 from scheduler_core.generic.state import State
-from scheduler_core.steps import finish
 from scheduler_core.verdict import Reason
 from tests.core.generic.builders import decide
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from scheduler_core.cooperative import finish
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
-from scheduler_core.steps import finish
 
 GI = 1 << 30
 YES, NO = Answer.YES, Answer.NO
