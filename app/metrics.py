@@ -16,7 +16,7 @@ from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
 from scheduler_core.demand import Source
 from scheduler_core.ledger import Became
-from scheduler_core.verdict import Reason
+from scheduler_core.model.verdict import Reason
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
     from app.kube.reflector import Standing

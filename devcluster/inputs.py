@@ -9,7 +9,7 @@ import msgspec
 
 from devcluster.errors import ConfigError
 from scheduler_core.errors import CoreError, QuantityError
-from scheduler_core.quantity import parse_bytes
+from scheduler_core.model.quantity import parse_bytes
 from simulator.config import load
 
 

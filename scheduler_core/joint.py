@@ -26,11 +26,11 @@ from scheduler_core.homes import kept_on
 from scheduler_core.ledger import Ledger, Offer
 from scheduler_core.longhorn.ask import Ask
 from scheduler_core.memory import Memory
+from scheduler_core.model.verdict import Reason
 from scheduler_core.needs import kind_of, needs
 from scheduler_core.packing.budget import Budget
 from scheduler_core.resolve import PodVolume, volume_now
 from scheduler_core.roaming import Roamers, claim_identity, copies
-from scheduler_core.verdict import Reason
 from scheduler_core.view import View
 from scheduler_core.worth import worth
 

@@ -14,6 +14,7 @@ from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.placement import cluster_refusal, disk_candidates, prefiltered
+from scheduler_core.model.verdict import Reason
 from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import Safety
@@ -21,7 +22,6 @@ from scheduler_core.profiles import OpenDisk, Profile, look
 from scheduler_core.reasons import Blocked, blocked_by
 from scheduler_core.resolve import PodVolume, Resolution
 from scheduler_core.together import plan_for, reason_for, safety_for
-from scheduler_core.verdict import Reason
 from scheduler_core.view import View
 
 

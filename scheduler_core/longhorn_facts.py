@@ -25,6 +25,7 @@ from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
+from scheduler_core.model.verdict import Reason
 from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.budget import Budget
 from scheduler_core.profiles import Profile, look
@@ -32,7 +33,6 @@ from scheduler_core.reasons import Blocked
 from scheduler_core.resolve import PodVolume
 from scheduler_core.together import plan_for
 from scheduler_core.verbs import NOBODY, Decision, Options, Others, Packing, filter_nodes
-from scheduler_core.verdict import Reason
 from scheduler_core.view import Rooms, View
 
 # Of all kept nodes together; half a kilobyte each.

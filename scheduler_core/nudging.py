@@ -19,11 +19,11 @@ from typing import Final
 
 from scheduler_core.ledger import Ledger, Offered, step
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.verdict import Reason
 from scheduler_core.needs import needs
 from scheduler_core.offering import offer_of
 from scheduler_core.resolve import Resolution
 from scheduler_core.verbs import Decision
-from scheduler_core.verdict import Reason
 from scheduler_core.view import View
 
 FIRST_WAIT: Final = 1.0

@@ -15,9 +15,9 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.joint import Beside
 from scheduler_core.ledger import Adopted, Event, NodeSelected, Offered, PodGone, PodSeen, width
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.verdict import Reason
 from scheduler_core.resolve import resolve
 from scheduler_core.verbs import Decision, Others, settling
-from scheduler_core.verdict import Reason
 from scheduler_core.view import Rooms, View
 
 

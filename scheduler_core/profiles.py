@@ -22,9 +22,9 @@ from scheduler_core.longhorn.node_stage import engine_refusal, node_refusal
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model import longhorn
+from scheduler_core.model.verdict import Reason
 from scheduler_core.needs import Kinds
 from scheduler_core.reasons import Blocked, blocked_by, blocked_by_disks
-from scheduler_core.verdict import Reason
 from scheduler_core.view import View
 
 _LOOKS_PER_PAUSE: Final = 128

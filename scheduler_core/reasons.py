@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.longhorn.rules import Refusal, Rule
-from scheduler_core.verdict import Reason
+from scheduler_core.model.verdict import Reason
 
 REASONS: Final = {
     Rule.SETTING_FAULT: Reason.BAD_SETTING,

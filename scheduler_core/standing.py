@@ -22,12 +22,12 @@ from scheduler_core.joint import Beside, Joint, Own, Volumes, alike, counting_sa
 from scheduler_core.ledger import Ledger
 from scheduler_core.longhorn.ask import Ask
 from scheduler_core.memory import Memory
+from scheduler_core.model.verdict import Reason
 from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.budget import Budget
 from scheduler_core.profiles import Profile
 from scheduler_core.resolve import PodVolume, Resolution
 from scheduler_core.trail import Trail
-from scheduler_core.verdict import Reason
 from scheduler_core.view import View
 from scheduler_core.worth import worth
 

@@ -30,13 +30,13 @@ from scheduler_core.longhorn.ask import Ask
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
+from scheduler_core.model.verdict import Reason, Verdict
 from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.profiles import Profile, attach_blocked
 from scheduler_core.resolve import PodVolume, Resolution, is_local, resolve
 from scheduler_core.standing import Question, Standing, among_others, jointly
-from scheduler_core.verdict import Reason, Verdict
 from scheduler_core.view import View
 from scheduler_core.worth import worth
 

@@ -9,7 +9,7 @@ import msgspec
 import yaml
 
 from scheduler_core.errors import CoreError, QuantityError
-from scheduler_core.quantity import parse_bytes
+from scheduler_core.model.quantity import parse_bytes
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86400)]
 Span = tuple[Seconds, Seconds]

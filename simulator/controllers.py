@@ -18,8 +18,8 @@ from scheduler_core.longhorn.readiness import engine_image_ready
 from scheduler_core.longhorn.settings import parse_bool
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import V1, V2
+from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
-from scheduler_core.quantity import parse_bytes
 from simulator import images
 from simulator.attacher import Attaching, Attachment, decide_attachment
 from simulator.capacity import decide_capacities

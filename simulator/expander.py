@@ -11,7 +11,7 @@ from scheduler_core.errors import QuantityError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.expansion import expansions
 from scheduler_core.longhorn.provision import csi_size
-from scheduler_core.quantity import parse_bytes
+from scheduler_core.model.quantity import parse_bytes
 from simulator.actions import Action, Patch, Wake
 from simulator.config import Config
 from simulator.grants import Schedules, granted_size

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from app.kube.resources import LONGHORN_BACKING_IMAGES, LONGHORN_ENGINE_IMAGES, LONGHORN_NAMESPACE
 from scheduler_core.errors import QuantityError
 from scheduler_core.model import longhorn
-from scheduler_core.quantity import parse_bytes
+from scheduler_core.model.quantity import parse_bytes
 from simulator.actions import Action, Create, Later, Patch, Replace
 from simulator.config import Config
 from simulator.grants import Schedules, copyable

@@ -22,7 +22,7 @@ from scheduler_core.longhorn.node_status import Collected, ManagerPod, synced_no
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V1, V2
-from scheduler_core.quantity import parse_bytes
+from scheduler_core.model.quantity import parse_bytes
 from simulator.actions import Action, Create, Patch, Replace
 from simulator.config import Config
 from simulator.objects import DISKS, DOWN, DRIVER, STOPPED_MANAGER, Json, Obj

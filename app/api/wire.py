@@ -17,7 +17,7 @@ from app.api.nodes import NodeRuns, locate_nodes, node_names
 from scheduler_core.convert import generic
 from scheduler_core.convert import kube as wire
 from scheduler_core.errors import CoreError
-from scheduler_core.generic.model import Pod as WholePod
+from scheduler_core.model.generic import Pod as WholePod
 from scheduler_core.model.kube import Pod
 
 

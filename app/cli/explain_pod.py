@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.services.presentation import ExplainAnswer, NodeAnswer, VolumeAnswer
-from scheduler_core.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes
 
 
 def print_pod(answer: ExplainAnswer, disks: Mapping[str, str], console: Console) -> None:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.services.volume_presentation import RuleAnswer, VolumeDiskAnswer, VolumeExplainAnswer
-from scheduler_core.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes
 
 
 def print_volume(answer: VolumeExplainAnswer, console: Console) -> None:

@@ -47,8 +47,8 @@ from scheduler_core.extender_settings import (
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.state import State
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.quantity import parse_bytes
 from scheduler_core.verbs import Packing
 
 _MOST_EXAMPLE_NODES = 12

@@ -31,8 +31,8 @@ from scheduler_core.convert.binding import (
 )
 from scheduler_core.convert.registry import KINDS
 from scheduler_core.errors import CoreError
-from scheduler_core.generic.model import Pod, PodKey
 from scheduler_core.model import kube
+from scheduler_core.model.generic import Pod, PodKey
 
 log = structlog.get_logger("binding")
 

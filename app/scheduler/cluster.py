@@ -20,8 +20,8 @@ from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.generic.extender import SERVICES
-from scheduler_core.generic.model import Pod, PodKey
 from scheduler_core.generic.state import State
+from scheduler_core.model.generic import Pod, PodKey
 
 
 class Listener(Protocol):

@@ -16,7 +16,7 @@ from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import PODS
 from app.scheduler.outbox import Outbox
 from scheduler_core.convert.pod_condition import not_scheduled_patch
-from scheduler_core.generic.model import Pod
+from scheduler_core.model.generic import Pod
 
 CONDITION: Final = "condition"
 # Some hundred bytes each; a pod that is forgotten is read once more.

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from scheduler_core.cooperative import Steps
 from scheduler_core.generic.longhorn_facts import LonghornFacts
-from scheduler_core.generic.model import Pod
 from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.scheduler import Choose, Decision, filter_nodes, schedule
 from scheduler_core.generic.state import State
+from scheduler_core.model.generic import Pod
 
 FactsFor = Callable[[Sequence[str]], Steps[LonghornFacts]]
 """Finds what a pod's Longhorn volumes find on some nodes, by their names."""

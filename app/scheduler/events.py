@@ -19,7 +19,7 @@ from app.kube.resources import Resource
 from app.scheduler.conditions import Conditions
 from app.scheduler.outbox import Outbox
 from scheduler_core.convert.binding import Happening, event_patch, new_event, short
-from scheduler_core.generic.model import Pod
+from scheduler_core.model.generic import Pod
 
 EVENT: Final = "event"
 EVENTS: Final = Resource("", "v1", "events", "Event", namespaced=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.convert.binding import Applicant
-from scheduler_core.generic.model import PodKey
+from scheduler_core.model.generic import PodKey
 
 SHORTEST: Final = 1.0
 LONGEST_AFTER_CHANGE: Final = 10.0

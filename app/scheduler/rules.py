@@ -21,9 +21,9 @@ from app.services.policy import PolicyInForce
 from app.services.policy_file import PolicyFile
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.generic.extender import SERVICES
-from scheduler_core.generic.model import PodKey
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.state import State
+from scheduler_core.model.generic import PodKey
 
 log = structlog.get_logger("rules")
 

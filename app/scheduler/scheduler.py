@@ -35,9 +35,9 @@ from scheduler_core.convert.binding import Applicant
 from scheduler_core.convert.pod_condition import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE
 from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError
-from scheduler_core.generic.model import PodKey
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.scheduler import Choose, Decision
+from scheduler_core.model.generic import PodKey
 
 log = structlog.get_logger("scheduler")
 

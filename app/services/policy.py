@@ -17,11 +17,11 @@ from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 from scheduler_core.generic.extender import Refused, reads, refusals, scores_longhorn
 from scheduler_core.generic.longhorn_facts import NOTHING_KNOWN
-from scheduler_core.generic.model import Node, Pod
 from scheduler_core.generic.policy import EXTENDER_POLICY, Policy
 from scheduler_core.generic.scheduler import prioritize_names
 from scheduler_core.generic.state import State
 from scheduler_core.model import kube
+from scheduler_core.model.generic import Node, Pod
 from scheduler_core.verbs import Decision
 
 # Beyond this many names of nodes, all are forgotten: somebody asks about nodes that do not exist.

@@ -12,10 +12,10 @@ from scheduler_core.demand_index import Demands
 from scheduler_core.ledger import Ledger
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.verdict import Verdict
 from scheduler_core.resolve import PodVolume
 from scheduler_core.survey import Survey
 from scheduler_core.verbs import Explanation
-from scheduler_core.verdict import Verdict
 
 
 class Answer(BaseModel):

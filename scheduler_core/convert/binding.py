@@ -13,8 +13,8 @@ from scheduler_core.convert.generic import GenericPod, generic_pod
 from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
 from scheduler_core.convert.wire import Metadata, Wire, shape, shape_json
 from scheduler_core.errors import ObjectError
-from scheduler_core.generic.model import Pod, PodKey
 from scheduler_core.model import kube
+from scheduler_core.model.generic import Pod, PodKey
 
 # The API server refuses longer notes of events.k8s.io; kube-scheduler cuts there, too.
 LONGEST_MESSAGE: Final = 1024

@@ -16,7 +16,7 @@ from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model.disk_schedule import Allocation, Fault, Kind, State
 from scheduler_core.model.kube import Condition
-from scheduler_core.quantity import MAX_BYTES
+from scheduler_core.model.quantity import MAX_BYTES
 
 API_VERSION: Final = "longhorn.io/v1beta2"
 # Nothing is allocated through such a one: it only shows what Longhorn does, so its limit holds for nobody.

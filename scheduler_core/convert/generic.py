@@ -13,8 +13,8 @@ import msgspec
 
 from scheduler_core.convert.wire import Metadata, Subject, Wire, WireCondition
 from scheduler_core.errors import ObjectError, QuantityError
-from scheduler_core.generic.model import Cloud, CloudDisk, Labels, Node, Pod, Service
-from scheduler_core.quantity import capped
+from scheduler_core.model.generic import Cloud, CloudDisk, Labels, Node, Pod, Service
+from scheduler_core.model.quantity import capped
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
 ASSUMED_CPU: Final = 100

@@ -8,7 +8,7 @@ import msgspec
 
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.kube import Condition
-from scheduler_core.quantity import MAX_BYTES, parse_bytes
+from scheduler_core.model.quantity import MAX_BYTES, parse_bytes
 
 
 class Wire(msgspec.Struct, rename="camel", gc=False):

@@ -20,7 +20,7 @@ from scheduler_core.model.disk_schedule import (
     State,
     Status,
 )
-from scheduler_core.quantity import MAX_BYTES
+from scheduler_core.model.quantity import MAX_BYTES
 
 _Key = tuple[Kind, str]
 _NOTHING: Final = Allocation(State.REJECTED, 0)

@@ -35,7 +35,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind, State
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Volume
-from scheduler_core.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes
 
 
 @dataclass(frozen=True, slots=True)

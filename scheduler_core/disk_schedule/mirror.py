@@ -9,7 +9,7 @@ from typing import TypeVar
 from scheduler_core.disk_schedule.reconcile import NodeRead, described, limit_of
 from scheduler_core.model.disk_schedule import Allocation, DiskSchedule, Kind, Spec, State, Status
 from scheduler_core.model.longhorn import BackingImage, Replica
-from scheduler_core.quantity import MAX_BYTES
+from scheduler_core.model.quantity import MAX_BYTES
 
 _Named = TypeVar("_Named", Replica, BackingImage)
 

@@ -25,7 +25,7 @@ from scheduler_core.disk_schedule.conditions import (
 from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, Fault, Status
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Disk, Node
-from scheduler_core.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes
 
 NodeRead = Node | Fault | None
 _MOST_FAULTS: Final = 5

@@ -28,7 +28,7 @@ from scheduler_core.longhorn.new_volume import waits_for_attachment
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Replica, Volume
-from scheduler_core.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes
 
 
 @dataclass(frozen=True, slots=True)

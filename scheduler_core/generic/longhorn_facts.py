@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from scheduler_core.verdict import Reason
+from scheduler_core.model.verdict import Reason
 
 
 @dataclass(frozen=True, slots=True)

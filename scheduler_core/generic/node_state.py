@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from scheduler_core.generic.model import Cloud, Node, Pod, PodKey
+from scheduler_core.model.generic import Cloud, Node, Pod, PodKey
 
 Disk = tuple[Cloud, str]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from scheduler_core.generic.model import Cloud, Node
 from scheduler_core.generic.node_state import NodeState
 from scheduler_core.generic.question import Argument, Question, UndecidableError
+from scheduler_core.model.generic import Cloud, Node
 
 Check = Callable[[NodeState], str]
 Predicate = Callable[[Question, Argument], Check]

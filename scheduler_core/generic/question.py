@@ -10,8 +10,8 @@ from typing import Final
 
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.longhorn_facts import NOTHING_KNOWN, LonghornFacts
-from scheduler_core.generic.model import Pod
 from scheduler_core.generic.state import Selection, State, Turn
+from scheduler_core.model.generic import Pod
 
 
 class UndecidableError(CoreError):

@@ -13,7 +13,6 @@ from typing import Final
 
 from scheduler_core.cooperative import Steps
 from scheduler_core.generic.longhorn_facts import NOTHING_KNOWN, LonghornFacts
-from scheduler_core.generic.model import Pod
 from scheduler_core.generic.node_state import NodeState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.predicates import Check
@@ -21,6 +20,7 @@ from scheduler_core.generic.priorities import BEST
 from scheduler_core.generic.question import Question, UndecidableError
 from scheduler_core.generic.registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.state import State
+from scheduler_core.model.generic import Pod
 
 Choose = Callable[[Sequence[str]], str]
 

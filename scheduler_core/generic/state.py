@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from rpds import HashTrieMap
 
-from scheduler_core.generic.model import Node, Pod, PodKey, Service
 from scheduler_core.generic.node_state import NodeState
+from scheduler_core.model.generic import Node, Pod, PodKey, Service
 
 Turn = int
 _Members: TypeAlias = "HashTrieMap[Turn, Pod]"

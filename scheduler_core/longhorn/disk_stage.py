@@ -12,7 +12,7 @@ from scheduler_core.longhorn.space import room, space_detail, space_refusal
 from scheduler_core.longhorn.tags import listed, selectors_match
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, Disk, Node
-from scheduler_core.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes
 
 DISK_PRESSURE: Final = "DiskPressure"
 EXT_LIMIT: Final = 16 * 1024**4

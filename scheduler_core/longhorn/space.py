@@ -12,7 +12,7 @@ from typing import Final
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.longhorn import Disk, Volume
-from scheduler_core.quantity import format_bytes
+from scheduler_core.model.quantity import format_bytes
 
 _INT64: Final = 2**63
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.kube.snapshot_file import load_snapshot
-from scheduler_core.verdict import Reason
+from scheduler_core.model.verdict import Reason
 from scheduler_core.view import View
 from tests import builders as make
 from tests.app.fake_api import FakeApi, until

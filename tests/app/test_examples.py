@@ -19,8 +19,8 @@ from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod, PodVolume
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.model.verdict import Reason, Verdict
 from scheduler_core.verbs import Options, explain_nodes
-from scheduler_core.verdict import Reason, Verdict
 from scheduler_core.view import View
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from app.services.gate import CallerGoneError, HungUp, UnavailableError
 from app.services.reservation import ADOPTED_SECONDS
-from scheduler_core.verdict import Reason
+from scheduler_core.model.verdict import Reason
 from tests import builders as make
 from tests.app.test_node_reservation import NODES, SCHEDULING_SECONDS, World, db, fits
 from tests.app.virtual_time import VirtualLoop

@@ -20,7 +20,7 @@ from app.scheduler.process import ProcessOptions
 from app.scheduler.scheduler import Setup
 from app.scheduler.service import LEASE
 from app.services.leadership import Elector
-from scheduler_core.verdict import Reason
+from scheduler_core.model.verdict import Reason
 from tests.app.cli import Run
 from tests.builders import claim, flat, kube_node, longhorn_node, storage_class
 

@@ -9,8 +9,8 @@ import pytest
 
 from app.scheduler.queue import LONGEST, LONGEST_AFTER_CHANGE, SHORTEST, Queue
 from scheduler_core.convert.binding import Applicant
-from scheduler_core.generic.model import Pod
 from scheduler_core.model import kube
+from scheduler_core.model.generic import Pod
 
 KEY = ("shop", "web")
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from app.cli.main import cli
-from scheduler_core.verdict import Reason
+from scheduler_core.model.verdict import Reason
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]

@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from scheduler_core.cooperative import finish
-from scheduler_core.generic.model import Node, Pod, Service
 from scheduler_core.generic.policy import DEFAULT_POLICY
 from scheduler_core.generic.scheduler import schedule
 from scheduler_core.generic.state import State
+from scheduler_core.model.generic import Node, Pod, Service
 from tests.bench import cluster, http
 
 NODES = 5_000

@@ -10,8 +10,8 @@ from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, Node
 from scheduler_core.joint import Joint
 from scheduler_core.longhorn_facts import Plans, facts_for
 from scheduler_core.memory import Memory
+from scheduler_core.model.verdict import Reason
 from scheduler_core.verbs import NOBODY, Options, Others, Packing, filter_nodes
-from scheduler_core.verdict import Reason
 from tests.builders import (
     GI,
     Object,

@@ -12,6 +12,7 @@ from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Ledger, Offered, PodSeen, TimePassed, step
 from scheduler_core.memory import Memory
+from scheduler_core.model.verdict import Reason
 from scheduler_core.nudging import (
     BURST,
     FIRST_WAIT,
@@ -26,7 +27,6 @@ from scheduler_core.nudging import (
 )
 from scheduler_core.resolve import resolve
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
-from scheduler_core.verdict import Reason
 from scheduler_core.view import View
 from tests import builders as make
 from tests.builders import NOW, Object

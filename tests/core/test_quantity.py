@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.errors import QuantityError
-from scheduler_core.quantity import MAX_BYTES, capped, format_bytes, parse_bytes
+from scheduler_core.model.quantity import MAX_BYTES, capped, format_bytes, parse_bytes
 
 SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 

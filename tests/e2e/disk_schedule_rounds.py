@@ -7,7 +7,7 @@ from typing import Final
 
 from app.kube.resources import CLAIMS, LONGHORN_BACKING_IMAGES, LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from devcluster import Process
-from scheduler_core.quantity import parse_bytes
+from scheduler_core.model.quantity import parse_bytes
 from tests import builders
 from tests.builders import GI, Object
 from tests.e2e.disk_schedule import Longhorn, image, replica

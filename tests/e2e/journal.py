@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler_core.verdict import Reason
+from scheduler_core.model.verdict import Reason
 
 _FILTER: Final = "filter"
 _OFFERED: Final = "offered"

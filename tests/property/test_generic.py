@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from scheduler_core.cooperative import finish
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
-from scheduler_core.generic.model import Cloud, CloudDisk, Labels, Node, Pod, Service
 from scheduler_core.generic.policy import Policy, PolicyError, PolicyPredicate, PolicyPriority, parse_policy
 from scheduler_core.generic.question import Argument
 from scheduler_core.generic.registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.scheduler import Decision, prioritize_names, schedule
 from scheduler_core.generic.state import State
-from scheduler_core.verdict import Reason
+from scheduler_core.model.generic import Cloud, CloudDisk, Labels, Node, Pod, Service
+from scheduler_core.model.verdict import Reason
 
 NAMES = ("a", "b", "c", "d", "e")
 KEYS, VALUES = ("zone", "rack"), ("", "1", "2")

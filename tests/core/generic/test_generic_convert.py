@@ -17,7 +17,7 @@ from scheduler_core.convert.generic import (
 )
 from scheduler_core.convert.wire import shape
 from scheduler_core.errors import ObjectError, QuantityError
-from scheduler_core.generic.model import Cloud, CloudDisk, Node, Pod, Service
+from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod, Service
 
 MI = 1024**2
 MAX = 2**63 - 1

@@ -15,7 +15,7 @@ from scheduler_core.generic.longhorn import NOT_LOOKED_AT, evenness, wholeness
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.generic.policy import EXTENDER_POLICY
 from scheduler_core.generic.scheduler import prioritize_names
-from scheduler_core.verdict import Reason
+from scheduler_core.model.verdict import Reason
 from tests.core.generic.builders import decide, failed, node, pod, scores, state
 
 NODES = state([node(name) for name in "abcd"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.generic.model import Pod
+from scheduler_core.model.generic import Pod
 from tests.core.generic.builders import node, pod, scores, service, state, web
 
 RACKS = [node("a1", rack="a"), node("a2", rack="a"), node("b1", rack="b"), node("u")]
