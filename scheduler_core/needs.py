@@ -10,7 +10,7 @@ from typing import Final
 from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.disk_stage import EXT_LIMIT, XFS_LIMIT
 from scheduler_core.model import longhorn
-from scheduler_core.packing.load import Load
+from scheduler_core.packing.items import Load
 from scheduler_core.resolve import PodVolume
 
 _FILE_SIZE_LIMITS: Final = (XFS_LIMIT, EXT_LIMIT)

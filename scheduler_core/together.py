@@ -19,7 +19,7 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.fairly import fairly
 from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.order_safe import Safety, order_safe
-from scheduler_core.packing.safe_many import order_safe_many
+from scheduler_core.packing.order_safe_batch import order_safe_many
 from scheduler_core.profiles import Profile
 
 Masks = tuple[int, ...]

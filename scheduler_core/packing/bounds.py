@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import gcd
 from typing import Final
 
-from scheduler_core.packing.part import Part
+from scheduler_core.packing.subproblem import Part
 
 # Sums are kept as bits of one integer; beyond this many bits a shift would cost more than the search it saves.
 _MOST_BITS: Final = 1 << 17

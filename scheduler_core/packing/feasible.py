@@ -14,8 +14,8 @@ from scheduler_core.cooperative import Steps
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget, OutOfStepsError
 from scheduler_core.packing.fairly import fairly
-from scheduler_core.packing.load import Load
-from scheduler_core.packing.quick import Quick, quick_answers, quick_restricted_answers
+from scheduler_core.packing.fast_path import Quick, quick_answers, quick_restricted_answers
+from scheduler_core.packing.items import Load
 from scheduler_core.packing.solve import solve
 
 __all__ = ["Answer", "Load", "assign", "fits", "fits_many"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heapreplace
 from typing import Protocol
 
-from scheduler_core.packing.part import Part
+from scheduler_core.packing.subproblem import Part
 
 
 class Rule(Protocol):

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.packing.answer import Answer
+from scheduler_core.packing.blocking import Fill, Gate, Siege, Sort, probe, shut_out, too_few
 from scheduler_core.packing.budget import Budget, OutOfStepsError
-from scheduler_core.packing.cover import Fill, Gate, Siege, Sort, probe, shut_out, too_few
-from scheduler_core.packing.load import Load
+from scheduler_core.packing.items import Load
 
 # No single node may take longer than this, even when the request has more: about 4 ms.
 STEPS_PER_NODE: Final = 2_400

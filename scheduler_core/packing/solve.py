@@ -7,12 +7,12 @@ from typing import Final
 
 from scheduler_core.packing.bounds import some_class_overflows, with_usable_rooms
 from scheduler_core.packing.budget import Budget, OutOfStepsError, TooManyFillsError
-from scheduler_core.packing.fills import Limits
+from scheduler_core.packing.exact_search import search
 from scheduler_core.packing.greedy import attempts
-from scheduler_core.packing.part import Part
-from scheduler_core.packing.reduce import Case, DoesNotFitError, components, opened, put_back, set_aside_small
-from scheduler_core.packing.refill import refill
-from scheduler_core.packing.search import search
+from scheduler_core.packing.minimum_bin_slack import refill
+from scheduler_core.packing.patterns import Limits
+from scheduler_core.packing.presolve import Case, DoesNotFitError, components, opened, put_back, set_aside_small
+from scheduler_core.packing.subproblem import Part
 
 # What each stage costs per volume; measured.
 _STEPS_TO_REDUCE: Final = 1

@@ -17,7 +17,7 @@ from scheduler_core.cooperative import finish
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
 from scheduler_core.packing.order_safe import Safety, order_safe
-from scheduler_core.packing.safe_many import order_safe_many
+from scheduler_core.packing.order_safe_batch import order_safe_many
 
 CORPUS = Path(__file__).parents[1] / "golden" / "packing" / "packing.jsonl"
 GI = 1 << 30

@@ -13,7 +13,7 @@ from scheduler_core.cooperative import finish
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import Answer, Load, fits
 from scheduler_core.packing.order_safe import Safety, order_safe
-from scheduler_core.packing.safe_many import order_safe_many
+from scheduler_core.packing.order_safe_batch import order_safe_many
 
 
 @dataclass(frozen=True)

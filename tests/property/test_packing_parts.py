@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from scheduler_core.packing.bounds import some_class_overflows, too_many, with_usable_rooms
 from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.fills import Limits
+from scheduler_core.packing.exact_search import search
 from scheduler_core.packing.greedy import attempts, best_fit_succeeds, worst_fit_succeeds
-from scheduler_core.packing.part import Part
-from scheduler_core.packing.reduce import DoesNotFitError, components, opened, put_back, set_aside_small
-from scheduler_core.packing.refill import fullest, refill
-from scheduler_core.packing.search import search
+from scheduler_core.packing.minimum_bin_slack import fullest, refill
+from scheduler_core.packing.patterns import Limits
+from scheduler_core.packing.presolve import DoesNotFitError, components, opened, put_back, set_aside_small
+from scheduler_core.packing.subproblem import Part
 
 PLENTY = Limits(looked_at=10**6, kept=10**6)
 

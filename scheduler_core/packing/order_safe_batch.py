@@ -12,7 +12,7 @@ from scheduler_core.cooperative import Steps
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.fairly import fairly
-from scheduler_core.packing.load import Load
+from scheduler_core.packing.items import Load
 from scheduler_core.packing.order_safe import order_safe
 
 # Seven volumes of different sizes beside the largest one; eight to ten when some sizes repeat.

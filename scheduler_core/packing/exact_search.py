@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.packing.budget import Budget, TooManyFillsError
-from scheduler_core.packing.fills import MOST_ALIKE, Fills, Kind, Limits, bits_of, layout, table_of
-from scheduler_core.packing.part import Part
+from scheduler_core.packing.patterns import MOST_ALIKE, Fills, Kind, Limits, bits_of, layout, table_of
+from scheduler_core.packing.subproblem import Part
 
 # The search descends one disk at a time, so Python's recursion limit bounds them; no real node comes near.
 _MOST_DISKS: Final = 200

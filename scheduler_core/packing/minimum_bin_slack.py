@@ -11,9 +11,9 @@ from math import gcd
 from typing import Final
 
 from scheduler_core.packing.budget import Budget, OutOfStepsError
-from scheduler_core.packing.fills import Limits
-from scheduler_core.packing.part import Part
-from scheduler_core.packing.search import search
+from scheduler_core.packing.exact_search import search
+from scheduler_core.packing.patterns import Limits
+from scheduler_core.packing.subproblem import Part
 
 _MOST_BITS: Final = 1 << 20
 _LIMITS: Final = Limits(looked_at=12_000, kept=4_000)

@@ -12,7 +12,7 @@ from typing import Final
 
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.greedy import best_fit_succeeds, worst_fit_succeeds
-from scheduler_core.packing.load import Load
+from scheduler_core.packing.items import Load
 
 Quick = Callable[[tuple[int, ...]], Answer]
 # The sums take as long as a dozen attempts; beside other pods nearly every node has a load of its own.
