@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from rpds import HashTrieMap
 
-from scheduler_core.convert.registry import Key
+from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule

@@ -15,7 +15,7 @@ from typing import Any, Final
 from rpds import HashTrieMap
 
 from scheduler_core.advance import Changes
-from scheduler_core.convert.registry import Key
+from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.demand import Demand, claim_demand, volume_demand
 from scheduler_core.model import kube, longhorn
 from scheduler_core.resolve import PodVolume

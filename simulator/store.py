@@ -13,7 +13,7 @@ import msgspec
 
 from app.kube import resources
 from app.kube.resources import Resource
-from scheduler_core.convert.registry import KINDS, Kind
+from scheduler_core.convert.snapshot_kinds import KINDS, Kind
 from scheduler_core.errors import ObjectError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings

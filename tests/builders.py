@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from scheduler_core.convert.registry import KINDS, build_snapshot, group_of
+from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
 from scheduler_core.cooperative import finish
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod

@@ -22,8 +22,8 @@ from app.kube.resources import (
     Resource,
 )
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert.header import header
-from scheduler_core.convert.registry import KINDS, LONGHORN_GROUP
+from scheduler_core.convert.object_header import header
+from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
 from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.disk_schedule.writes import Assign, Copies, Finalize, Grow, Report, Require, Write
 from scheduler_core.errors import CoreError, ObjectError

@@ -12,7 +12,7 @@ from app.kube.client import KubeClient
 from app.kube.lists import pages
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import PODS
-from scheduler_core.convert.header import pod_phase
+from scheduler_core.convert.object_header import pod_phase
 
 _SELECTOR: Final = "app=longhorn-manager"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})

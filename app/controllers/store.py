@@ -14,8 +14,8 @@ import msgspec
 
 from app.kube.reflector import Decode, Key
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.convert.header import header
-from scheduler_core.convert.registry import KINDS, LONGHORN_GROUP
+from scheduler_core.convert.object_header import header
+from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
 from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, ImageCopies

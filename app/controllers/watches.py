@@ -23,7 +23,7 @@ from app.kube import resources
 from app.kube.client import KubeClient
 from app.kube.reflector import Decode, Phase, Reflector, Standing, Timing
 from app.kube.resources import Resource
-from scheduler_core.convert.registry import LONGHORN_GROUP
+from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn

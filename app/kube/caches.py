@@ -26,7 +26,7 @@ from app.kube.resources import Resource
 from app.kube.sharing import share_texts
 from app.kube.watched import WATCHED
 from scheduler_core.advance import advance, rebuilt
-from scheduler_core.convert.registry import KINDS, Kind
+from scheduler_core.convert.snapshot_kinds import KINDS, Kind
 from scheduler_core.demand_index import Demands
 from scheduler_core.errors import ObjectError, ResolutionError
 from scheduler_core.memory import Memory

@@ -10,7 +10,7 @@ from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import CONFIG_MAPS
 from scheduler_core.convert.kube import ConfigMap
-from scheduler_core.convert.wire import shape_json
+from scheduler_core.convert.meta import shape_json
 
 
 class ConfigMapCache:

@@ -9,7 +9,7 @@ from typing import Final
 from app.kube.snapshot_file import SnapshotFileError, read_objects, snapshot_of
 from scheduler_core.convert.binding import Applicant, read_applicant
 from scheduler_core.convert.generic import GenericNode, GenericService, generic_node, generic_service
-from scheduler_core.convert.wire import shape
+from scheduler_core.convert.meta import shape
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.state import State

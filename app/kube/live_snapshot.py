@@ -10,8 +10,8 @@ from app.kube.client import ApiError, KubeClient
 from app.kube.lists import pages
 from app.kube.resources import LONGHORN_SETTINGS
 from app.kube.watched import WATCHED, Watched
-from scheduler_core.convert.publish import published
-from scheduler_core.convert.registry import KINDS, build_snapshot, group_of
+from scheduler_core.convert.redact import published
+from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
 from scheduler_core.errors import ObjectError
 from scheduler_core.extender_settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
 from scheduler_core.longhorn.settings import Settings

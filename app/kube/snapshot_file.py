@@ -18,8 +18,8 @@ import msgspec
 import yaml
 
 from scheduler_core.convert import kube as wire
-from scheduler_core.convert.registry import KINDS, WORKLOADS, Kind, build_snapshot, group_of
-from scheduler_core.convert.wire import shape
+from scheduler_core.convert.meta import shape
+from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, Kind, build_snapshot, group_of
 from scheduler_core.errors import CoreError, ObjectError, SettingError
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.kube import Pod

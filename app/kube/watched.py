@@ -7,7 +7,7 @@ from typing import Final
 
 from app.kube import resources
 from app.kube.resources import LONGHORN_NODES, Resource
-from scheduler_core.convert.registry import KINDS, Kind
+from scheduler_core.convert.snapshot_kinds import KINDS, Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from scheduler_core.convert.binding import (
     selected_node_patch,
     waits_for_consumer,
 )
-from scheduler_core.convert.registry import KINDS
+from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.errors import CoreError
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod, PodKey

@@ -32,7 +32,7 @@ from app.scheduler.wording import message
 from app.services.policy_file import PolicyFile
 from scheduler_core.advance import Changes
 from scheduler_core.convert.binding import Applicant
-from scheduler_core.convert.pod_condition import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE
+from scheduler_core.convert.pod_patch import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE
 from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.policy import Policy

@@ -7,7 +7,7 @@ from typing import Final
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import PODS
 from scheduler_core.convert.nudged import nudge_patch
-from scheduler_core.convert.registry import KINDS
+from scheduler_core.convert.snapshot_kinds import KINDS
 from scheduler_core.model.kube import Pod
 
 CALL_SECONDS: Final = 5.0

@@ -22,7 +22,7 @@ from app.metrics import Metrics
 from app.services.gate import CallerGoneError, HungUp, UnavailableError
 from app.services.scheduling import Scheduling
 from app.services.source import LiveView
-from scheduler_core.convert.registry import Key
+from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.extender_settings import ExtenderSettings
 from scheduler_core.joint import Joint, Own
 from scheduler_core.ledger import (

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from scheduler_core.convert.registry import Key
+from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.demand_index import Demands
 from scheduler_core.memory import Memory
 from scheduler_core.resolve import MissingObjectError

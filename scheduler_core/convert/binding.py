@@ -11,7 +11,7 @@ import msgspec
 from scheduler_core.convert import kube as claims
 from scheduler_core.convert.generic import GenericPod, generic_pod
 from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
-from scheduler_core.convert.wire import Metadata, Wire, shape, shape_json
+from scheduler_core.convert.meta import Metadata, Wire, shape, shape_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod, PodKey

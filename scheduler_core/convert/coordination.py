@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_core.convert.wire import Wire, shape_json
+from scheduler_core.convert.meta import Wire, shape_json
 from scheduler_core.election import LeaseRecord
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.wire import Metadata, Wire, shape_json
+from scheduler_core.convert.meta import Metadata, Wire, shape_json
 from scheduler_core.endpoints import DEFAULT_PORT, PORT_NAME, Endpoint, Slice
 
 _TCP: Final = "TCP"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.wire import Metadata, Wire, WireCondition, conditions, shape_json
+from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, shape_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
 from scheduler_core.model.disk_schedule import Allocation, Fault, Kind, State

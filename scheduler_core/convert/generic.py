@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from scheduler_core.convert.wire import Metadata, Subject, Wire, WireCondition
+from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.generic import Cloud, CloudDisk, Labels, Node, Pod, Service
 from scheduler_core.model.quantity import capped

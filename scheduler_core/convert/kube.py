@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_core.convert.wire import Metadata, Subject, Wire, WireCondition, conditions
+from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition, conditions
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube
 from scheduler_core.model.kube import condition

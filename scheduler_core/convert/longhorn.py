@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from scheduler_core.convert.wire import Metadata, Subject, Wire, WireCondition, conditions
+from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition, conditions
 from scheduler_core.model import longhorn
 
 

@@ -23,7 +23,7 @@ from scheduler_core.convert.generic import (
     generic_pod,
     generic_service,
 )
-from scheduler_core.convert.wire import shape
+from scheduler_core.convert.meta import shape
 from scheduler_core.cooperative import finish
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 from scheduler_core.generic.scheduler import NO_NODES, Decision, schedule

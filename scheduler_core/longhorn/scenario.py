@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from scheduler_core.convert.registry import KINDS, LONGHORN_GROUP, build_snapshot
+from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP, build_snapshot
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.moment import parse_time
 from scheduler_core.longhorn.node_status import schedulable_condition

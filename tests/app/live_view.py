@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from app.services.source import LiveView
 from scheduler_core.advance import advance, empty_snapshot, rebuilt
-from scheduler_core.convert.registry import KINDS, Key, group_of
+from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.demand_index import Demands
 from scheduler_core.memory import Memory
 from scheduler_core.resolve import MissingObjectError

@@ -16,7 +16,7 @@ from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.kube.watched import WATCHED, Watched
 from app.services.scheduling import Scheduling
-from scheduler_core.convert.registry import group_of
+from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.errors import ResolutionError
 from scheduler_core.model.verdict import Reason
 from scheduler_core.resolve import MissingObjectError

@@ -20,7 +20,7 @@ from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE, PODS, Resource
 from app.kube.watched import WATCHED
 from devcluster import DevCluster, Options
-from scheduler_core.convert.registry import group_of
+from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.view import View
 from tests import builders as make

@@ -16,7 +16,7 @@ import pytest
 from app.kube.client import KubeClient
 from app.kube.reflector import QUIET_SECONDS, Key, Phase, Reflector, Standing, Timing
 from app.kube.resources import LONGHORN_REPLICAS, Resource
-from scheduler_core.convert.registry import KINDS, Kind
+from scheduler_core.convert.snapshot_kinds import KINDS, Kind
 from scheduler_core.errors import ObjectError
 from tests.app.fake_api import FakeApi, Object, connected, event, failing, sending, silent, until
 

@@ -17,7 +17,7 @@ from app.kube.client import ApiError, KubeClient
 from app.scheduler.events import Recorder
 from app.scheduler.outbox import MOST_ANSWERS, Outbox
 from scheduler_core.convert.binding import LONGEST_MESSAGE
-from scheduler_core.convert.pod_condition import not_scheduled_patch
+from scheduler_core.convert.pod_patch import not_scheduled_patch
 from scheduler_core.model.generic import Pod
 from tests.app.fake_api import failing, until
 from tests.app.scheduling_api import NODES, PODS, SchedulingApi, node, plan, pod, scheduling

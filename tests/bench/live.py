@@ -34,7 +34,7 @@ from app.kube.watched import WATCHED
 from app.services.scheduling import Scheduling
 from scheduler_core.convert.kube import Pod as WirePod
 from scheduler_core.convert.kube import pod as read_pod
-from scheduler_core.convert.wire import shape
+from scheduler_core.convert.meta import shape
 from scheduler_core.model.kube import Pod
 from scheduler_core.verbs import Options
 from tests.bench import cluster

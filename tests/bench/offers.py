@@ -15,7 +15,7 @@ from itertools import cycle, islice
 from statistics import median, quantiles
 
 from scheduler_core.advance import Changes, advance
-from scheduler_core.convert.registry import Key
+from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.registry import KINDS, Key, group_of
+from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint, Own

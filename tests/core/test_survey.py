@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.advance import advance, empty_snapshot, rebuilt
-from scheduler_core.convert.registry import KINDS, Key, group_of
+from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import Steps, finish
 from scheduler_core.demand import Demand, Source
 from scheduler_core.demand_index import Demands

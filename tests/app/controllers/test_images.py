@@ -15,7 +15,7 @@ from app.controllers.queue import Again
 from app.controllers.store import read_image, read_schedule, reading
 from app.kube.client import KubeClient
 from app.kube.resources import LONGHORN_BACKING_IMAGES
-from scheduler_core.convert.registry import LONGHORN_GROUP
+from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.disk_schedule import FINALIZER
 from scheduler_core.model.longhorn import Node
 from tests.app.controllers.world import BAD_NODE, World, Written, put

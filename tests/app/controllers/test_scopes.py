@@ -11,7 +11,7 @@ import pytest
 
 from app.controllers.store import read_image, read_volume, reading
 from app.kube.client import KubeClient
-from scheduler_core.convert.registry import LONGHORN_GROUP
+from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.longhorn import Node
 from tests import builders
 from tests.app.controllers.world import Looked, World, put

@@ -8,7 +8,7 @@ import pytest
 
 from app.controllers.orphans import Orphans
 from app.controllers.store import Collection, Seen, decoding, read_image, read_schedule, read_volume, reading
-from scheduler_core.convert.registry import LONGHORN_GROUP
+from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.disk_schedule import Fault
 from scheduler_core.model.longhorn import Replica
 

@@ -12,7 +12,7 @@ from app.controllers.store import reading
 from app.controllers.volumes import VolumeController
 from app.kube.client import KubeClient
 from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
-from scheduler_core.convert.registry import LONGHORN_GROUP
+from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.longhorn import Node
 from tests import builders
 from tests.app.controllers.world import BAD_NODE, World, Written, put

@@ -23,7 +23,7 @@ from app.controllers.volumes import VolumeController
 from app.controllers.watches import Watches
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
-from scheduler_core.convert.registry import LONGHORN_GROUP
+from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.longhorn import Replica
 from tests import builders
 from tests.app.fake_api import FakeApi

@@ -21,7 +21,7 @@ from scheduler_core.convert.generic import (
     generic_pod,
     generic_service,
 )
-from scheduler_core.convert.wire import shape
+from scheduler_core.convert.meta import shape
 from scheduler_core.cooperative import finish
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.generic.policy import Policy, parse_policy

@@ -15,7 +15,7 @@ from scheduler_core.convert.generic import (
     generic_service,
     parse_millis,
 )
-from scheduler_core.convert.wire import shape
+from scheduler_core.convert.meta import shape
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod, Service
 

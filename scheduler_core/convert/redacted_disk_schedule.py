@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from scheduler_core.convert import disk_schedule
-from scheduler_core.convert.wire import Wire
+from scheduler_core.convert.meta import Wire
 from scheduler_core.model import disk_schedule as model
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.convert import kube, longhorn
-from scheduler_core.convert.disk_schedule_shown import DiskSchedule, shown_disk_schedule
-from scheduler_core.convert.wire import Metadata, Wire, shape, shape_json
+from scheduler_core.convert.meta import Metadata, Wire, shape, shape_json
+from scheduler_core.convert.redacted_disk_schedule import DiskSchedule, shown_disk_schedule
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
 

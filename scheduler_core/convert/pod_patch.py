@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from scheduler_core.convert.wire import Metadata, Wire, WireCondition, conditions, shape_json
+from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, shape_json
 from scheduler_core.model.kube import condition
 
 POD_REASON_UNSCHEDULABLE: Final = "Unschedulable"

@@ -14,8 +14,8 @@ import msgspec
 
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.convert.kube import DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION
-from scheduler_core.convert.registry import Kind
-from scheduler_core.convert.wire import shape_json
+from scheduler_core.convert.meta import shape_json
+from scheduler_core.convert.snapshot_kinds import Kind
 
 _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION})
 

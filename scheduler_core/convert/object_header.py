@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from scheduler_core.convert.wire import Wire
+from scheduler_core.convert.meta import Wire
 from scheduler_core.errors import ObjectError
 
 
