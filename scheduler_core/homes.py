@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.node_stage import schedulable_refusal
-from scheduler_core.longhorn.reuse import is_reusable
+from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_reuse import is_reusable
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import State
 from scheduler_core.resolve import PodVolume

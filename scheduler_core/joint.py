@@ -24,7 +24,7 @@ from scheduler_core.demand import Demand
 from scheduler_core.demand_index import Demands
 from scheduler_core.homes import kept_on
 from scheduler_core.ledger import Ledger, Offer
-from scheduler_core.longhorn.ask import Ask
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.memory import Memory
 from scheduler_core.model.verdict import Reason
 from scheduler_core.needs import kind_of, needs

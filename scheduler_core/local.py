@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from scheduler_core.homes import kept_on
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.placement import cluster_refusal, disk_candidates, prefiltered
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.model.verdict import Reason
 from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.budget import Budget

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.disk_stage import EXT_LIMIT, XFS_LIMIT
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.model import longhorn
 from scheduler_core.packing.items import Load
 from scheduler_core.resolve import PodVolume

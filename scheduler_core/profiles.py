@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.cooperative import Steps
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.disk_stage import disk_refusal, space_fault
 from scheduler_core.longhorn.node_stage import engine_refusal, node_refusal
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model import longhorn

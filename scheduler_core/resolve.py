@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.ask import LINKED_CLONE
-from scheduler_core.longhorn.provision import DRIVER, SHARED_ACCESS_MODES, volume_for_claim
+from scheduler_core.longhorn.provisioning import DRIVER, SHARED_ACCESS_MODES, volume_for_claim
+from scheduler_core.longhorn.replica_request import LINKED_CLONE
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.view import View

@@ -20,7 +20,7 @@ from scheduler_core.cooperative import Steps
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Beside, Joint, Own, Volumes, alike, counting_says_safe
 from scheduler_core.ledger import Ledger
-from scheduler_core.longhorn.ask import Ask
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.memory import Memory
 from scheduler_core.model.verdict import Reason
 from scheduler_core.needs import Needs, needs

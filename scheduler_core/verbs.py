@@ -26,7 +26,7 @@ from scheduler_core.homes import homes
 from scheduler_core.joint import Beside, Joint, Own
 from scheduler_core.ledger import Ledger
 from scheduler_core.local import local_node, stop
-from scheduler_core.longhorn.ask import Ask
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL

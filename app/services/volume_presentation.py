@@ -9,7 +9,7 @@ from pydantic import Field
 from app.services.presentation import Answer, ReplicaAnswer, replica_answer
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.anti_affinity import Tier
-from scheduler_core.longhorn.explanation import (
+from scheduler_core.longhorn.explain import (
     DiskExplanation,
     Explanation,
     NextReplica,

@@ -20,7 +20,7 @@ from scheduler_core.convert.snapshot_kinds import Kind
 _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION})
 
 
-# What scheduler_core.longhorn.provision reads of a StorageClass.
+# What scheduler_core.longhorn.provisioning reads of a StorageClass.
 PARAMETERS: Final = frozenset(
     {
         "backingImage", "backingImageDataSourceType", "cloneMode", "csi.storage.k8s.io/fstype", "dataEngine",

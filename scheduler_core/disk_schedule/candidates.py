@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from scheduler_core.disk_schedule.allocation import claimed, would_grant
 from scheduler_core.disk_schedule.reconcile import limit_of
-from scheduler_core.longhorn.balance import Candidate
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.disk_choice import Candidate
 from scheduler_core.longhorn.new_volume import waits_for_attachment
 from scheduler_core.longhorn.placement import schedule_replica
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind

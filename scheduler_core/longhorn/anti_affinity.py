@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
-from scheduler_core.longhorn.ask import Ask, balances_best_effort, override
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.node_stage import tag_refusal
+from scheduler_core.longhorn.replica_request import Ask, balances_best_effort, override
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import under_pressure
 from scheduler_core.model.longhorn import Node, Replica, Volume

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.space import fits_without_pressure, under_pressure
 from scheduler_core.model.longhorn import Disk, Replica, Volume
 

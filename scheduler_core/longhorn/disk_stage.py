@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from scheduler_core.longhorn.ask import Ask, is_v2
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.linked_clone import sources
+from scheduler_core.longhorn.replica_request import Ask, is_v2
 from scheduler_core.longhorn.rules import Refusal, Rule
 from scheduler_core.longhorn.space import room, space_detail, space_refusal
 from scheduler_core.longhorn.tags import listed, selectors_match

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.model.longhorn import Replica
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler_core.longhorn.ask import Ask
-from scheduler_core.longhorn.balance import Choice
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.disk_choice import Choice
 from scheduler_core.longhorn.placement import Reasons, Schedule, find_candidates, schedule_replica
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Replica, Volume
 
 Place = tuple[str, str]

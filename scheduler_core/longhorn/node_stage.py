@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from scheduler_core.longhorn.ask import Ask, is_v2
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.linked_clone import source_missing, sources
 from scheduler_core.longhorn.readiness import engine_image_ready, instance_manager_ready, v2_disabled
+from scheduler_core.longhorn.replica_request import Ask, is_v2
 from scheduler_core.longhorn.rules import Refusal, Rule
 from scheduler_core.longhorn.tags import listed, selectors_match
 from scheduler_core.model.kube import condition

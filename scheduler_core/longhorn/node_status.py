@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.moment import parse_time
 from scheduler_core.longhorn.space import room, space_detail, space_refusal
+from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import FILESYSTEM, Disk, Node

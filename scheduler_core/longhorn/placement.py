@@ -8,12 +8,12 @@ from typing import Final
 
 from scheduler_core.longhorn import node_stage
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupied, spread_over_disks, tiers
-from scheduler_core.longhorn.ask import Ask
-from scheduler_core.longhorn.balance import Candidate, Choice, choices
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.disk_choice import Candidate, Choice, choices
 from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal, space_stage_refusal
 from scheduler_core.longhorn.linked_clone import source_missing
 from scheduler_core.longhorn.replenish_wait import DEGRADED, being_replenished, wait_refusal
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.rules import Refusal, Rule, ScheduleError
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 

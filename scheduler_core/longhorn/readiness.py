@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from scheduler_core.longhorn.ask import is_v2
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.replica_request import is_v2
 from scheduler_core.model.longhorn import InstanceManager
 
 RUNNING = "running"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler_core.longhorn.ask import Ask, auto_balance, balances_best_effort
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_pressure import pressed_replicas
 from scheduler_core.longhorn.disk_stage import prefilter_refusal
 from scheduler_core.longhorn.node_stage import topology_refusal
 from scheduler_core.longhorn.readiness import RUNNING, engine_image_ready
+from scheduler_core.longhorn.replica_request import Ask, auto_balance, balances_best_effort
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.longhorn.space import room, space_refusal
 from scheduler_core.longhorn.tags import selectors_match

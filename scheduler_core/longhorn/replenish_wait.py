@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.moment import parse_time
 from scheduler_core.longhorn.rules import Refusal, Rule
+from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.longhorn import Volume
 
 DEGRADED = "degraded"

@@ -16,9 +16,9 @@ import msgspec
 
 from scheduler_core.conformance import InputError, Runner
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.questions import QUESTIONS, Answer, Answers, Question
+from scheduler_core.longhorn.conformance.questions import QUESTIONS, Answer, Answers, Question
+from scheduler_core.longhorn.conformance.scenario import Json, read_cluster
 from scheduler_core.longhorn.readiness import one_manager_per_node
-from scheduler_core.longhorn.scenario import Json, read_cluster
 
 _SHOWN: Final = 400
 

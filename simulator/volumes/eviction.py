@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from app.kube.resources import LONGHORN_VOLUMES
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.placement import find_candidates
+from scheduler_core.longhorn.replica_request import Ask
 from simulator.actions import Action, Patch, Wake
 from simulator.objects import EVICTING
 from simulator.volumes.sight import DETACHED, Sight

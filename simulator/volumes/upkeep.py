@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from scheduler_core.longhorn.ask import Ask, auto_balance
-from scheduler_core.longhorn.moment import parse_time
 from scheduler_core.longhorn.new_volume import PRECHECK_FAILED, SCHEDULING_FAILURE, joined
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replenish import Replenishment, replenishments
-from scheduler_core.longhorn.reuse import reused, wait_before_new_replica
+from scheduler_core.longhorn.replica_request import Ask, auto_balance
+from scheduler_core.longhorn.replica_reuse import reused, wait_before_new_replica
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
+from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT
 from simulator.actions import Action, Later, Wake
 from simulator.volumes.bodies import made_healthy, new_replica

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scheduler_core.advance import Advanced, Changes, advance, empty_snapshot, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.demand_index import Demands
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model.longhorn import Volume

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler_core.convert.redact import PARAMETERS, PROVISIONER, published
 from scheduler_core.convert.snapshot_kinds import KINDS, group_of
 from scheduler_core.errors import ObjectError
-from scheduler_core.longhorn.provision import DRIVER, volume_for_claim
+from scheduler_core.longhorn.provisioning import DRIVER, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
 from tests import builders as make

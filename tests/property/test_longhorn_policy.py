@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.longhorn.anti_affinity import Tier
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
-from scheduler_core.longhorn.explanation import explain
+from scheduler_core.longhorn.explain import explain
 from scheduler_core.longhorn.new_volume import create_volume
 from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.placement import find_candidates, schedule_replica, uncounted
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import minimal_available, room, scheduling_limit, space_refusal
 from scheduler_core.model import longhorn as lh

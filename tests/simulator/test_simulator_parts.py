@@ -16,7 +16,7 @@ import yaml
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_SETTINGS, LONGHORN_VOLUMES
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provision import csi_size
+from scheduler_core.longhorn.provisioning import csi_size
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
 from simulator import install

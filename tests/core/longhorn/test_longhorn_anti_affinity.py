@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.placement import Candidates, find_candidates
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import longhorn as lh
 from tests.core.longhorn.builders import GIB, LONG_AGO, cluster, conditions, disk, failed, node, places, replica, volume

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.longhorn.balance import Candidate, Why, choices
+from scheduler_core.longhorn.disk_choice import Candidate, Why, choices
 from tests.core.longhorn.builders import GIB, disk, node
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal, disk_refusal
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.model import longhorn as lh
 from tests.core.longhorn.builders import GIB, cluster, conditions, disk, node, replica, volume

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.expansion import Expansion, expansions
 from scheduler_core.longhorn.rules import ScheduleError
+from scheduler_core.longhorn.volume_expansion import Expansion, expansions
 from scheduler_core.model import longhorn as lh
 from tests.core.longhorn.builders import GIB, LONG_AGO, cluster, disk, node, replica, volume
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.anti_affinity import Tier
-from scheduler_core.longhorn.ask import Ask
-from scheduler_core.longhorn.explanation import Explanation, explain
+from scheduler_core.longhorn.explain import Explanation, explain
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.model import longhorn as lh
 from tests.core.longhorn.builders import GIB, cluster, conditions, disk, node, replica, volume

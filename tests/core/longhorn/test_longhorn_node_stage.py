@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.node_stage import node_refusal
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from scheduler_core.longhorn.ask import Ask
-from scheduler_core.longhorn.moment import parse_time
 from scheduler_core.longhorn.readiness import instance_manager_ready, one_manager_per_node
+from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.longhorn import InstanceManager
 from tests.core.longhorn.builders import GIB, cluster, node, replica, volume
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.placement import find_candidates, schedule_replica
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.model import longhorn as lh
 from tests.core.longhorn.builders import GIB, LONG_AGO, cluster, conditions, disk, node, places, replica, volume
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.anti_affinity import TIER_ORDER, Tier
-from scheduler_core.longhorn.balance import Candidate
 from scheduler_core.longhorn.capacity import free_size
+from scheduler_core.longhorn.disk_choice import Candidate
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.reuse import reused, wait_before_new_replica
+from scheduler_core.longhorn.replica_reuse import reused, wait_before_new_replica
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
 from tests.core.longhorn.builders import GIB, cluster, conditions, disk, failed, node, replica, volume

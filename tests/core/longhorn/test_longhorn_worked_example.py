@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler_core.longhorn.ask import Ask
 from scheduler_core.longhorn.placement import find_candidates
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import minimal_available, room, scheduling_limit, space_refusal

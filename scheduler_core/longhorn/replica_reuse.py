@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from scheduler_core.longhorn.ask import Ask, is_v2
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_stage import DISK_PRESSURE
-from scheduler_core.longhorn.moment import parse_time
 from scheduler_core.longhorn.node_stage import schedulable_refusal
 from scheduler_core.longhorn.placement import disk_candidates
 from scheduler_core.longhorn.readiness import engine_image_ready, running_instance_manager
 from scheduler_core.longhorn.replenish_wait import DEGRADED, time_to_replacement
+from scheduler_core.longhorn.replica_request import Ask, is_v2
 from scheduler_core.longhorn.space import room
 from scheduler_core.longhorn.tags import selectors_match
+from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
 

@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler_core.longhorn.ask import Ask
-from scheduler_core.longhorn.balance import Choice
 from scheduler_core.longhorn.capacity import CapacityError, get_capacity
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.expansion import expansions
-from scheduler_core.longhorn.explanation import explain
+from scheduler_core.longhorn.conformance.scenario import Json, node_schedulable
+from scheduler_core.longhorn.disk_choice import Choice
+from scheduler_core.longhorn.explain import explain
 from scheduler_core.longhorn.new_volume import create_volume
 from scheduler_core.longhorn.node_status import Collected, ManagerPod, synced_node
 from scheduler_core.longhorn.placement import Reasons, find_candidates, schedule_replica
 from scheduler_core.longhorn.replenish import replenishments
-from scheduler_core.longhorn.reuse import reused, wait_before_new_replica
-from scheduler_core.longhorn.scenario import Json, node_schedulable
+from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_reuse import reused, wait_before_new_replica
 from scheduler_core.longhorn.space import fits_without_pressure, room, space_refusal, under_pressure
+from scheduler_core.longhorn.volume_expansion import expansions
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Disk, Replica, Volume
 

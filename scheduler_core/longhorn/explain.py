@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_core.longhorn.anti_affinity import Tier
-from scheduler_core.longhorn.ask import Ask
-from scheduler_core.longhorn.balance import Choice, choices
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.disk_choice import Choice, choices
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.placement import (
@@ -20,6 +19,7 @@ from scheduler_core.longhorn.placement import (
     tiers_of,
     uncounted,
 )
+from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.rules import Refusal, Rule
 from scheduler_core.longhorn.space import Room, room
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
