@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from rpds import HashTrieMap
 
-from scheduler_core.disk_schedule.counting import counted
+from scheduler_core.disk_schedule.accounting import counted
 from scheduler_core.disk_schedule.reconcile import limit_of
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings

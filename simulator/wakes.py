@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from scheduler_core.disk_schedule.replicas import changed
+from scheduler_core.disk_schedule.replica_release import changed
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind, Status
 from scheduler_core.model.snapshot import NamespacedName

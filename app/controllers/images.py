@@ -8,15 +8,15 @@ import structlog
 
 from app.controllers.carry import Read
 from app.controllers.controller import Context, Controller
-from app.controllers.image_places import candidates, needed
 from app.controllers.orphans import Orphans
 from app.controllers.queue import Again
 from app.controllers.store import ImageSeen, VolumeSeen, read_image
 from app.kube.resources import LONGHORN_BACKING_IMAGES
 from scheduler_core.convert import disk_schedule as convert
+from scheduler_core.disk_schedule.backing_image_placement import candidates, needed
 from scheduler_core.disk_schedule.backing_images import ImageSight, decided
 from scheduler_core.disk_schedule.candidates import unasked_on
-from scheduler_core.disk_schedule.replicas import changed
+from scheduler_core.disk_schedule.replica_release import changed
 from scheduler_core.disk_schedule.writes import Require
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, ImageCopies, Kind

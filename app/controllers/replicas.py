@@ -13,7 +13,7 @@ from app.controllers.orphans import Orphans
 from app.controllers.queue import Again
 from app.kube.resources import LONGHORN_REPLICAS
 from scheduler_core.convert.object_header import header
-from scheduler_core.disk_schedule.replicas import released
+from scheduler_core.disk_schedule.replica_release import released
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, Kind
 from scheduler_core.model.longhorn import Replica
 

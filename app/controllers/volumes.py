@@ -12,7 +12,7 @@ from app.controllers.queue import Again
 from app.controllers.store import Seen, VolumeSeen, condition_of, read_volume
 from app.kube.resources import LONGHORN_VOLUMES
 from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION, says
-from scheduler_core.disk_schedule.replicas import changed
+from scheduler_core.disk_schedule.replica_release import changed
 from scheduler_core.disk_schedule.volumes import VolumeSight, decided
 from scheduler_core.disk_schedule.writes import Report
 from scheduler_core.errors import ObjectError

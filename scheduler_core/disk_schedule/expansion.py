@@ -29,7 +29,7 @@ from scheduler_core.disk_schedule.conditions import (
     says,
 )
 from scheduler_core.disk_schedule.reconcile import limit_of
-from scheduler_core.disk_schedule.standing import Stage, Standing, has_run
+from scheduler_core.disk_schedule.replica_stage import Stage, Standing, has_run
 from scheduler_core.disk_schedule.writes import Grow, Require, Write
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind, State

@@ -21,7 +21,7 @@ from scheduler_core.disk_schedule.conditions import (
     says,
 )
 from scheduler_core.disk_schedule.expansion import expanded
-from scheduler_core.disk_schedule.standing import Stage, Standing, standing
+from scheduler_core.disk_schedule.replica_stage import Stage, Standing, standing
 from scheduler_core.disk_schedule.writes import Assign, Grow, Report, Require, Write
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume import waits_for_attachment

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from scheduler_core.convert import disk_schedule as convert
+from scheduler_core.disk_schedule.accounting import Counted, counted
 from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed, would_grant
-from scheduler_core.disk_schedule.counting import Counted, counted
 from scheduler_core.disk_schedule.mirror import mirrored, observed
 from scheduler_core.disk_schedule.node_sync import Create, Delete, Rename, synced
 from scheduler_core.disk_schedule.reconcile import Reconciled, limit_of, reconciled

@@ -12,7 +12,7 @@ import pytest
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule import backing_images, volumes
 from scheduler_core.disk_schedule.backing_images import ImageDecision, ImageSight
-from scheduler_core.disk_schedule.replicas import changed, released
+from scheduler_core.disk_schedule.replica_release import changed, released
 from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSight
 from scheduler_core.disk_schedule.writes import Assign, Copies, Finalize, Grow, Report, Require, Write
 from scheduler_core.longhorn.cluster import Cluster

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from app.controllers.image_places import candidates, needed
+from scheduler_core.disk_schedule.backing_image_placement import candidates, needed
 from scheduler_core.disk_schedule.backing_images import ImageSight
 from scheduler_core.disk_schedule.backing_images import decided as images_decided
 from scheduler_core.disk_schedule.candidates import unasked_on
 from scheduler_core.disk_schedule.node_sync import Create, Delete, Rename, synced
 from scheduler_core.disk_schedule.reconcile import reconciled
-from scheduler_core.disk_schedule.replicas import released
+from scheduler_core.disk_schedule.replica_release import released
 from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.disk_schedule.volumes import VolumeSight, decided
 from scheduler_core.disk_schedule.writes import Assign, Copies, Finalize, Grow, Report, Require, Write

@@ -9,8 +9,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_core.disk_schedule.accounting import counted
 from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed, would_grant
-from scheduler_core.disk_schedule.counting import counted
 from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.model.disk_schedule import Allocation, DiskSchedule, Kind, Spec, State, Status
 from scheduler_core.model.longhorn import Disk, Replica

@@ -23,7 +23,7 @@ from scheduler_core.disk_schedule import backing_images, volumes
 from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION
 from scheduler_core.disk_schedule.node_sync import Create, synced
 from scheduler_core.disk_schedule.reconcile import reconciled
-from scheduler_core.disk_schedule.replicas import released
+from scheduler_core.disk_schedule.replica_release import released
 from scheduler_core.disk_schedule.writes import Assign, Copies, Finalize, Grow, Report, Require, Write
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, Kind
 from simulator.objects import Obj

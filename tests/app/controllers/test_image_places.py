@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.controllers.image_places import candidates, needed
+from scheduler_core.disk_schedule.backing_image_placement import candidates, needed
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.disk_schedule import DiskSchedule, Spec
