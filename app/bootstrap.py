@@ -19,7 +19,7 @@ from app.services.scheduling import Scheduling
 from app.services.source import FixedView
 from app.services.verbs import Verbs
 from app.settings import Enforcement, Settings
-from scheduler_core.generic.state import State
+from scheduler_core.generic.cluster_state import State
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.view import View
 

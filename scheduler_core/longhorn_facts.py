@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.cooperative import Steps
-from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.homes import kept_on
 from scheduler_core.joint import Beside, Volumes
 from scheduler_core.local import local_node

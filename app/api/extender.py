@@ -28,7 +28,7 @@ from app.api.wire import (
 from app.services.policy import Judged
 from app.services.presentation import ExplainAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
-from scheduler_core.generic.question import UndecidableError
+from scheduler_core.generic.cycle_state import UndecidableError
 
 router = APIRouter(tags=["kube-scheduler"])
 log = structlog.get_logger("extender")

@@ -44,8 +44,8 @@ from scheduler_core.extender_settings import (
     SettingsHistory,
     Source,
 )
+from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.state import State
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import Snapshot

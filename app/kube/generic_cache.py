@@ -23,7 +23,7 @@ from scheduler_core.convert.binding import Applicant, applicant, homeless
 from scheduler_core.convert.generic import GenericNode, GenericService, generic_node, generic_service
 from scheduler_core.convert.meta import shape_json
 from scheduler_core.errors import ObjectError
-from scheduler_core.generic.state import State
+from scheduler_core.generic.cluster_state import State
 from scheduler_core.model.generic import Node, Pod, Service
 
 log = structlog.get_logger("policy")

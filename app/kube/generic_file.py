@@ -11,8 +11,8 @@ from scheduler_core.convert.binding import Applicant, read_applicant
 from scheduler_core.convert.generic import GenericNode, GenericService, generic_node, generic_service
 from scheduler_core.convert.meta import shape
 from scheduler_core.errors import ObjectError
+from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.state import State
 from scheduler_core.model.generic import Node, PodKey, Service
 from scheduler_core.model.snapshot import Snapshot
 

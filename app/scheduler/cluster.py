@@ -1,6 +1,6 @@
 """What the stand-alone scheduler knows of a live cluster: nodes, services and pods, watched, and what it bound itself but has not seen yet.
 
-Data flow: `GenericCache` watches, and asks the `Cluster` how each pod counts → `State` (`scheduler_core.generic.state`); and a `Listener` hears
+Data flow: `GenericCache` watches, and asks the `Cluster` how each pod counts → `State` (`scheduler_core.generic.cluster_state`); and a `Listener` hears
 which pods want a node, and that something has changed that may help those that found none.
 
 **Assumptions.** A bound pod counts on its node from the moment it is decided, before the API server has answered, so that the next pod is decided
@@ -19,8 +19,8 @@ from app.kube.client import KubeClient
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from scheduler_core.convert.binding import Applicant
-from scheduler_core.generic.extender import SERVICES
-from scheduler_core.generic.state import State
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.extender_policy import SERVICES
 from scheduler_core.model.generic import Pod, PodKey
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from scheduler_core.cooperative import Steps
-from scheduler_core.generic.longhorn_facts import LonghornFacts
+from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.scheduler import Choose, Decision, filter_nodes, schedule
-from scheduler_core.generic.state import State
+from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.model.generic import Pod
 
 FactsFor = Callable[[Sequence[str]], Steps[LonghornFacts]]

@@ -24,7 +24,7 @@ from scheduler_core.advance import Changes, advance
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.cooperative import Steps
 from scheduler_core.demand_index import Demands
-from scheduler_core.generic.longhorn_facts import LonghornFacts
+from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.joint import Joint
 from scheduler_core.longhorn_facts import Plans, facts_for
 from scheduler_core.memory import Memory

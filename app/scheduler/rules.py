@@ -20,9 +20,9 @@ from app.scheduler.longhorn import LiveLonghorn
 from app.services.policy import PolicyInForce
 from app.services.policy_file import PolicyFile
 from scheduler_core.convert.binding import Applicant
-from scheduler_core.generic.extender import SERVICES
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.extender_policy import SERVICES
 from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.state import State
 from scheduler_core.model.generic import PodKey
 
 log = structlog.get_logger("rules")

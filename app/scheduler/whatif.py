@@ -12,9 +12,9 @@ from app.scheduler.wording import message
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.cooperative import finish
 from scheduler_core.errors import ResolutionError
+from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.scheduler import Choose, Decision
-from scheduler_core.generic.state import State
 
 
 @dataclass(frozen=True, slots=True)

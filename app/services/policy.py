@@ -15,11 +15,11 @@ from app.services.policy_file import PolicyFile
 from app.services.policy_presentation import PolicyAnswer, policy_answer
 from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
-from scheduler_core.generic.extender import Refused, reads, refusals, scores_longhorn
-from scheduler_core.generic.longhorn_facts import NOTHING_KNOWN
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.extender_policy import Refused, reads, refusals, scores_longhorn
 from scheduler_core.generic.policy import EXTENDER_POLICY, Policy
 from scheduler_core.generic.scheduler import prioritize_names
-from scheduler_core.generic.state import State
+from scheduler_core.generic.volume_facts import NOTHING_KNOWN
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Node, Pod
 from scheduler_core.verbs import Decision

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from app.services.source import ViewSource
 from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError
-from scheduler_core.generic.longhorn_facts import LonghornFacts
+from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.longhorn_facts import Plans, facts_for
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod

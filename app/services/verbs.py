@@ -7,7 +7,7 @@ from typing import Protocol
 
 from app.services.gate import ALWAYS_OPEN, HungUp, Refusal, check
 from app.services.scheduling import Scheduling
-from scheduler_core.generic.longhorn_facts import LonghornFacts
+from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.model.kube import Pod
 from scheduler_core.verbs import NOBODY, Decision, Explanation, Others
 

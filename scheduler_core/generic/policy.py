@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scheduler_core.errors import CoreError
+from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument
 from scheduler_core.generic.policy_file import (
     Entry,
     PolicyFile,
@@ -20,8 +21,7 @@ from scheduler_core.generic.policy_file import (
     WrongShapeError,
     read_policy_file,
 )
-from scheduler_core.generic.question import NO_ARGUMENT, Argument
-from scheduler_core.generic.registry import PREDICATES, PRIORITIES, Rules
+from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, Rules
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
 

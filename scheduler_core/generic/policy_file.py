@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from scheduler_core.generic.question import Argument
-from scheduler_core.generic.registry import PREDICATES, PRIORITIES
+from scheduler_core.generic.cycle_state import Argument
+from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 
 _INT64: Final = 2**63
 _SHOWN: Final = 60

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from scheduler_core.generic.node_state import NodeState
-from scheduler_core.generic.question import Argument, Question, UndecidableError
+from scheduler_core.generic.cycle_state import Argument, Question, UndecidableError
+from scheduler_core.generic.node_info import NodeState
 from scheduler_core.model.generic import Cloud, Node
 
 Check = Callable[[NodeState], str]

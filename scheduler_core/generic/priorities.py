@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from scheduler_core.generic.node_state import NodeState
-from scheduler_core.generic.question import Argument, Question
+from scheduler_core.generic.cycle_state import Argument, Question
+from scheduler_core.generic.node_info import NodeState
 
 Priority = Callable[[Question, Argument, Sequence[NodeState]], list[int]]
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler_core.cooperative import Steps
-from scheduler_core.generic.longhorn_facts import NOTHING_KNOWN, LonghornFacts
-from scheduler_core.generic.node_state import NodeState
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cycle_state import Question, UndecidableError
+from scheduler_core.generic.node_info import NodeState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.predicates import Check
 from scheduler_core.generic.priorities import BEST
-from scheduler_core.generic.question import Question, UndecidableError
-from scheduler_core.generic.registry import PREDICATES, PRIORITIES
-from scheduler_core.generic.state import State
+from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
+from scheduler_core.generic.volume_facts import NOTHING_KNOWN, LonghornFacts
 from scheduler_core.model.generic import Pod
 
 Choose = Callable[[Sequence[str]], str]

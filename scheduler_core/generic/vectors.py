@@ -25,9 +25,9 @@ from scheduler_core.convert.generic import (
 )
 from scheduler_core.convert.meta import shape
 from scheduler_core.cooperative import finish
+from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 from scheduler_core.generic.scheduler import NO_NODES, Decision, schedule
-from scheduler_core.generic.state import State
 
 _COMPARED: Final = ("policy_error", "error", "available", "fails", "feasible", "scores", "totals", "best")
 

@@ -19,8 +19,8 @@ from app.live_wiring import live_application
 from app.services.policy import PolicyInForce
 from app.services.policy_file import PolicyFile
 from app.settings import LiveOptions, Settings
-from scheduler_core.generic.extender import NODES, PODS, SERVICES
-from scheduler_core.generic.state import State
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.extender_policy import NODES, PODS, SERVICES
 from tests.app.fake_api import FakeApi, Object, connected, event, failing, sending, served, until
 from tests.app.service import asking
 from tests.app.test_caches import PATHS as LONGHORN_PATHS

@@ -16,8 +16,8 @@ from app.kube.generic_cache import _MOST_PENDING
 from app.kube.reflector import Timing
 from app.scheduler.cluster import Cluster
 from scheduler_core.convert.binding import Applicant
-from scheduler_core.generic.extender import SERVICES
-from scheduler_core.generic.state import State
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.extender_policy import SERVICES
 from scheduler_core.model.generic import Node, Pod, PodKey, Service
 
 KEY = ("shop", "web")

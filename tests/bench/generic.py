@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from scheduler_core.cooperative import finish
+from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.policy import DEFAULT_POLICY
 from scheduler_core.generic.scheduler import schedule
-from scheduler_core.generic.state import State
 from scheduler_core.model.generic import Node, Pod, Service
 from tests.bench import cluster, http
 

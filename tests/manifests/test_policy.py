@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from app.cli.main import cli
-from scheduler_core.generic.extender import SERVICES
+from scheduler_core.generic.extender_policy import SERVICES
 from tests.manifests.kustomize import BASES, POLICY, ROLE, Built, build, shown
 from tests.manifests.load import CLUSTER_PERMISSIONS, MANIFESTS, NAME, NAMESPACE, Permission, only, permissions
 

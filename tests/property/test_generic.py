@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cooperative import finish
-from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cycle_state import Argument
 from scheduler_core.generic.policy import Policy, PolicyError, PolicyPredicate, PolicyPriority, parse_policy
-from scheduler_core.generic.question import Argument
-from scheduler_core.generic.registry import PREDICATES, PRIORITIES
+from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.scheduler import Decision, prioritize_names, schedule
-from scheduler_core.generic.state import State
+from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.model.generic import Cloud, CloudDisk, Labels, Node, Pod, Service
 from scheduler_core.model.verdict import Reason
 

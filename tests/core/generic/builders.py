@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from scheduler_core.cooperative import finish
-from scheduler_core.generic.longhorn_facts import NOTHING_KNOWN, LonghornFacts
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cycle_state import Argument, Question
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
-from scheduler_core.generic.question import Argument, Question
-from scheduler_core.generic.registry import PREDICATES, PRIORITIES
+from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.scheduler import Decision, schedule
-from scheduler_core.generic.state import State
+from scheduler_core.generic.volume_facts import NOTHING_KNOWN, LonghornFacts
 from scheduler_core.model.generic import Node, Pod, Service
 
 GI = 1024**3

@@ -23,12 +23,12 @@ from scheduler_core.convert.generic import (
 )
 from scheduler_core.convert.meta import shape
 from scheduler_core.cooperative import finish
-from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cycle_state import NO_ARGUMENT, Question
 from scheduler_core.generic.policy import Policy, parse_policy
-from scheduler_core.generic.question import NO_ARGUMENT, Question
-from scheduler_core.generic.registry import PRIORITIES
+from scheduler_core.generic.rule_registry import PRIORITIES
 from scheduler_core.generic.scheduler import Decision, prioritize_names
-from scheduler_core.generic.state import State
+from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.model.generic import Node, Pod
 from scheduler_core.model.verdict import Reason
 from tests.core.generic.builders import decide

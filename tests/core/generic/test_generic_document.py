@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from scheduler_core.generic.registry import PREDICATES, PRIORITIES
+from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from tests.core.generic.tables import DOCUMENT, POLICIES, SAMPLES, TABLES, cluster, decisions, written
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cooperative import finish
-from scheduler_core.generic.longhorn import NOT_LOOKED_AT, evenness, wholeness
-from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.generic.longhorn_rules import NOT_LOOKED_AT, evenness, wholeness
 from scheduler_core.generic.policy import EXTENDER_POLICY
 from scheduler_core.generic.scheduler import prioritize_names
+from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.model.verdict import Reason
 from tests.core.generic.builders import decide, failed, node, pod, scores, state
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.errors import CoreError
+from scheduler_core.generic.cycle_state import Argument
 from scheduler_core.generic.policy import (
     DEFAULT_POLICY,
     EXTENDER_POLICY,
@@ -19,8 +20,7 @@ from scheduler_core.generic.policy import (
     parse_policy,
 )
 from scheduler_core.generic.policy_file import Problem
-from scheduler_core.generic.question import Argument
-from scheduler_core.generic.registry import PREDICATES, PRIORITIES
+from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from tests.core.generic.tables import POLICIES, policy
 
 PORTS = {"name": "PodFitsPorts"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.generic import predicates as texts
-from scheduler_core.generic.question import UndecidableError
-from scheduler_core.generic.state import State
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cycle_state import UndecidableError
 from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod
 from tests.core.generic.builders import GI, failed, node, pod, service, state, web
 

@@ -7,8 +7,8 @@ from random import Random
 from scheduler_core.cooperative import finish
 from scheduler_core.generic import predicates as texts
 from scheduler_core.generic import scheduler
+from scheduler_core.generic.cycle_state import Argument
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyPredicate, PolicyPriority
-from scheduler_core.generic.question import Argument
 from scheduler_core.generic.scheduler import Failure, prioritize_names, schedule
 from scheduler_core.model.generic import Node
 from tests.core.generic.builders import decide, node, pod, state, web

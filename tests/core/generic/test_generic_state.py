@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler_core.generic.question import Question
-from scheduler_core.generic.state import State
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cycle_state import Question
 from tests.core.generic.builders import GI, decide, node, pod, service, state, web
 
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Final
 
 from scheduler_core.errors import CoreError
-from scheduler_core.generic.longhorn_facts import NOTHING_KNOWN, LonghornFacts
-from scheduler_core.generic.state import Selection, State, Turn
+from scheduler_core.generic.cluster_state import Selection, State, Turn
+from scheduler_core.generic.volume_facts import NOTHING_KNOWN, LonghornFacts
 from scheduler_core.model.generic import Pod
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.cooperative import Steps
+from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cycle_state import Question
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.predicates import Check
-from scheduler_core.generic.question import Question
-from scheduler_core.generic.registry import PREDICATES
+from scheduler_core.generic.rule_registry import PREDICATES
 from scheduler_core.generic.scheduler import UNKNOWN
-from scheduler_core.generic.state import State
 from scheduler_core.model.generic import Pod
 
 NODES: Final = frozenset({"nodes"})

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from scheduler_core.generic import longhorn, predicates, priorities
+from scheduler_core.generic import longhorn_rules as longhorn
+from scheduler_core.generic import predicates, priorities
 from scheduler_core.generic.predicates import Predicate
 from scheduler_core.generic.priorities import Priority
 

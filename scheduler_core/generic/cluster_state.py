@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from rpds import HashTrieMap
 
-from scheduler_core.generic.node_state import NodeState
+from scheduler_core.generic.node_info import NodeState
 from scheduler_core.model.generic import Node, Pod, PodKey, Service
 
 Turn = int

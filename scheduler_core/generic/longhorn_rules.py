@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import cmp_to_key
 from typing import Final
 
-from scheduler_core.generic.longhorn_facts import DiskFacts, NodeFacts
-from scheduler_core.generic.node_state import NodeState
+from scheduler_core.generic.cycle_state import Argument, Question
+from scheduler_core.generic.node_info import NodeState
 from scheduler_core.generic.predicates import FITS, Check
 from scheduler_core.generic.priorities import BEST
-from scheduler_core.generic.question import Argument, Question
+from scheduler_core.generic.volume_facts import DiskFacts, NodeFacts
 
 NOT_LOOKED_AT: Final = "node was not looked at for Longhorn volumes"
 _Share = tuple[int, int]
