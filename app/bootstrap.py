@@ -19,9 +19,9 @@ from app.services.scheduling import Scheduling
 from app.services.source import FixedView
 from app.services.verbs import Verbs
 from app.settings import Enforcement, Settings
+from scheduler_core.cluster.view import View
 from scheduler_core.generic.cluster_state import State
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.view import View
 
 
 def create_app(

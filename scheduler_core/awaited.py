@@ -7,11 +7,11 @@ that is not bound yet has no replica.
 
 from __future__ import annotations
 
+from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
 from scheduler_core.resolve import PodVolume, resolve
-from scheduler_core.view import View
 
 PENDING = "Pending"
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
+from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.homes import kept_on
 from scheduler_core.model import kube, longhorn
 from scheduler_core.resolve import PodVolume, is_known, is_local, volume_to_come
-from scheduler_core.view import View
 
 
 class Source(IntEnum):

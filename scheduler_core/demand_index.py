@@ -14,14 +14,14 @@ from typing import Any, Final
 
 from rpds import HashTrieMap
 
-from scheduler_core.advance import Changes
+from scheduler_core.cluster.changelog import Trail
+from scheduler_core.cluster.update import Changes
+from scheduler_core.cluster.view import View, grouped
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.demand import Demand, claim_demand, volume_demand
 from scheduler_core.model import kube, longhorn
 from scheduler_core.resolve import PodVolume
 from scheduler_core.roaming import Roamers, Subject
-from scheduler_core.trail import Trail
-from scheduler_core.view import View, grouped
 
 _EVERYTHING: Final = frozenset({"settings", "storage_classes", "engine_images"})
 _NOTHING_ROAMS: Final = Roamers()

@@ -19,6 +19,7 @@ from heapq import merge
 from itertools import count, islice
 from typing import Any, Final
 
+from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.demand import Demand
 from scheduler_core.demand_index import Demands
@@ -31,7 +32,6 @@ from scheduler_core.needs import kind_of, needs
 from scheduler_core.packing.budget import Budget
 from scheduler_core.resolve import PodVolume, volume_now
 from scheduler_core.roaming import Roamers, claim_identity, copies
-from scheduler_core.view import View
 from scheduler_core.worth import worth
 
 _NODES_PER_PAUSE: Final = 16

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from scheduler_core.cluster.view import View
 from scheduler_core.homes import kept_on
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
@@ -22,7 +23,6 @@ from scheduler_core.profiles import OpenDisk, Profile, look
 from scheduler_core.reasons import Blocked, blocked_by
 from scheduler_core.resolve import PodVolume, Resolution
 from scheduler_core.together import plan_for, reason_for, safety_for
-from scheduler_core.view import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from scheduler_core.cluster.view import Rooms, View
 from scheduler_core.cooperative import Steps
 from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.homes import kept_on
@@ -33,7 +34,6 @@ from scheduler_core.reasons import Blocked
 from scheduler_core.resolve import PodVolume
 from scheduler_core.together import plan_for
 from scheduler_core.verbs import NOBODY, Decision, Options, Others, Packing, filter_nodes
-from scheduler_core.view import Rooms, View
 
 # Of all kept nodes together; half a kilobyte each.
 MOST_KEPT: Final = 50_000

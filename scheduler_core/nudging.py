@@ -17,6 +17,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler_core.cluster.view import View
 from scheduler_core.ledger import Ledger, Offered, step
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
@@ -24,7 +25,6 @@ from scheduler_core.needs import needs
 from scheduler_core.offering import offer_of
 from scheduler_core.resolve import Resolution
 from scheduler_core.verbs import Decision
-from scheduler_core.view import View
 
 FIRST_WAIT: Final = 1.0
 LONGEST_WAIT: Final = 60.0

@@ -11,6 +11,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heapreplace, nsmallest
 
 from scheduler_core.awaited import chosen_node
+from scheduler_core.cluster.view import Rooms, View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.joint import Beside
 from scheduler_core.ledger import Adopted, Event, NodeSelected, Offered, PodGone, PodSeen, width
@@ -18,7 +19,6 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.resolve import resolve
 from scheduler_core.verbs import Decision, Others, settling
-from scheduler_core.view import Rooms, View
 
 
 def offer_of(pod: Pod, decision: Decision, view: View, competing: int) -> tuple[Offered, Decision]:

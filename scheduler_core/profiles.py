@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.longhorn.disk_stage import disk_refusal, space_fault
 from scheduler_core.longhorn.node_stage import engine_refusal, node_refusal
@@ -25,7 +26,6 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
 from scheduler_core.needs import Kinds
 from scheduler_core.reasons import Blocked, blocked_by, blocked_by_disks
-from scheduler_core.view import View
 
 _LOOKS_PER_PAUSE: Final = 128
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.provisioning import DRIVER, SHARED_ACCESS_MODES, volume_for_claim
 from scheduler_core.longhorn.replica_request import LINKED_CLONE
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.view import View
 
 _LOCALITIES: Final = frozenset({longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL})
 

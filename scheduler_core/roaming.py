@@ -20,9 +20,9 @@ from typing import Final
 
 from rpds import HashTrieMap, HashTrieSet
 
+from scheduler_core.cluster.view import View
 from scheduler_core.demand import roaming_claim, roaming_volume
 from scheduler_core.resolve import PodVolume
-from scheduler_core.view import View
 
 ROAMING_LIFE: Final = timedelta(seconds=30)
 Subject = str | tuple[str, str]

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from rpds import HashTrieMap
 
+from scheduler_core.cluster.changelog import Trail
+from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Beside, Joint, Own, Volumes, alike, counting_says_safe
@@ -27,8 +29,6 @@ from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.budget import Budget
 from scheduler_core.profiles import Profile
 from scheduler_core.resolve import PodVolume, Resolution
-from scheduler_core.trail import Trail
-from scheduler_core.view import View
 from scheduler_core.worth import worth
 
 # Of all kept answers together; 0.2 kB each.

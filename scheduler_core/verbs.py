@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.demand_index import Demands
 from scheduler_core.explanation import describe
@@ -37,7 +38,6 @@ from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.profiles import Profile, attach_blocked
 from scheduler_core.resolve import PodVolume, Resolution, is_local, resolve
 from scheduler_core.standing import Question, Standing, among_others, jointly
-from scheduler_core.view import View
 from scheduler_core.worth import worth
 
 # Writing out plans and what is missing takes longer than deciding, and nobody waits for it but the one who asked.

@@ -26,12 +26,12 @@ from app.kube.snapshot_file import load_pod
 from app.services.presentation import Answer, explain_answer
 from app.services.volume_presentation import explain_volume
 from app.settings import DEFAULT_NAMESPACE, BestEffort
+from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.errors import CoreError
 from scheduler_core.memory import Memory
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.verbs import Options, Packing, explain_nodes
-from scheduler_core.view import View
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -25,7 +25,7 @@ from app.kube.reflector import Decode, Key, Phase, Reflector, Standing, Timing
 from app.kube.resources import Resource
 from app.kube.sharing import share_texts
 from app.kube.watched import WATCHED
-from scheduler_core.advance import advance, rebuilt
+from scheduler_core.cluster.update import advance, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Kind
 from scheduler_core.demand_index import Demands
 from scheduler_core.errors import ObjectError, ResolutionError

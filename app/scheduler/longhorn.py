@@ -20,7 +20,8 @@ from rpds import HashTrieMap
 from app.kube.caches import ClusterCache
 from app.scheduler.deciding import FactsFor
 from app.services.scheduling import Scheduling
-from scheduler_core.advance import Changes, advance
+from scheduler_core.cluster.update import Changes, advance
+from scheduler_core.cluster.view import View
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.cooperative import Steps
 from scheduler_core.demand_index import Demands
@@ -33,7 +34,6 @@ from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.standing import Standing
 from scheduler_core.verbs import Options, Others
-from scheduler_core.view import View
 
 _PODS: Final = "pods"
 

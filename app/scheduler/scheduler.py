@@ -30,7 +30,7 @@ from app.scheduler.queue import Queue
 from app.scheduler.rules import Rules, Sources
 from app.scheduler.wording import message
 from app.services.policy_file import PolicyFile
-from scheduler_core.advance import Changes
+from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.convert.pod_patch import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE
 from scheduler_core.cooperative import Steps

@@ -24,7 +24,8 @@ from app.kube.client import ApiError
 from app.services.refusals import MOST_REMEMBERED, Refusal, Refusals
 from app.services.scheduling import SLICE_SECONDS, Scheduling
 from app.services.source import LiveView
-from scheduler_core.advance import empty_snapshot, rebuilt
+from scheduler_core.cluster.update import empty_snapshot, rebuilt
+from scheduler_core.cluster.view import View
 from scheduler_core.demand_index import Demands
 from scheduler_core.errors import ResolutionError
 from scheduler_core.joint import Joint
@@ -34,7 +35,6 @@ from scheduler_core.nudging import PROMISE_LIFE, Promises, Rate, likeness, refus
 from scheduler_core.offering import current_of
 from scheduler_core.resolve import Resolution, resolve, unseen_classes
 from scheduler_core.verbs import Decision, Others
-from scheduler_core.view import View
 
 log = structlog.get_logger("nudge")
 

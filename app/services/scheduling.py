@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Final, TypeVar
 
 from app.services.source import ViewSource
+from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.volume_facts import LonghornFacts
@@ -16,7 +17,6 @@ from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.resolve import MissingObjectError, resolve, unseen_classes
 from scheduler_core.verbs import Decision, Explanation, Options, Others, explain_nodes, filter_nodes
-from scheduler_core.view import View
 
 # Longer than most decisions take in all, short enough that nobody notices waiting for it.
 SLICE_SECONDS: Final = 0.005

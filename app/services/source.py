@@ -6,11 +6,11 @@ import asyncio
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.demand_index import Demands
 from scheduler_core.memory import Memory
 from scheduler_core.resolve import MissingObjectError
-from scheduler_core.view import View
 
 
 class ViewSource(Protocol):

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from app.services.policy_presentation import PolicyAnswer
 from app.services.presentation import Answer, ServiceState, Waits
+from scheduler_core.cluster.view import View, late_bytes
 from scheduler_core.demand import Demand
 from scheduler_core.disk_schedule.allocation import claimed
 from scheduler_core.joint import identity
@@ -17,7 +18,6 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind
 from scheduler_core.resolve import PodVolume
 from scheduler_core.survey import Misplaced, Stuck
-from scheduler_core.view import View, late_bytes
 
 # Of each list; its count tells of all.
 MOST_LISTED: Final = 1000

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pydantic import Field
 
 from app.services.presentation import Answer, ReplicaAnswer, replica_answer
+from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.explain import (
@@ -20,7 +21,6 @@ from scheduler_core.longhorn.new_volume import waits_for_attachment
 from scheduler_core.longhorn.rules import DISK_RULES, NODE_RULES, Rule
 from scheduler_core.longhorn.space import space_detail
 from scheduler_core.model.longhorn import Volume
-from scheduler_core.view import View
 
 _SPACE_RULES = (Rule.ACTUAL_SPACE, Rule.SCHEDULING_SPACE)
 

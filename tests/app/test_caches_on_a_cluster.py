@@ -20,9 +20,9 @@ from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE, PODS, Resource
 from app.kube.watched import WATCHED
 from devcluster import DevCluster, Options
+from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.view import View
 from tests import builders as make
 from tests.app.fake_api import Object, until
 from tests.builders import NOW

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.kube.snapshot_file import load_snapshot
+from scheduler_core.cluster.view import View
 from scheduler_core.model.verdict import Reason
-from scheduler_core.view import View
 from tests import builders as make
 from tests.app.fake_api import FakeApi, until
 from tests.app.service import application, asking

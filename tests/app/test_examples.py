@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.kube.snapshot_file import load_pod, load_snapshot
+from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import minimal_available
@@ -21,7 +22,6 @@ from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.model.verdict import Reason, Verdict
 from scheduler_core.verbs import Options, explain_nodes
-from scheduler_core.view import View
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

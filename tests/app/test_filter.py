@@ -16,7 +16,7 @@ from app.services.scheduling import Scheduling
 from app.services.source import FixedView
 from app.services.verbs import Verbs
 from app.settings import Settings
-from scheduler_core.view import View
+from scheduler_core.cluster.view import View
 from tests.app.service import NODES, REFUSED, application, asking, by_names, by_nodes, db_pod, small_service
 from tests.builders import NOW, claim, disk, flat, longhorn_node, pod, snapshot, storage_class
 

@@ -17,7 +17,7 @@ from app.services.scheduling import Scheduling
 from app.services.source import FixedView
 from app.services.verbs import Verbs
 from app.settings import Settings
-from scheduler_core.view import View
+from scheduler_core.cluster.view import View
 from tests.app.service import application, asking, by_names, db_pod
 from tests.builders import NOW, Object, pod, snapshot
 

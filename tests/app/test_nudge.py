@@ -20,12 +20,12 @@ from app.services.nudge import LOOK_SECONDS, MOST_DECISIONS, MOST_REMEMBERED, RE
 from app.services.nudge_patch import PodNudge
 from app.services.offers import Offers
 from app.services.scheduling import Scheduling
+from scheduler_core.cluster.view import View
 from scheduler_core.demand_index import Demands
 from scheduler_core.extender_settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from scheduler_core.nudging import BURST, PER_SECOND, PROMISE_LIFE
 from scheduler_core.verbs import Decision, Options, Others
-from scheduler_core.view import View
 from tests import builders as make
 from tests.app.fake_api import FakeApi, connected, failing
 from tests.app.live_view import FakeCache

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import cycle, islice
 from statistics import median, quantiles
 
-from scheduler_core.advance import Changes, advance
+from scheduler_core.cluster.update import Changes, advance
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands

@@ -9,7 +9,8 @@ from typing import Any
 
 from rpds import HashTrieMap
 
-from scheduler_core.advance import rebuilt
+from scheduler_core.cluster.update import rebuilt
+from scheduler_core.cluster.view import View
 from scheduler_core.convert.kube import Pod as WirePod
 from scheduler_core.convert.kube import pod as read_pod
 from scheduler_core.convert.meta import shape
@@ -20,7 +21,6 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offering import roomiest
 from scheduler_core.resolve import resolve
-from scheduler_core.view import View
 from tests.bench import cluster
 from tests.bench.live_cluster import Object, Objects, meta, uid
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.advance import Advanced, Changes, advance, empty_snapshot, rebuilt
+from scheduler_core.cluster.update import Advanced, Changes, advance, empty_snapshot, rebuilt
+from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.demand_index import Demands
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
@@ -17,7 +18,6 @@ from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model.longhorn import Volume
-from scheduler_core.view import View
 from tests import builders as make
 from tests.builders import GI, NOW, Object
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.advance import advance, empty_snapshot, rebuilt
+from scheduler_core.cluster.update import advance, empty_snapshot, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, group_of
 from tests.builders import GI, NOW, Object, disk, longhorn_node, replica, snapshot
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint
@@ -27,7 +28,6 @@ from scheduler_core.nudging import (
 )
 from scheduler_core.resolve import resolve
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
-from scheduler_core.view import View
 from tests import builders as make
 from tests.builders import NOW, Object
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
@@ -17,7 +18,6 @@ from scheduler_core.offering import offer_of
 from scheduler_core.resolve import resolve
 from scheduler_core.roaming import ROAMING_LIFE
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
-from scheduler_core.view import View
 from tests.builders import (
     NOW,
     Object,

@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.advance import Advanced, advance, empty_snapshot, rebuilt
+from scheduler_core.cluster.update import Advanced, advance, empty_snapshot, rebuilt
+from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import finish
 from scheduler_core.memory import Memory
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.verbs import Options, explain_nodes
-from scheduler_core.view import View
 from tests import builders as make
 from tests.builders import NOW, Object
 from tests.core.test_disk_schedule_counting import disk_schedule

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint
@@ -17,7 +18,6 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.resolve import resolve
 from scheduler_core.standing import Standing
 from scheduler_core.verbs import Options, Others, Packing, explain_nodes, filter_nodes
-from scheduler_core.view import View
 from tests import builders as make
 from tests.builders import GI, NOW, Object
 

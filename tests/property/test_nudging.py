@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint
@@ -14,7 +15,6 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.nudging import BURST, FIRST_WAIT, LONGEST_WAIT, PER_SECOND, Pace, Rate, likeness
 from scheduler_core.resolve import resolve
 from scheduler_core.verbs import Options, Others, Packing, filter_nodes
-from scheduler_core.view import View
 from tests import builders as make
 from tests.builders import NOW, Object
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.advance import advance, empty_snapshot, rebuilt
+from scheduler_core.cluster.changelog import MOST_STEPS, Trail
+from scheduler_core.cluster.update import advance, empty_snapshot, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import finish
 from scheduler_core.demand_index import Demands
@@ -16,7 +17,6 @@ from scheduler_core.ledger import Ledger, Offered, PodGone, PodSeen, step
 from scheduler_core.memory import Memory
 from scheduler_core.resolve import resolve
 from scheduler_core.standing import Standing
-from scheduler_core.trail import MOST_STEPS, Trail
 from scheduler_core.verbs import Decision, Options, Others, Packing, filter_nodes
 from tests import builders as make
 from tests.builders import NOW, Object

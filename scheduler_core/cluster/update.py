@@ -17,12 +17,12 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from rpds import HashTrieMap
 
+from scheduler_core.cluster.view import Indexes, View, claims_of, default_class, late_replicas, rooms_of
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.view import Indexes, View, claims_of, default_class, late_replicas, rooms_of
 
 Changes = Mapping[tuple[str, Key], object | None]
 _EVERYWHERE: Final = frozenset({"settings", "backing_images"})
