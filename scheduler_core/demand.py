@@ -19,9 +19,9 @@ from typing import Protocol
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
-from scheduler_core.homes import kept_on
 from scheduler_core.model import kube, longhorn
-from scheduler_core.resolve import PodVolume, is_known, is_local, volume_to_come
+from scheduler_core.volumes.local_replicas import kept_on
+from scheduler_core.volumes.resolve import PodVolume, is_known, is_local, volume_to_come
 
 
 class Source(IntEnum):

@@ -20,8 +20,8 @@ from scheduler_core.cluster.view import View, grouped
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.demand import Demand, claim_demand, volume_demand
 from scheduler_core.model import kube, longhorn
-from scheduler_core.resolve import PodVolume
 from scheduler_core.roaming import Roamers, Subject
+from scheduler_core.volumes.resolve import PodVolume
 
 _EVERYTHING: Final = frozenset({"settings", "storage_classes", "engine_images"})
 _NOTHING_ROAMS: Final = Roamers()

@@ -19,7 +19,6 @@ from typing import Final
 from scheduler_core.cluster.view import Rooms, View
 from scheduler_core.cooperative import Steps
 from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
-from scheduler_core.homes import kept_on
 from scheduler_core.joint import Beside, Volumes
 from scheduler_core.local import local_node
 from scheduler_core.longhorn.space import scheduling_limit
@@ -27,13 +26,14 @@ from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
 from scheduler_core.model.verdict import Reason
-from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.budget import Budget
 from scheduler_core.profiles import Profile, look
 from scheduler_core.reasons import Blocked
-from scheduler_core.resolve import PodVolume
 from scheduler_core.together import plan_for
 from scheduler_core.verbs import NOBODY, Decision, Options, Others, Packing, filter_nodes
+from scheduler_core.volumes.local_replicas import kept_on
+from scheduler_core.volumes.requirements import Needs, needs
+from scheduler_core.volumes.resolve import PodVolume
 
 # Of all kept nodes together; half a kilobyte each.
 MOST_KEPT: Final = 50_000

@@ -21,10 +21,10 @@ from scheduler_core.cluster.view import View
 from scheduler_core.ledger import Ledger, Offered, step
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.needs import needs
 from scheduler_core.offering import offer_of
-from scheduler_core.resolve import Resolution
 from scheduler_core.verbs import Decision
+from scheduler_core.volumes.requirements import needs
+from scheduler_core.volumes.resolve import Resolution
 
 FIRST_WAIT: Final = 1.0
 LONGEST_WAIT: Final = 60.0

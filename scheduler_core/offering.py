@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace, nsmallest
 
-from scheduler_core.awaited import chosen_node
 from scheduler_core.cluster.view import Rooms, View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.joint import Beside
 from scheduler_core.ledger import Adopted, Event, NodeSelected, Offered, PodGone, PodSeen, width
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.resolve import resolve
 from scheduler_core.verbs import Decision, Others, settling
+from scheduler_core.volumes.pending_replicas import chosen_node
+from scheduler_core.volumes.resolve import resolve
 
 
 def offer_of(pod: Pod, decision: Decision, view: View, competing: int) -> tuple[Offered, Decision]:

@@ -24,8 +24,8 @@ from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
-from scheduler_core.needs import Kinds
 from scheduler_core.reasons import Blocked, blocked_by, blocked_by_disks
+from scheduler_core.volumes.requirements import Kinds
 
 _LOOKS_PER_PAUSE: Final = 128
 

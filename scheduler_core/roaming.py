@@ -22,7 +22,7 @@ from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core.cluster.view import View
 from scheduler_core.demand import roaming_claim, roaming_volume
-from scheduler_core.resolve import PodVolume
+from scheduler_core.volumes.resolve import PodVolume
 
 ROAMING_LIFE: Final = timedelta(seconds=30)
 Subject = str | tuple[str, str]

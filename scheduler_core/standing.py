@@ -25,10 +25,10 @@ from scheduler_core.ledger import Ledger
 from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.memory import Memory
 from scheduler_core.model.verdict import Reason
-from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.budget import Budget
 from scheduler_core.profiles import Profile
-from scheduler_core.resolve import PodVolume, Resolution
+from scheduler_core.volumes.requirements import Needs, needs
+from scheduler_core.volumes.resolve import PodVolume, Resolution
 from scheduler_core.worth import worth
 
 # Of all kept answers together; 0.2 kB each.

@@ -29,7 +29,7 @@ from scheduler_core.joint import Joint, Own, identity
 from scheduler_core.ledger import Ledger
 from scheduler_core.memory import Memory
 from scheduler_core.packing.budget import Budget
-from scheduler_core.resolve import is_local
+from scheduler_core.volumes.resolve import is_local
 
 STUCK_SECONDS: Final = 60.0
 # Longhorn writes down the places of a new volume's replicas one by one, and the one that counts need not be heard of first.

@@ -13,7 +13,6 @@ from typing import Final
 
 from scheduler_core.cooperative import Steps
 from scheduler_core.model.verdict import Reason
-from scheduler_core.needs import Needs
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.fairly import fairly
@@ -21,6 +20,7 @@ from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.order_safe_batch import order_safe_many
 from scheduler_core.profiles import Profile
+from scheduler_core.volumes.requirements import Needs
 
 Masks = tuple[int, ...]
 Variant = tuple[tuple[int, ...], Masks | None]

@@ -23,7 +23,6 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.demand_index import Demands
 from scheduler_core.explanation import describe
-from scheduler_core.homes import homes
 from scheduler_core.joint import Beside, Joint, Own
 from scheduler_core.ledger import Ledger
 from scheduler_core.local import local_node, stop
@@ -32,12 +31,13 @@ from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import Reason, Verdict
-from scheduler_core.needs import Needs, needs
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.profiles import Profile, attach_blocked
-from scheduler_core.resolve import PodVolume, Resolution, is_local, resolve
 from scheduler_core.standing import Question, Standing, among_others, jointly
+from scheduler_core.volumes.local_replicas import homes
+from scheduler_core.volumes.requirements import Needs, needs
+from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve
 from scheduler_core.worth import worth
 
 # Writing out plans and what is missing takes longer than deciding, and nobody waits for it but the one who asked.

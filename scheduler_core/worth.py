@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from scheduler_core.cooperative import Steps
 from scheduler_core.memory import Memory
 from scheduler_core.model.verdict import Reason
-from scheduler_core.needs import Needs
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.profiles import Profile
 from scheduler_core.together import reasons_for, safeties_for
+from scheduler_core.volumes.requirements import Needs
 
 
 def worth(

@@ -32,7 +32,7 @@ from scheduler_core.errors import ObjectError, ResolutionError
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.resolve import MissingObjectError
+from scheduler_core.volumes.resolve import MissingObjectError
 
 log = structlog.get_logger("cache")
 

@@ -33,8 +33,8 @@ from scheduler_core.ledger import Ledger
 from scheduler_core.model.kube import Pod
 from scheduler_core.nudging import PROMISE_LIFE, Promises, Rate, likeness, refused_before
 from scheduler_core.offering import current_of
-from scheduler_core.resolve import Resolution, resolve, unseen_classes
 from scheduler_core.verbs import Decision, Others
+from scheduler_core.volumes.resolve import Resolution, resolve, unseen_classes
 
 log = structlog.get_logger("nudge")
 

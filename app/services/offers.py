@@ -40,9 +40,9 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offering import adoptions, current_of, news, offer_of, overtaken, seen, undecided, without
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
-from scheduler_core.resolve import MissingObjectError
 from scheduler_core.standing import Standing
 from scheduler_core.verbs import Decision, Others
+from scheduler_core.volumes.resolve import MissingObjectError
 
 log = structlog.get_logger("offers")
 

@@ -22,7 +22,6 @@ import structlog
 from app.metrics import Metrics, Outstanding
 from app.services.scheduling import Scheduling
 from app.services.source import LiveView
-from scheduler_core.awaited import awaited_volumes, chosen_node
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError
@@ -31,6 +30,7 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.offering import current_of
 from scheduler_core.survey import Survey
 from scheduler_core.verbs import Others
+from scheduler_core.volumes.pending_replicas import awaited_volumes, chosen_node
 
 log = structlog.get_logger("placements")
 

@@ -13,9 +13,9 @@ from scheduler_core.ledger import Ledger
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Verdict
-from scheduler_core.resolve import PodVolume
 from scheduler_core.survey import Survey
 from scheduler_core.verbs import Explanation
+from scheduler_core.volumes.resolve import PodVolume
 
 
 class Answer(BaseModel):

@@ -15,8 +15,8 @@ from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.longhorn_facts import Plans, facts_for
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
-from scheduler_core.resolve import MissingObjectError, resolve, unseen_classes
 from scheduler_core.verbs import Decision, Explanation, Options, Others, explain_nodes, filter_nodes
+from scheduler_core.volumes.resolve import MissingObjectError, resolve, unseen_classes
 
 # Longer than most decisions take in all, short enough that nobody notices waiting for it.
 SLICE_SECONDS: Final = 0.005

@@ -10,7 +10,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.demand_index import Demands
 from scheduler_core.memory import Memory
-from scheduler_core.resolve import MissingObjectError
+from scheduler_core.volumes.resolve import MissingObjectError
 
 
 class ViewSource(Protocol):

@@ -16,8 +16,8 @@ from scheduler_core.ledger import Offer
 from scheduler_core.longhorn.space import Room
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind
-from scheduler_core.resolve import PodVolume
 from scheduler_core.survey import Misplaced, Stuck
+from scheduler_core.volumes.resolve import PodVolume
 
 # Of each list; its count tells of all.
 MOST_LISTED: Final = 1000

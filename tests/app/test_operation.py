@@ -25,9 +25,9 @@ from scheduler_core.demand import Source
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Became, Ledger, Offered, PodSeen, TimePassed, step
 from scheduler_core.model.verdict import Reason
-from scheduler_core.resolve import resolve
 from scheduler_core.survey import Survey
 from scheduler_core.verbs import Options
+from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.app.live_view import FakeCache
 from tests.app.service import application, asking, by_names, db_pod, small_cluster, small_service

@@ -22,9 +22,9 @@ from scheduler_core.joint import Joint
 from scheduler_core.ledger import Event, Ledger, Offered, PodSeen, TimePassed, step
 from scheduler_core.memory import Memory
 from scheduler_core.offering import offer_of
-from scheduler_core.resolve import resolve
 from scheduler_core.standing import Standing
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
+from scheduler_core.volumes.resolve import resolve
 from tests.bench.offers_cluster import NOW, Outstanding, asking, ledger_of, read, view_of
 
 # Nodes, demands, offers and as many roaming volumes.

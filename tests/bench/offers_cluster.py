@@ -20,7 +20,7 @@ from scheduler_core.ledger import Ledger, Offered, PodSeen, step, width
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offering import roomiest
-from scheduler_core.resolve import resolve
+from scheduler_core.volumes.resolve import resolve
 from tests.bench import cluster
 from tests.bench.live_cluster import Object, Objects, meta, uid
 

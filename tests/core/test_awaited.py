@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.awaited import arriving_pods, awaited_volumes, chosen_pods
 from scheduler_core.errors import ResolutionError
+from scheduler_core.volumes.pending_replicas import arriving_pods, awaited_volumes, chosen_pods
 from tests import builders as make
 from tests.builders import Object
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.homes import Standing, kept_on, standings
-from scheduler_core.resolve import resolve
+from scheduler_core.volumes.local_replicas import Standing, kept_on, standings
+from scheduler_core.volumes.resolve import resolve
 from tests.builders import (
     Object,
     as_pod,

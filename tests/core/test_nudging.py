@@ -26,8 +26,8 @@ from scheduler_core.nudging import (
     likeness,
     refused_before,
 )
-from scheduler_core.resolve import resolve
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
+from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object
 

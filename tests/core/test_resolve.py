@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.resolve import MissingObjectError, PodVolume, resolve
+from scheduler_core.volumes.resolve import MissingObjectError, PodVolume, resolve
 from tests.builders import (
     GI,
     Object,

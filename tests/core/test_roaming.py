@@ -15,9 +15,9 @@ from scheduler_core.joint import Joint, Own
 from scheduler_core.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.memory import Memory
 from scheduler_core.offering import offer_of
-from scheduler_core.resolve import resolve
 from scheduler_core.roaming import ROAMING_LIFE
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
+from scheduler_core.volumes.resolve import resolve
 from tests.builders import (
     NOW,
     Object,

@@ -18,8 +18,8 @@ from scheduler_core.joint import Beside, Joint, Own
 from scheduler_core.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.memory import Memory
 from scheduler_core.packing.budget import Budget
-from scheduler_core.resolve import resolve
 from scheduler_core.survey import SETTLE_SECONDS, STUCK_SECONDS, Misplaced, Stuck, Survey
+from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object
 

@@ -15,9 +15,9 @@ from scheduler_core.demand_index import Demands
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Ledger, Offered, PodGone, PodSeen, step
 from scheduler_core.memory import Memory
-from scheduler_core.resolve import resolve
 from scheduler_core.standing import Standing
 from scheduler_core.verbs import Decision, Options, Others, Packing, filter_nodes
+from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object
 

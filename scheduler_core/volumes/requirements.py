@@ -11,7 +11,7 @@ from scheduler_core.longhorn.disk_stage import EXT_LIMIT, XFS_LIMIT
 from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.model import longhorn
 from scheduler_core.packing.items import Load
-from scheduler_core.resolve import PodVolume
+from scheduler_core.volumes.resolve import PodVolume
 
 _FILE_SIZE_LIMITS: Final = (XFS_LIMIT, EXT_LIMIT)
 

@@ -25,7 +25,7 @@ from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.replica_reuse import is_reusable
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import State
-from scheduler_core.resolve import PodVolume
+from scheduler_core.volumes.resolve import PodVolume
 
 
 class Standing(Enum):

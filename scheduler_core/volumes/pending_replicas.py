@@ -11,7 +11,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
-from scheduler_core.resolve import PodVolume, resolve
+from scheduler_core.volumes.resolve import PodVolume, resolve
 
 PENDING = "Pending"
 
