@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
-from scheduler_core.demand import Source
+from scheduler_core.demand.derive import Source
 from scheduler_core.ledger import Became
 from scheduler_core.model.verdict import Reason
 

@@ -19,7 +19,7 @@ from rpds import HashTrieMap
 from scheduler_core.cluster.changelog import Trail
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Beside, Joint, Own, Volumes, alike, counting_says_safe
 from scheduler_core.ledger import Ledger
 from scheduler_core.longhorn.replica_request import Ask

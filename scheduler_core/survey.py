@@ -23,8 +23,8 @@ from typing import Final
 from rpds import HashTrieMap
 
 from scheduler_core.cooperative import Steps
-from scheduler_core.demand import Demand, Source
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.derive import Demand, Source
+from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Joint, Own, identity
 from scheduler_core.ledger import Ledger
 from scheduler_core.memory import Memory

@@ -21,7 +21,7 @@ from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.explanation import describe
 from scheduler_core.joint import Beside, Joint, Own
 from scheduler_core.ledger import Ledger

@@ -27,7 +27,7 @@ from app.kube.sharing import share_texts
 from app.kube.watched import WATCHED
 from scheduler_core.cluster.update import advance, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Kind
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.errors import ObjectError, ResolutionError
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod

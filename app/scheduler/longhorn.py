@@ -1,7 +1,7 @@
 """What a policy's Longhorn rules read, beside what pods that were bound before will take: of a live cluster, or of a snapshot.
 
 Binding a pod is enough for its volumes to count: what volumes demand of nodes is derived from pods that have one
-(`scheduler_core.demand`). So a pod that was bound and is not seen on its node yet is put there in a view for one decision.
+(`scheduler_core.demand.derive`). So a pod that was bound and is not seen on its node yet is put there in a view for one decision.
 
 Seen by whom matters: whoever assumes pods watches them on its own, and so does `ClusterCache`, whose watch may lag. What has *landed* by the first
 watch is put on its node until the second shows that, too, or a later pod of the name, or the first says that it has left.
@@ -24,7 +24,7 @@ from scheduler_core.cluster.update import Changes, advance
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.cooperative import Steps
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.joint import Joint
 from scheduler_core.longhorn_facts import Plans, facts_for

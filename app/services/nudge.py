@@ -26,7 +26,7 @@ from app.services.scheduling import SLICE_SECONDS, Scheduling
 from app.services.source import LiveView
 from scheduler_core.cluster.update import empty_snapshot, rebuilt
 from scheduler_core.cluster.view import View
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.errors import ResolutionError
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Ledger

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.ledger import Ledger
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod

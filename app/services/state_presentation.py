@@ -9,7 +9,7 @@ from pydantic import Field
 from app.services.policy_presentation import PolicyAnswer
 from app.services.presentation import Answer, ServiceState, Waits
 from scheduler_core.cluster.view import View, late_bytes
-from scheduler_core.demand import Demand
+from scheduler_core.demand.derive import Demand
 from scheduler_core.disk_schedule.allocation import claimed
 from scheduler_core.joint import identity
 from scheduler_core.ledger import Offer

@@ -21,7 +21,7 @@ from app.services.nudge_patch import PodNudge
 from app.services.offers import Offers
 from app.services.scheduling import Scheduling
 from scheduler_core.cluster.view import View
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.extender_settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from scheduler_core.nudging import BURST, PER_SECOND, PROMISE_LIFE

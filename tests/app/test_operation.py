@@ -21,7 +21,7 @@ from app.services.scheduling import Scheduling
 from app.services.state_presentation import MOST_LISTED, MOST_NODES_LISTED
 from app.services.verbs import Verbs
 from scheduler_core.cooperative import finish
-from scheduler_core.demand import Source
+from scheduler_core.demand.derive import Source
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Became, Ledger, Offered, PodSeen, TimePassed, step
 from scheduler_core.model.verdict import Reason

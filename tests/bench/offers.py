@@ -17,7 +17,7 @@ from statistics import median, quantiles
 from scheduler_core.cluster.update import Changes, advance
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.cooperative import finish
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Event, Ledger, Offered, PodSeen, TimePassed, step
 from scheduler_core.memory import Memory

@@ -15,7 +15,7 @@ from scheduler_core.convert.kube import Pod as WirePod
 from scheduler_core.convert.kube import pod as read_pod
 from scheduler_core.convert.meta import shape
 from scheduler_core.convert.snapshot_kinds import KINDS, Key
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.ledger import Ledger, Offered, PodSeen, step, width
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.cluster.view import View
-from scheduler_core.demand import Demand, Source
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.derive import Demand, Source
+from scheduler_core.demand.index import Demands
 from tests.builders import GI, NOW, Object, claim, flat, longhorn_node, persistent_volume, pod, replica, snapshot
 from tests.builders import storage_class as make_class
 from tests.builders import volume as make_volume

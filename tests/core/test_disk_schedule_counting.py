@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler_core.cluster.update import Advanced, Changes, advance, empty_snapshot, rebuilt
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.longhorn.rules import Rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_core.cooperative import finish
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.joint import Joint
 from scheduler_core.longhorn_facts import Plans, facts_for

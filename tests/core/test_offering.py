@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler_core.cooperative import finish
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Ledger, step
 from scheduler_core.memory import Memory

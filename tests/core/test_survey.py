@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scheduler_core.cluster.update import advance, empty_snapshot, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import Steps, finish
-from scheduler_core.demand import Demand, Source
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.derive import Demand, Source
+from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Beside, Joint, Own
 from scheduler_core.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.memory import Memory

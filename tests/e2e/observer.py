@@ -19,8 +19,8 @@ from app.kube.live_snapshot import as_snapshot, read_cluster
 from app.kube.reflector import Timing
 from devcluster.stack import NAMESPACE
 from scheduler_core.cluster.view import View
-from scheduler_core.demand import Demand, Source
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.derive import Demand, Source
+from scheduler_core.demand.index import Demands
 
 Line = tuple[str, str, str, str, str, int, str]
 

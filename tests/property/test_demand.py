@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.cluster.update import advance, empty_snapshot, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from tests import builders as make
 from tests.builders import NOW, Object
 

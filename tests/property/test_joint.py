@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.memory import Memory

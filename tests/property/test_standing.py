@@ -11,7 +11,7 @@ from scheduler_core.cluster.changelog import MOST_STEPS, Trail
 from scheduler_core.cluster.update import advance, empty_snapshot, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import finish
-from scheduler_core.demand_index import Demands
+from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Joint
 from scheduler_core.ledger import Ledger, Offered, PodGone, PodSeen, step
 from scheduler_core.memory import Memory

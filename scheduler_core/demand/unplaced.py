@@ -21,7 +21,7 @@ from typing import Final
 from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core.cluster.view import View
-from scheduler_core.demand import roaming_claim, roaming_volume
+from scheduler_core.demand.derive import roaming_claim, roaming_volume
 from scheduler_core.volumes.resolve import PodVolume
 
 ROAMING_LIFE: Final = timedelta(seconds=30)

@@ -18,9 +18,9 @@ from scheduler_core.cluster.changelog import Trail
 from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View, grouped
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.demand import Demand, claim_demand, volume_demand
+from scheduler_core.demand.derive import Demand, claim_demand, volume_demand
+from scheduler_core.demand.unplaced import Roamers, Subject
 from scheduler_core.model import kube, longhorn
-from scheduler_core.roaming import Roamers, Subject
 from scheduler_core.volumes.resolve import PodVolume
 
 _EVERYTHING: Final = frozenset({"settings", "storage_classes", "engine_images"})
