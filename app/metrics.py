@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
 from scheduler_core.demand.derive import Source
-from scheduler_core.ledger import Became
 from scheduler_core.model.verdict import Reason
+from scheduler_core.offers.ledger import Became
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
     from app.kube.reflector import Standing

@@ -24,10 +24,10 @@ from scheduler_core.cooperative import Steps
 from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import Demands
 from scheduler_core.demand.unplaced import Roamers, claim_identity, copies
-from scheduler_core.ledger import Ledger, Offer
 from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.memory import Memory
 from scheduler_core.model.verdict import Reason
+from scheduler_core.offers.ledger import Ledger, Offer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.local_replicas import kept_on
 from scheduler_core.volumes.requirements import kind_of, needs

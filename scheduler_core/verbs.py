@@ -24,13 +24,13 @@ from scheduler_core.cooperative import Steps
 from scheduler_core.demand.index import Demands
 from scheduler_core.explanation import describe
 from scheduler_core.joint import Beside, Joint, Own
-from scheduler_core.ledger import Ledger
 from scheduler_core.local import local_node, stop
 from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import Reason, Verdict
+from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.profiles import Profile, attach_blocked

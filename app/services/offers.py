@@ -25,7 +25,10 @@ from app.services.source import LiveView
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.extender_settings import ExtenderSettings
 from scheduler_core.joint import Joint, Own
-from scheduler_core.ledger import (
+from scheduler_core.model.kube import Pod
+from scheduler_core.model.verdict import Reason
+from scheduler_core.offering import adoptions, current_of, news, offer_of, overtaken, seen, undecided, without
+from scheduler_core.offers.ledger import (
     Became,
     Dropped,
     Event,
@@ -36,9 +39,6 @@ from scheduler_core.ledger import (
     Withdrawn,
     step,
 )
-from scheduler_core.model.kube import Pod
-from scheduler_core.model.verdict import Reason
-from scheduler_core.offering import adoptions, current_of, news, offer_of, overtaken, seen, undecided, without
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.standing import Standing
 from scheduler_core.verbs import Decision, Others

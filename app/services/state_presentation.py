@@ -12,10 +12,10 @@ from scheduler_core.cluster.view import View, late_bytes
 from scheduler_core.demand.derive import Demand
 from scheduler_core.disk_schedule.allocation import claimed
 from scheduler_core.joint import identity
-from scheduler_core.ledger import Offer
 from scheduler_core.longhorn.space import Room
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind
+from scheduler_core.offers.ledger import Offer
 from scheduler_core.survey import Misplaced, Stuck
 from scheduler_core.volumes.resolve import PodVolume
 

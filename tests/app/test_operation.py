@@ -23,8 +23,8 @@ from app.services.verbs import Verbs
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.derive import Source
 from scheduler_core.joint import Joint
-from scheduler_core.ledger import Became, Ledger, Offered, PodSeen, TimePassed, step
 from scheduler_core.model.verdict import Reason
+from scheduler_core.offers.ledger import Became, Ledger, Offered, PodSeen, TimePassed, step
 from scheduler_core.survey import Survey
 from scheduler_core.verbs import Options
 from scheduler_core.volumes.resolve import resolve

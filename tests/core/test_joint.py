@@ -10,8 +10,8 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Joint, Own
-from scheduler_core.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.memory import Memory
+from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.packing.budget import Budget
 from scheduler_core.standing import Standing
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes

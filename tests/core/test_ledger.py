@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.ledger import (
+from scheduler_core.offering import roomiest
+from scheduler_core.offers.ledger import (
     GRACE,
     NEVER,
     OFFER_LIFE,
@@ -31,7 +32,6 @@ from scheduler_core.ledger import (
     step,
     width,
 )
-from scheduler_core.offering import roomiest
 
 POD = PodSeen("u", "default", "web-0", version=10)
 ABC = frozenset("abc")

@@ -11,7 +11,6 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Joint
-from scheduler_core.ledger import Ledger, Offered, PodSeen, TimePassed, step
 from scheduler_core.memory import Memory
 from scheduler_core.model.verdict import Reason
 from scheduler_core.nudging import (
@@ -26,6 +25,7 @@ from scheduler_core.nudging import (
     likeness,
     refused_before,
 )
+from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, TimePassed, step
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make

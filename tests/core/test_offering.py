@@ -5,9 +5,9 @@ from __future__ import annotations
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Joint
-from scheduler_core.ledger import Ledger, step
 from scheduler_core.memory import Memory
 from scheduler_core.offering import adoptions, offer_of
+from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.verbs import Options, Others, filter_nodes
 from tests import builders as make
 from tests.builders import Object

@@ -13,9 +13,9 @@ from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.demand.unplaced import ROAMING_LIFE
 from scheduler_core.joint import Joint, Own
-from scheduler_core.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.memory import Memory
 from scheduler_core.offering import offer_of
+from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests.builders import (

@@ -12,9 +12,9 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Joint
-from scheduler_core.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
+from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.standing import Standing
 from scheduler_core.verbs import Options, Others, Packing, explain_nodes, filter_nodes
 from scheduler_core.volumes.resolve import resolve

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from scheduler_core.ledger import (
+from scheduler_core.offering import roomiest
+from scheduler_core.offers.ledger import (
     NEVER,
     WIDE,
     Adopted,
@@ -36,7 +37,6 @@ from scheduler_core.ledger import (
     step,
     width,
 )
-from scheduler_core.offering import roomiest
 
 LETTERS = "abcde"
 ALL_LETTERS = frozenset(LETTERS)

@@ -9,10 +9,10 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Joint
-from scheduler_core.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.nudging import BURST, FIRST_WAIT, LONGEST_WAIT, PER_SECOND, Pace, Rate, likeness
+from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.verbs import Options, Others, Packing, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make

@@ -13,8 +13,8 @@ from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.joint import Joint
-from scheduler_core.ledger import Ledger, Offered, PodGone, PodSeen, step
 from scheduler_core.memory import Memory
+from scheduler_core.offers.ledger import Ledger, Offered, PodGone, PodSeen, step
 from scheduler_core.standing import Standing
 from scheduler_core.verbs import Decision, Options, Others, Packing, filter_nodes
 from scheduler_core.volumes.resolve import resolve

@@ -37,7 +37,7 @@ from typing import Final
 from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core.cluster.changelog import Trail
-from scheduler_core.line import Line
+from scheduler_core.offers.ordered_set import Line
 
 OFFER_LIFE: Final = 60.0
 GRACE: Final = 1.0
