@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.local import LocalNode, local_node, stop
+from scheduler_core.evaluation.fit import allowed_masks, missing_alone
+from scheduler_core.evaluation.single_node import LocalNode, local_node, stop
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.verdict import Reason, Verdict
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.feasible import fits
-from scheduler_core.together import allowed_masks, missing_alone
 from scheduler_core.volumes.local_replicas import Standing, standings
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 

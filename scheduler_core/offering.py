@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heapreplace, nsmallest
 
 from scheduler_core.cluster.view import Rooms, View
 from scheduler_core.errors import ResolutionError
-from scheduler_core.joint import Beside
+from scheduler_core.evaluation.contention import Beside
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Adopted, Event, NodeSelected, Offered, PodGone, PodSeen, width

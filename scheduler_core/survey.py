@@ -25,8 +25,8 @@ from rpds import HashTrieMap
 from scheduler_core.cooperative import Steps
 from scheduler_core.demand.derive import Demand, Source
 from scheduler_core.demand.index import Demands
-from scheduler_core.joint import Joint, Own, identity
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.contention import Joint, Own, identity
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import is_local

@@ -22,19 +22,19 @@ from typing import Final
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.demand.index import Demands
+from scheduler_core.evaluation.contention import Beside, Joint, Own
+from scheduler_core.evaluation.disk_profile import Profile, attach_blocked
+from scheduler_core.evaluation.equivalence_cache import Question, Standing, among_others, jointly
+from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.evaluation.single_node import local_node, stop
 from scheduler_core.explanation import describe
-from scheduler_core.joint import Beside, Joint, Own
-from scheduler_core.local import local_node, stop
 from scheduler_core.longhorn.replica_request import Ask
-from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import Reason, Verdict
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
-from scheduler_core.profiles import Profile, attach_blocked
-from scheduler_core.standing import Question, Standing, among_others, jointly
 from scheduler_core.volumes.local_replicas import homes
 from scheduler_core.volumes.requirements import Needs, needs
 from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from scheduler_core.cooperative import Steps
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.disk_profile import Profile
+from scheduler_core.evaluation.fit import reasons_for, safeties_for
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
-from scheduler_core.profiles import Profile
-from scheduler_core.together import reasons_for, safeties_for
 from scheduler_core.volumes.requirements import Needs
 
 

@@ -29,7 +29,7 @@ from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.errors import CoreError
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.verbs import Options, Packing, explain_nodes
 

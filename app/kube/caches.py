@@ -29,7 +29,7 @@ from scheduler_core.cluster.update import advance, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Kind
 from scheduler_core.demand.index import Demands
 from scheduler_core.errors import ObjectError, ResolutionError
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.volumes.resolve import MissingObjectError

@@ -25,14 +25,14 @@ from scheduler_core.cluster.view import View
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.cooperative import Steps
 from scheduler_core.demand.index import Demands
+from scheduler_core.evaluation.contention import Joint
+from scheduler_core.evaluation.equivalence_cache import Standing
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.generic.volume_facts import LonghornFacts
-from scheduler_core.joint import Joint
 from scheduler_core.longhorn_facts import Plans, facts_for
-from scheduler_core.memory import Memory
 from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.standing import Standing
 from scheduler_core.verbs import Options, Others
 
 _PODS: Final = "pods"

@@ -28,7 +28,7 @@ from scheduler_core.cluster.update import empty_snapshot, rebuilt
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.index import Demands
 from scheduler_core.errors import ResolutionError
-from scheduler_core.joint import Joint
+from scheduler_core.evaluation.contention import Joint
 from scheduler_core.model.kube import Pod
 from scheduler_core.nudging import PROMISE_LIFE, Promises, Rate, likeness, refused_before
 from scheduler_core.offering import current_of

@@ -25,7 +25,7 @@ from app.services.source import LiveView
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError
-from scheduler_core.joint import Joint
+from scheduler_core.evaluation.contention import Joint
 from scheduler_core.model.kube import Pod
 from scheduler_core.offering import current_of
 from scheduler_core.survey import Survey

@@ -9,7 +9,7 @@ from typing import Protocol
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.demand.index import Demands
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.volumes.resolve import MissingObjectError
 
 

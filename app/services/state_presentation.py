@@ -11,7 +11,7 @@ from app.services.presentation import Answer, ServiceState, Waits
 from scheduler_core.cluster.view import View, late_bytes
 from scheduler_core.demand.derive import Demand
 from scheduler_core.disk_schedule.allocation import claimed
-from scheduler_core.joint import identity
+from scheduler_core.evaluation.contention import identity
 from scheduler_core.longhorn.space import Room
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind

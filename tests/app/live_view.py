@@ -10,7 +10,7 @@ from app.services.source import LiveView
 from scheduler_core.cluster.update import advance, empty_snapshot, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.demand.index import Demands
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.volumes.resolve import MissingObjectError
 from tests.builders import NOW, Object, flat
 

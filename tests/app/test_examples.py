@@ -14,9 +14,9 @@ import pytest
 from app.kube.snapshot_file import load_pod, load_snapshot
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import minimal_available
-from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod, PodVolume
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.snapshot import Snapshot

@@ -15,8 +15,8 @@ from app.services.offers import LONGEST_WAIT, SETTLING_SECONDS, Offers
 from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.extender_settings import ExtenderSettings
-from scheduler_core.memory import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.verbs import Decision, Options
 from tests import builders as make

@@ -22,7 +22,7 @@ from app.services.state_presentation import MOST_LISTED, MOST_NODES_LISTED
 from app.services.verbs import Verbs
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.derive import Source
-from scheduler_core.joint import Joint
+from scheduler_core.evaluation.contention import Joint
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Became, Ledger, Offered, PodSeen, TimePassed, step
 from scheduler_core.survey import Survey

@@ -15,7 +15,7 @@ from structlog.types import EventDict
 from app.metrics import PREFIX, Metrics, Outstanding
 from app.services.placements import FOLLOW_SECONDS, LONGEST_PLACEMENT, LOOK_SECONDS, Placements
 from app.services.scheduling import Scheduling
-from scheduler_core.joint import Joint
+from scheduler_core.evaluation.contention import Joint
 from scheduler_core.survey import STUCK_SECONDS, Misplaced, Survey
 from scheduler_core.verbs import Options, Others
 from tests import builders as make

@@ -18,11 +18,11 @@ from scheduler_core.cluster.update import Changes, advance
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
-from scheduler_core.joint import Joint
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.contention import Joint
+from scheduler_core.evaluation.equivalence_cache import Standing
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.offering import offer_of
 from scheduler_core.offers.ledger import Event, Ledger, Offered, PodSeen, TimePassed, step
-from scheduler_core.standing import Standing
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests.bench.offers_cluster import NOW, Outstanding, asking, ledger_of, read, view_of

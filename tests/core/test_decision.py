@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.cooperative import finish
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.model.verdict import Reason
 from scheduler_core.verbs import Options, Packing, filter_nodes
 from tests.builders import (

@@ -10,8 +10,8 @@ import pytest
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
-from scheduler_core.joint import Joint
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.contention import Joint
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.model.verdict import Reason
 from scheduler_core.nudging import (
     BURST,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
-from scheduler_core.joint import Joint
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.contention import Joint
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.offering import adoptions, offer_of
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.verbs import Options, Others, filter_nodes

@@ -12,8 +12,8 @@ from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.demand.unplaced import ROAMING_LIFE
-from scheduler_core.joint import Joint, Own
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.contention import Joint, Own
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.offering import offer_of
 from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.verbs import Decision, Options, Others, filter_nodes

@@ -14,8 +14,8 @@ from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import Steps, finish
 from scheduler_core.demand.derive import Demand, Source
 from scheduler_core.demand.index import Demands
-from scheduler_core.joint import Beside, Joint, Own
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.contention import Beside, Joint, Own
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.packing.budget import Budget
 from scheduler_core.survey import SETTLE_SECONDS, STUCK_SECONDS, Misplaced, Stuck, Survey

@@ -12,7 +12,7 @@ from scheduler_core.cluster.update import Advanced, advance, empty_snapshot, reb
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import finish
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.verbs import Options, explain_nodes
 from tests import builders as make

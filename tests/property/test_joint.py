@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
-from scheduler_core.joint import Joint
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.contention import Joint
+from scheduler_core.evaluation.equivalence_cache import Standing
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
-from scheduler_core.standing import Standing
 from scheduler_core.verbs import Options, Others, Packing, explain_nodes, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
@@ -184,7 +184,7 @@ def test_a_pod_s_own_demand_and_offer_do_not_stand_in_its_way() -> None:
 
 def test_groups_of_volumes_are_never_confused_however_many_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of a node outlives the table of groups."""
-    monkeypatch.setattr("scheduler_core.joint._MOST_GROUPS", 1)
+    monkeypatch.setattr("scheduler_core.evaluation.contention._MOST_GROUPS", 1)
     layout, others = [[10], [20], [20]], [("a", [8], {"a"}), ("b", [12], {"b"}), ("c", [3], {"c"})]
     view = View.of(make.snapshot(_cluster(layout, others, [9])), NOW)
     pod, joint = view.snapshot.pods["default", "p"], Joint()

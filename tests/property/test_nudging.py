@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
-from scheduler_core.joint import Joint
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.contention import Joint
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.model.kube import Pod
 from scheduler_core.nudging import BURST, FIRST_WAIT, LONGEST_WAIT, PER_SECOND, Pace, Rate, likeness
 from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step

@@ -12,10 +12,10 @@ from scheduler_core.cluster.update import advance, empty_snapshot, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
-from scheduler_core.joint import Joint
-from scheduler_core.memory import Memory
+from scheduler_core.evaluation.contention import Joint
+from scheduler_core.evaluation.equivalence_cache import Standing
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.offers.ledger import Ledger, Offered, PodGone, PodSeen, step
-from scheduler_core.standing import Standing
 from scheduler_core.verbs import Decision, Options, Others, Packing, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make

@@ -13,7 +13,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.local import local_node
+from scheduler_core.evaluation.single_node import local_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.verbs import Options, Packing

@@ -14,8 +14,8 @@ from typing import Final, Generic, TypeVar
 from scheduler_core.cluster.changelog import Trail
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
+from scheduler_core.evaluation.disk_profile import Profile, Table
 from scheduler_core.model.verdict import Reason
-from scheduler_core.profiles import Profile, Table
 from scheduler_core.volumes.requirements import Kinds, Needs
 
 # A table of 5,000 different nodes with two disks holds 2 MB; a cluster has a handful of StorageClasses and so of kinds.

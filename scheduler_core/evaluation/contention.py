@@ -24,8 +24,8 @@ from scheduler_core.cooperative import Steps
 from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import Demands
 from scheduler_core.demand.unplaced import Roamers, claim_identity, copies
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.longhorn.replica_request import Ask
-from scheduler_core.memory import Memory
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger, Offer
 from scheduler_core.packing.budget import Budget

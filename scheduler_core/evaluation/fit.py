@@ -12,6 +12,7 @@ from itertools import combinations, islice, product
 from typing import Final
 
 from scheduler_core.cooperative import Steps
+from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.answer import Answer
 from scheduler_core.packing.budget import Budget
@@ -19,7 +20,6 @@ from scheduler_core.packing.fairly import fairly
 from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.order_safe_batch import order_safe_many
-from scheduler_core.profiles import Profile
 from scheduler_core.volumes.requirements import Needs
 
 Masks = tuple[int, ...]

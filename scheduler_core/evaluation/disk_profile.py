@@ -17,6 +17,7 @@ from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
+from scheduler_core.evaluation.reasons import Blocked, blocked_by, blocked_by_disks
 from scheduler_core.longhorn.disk_stage import disk_refusal, space_fault
 from scheduler_core.longhorn.node_stage import engine_refusal, node_refusal
 from scheduler_core.longhorn.replica_request import Ask
@@ -24,7 +25,6 @@ from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason
-from scheduler_core.reasons import Blocked, blocked_by, blocked_by_disks
 from scheduler_core.volumes.requirements import Kinds
 
 _LOOKS_PER_PAUSE: Final = 128

@@ -20,13 +20,13 @@ from scheduler_core.cluster.changelog import Trail
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.demand.index import Demands
-from scheduler_core.joint import Beside, Joint, Own, Volumes, alike, counting_says_safe
+from scheduler_core.evaluation.contention import Beside, Joint, Own, Volumes, alike, counting_says_safe
+from scheduler_core.evaluation.disk_profile import Profile
+from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.longhorn.replica_request import Ask
-from scheduler_core.memory import Memory
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
-from scheduler_core.profiles import Profile
 from scheduler_core.volumes.requirements import Needs, needs
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 from scheduler_core.worth import worth

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scheduler_core.cluster.view import View
+from scheduler_core.evaluation.disk_profile import OpenDisk, Profile, look
+from scheduler_core.evaluation.fit import plan_for, reason_for, safety_for
+from scheduler_core.evaluation.reasons import Blocked, blocked_by
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.placement import cluster_refusal, disk_candidates, prefiltered
@@ -17,9 +20,6 @@ from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import Safety
-from scheduler_core.profiles import OpenDisk, Profile, look
-from scheduler_core.reasons import Blocked, blocked_by
-from scheduler_core.together import plan_for, reason_for, safety_for
 from scheduler_core.volumes.local_replicas import kept_on
 from scheduler_core.volumes.requirements import Needs, needs
 from scheduler_core.volumes.resolve import PodVolume, Resolution
