@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduler_core.election import ElectionTiming
-from scheduler_core.verbs import Options
+from scheduler_core.extender.filter import Options
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9504

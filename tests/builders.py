@@ -14,9 +14,9 @@ from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
 from scheduler_core.cooperative import finish
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.filter import Explanation, Options, explain_nodes
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.verbs import Explanation, Options, explain_nodes
 
 Object = dict[str, Any]
 GI = 1024**3

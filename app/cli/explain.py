@@ -30,8 +30,8 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.filter import Options, Packing, explain_nodes
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.verbs import Options, Packing, explain_nodes
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,8 +9,8 @@ import typer
 
 from app.kube.snapshot_file import load_snapshot
 from app.settings import BestEffort
+from scheduler_core.extender.filter import Options, Packing
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.verbs import Options, Packing
 
 SnapshotOption = Annotated[
     str | None,

@@ -25,8 +25,8 @@ from app.logs import LogFormat, configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort
 from scheduler_core.election import ElectionTiming
 from scheduler_core.errors import CoreError
+from scheduler_core.extender.filter import Options, Packing
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
-from scheduler_core.verbs import Options, Packing
 
 if TYPE_CHECKING:
     from rich.console import Console

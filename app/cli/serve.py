@@ -37,7 +37,8 @@ from app.settings import (
 )
 from scheduler_core.election import ElectionTiming
 from scheduler_core.errors import CoreError, QuantityError
-from scheduler_core.extender_settings import (
+from scheduler_core.extender.filter import Packing
+from scheduler_core.extender.settings import (
     ENABLED,
     NODE_RESERVATION_TIMEOUT,
     POD_SCHEDULING_TIMEOUT,
@@ -49,7 +50,6 @@ from scheduler_core.generic.policy import Policy
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.verbs import Packing
 
 _MOST_EXAMPLE_NODES = 12
 

@@ -13,7 +13,7 @@ from app.kube.watched import WATCHED, Watched
 from scheduler_core.convert.redact import published
 from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
 from scheduler_core.errors import ObjectError
-from scheduler_core.extender_settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
+from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.snapshot import Snapshot
 

@@ -28,12 +28,12 @@ from scheduler_core.demand.index import Demands
 from scheduler_core.evaluation.contention import Joint
 from scheduler_core.evaluation.equivalence_cache import Standing
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.filter import Options, Others
+from scheduler_core.extender.volume_facts import Plans, facts_for
 from scheduler_core.generic.volume_facts import LonghornFacts
-from scheduler_core.longhorn_facts import Plans, facts_for
 from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.verbs import Options, Others
 
 _PODS: Final = "pods"
 

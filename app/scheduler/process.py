@@ -29,7 +29,7 @@ from app.scheduler.service import LEASE, SchedulerService
 from app.server import config
 from app.services.leadership import Elector
 from scheduler_core.election import ElectionTiming
-from scheduler_core.verbs import Options
+from scheduler_core.extender.filter import Options
 
 log = structlog.get_logger("process")
 

@@ -28,7 +28,7 @@ from app.services.leadership import Elector
 from app.services.presentation import ServiceState, Unsettled
 from app.services.publishing import Publisher
 from app.services.verbs import Reservations
-from scheduler_core.extender_settings import DEFAULTS, ENABLED, ExtenderSettings, SettingsHistory, Source
+from scheduler_core.extender.settings import DEFAULTS, ENABLED, ExtenderSettings, SettingsHistory, Source
 
 log = structlog.get_logger("live")
 

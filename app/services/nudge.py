@@ -29,11 +29,11 @@ from scheduler_core.cluster.view import View
 from scheduler_core.demand.index import Demands
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Joint
+from scheduler_core.extender.filter import Decision, Others
+from scheduler_core.extender.nudge import PROMISE_LIFE, Promises, Rate, likeness, refused_before
+from scheduler_core.extender.offer import current_of
 from scheduler_core.model.kube import Pod
-from scheduler_core.nudging import PROMISE_LIFE, Promises, Rate, likeness, refused_before
-from scheduler_core.offering import current_of
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.verbs import Decision, Others
 from scheduler_core.volumes.resolve import Resolution, resolve, unseen_classes
 
 log = structlog.get_logger("nudge")

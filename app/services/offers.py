@@ -25,10 +25,11 @@ from app.services.source import LiveView
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.evaluation.contention import Joint, Own
 from scheduler_core.evaluation.equivalence_cache import Standing
-from scheduler_core.extender_settings import ExtenderSettings
+from scheduler_core.extender.filter import Decision, Others
+from scheduler_core.extender.offer import adoptions, current_of, news, offer_of, overtaken, seen, undecided, without
+from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offering import adoptions, current_of, news, offer_of, overtaken, seen, undecided, without
 from scheduler_core.offers.ledger import (
     Became,
     Dropped,
@@ -41,7 +42,6 @@ from scheduler_core.offers.ledger import (
     step,
 )
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
-from scheduler_core.verbs import Decision, Others
 from scheduler_core.volumes.resolve import MissingObjectError
 
 log = structlog.get_logger("offers")

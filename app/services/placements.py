@@ -2,7 +2,7 @@
 
     kube-scheduler has decided for a pod that had an offer → follow it → Longhorn lists its local volumes there: placed
                                                                         → it is gone, goes elsewhere, or takes too long: not placed
-    every second, and oftener while pods are followed → survey all demands (`scheduler_core/survey.py`)
+    every second, and oftener while pods are followed → survey all demands (`scheduler_core/extender/placement_monitor.py`)
 
 Only who leads does either, between `adopt` and `clear`, or two processes would count the same misplacement. A new leader counts the
 misplaced volumes that it finds still fresh once more, because nobody tells it what its predecessor has counted.
@@ -26,10 +26,10 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Joint
+from scheduler_core.extender.filter import Others
+from scheduler_core.extender.offer import current_of
+from scheduler_core.extender.placement_monitor import Survey
 from scheduler_core.model.kube import Pod
-from scheduler_core.offering import current_of
-from scheduler_core.survey import Survey
-from scheduler_core.verbs import Others
 from scheduler_core.volumes.pending_replicas import awaited_volumes, chosen_node
 
 log = structlog.get_logger("placements")

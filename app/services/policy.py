@@ -15,6 +15,7 @@ from app.services.policy_file import PolicyFile
 from app.services.policy_presentation import PolicyAnswer, policy_answer
 from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
+from scheduler_core.extender.filter import Decision
 from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.extender_policy import Refused, reads, refusals, scores_longhorn
 from scheduler_core.generic.policy import EXTENDER_POLICY, Policy
@@ -22,7 +23,6 @@ from scheduler_core.generic.scheduler import prioritize_names
 from scheduler_core.generic.volume_facts import NOTHING_KNOWN
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Node, Pod
-from scheduler_core.verbs import Decision
 
 # Beyond this many names of nodes, all are forgotten: somebody asks about nodes that do not exist.
 _MOST_NAMES: Final = 50_000

@@ -9,12 +9,12 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler_core.demand.index import Demands
+from scheduler_core.extender.filter import Explanation
+from scheduler_core.extender.placement_monitor import Survey
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Verdict
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.survey import Survey
-from scheduler_core.verbs import Explanation
 from scheduler_core.volumes.resolve import PodVolume
 
 

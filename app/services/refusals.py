@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
+from scheduler_core.extender.nudge import Pace
 from scheduler_core.model.kube import Pod
-from scheduler_core.nudging import Pace
 
 MOST_REMEMBERED: Final = 5000
 

@@ -25,9 +25,9 @@ from app.services.gate import CallerGoneError, HungUp
 from app.services.scheduling import Scheduling
 from app.services.source import LiveView
 from scheduler_core.errors import ResolutionError
-from scheduler_core.extender_settings import ExtenderSettings
+from scheduler_core.extender.filter import Decision, Others
+from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
-from scheduler_core.verbs import Decision, Others
 from scheduler_core.volumes.pending_replicas import arriving_pods, awaited_volumes, chosen_node, chosen_pods
 
 log = structlog.get_logger("reservation")

@@ -12,10 +12,10 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.filter import Decision, Explanation, Options, Others, explain_nodes, filter_nodes
+from scheduler_core.extender.volume_facts import Plans, facts_for
 from scheduler_core.generic.volume_facts import LonghornFacts
-from scheduler_core.longhorn_facts import Plans, facts_for
 from scheduler_core.model.kube import Pod
-from scheduler_core.verbs import Decision, Explanation, Options, Others, explain_nodes, filter_nodes
 from scheduler_core.volumes.resolve import MissingObjectError, resolve, unseen_classes
 
 # Longer than most decisions take in all, short enough that nobody notices waiting for it.

@@ -12,11 +12,11 @@ from scheduler_core.cluster.view import View, late_bytes
 from scheduler_core.demand.derive import Demand
 from scheduler_core.disk_schedule.allocation import claimed
 from scheduler_core.evaluation.contention import identity
+from scheduler_core.extender.placement_monitor import Misplaced, Stuck
 from scheduler_core.longhorn.space import Room
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind
 from scheduler_core.offers.ledger import Offer
-from scheduler_core.survey import Misplaced, Stuck
 from scheduler_core.volumes.resolve import PodVolume
 
 # Of each list; its count tells of all.

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from app.services.gate import ALWAYS_OPEN, HungUp, Refusal, check
 from app.services.scheduling import Scheduling
+from scheduler_core.extender.filter import NOBODY, Decision, Explanation, Others
 from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.model.kube import Pod
-from scheduler_core.verbs import NOBODY, Decision, Explanation, Others
 
 
 class Reservations(Protocol):

@@ -1,6 +1,6 @@
 """What the classic scheduler's Longhorn rules read: for one pod, what Longhorn's own rules found on each node.
 
-It is filled from `scheduler_core.verbs`: the reason and order safety of each node, which volumes keep a replica there, and what
+It is filled from `scheduler_core.extender.filter`: the reason and order safety of each node, which volumes keep a replica there, and what
 the plan leaves free on each disk. This module knows nothing of how that was found.
 """
 

@@ -18,8 +18,8 @@ from app.kube.watched import WATCHED, Watched
 from app.services.scheduling import Scheduling
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.errors import ResolutionError
+from scheduler_core.extender.filter import Options
 from scheduler_core.model.verdict import Reason
-from scheduler_core.verbs import Options
 from scheduler_core.volumes.resolve import MissingObjectError
 from tests import builders as make
 from tests.app.fake_api import FakeApi, Object, connected, event, failing, sending, silent, until

@@ -15,13 +15,13 @@ from app.kube.snapshot_file import load_pod, load_snapshot
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.filter import Options, explain_nodes
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import minimal_available
 from scheduler_core.model.kube import Pod, PodVolume
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.model.verdict import Reason, Verdict
-from scheduler_core.verbs import Options, explain_nodes
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

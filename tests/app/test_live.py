@@ -16,7 +16,7 @@ from app.metrics import PREFIX, Metrics
 from app.services import live as module
 from app.services.live import Live, LiveSettings, Parts
 from app.services.reservation import NodeReservations
-from scheduler_core.extender_settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
+from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
 from tests.app.fake_api import until
 
 AGAIN = 0.3

@@ -17,10 +17,10 @@ from app.services.reservation import ADOPTED_SECONDS, NodeReservations
 from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 from scheduler_core.errors import ResolutionError
-from scheduler_core.extender_settings import ExtenderSettings
+from scheduler_core.extender.filter import Decision, Options
+from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.verbs import Decision, Options
 from tests import builders as make
 from tests.app.live_view import FakeCache
 from tests.app.virtual_time import VirtualLoop, run

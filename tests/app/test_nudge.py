@@ -22,10 +22,10 @@ from app.services.offers import Offers
 from app.services.scheduling import Scheduling
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.index import Demands
-from scheduler_core.extender_settings import ExtenderSettings
+from scheduler_core.extender.filter import Decision, Options, Others
+from scheduler_core.extender.nudge import BURST, PER_SECOND, PROMISE_LIFE
+from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
-from scheduler_core.nudging import BURST, PER_SECOND, PROMISE_LIFE
-from scheduler_core.verbs import Decision, Options, Others
 from tests import builders as make
 from tests.app.fake_api import FakeApi, connected, failing
 from tests.app.live_view import FakeCache

@@ -16,9 +16,9 @@ from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender_settings import ExtenderSettings
+from scheduler_core.extender.filter import Decision, Options
+from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
-from scheduler_core.verbs import Decision, Options
 from tests import builders as make
 from tests.app.live_view import FakeCache
 from tests.app.test_node_reservation import NODES, cluster, db, fits, here, virtually

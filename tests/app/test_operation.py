@@ -23,10 +23,10 @@ from app.services.verbs import Verbs
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.derive import Source
 from scheduler_core.evaluation.contention import Joint
+from scheduler_core.extender.filter import Options
+from scheduler_core.extender.placement_monitor import Survey
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Became, Ledger, Offered, PodSeen, TimePassed, step
-from scheduler_core.survey import Survey
-from scheduler_core.verbs import Options
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.app.live_view import FakeCache

@@ -16,8 +16,8 @@ from app.metrics import PREFIX, Metrics, Outstanding
 from app.services.placements import FOLLOW_SECONDS, LONGEST_PLACEMENT, LOOK_SECONDS, Placements
 from app.services.scheduling import Scheduling
 from scheduler_core.evaluation.contention import Joint
-from scheduler_core.survey import STUCK_SECONDS, Misplaced, Survey
-from scheduler_core.verbs import Options, Others
+from scheduler_core.extender.filter import Options, Others
+from scheduler_core.extender.placement_monitor import STUCK_SECONDS, Misplaced, Survey
 from tests import builders as make
 from tests.app.live_view import FakeCache
 from tests.app.test_node_reservation import cluster, db, virtually

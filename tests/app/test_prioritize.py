@@ -19,8 +19,8 @@ from app.services.policy import PolicyInForce, PolicyVerbs
 from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 from app.settings import Enforcement, Settings
-from scheduler_core.extender_settings import ExtenderSettings
-from scheduler_core.verbs import Options, Packing
+from scheduler_core.extender.filter import Options, Packing
+from scheduler_core.extender.settings import ExtenderSettings
 from tests.app.live_view import FakeCache
 from tests.app.service import NODES, application, asking, by_names, by_nodes, db_pod, small_service
 from tests.app.test_node_reservation import NODES as TWO

@@ -22,9 +22,9 @@ from app.scheduler.cluster import Cluster
 from app.scheduler.longhorn import LiveLonghorn
 from app.scheduler.rules import LONGHORN, Sources
 from scheduler_core.convert.binding import Applicant
+from scheduler_core.extender.filter import Options
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod
-from scheduler_core.verbs import Options
 from tests.app.fake_api import Object, until
 from tests.app.scheduling_api import NAME, PODS
 from tests.app.test_caches import path_of

@@ -25,8 +25,8 @@ from app.scheduler.metrics import SchedulerMetrics
 from app.scheduler.queue import LONGEST_AFTER_CHANGE
 from app.scheduler.scheduler import GenericScheduler, Setup
 from app.services.policy_file import PolicyFile
+from scheduler_core.extender.filter import Options
 from scheduler_core.generic.policy import DEFAULT_POLICY
-from scheduler_core.verbs import Options
 from tests.app.fake_api import connected, failing, until
 from tests.app.scheduling_api import CLAIMS, NAME, NODES, PODS, SchedulingApi, node, pod
 from tests.app.test_caches import PATHS

@@ -35,8 +35,8 @@ from app.services.scheduling import Scheduling
 from scheduler_core.convert.kube import Pod as WirePod
 from scheduler_core.convert.kube import pod as read_pod
 from scheduler_core.convert.meta import shape
+from scheduler_core.extender.filter import Options
 from scheduler_core.model.kube import Pod
-from scheduler_core.verbs import Options
 from tests.bench import cluster
 from tests.bench.http import _free_port, _wait_for
 from tests.bench.live_cluster import STORAGE, Objects, uid

@@ -21,9 +21,9 @@ from scheduler_core.demand.index import Demands
 from scheduler_core.evaluation.contention import Joint
 from scheduler_core.evaluation.equivalence_cache import Standing
 from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.offering import offer_of
+from scheduler_core.extender.filter import Decision, Options, Others, filter_nodes
+from scheduler_core.extender.offer import offer_of
 from scheduler_core.offers.ledger import Event, Ledger, Offered, PodSeen, TimePassed, step
-from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests.bench.offers_cluster import NOW, Outstanding, asking, ledger_of, read, view_of
 

@@ -16,9 +16,9 @@ from scheduler_core.convert.kube import pod as read_pod
 from scheduler_core.convert.meta import shape
 from scheduler_core.convert.snapshot_kinds import KINDS, Key
 from scheduler_core.demand.index import Demands
+from scheduler_core.extender.offer import roomiest
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.offering import roomiest
 from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step, width
 from scheduler_core.volumes.resolve import resolve
 from tests.bench import cluster

@@ -8,8 +8,8 @@ import pytest
 
 from scheduler_core.cooperative import finish
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.filter import Options, Packing, filter_nodes
 from scheduler_core.model.verdict import Reason
-from scheduler_core.verbs import Options, Packing, filter_nodes
 from tests.builders import (
     GI,
     Object,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.extender_settings import (
+from scheduler_core.extender.settings import (
     ENABLED,
     NODE_RESERVATION_TIMEOUT,
     POD_SCHEDULING_TIMEOUT,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.offering import roomiest
+from scheduler_core.extender.offer import roomiest
 from scheduler_core.offers.ledger import (
     GRACE,
     NEVER,

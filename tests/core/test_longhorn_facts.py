@@ -8,10 +8,10 @@ from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.evaluation.contention import Joint
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.filter import NOBODY, Options, Others, Packing, filter_nodes
+from scheduler_core.extender.volume_facts import Plans, facts_for
 from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
-from scheduler_core.longhorn_facts import Plans, facts_for
 from scheduler_core.model.verdict import Reason
-from scheduler_core.verbs import NOBODY, Options, Others, Packing, filter_nodes
 from tests.builders import (
     GI,
     Object,

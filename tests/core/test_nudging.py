@@ -12,8 +12,8 @@ from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.evaluation.contention import Joint
 from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.model.verdict import Reason
-from scheduler_core.nudging import (
+from scheduler_core.extender.filter import Decision, Options, Others, filter_nodes
+from scheduler_core.extender.nudge import (
     BURST,
     FIRST_WAIT,
     LONGEST_WAIT,
@@ -25,8 +25,8 @@ from scheduler_core.nudging import (
     likeness,
     refused_before,
 )
+from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, TimePassed, step
-from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object

@@ -6,9 +6,9 @@ from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.evaluation.contention import Joint
 from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.offering import adoptions, offer_of
+from scheduler_core.extender.filter import Options, Others, filter_nodes
+from scheduler_core.extender.offer import adoptions, offer_of
 from scheduler_core.offers.ledger import Ledger, step
-from scheduler_core.verbs import Options, Others, filter_nodes
 from tests import builders as make
 from tests.builders import Object
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.verbs import Options, Packing
+from scheduler_core.extender.filter import Options, Packing
 from tests.builders import (
     Object,
     bound,

@@ -14,9 +14,9 @@ from scheduler_core.demand.index import Demands
 from scheduler_core.demand.unplaced import ROAMING_LIFE
 from scheduler_core.evaluation.contention import Joint, Own
 from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.offering import offer_of
+from scheduler_core.extender.filter import Decision, Options, Others, filter_nodes
+from scheduler_core.extender.offer import offer_of
 from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
-from scheduler_core.verbs import Decision, Options, Others, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests.builders import (
     NOW,

@@ -16,9 +16,9 @@ from scheduler_core.demand.derive import Demand, Source
 from scheduler_core.demand.index import Demands
 from scheduler_core.evaluation.contention import Beside, Joint, Own
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.placement_monitor import SETTLE_SECONDS, STUCK_SECONDS, Misplaced, Stuck, Survey
 from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
 from scheduler_core.packing.budget import Budget
-from scheduler_core.survey import SETTLE_SECONDS, STUCK_SECONDS, Misplaced, Stuck, Survey
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object

@@ -20,7 +20,7 @@ from typing import Any, Final
 from app.kube.resources import CLAIMS, PODS
 from app.services.state_presentation import MOST_LISTED
 from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
-from scheduler_core.verbs import Packing
+from scheduler_core.extender.filter import Packing
 from tests.e2e import load
 from tests.e2e.journal import Journal, Offer, Question
 from tests.e2e.objects import Object

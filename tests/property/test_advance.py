@@ -13,8 +13,8 @@ from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.cooperative import finish
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.filter import Options, explain_nodes
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.verbs import Options, explain_nodes
 from tests import builders as make
 from tests.builders import NOW, Object
 from tests.core.test_disk_schedule_counting import disk_schedule

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.services.presentation import explain_answer
 from scheduler_core.cooperative import finish
 from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.verbs import Options, Packing, filter_nodes
+from scheduler_core.extender.filter import Options, Packing, filter_nodes
 from tests.builders import (
     Object,
     as_pod,

@@ -14,9 +14,9 @@ from scheduler_core.demand.index import Demands
 from scheduler_core.evaluation.contention import Joint
 from scheduler_core.evaluation.equivalence_cache import Standing
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.filter import Options, Others, Packing, explain_nodes, filter_nodes
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
-from scheduler_core.verbs import Options, Others, Packing, explain_nodes, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import GI, NOW, Object

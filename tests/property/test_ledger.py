@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from scheduler_core.offering import roomiest
+from scheduler_core.extender.offer import roomiest
 from scheduler_core.offers.ledger import (
     NEVER,
     WIDE,

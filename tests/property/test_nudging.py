@@ -10,10 +10,10 @@ from scheduler_core.cooperative import finish
 from scheduler_core.demand.index import Demands
 from scheduler_core.evaluation.contention import Joint
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.filter import Options, Others, Packing, filter_nodes
+from scheduler_core.extender.nudge import BURST, FIRST_WAIT, LONGEST_WAIT, PER_SECOND, Pace, Rate, likeness
 from scheduler_core.model.kube import Pod
-from scheduler_core.nudging import BURST, FIRST_WAIT, LONGEST_WAIT, PER_SECOND, Pace, Rate, likeness
 from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
-from scheduler_core.verbs import Options, Others, Packing, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object

@@ -15,8 +15,8 @@ from scheduler_core.demand.index import Demands
 from scheduler_core.evaluation.contention import Joint
 from scheduler_core.evaluation.equivalence_cache import Standing
 from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.extender.filter import Decision, Options, Others, Packing, filter_nodes
 from scheduler_core.offers.ledger import Ledger, Offered, PodGone, PodSeen, step
-from scheduler_core.verbs import Decision, Options, Others, Packing, filter_nodes
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.evaluation.single_node import local_node
+from scheduler_core.extender.filter import Options, Packing
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
-from scheduler_core.verbs import Options, Packing
 from tests.builders import Object, bound, disk, explained, fitting, longhorn_node, pod, replica, view
 
 EXACT = Options(packing=Packing.EXACT)

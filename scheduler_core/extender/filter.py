@@ -27,7 +27,7 @@ from scheduler_core.evaluation.disk_profile import Profile, attach_blocked
 from scheduler_core.evaluation.equivalence_cache import Question, Standing, among_others, jointly
 from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.evaluation.single_node import local_node, stop
-from scheduler_core.explanation import describe
+from scheduler_core.extender.explain import describe
 from scheduler_core.longhorn.replica_request import Ask
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL

@@ -24,13 +24,13 @@ from scheduler_core.evaluation.fit import plan_for
 from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.evaluation.reasons import Blocked
 from scheduler_core.evaluation.single_node import local_node
+from scheduler_core.extender.filter import NOBODY, Decision, Options, Others, Packing, filter_nodes
 from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
-from scheduler_core.verbs import NOBODY, Decision, Options, Others, Packing, filter_nodes
 from scheduler_core.volumes.local_replicas import kept_on
 from scheduler_core.volumes.requirements import Needs, needs
 from scheduler_core.volumes.resolve import PodVolume

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.cluster.view import View
+from scheduler_core.extender.filter import Decision
+from scheduler_core.extender.offer import offer_of
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offering import offer_of
 from scheduler_core.offers.ledger import Ledger, Offered, step
-from scheduler_core.verbs import Decision
 from scheduler_core.volumes.requirements import needs
 from scheduler_core.volumes.resolve import Resolution
 

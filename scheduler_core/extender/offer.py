@@ -13,10 +13,10 @@ from heapq import heapify, heappop, heapreplace, nsmallest
 from scheduler_core.cluster.view import Rooms, View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Beside
+from scheduler_core.extender.filter import Decision, Others, settling
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Adopted, Event, NodeSelected, Offered, PodGone, PodSeen, width
-from scheduler_core.verbs import Decision, Others, settling
 from scheduler_core.volumes.pending_replicas import chosen_node
 from scheduler_core.volumes.resolve import resolve
 
