@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from scheduler_core.election import ElectionTiming
 from scheduler_core.extender.filter import Options
+from scheduler_core.leadership.election import ElectionTiming
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9504

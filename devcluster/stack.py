@@ -44,7 +44,7 @@ FAST_LEASE: Final = ("--lease-duration", f"{LEASE_SECONDS:g}", "--renew-deadline
 # At its start each of some forty controllers makes its own service account and token, and all of them share one client: by
 # default (20 calls a second) that takes four of the eight seconds until the first pod can be created.
 _SWIFT: Final = ("--kube-api-qps=100", "--kube-api-burst=200")
-# What a leader leaves behind that hands over: no holder, and a duration of one second (scheduler_core.election).
+# What a leader leaves behind that hands over: no holder, and a duration of one second (scheduler_core.leadership.election).
 _RELEASED_LEASE: Final = {"metadata": {"name": SERVICE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
 _QUESTION: Final = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []}
 _SETTLE_SECONDS: Final = 60.0

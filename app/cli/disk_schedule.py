@@ -19,8 +19,8 @@ from app.cli.load import ContextOption, KubeconfigOption, NamespaceOption
 from app.cli.serve import check_level, listen
 from app.logs import LogFormat, configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER
-from scheduler_core.election import ElectionTiming
 from scheduler_core.errors import CoreError
+from scheduler_core.leadership.election import ElectionTiming
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; --help needs none
     from app.controllers.service import ControllerOptions

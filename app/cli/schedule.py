@@ -23,10 +23,10 @@ from app.cli.load import (
 from app.cli.serve import check_level, listen
 from app.logs import LogFormat, configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort
-from scheduler_core.election import ElectionTiming
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.filter import Options, Packing
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
+from scheduler_core.leadership.election import ElectionTiming
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -35,7 +35,6 @@ from app.settings import (
     Reservation,
     Settings,
 )
-from scheduler_core.election import ElectionTiming
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.extender.filter import Packing
 from scheduler_core.extender.settings import (
@@ -47,6 +46,7 @@ from scheduler_core.extender.settings import (
 )
 from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.policy import Policy
+from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import Snapshot

@@ -28,8 +28,8 @@ from app.scheduler.scheduler import GenericScheduler, Setup
 from app.scheduler.service import LEASE, SchedulerService
 from app.server import config
 from app.services.leadership import Elector
-from scheduler_core.election import ElectionTiming
 from scheduler_core.extender.filter import Options
+from scheduler_core.leadership.election import ElectionTiming
 
 log = structlog.get_logger("process")
 

@@ -1,4 +1,4 @@
-"""The elector: runs the election of `scheduler_core.election` against the API server, in a thread of its own.
+"""The elector: runs the election of `scheduler_core.leadership.election` against the API server, in a thread of its own.
 
 The thread has its own event loop and its own connections, so that a busy main loop cannot lose the Lease. What everybody
 else asks, `leading()`, compares a clock with the fence the thread last wrote: whatever hangs, stops or dies, the fence closes.
@@ -28,9 +28,10 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import LEASES
-from scheduler_core import election
 from scheduler_core.convert.coordination import changed_lease, lease, new_lease
-from scheduler_core.election import (
+from scheduler_core.errors import CoreError
+from scheduler_core.leadership import election
+from scheduler_core.leadership.election import (
     LEASE_NAME,
     Attempt,
     CallFailed,
@@ -48,7 +49,6 @@ from scheduler_core.election import (
     Wait,
     Wanted,
 )
-from scheduler_core.errors import CoreError
 
 log = structlog.get_logger("leadership")
 

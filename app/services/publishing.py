@@ -12,9 +12,9 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import ENDPOINT_SLICES
-from scheduler_core import endpoints
 from scheduler_core.convert.discovery import changed_slice, endpoint_slice, new_slice, this_version
-from scheduler_core.endpoints import Change, Create, Delete, Endpoint, Slice
+from scheduler_core.leadership import endpoint_slice as endpoints
+from scheduler_core.leadership.endpoint_slice import Change, Create, Delete, Endpoint, Slice
 
 log = structlog.get_logger("publishing")
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from scheduler_core.convert.meta import Wire, shape_json
-from scheduler_core.election import LeaseRecord
+from scheduler_core.leadership.election import LeaseRecord
 
 
 class _Metadata(Wire):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.convert.meta import Metadata, Wire, shape_json
-from scheduler_core.endpoints import DEFAULT_PORT, PORT_NAME, Endpoint, Slice
+from scheduler_core.leadership.endpoint_slice import DEFAULT_PORT, PORT_NAME, Endpoint, Slice
 
 _TCP: Final = "TCP"
 

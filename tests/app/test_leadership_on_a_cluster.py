@@ -17,7 +17,7 @@ import pytest
 from app.kube.resources import LEASES
 from app.services.leadership import Elector, boot_clock
 from devcluster import DevCluster, Options
-from scheduler_core.election import LEASE_NAME, ElectionTiming
+from scheduler_core.leadership.election import LEASE_NAME, ElectionTiming
 from tests.app.leadership_process import TIMING, connecting
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("leadership"), pytest.mark.timeout(180)]

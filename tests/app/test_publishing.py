@@ -12,8 +12,8 @@ from app.kube.client import KubeClient
 from app.kube.resources import ENDPOINT_SLICES
 from app.services.publishing import Publisher
 from devcluster import DevCluster, Options
-from scheduler_core.endpoints import NAME
 from scheduler_core.errors import CoreError
+from scheduler_core.leadership.endpoint_slice import NAME
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("publishing")]
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from scheduler_core.convert.coordination import changed_lease, lease, new_lease
-from scheduler_core.election import (
+from scheduler_core.errors import CoreError, ObjectError
+from scheduler_core.leadership.election import (
     NEVER,
     Action,
     Attempt,
@@ -28,7 +29,6 @@ from scheduler_core.election import (
     plan,
     step,
 )
-from scheduler_core.errors import CoreError, ObjectError
 
 ME = "me"
 STAMP = "2026-01-01T00:00:00.000000Z"

@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 
 from scheduler_core.convert.discovery import changed_slice, endpoint_slice, new_slice, this_version
-from scheduler_core.endpoints import LABELS, NAME, Create, Delete, Endpoint, Replace, Slice, publish, withdraw
 from scheduler_core.errors import CoreError, ObjectError
+from scheduler_core.leadership.endpoint_slice import (
+    LABELS,
+    NAME,
+    Create,
+    Delete,
+    Endpoint,
+    Replace,
+    Slice,
+    publish,
+    withdraw,
+)
 
 ME = Endpoint.at("10.1.2.3", 9504, "node-1")
 OTHER = Endpoint.at("10.1.2.4", 9504, "node-2")

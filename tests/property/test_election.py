@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scheduler_core.election import (
+from scheduler_core.leadership.election import (
     RELEASED_SECONDS,
     Attempt,
     CallFailed,
