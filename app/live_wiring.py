@@ -12,9 +12,9 @@ from fastapi import FastAPI
 
 from app.api.state import AppState
 from app.bootstrap import application
-from app.kube.caches import ClusterCache
 from app.kube.client import KubeClient
-from app.kube.config_map import ConfigMapCache
+from app.kube.cluster_cache import ClusterCache
+from app.kube.config_map_cache import ConfigMapCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from app.metrics import Metrics

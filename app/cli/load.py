@@ -64,7 +64,7 @@ def cluster_objects(
     import asyncio
 
     from app.kube.client import KubeClient
-    from app.kube.live_snapshot import read_cluster
+    from app.kube.snapshot_live import read_cluster
 
     def tell(text: str) -> None:
         if progress:
@@ -88,7 +88,7 @@ def snapshot_of(source: str | None, kubeconfig: str | None, context: str | None,
     """
     if source is not None:
         return snapshot_from(source)
-    from app.kube.live_snapshot import as_snapshot
+    from app.kube.snapshot_live import as_snapshot
 
     return as_snapshot(cluster_objects(kubeconfig, context, namespace))
 

@@ -165,7 +165,7 @@ def _policy_file(path: str | None) -> PolicyFile | None:
 
 
 def _what_if(source: str, scheduler: str, policy: Policy, seed: int, options: Options) -> Report:
-    from app.kube.generic_file import load_cluster
+    from app.kube.snapshot_generic import load_cluster
     from app.scheduler.whatif import what_if
 
     loaded = load_cluster(source, policy, longhorn=policy.reads_longhorn)

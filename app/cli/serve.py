@@ -208,7 +208,7 @@ def _serve_snapshot(snapshot: str, settings: Settings, log_format: LogFormat, lo
 
 def _whole_snapshot(source: str, policy: Policy) -> tuple[Snapshot, State]:
     """A snapshot, and what the rules of a policy read of the same file; warnings go to standard error."""
-    from app.kube.generic_file import load_cluster
+    from app.kube.snapshot_generic import load_cluster
 
     loaded = load_cluster(source, policy, longhorn=True)
     for warning in loaded.warnings:

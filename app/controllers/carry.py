@@ -13,7 +13,7 @@ import structlog
 
 from app.controllers.store import Collection, Seen, schedule_seen
 from app.kube.client import ApiError, KubeClient
-from app.kube.lists import pages
+from app.kube.paging import pages
 from app.kube.resources import (
     DISK_SCHEDULES,
     LONGHORN_BACKING_IMAGES,

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from app.kube.client import KubeClient
-from app.kube.lists import pages
+from app.kube.paging import pages
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import PODS
 from scheduler_core.convert.object_header import pod_phase

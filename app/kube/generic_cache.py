@@ -16,9 +16,9 @@ import structlog
 
 from app.kube import resources
 from app.kube.client import KubeClient
+from app.kube.interning import share_texts
 from app.kube.reflector import Decode, Key, Phase, Reflector, Standing, Timing
 from app.kube.resources import Resource
-from app.kube.sharing import share_texts
 from scheduler_core.convert.binding import Applicant, applicant, homeless
 from scheduler_core.convert.generic import GenericNode, GenericService, generic_node, generic_service
 from scheduler_core.convert.meta import shape_json

@@ -25,7 +25,7 @@ import structlog
 from aiohttp.http_exceptions import LineTooLong
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.lists import newest_version, pages
+from app.kube.paging import newest_version, pages
 from app.kube.resources import Resource
 from scheduler_core.errors import ObjectError
 

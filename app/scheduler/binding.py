@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.lists import pages
+from app.kube.paging import pages
 from app.kube.resources import CLAIMS, PODS, STORAGE_CLASSES
 from scheduler_core.convert.binding import (
     Applicant,

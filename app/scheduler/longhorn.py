@@ -17,7 +17,7 @@ from typing import Final
 
 from rpds import HashTrieMap
 
-from app.kube.caches import ClusterCache
+from app.kube.cluster_cache import ClusterCache
 from app.scheduler.deciding import FactsFor
 from app.services.scheduling import Scheduling
 from scheduler_core.cluster.update import Changes, advance

@@ -18,8 +18,8 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI, Response
 
-from app.kube.caches import ClusterCache
 from app.kube.client import KubeClient
+from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.scheduler.events import Recorder
 from app.scheduler.longhorn import LiveLonghorn

@@ -19,9 +19,9 @@ from typing import Final, Protocol
 import structlog
 
 from app.kube import resources
-from app.kube.caches import ClusterCache
 from app.kube.client import ApiError
-from app.kube.config_map import ConfigMapCache
+from app.kube.cluster_cache import ClusterCache
+from app.kube.config_map_cache import ConfigMapCache
 from app.metrics import Metrics
 from app.services.gate import ALWAYS_OPEN, Refusal
 from app.services.leadership import Elector

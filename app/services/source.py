@@ -1,4 +1,4 @@
-"""Where views come from: a snapshot file, or the live cluster (`app.kube.caches.ClusterCache`)."""
+"""Where views come from: a snapshot file, or the live cluster (`app.kube.cluster_cache.ClusterCache`)."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from app.kube.caches import ClusterCache
+from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
-from app.kube.watched import WATCHED, Watched
+from app.kube.watched_kinds import WATCHED, Watched
 from app.services.scheduling import Scheduling
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.errors import ResolutionError
@@ -308,7 +308,7 @@ class TestFetch:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A StorageClass nobody has seen may be Longhorn's: fail closed, and say why."""
-        monkeypatch.setattr("app.kube.caches.FETCH_SECONDS", 0.2)
+        monkeypatch.setattr("app.kube.cluster_cache.FETCH_SECONDS", 0.2)
         async with rigged(tmp_path, cluster()[1:], make.claim("data-0", 10)) as rig:
             await rig.synced()
             rig.api.always["get"] = silent
@@ -448,7 +448,7 @@ async def test_what_could_not_be_taken_in_is_not_lost(tmp_path: Path, monkeypatc
 
     async with rigged(tmp_path, cluster()) as rig:
         await rig.synced()
-        monkeypatch.setattr("app.kube.caches.advance", broken)
+        monkeypatch.setattr("app.kube.cluster_cache.advance", broken)
         await rig.put(make.claim("late", 10))
         await until("the event", lambda: rig.cache.standings["persistentvolumeclaims"].events == 1)
         with pytest.raises(RuntimeError, match="once"):

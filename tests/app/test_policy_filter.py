@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from app.bootstrap import create_app
-from app.kube.generic_file import load_cluster
+from app.kube.snapshot_generic import load_cluster
 from app.metrics import PREFIX
 from app.services.policy_file import PolicyFile
 from app.settings import Enforcement, Settings

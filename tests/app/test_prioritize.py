@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from app.api.state import AppState
 from app.bootstrap import application as assembled
-from app.kube.caches import ClusterCache
+from app.kube.cluster_cache import ClusterCache
 from app.metrics import Metrics
 from app.services.offers import Offers
 from app.services.policy import PolicyInForce, PolicyVerbs

@@ -13,11 +13,11 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from app.kube.caches import ClusterCache
 from app.kube.client import KubeClient
+from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
-from app.kube.watched import WATCHED
+from app.kube.watched_kinds import WATCHED
 from app.scheduler.cluster import Cluster
 from app.scheduler.longhorn import LiveLonghorn
 from app.scheduler.rules import LONGHORN, Sources

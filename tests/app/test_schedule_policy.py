@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from app.kube.caches import ClusterCache
+from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.scheduler.events import Recorder

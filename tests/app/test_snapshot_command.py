@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from app.kube.snapshot_file import load_snapshot
-from app.kube.watched import WATCHED
+from app.kube.watched_kinds import WATCHED
 from tests import builders as make
 from tests.app.fake_api import FakeApi, Object, failing, sending, served, write_kubeconfig
 from tests.app.service import EXTENDER

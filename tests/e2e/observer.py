@@ -13,10 +13,10 @@ from typing import Any, Self
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from app.kube.caches import ClusterCache
 from app.kube.client import KubeClient
-from app.kube.live_snapshot import as_snapshot, read_cluster
+from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
+from app.kube.snapshot_live import as_snapshot, read_cluster
 from devcluster.stack import NAMESPACE
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.derive import Demand, Source

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from app.cli.main import cli
-from app.kube.watched import WATCHED
+from app.kube.watched_kinds import WATCHED
 from scheduler_core.convert.nudged import NUDGED
 from tests.manifests.load import (
     CLUSTER_PERMISSIONS,

@@ -7,9 +7,9 @@ from dataclasses import fields
 from typing import Any, Final
 
 from app.kube.client import ApiError, KubeClient
-from app.kube.lists import pages
+from app.kube.paging import pages
 from app.kube.resources import LONGHORN_SETTINGS
-from app.kube.watched import WATCHED, Watched
+from app.kube.watched_kinds import WATCHED, Watched
 from scheduler_core.convert.redact import published
 from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
 from scheduler_core.errors import ObjectError

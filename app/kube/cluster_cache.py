@@ -21,10 +21,10 @@ from rpds import HashTrieMap
 
 from app.kube import resources
 from app.kube.client import ApiError, KubeClient
+from app.kube.interning import share_texts
 from app.kube.reflector import Decode, Key, Phase, Reflector, Standing, Timing
 from app.kube.resources import Resource
-from app.kube.sharing import share_texts
-from app.kube.watched import WATCHED
+from app.kube.watched_kinds import WATCHED
 from scheduler_core.cluster.update import advance, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Kind
 from scheduler_core.demand.index import Demands
