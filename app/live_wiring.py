@@ -18,7 +18,7 @@ from app.kube.config_map_cache import ConfigMapCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from app.metrics import Metrics
-from app.services.leadership import Elector
+from app.runtime.elector import Elector
 from app.services.live import NAME, Companion, Live, LiveSettings, Parts
 from app.services.nudge import Nudger
 from app.services.nudge_patch import PodNudge

@@ -23,10 +23,10 @@ import msgspec
 import structlog
 import typer
 
-from app import logs
 from app.kube.client import KubeClient
 from app.kube.reflector import Decode, Key, Reflector, Timing
 from app.kube.resources import ENDPOINT_SLICES
+from app.runtime import logs
 from scheduler_core.errors import CoreError, ObjectError
 
 log = structlog.get_logger("forwarder")

@@ -17,7 +17,7 @@ import typer
 
 from app.cli.load import ContextOption, KubeconfigOption, NamespaceOption
 from app.cli.serve import check_level, listen
-from app.logs import LogFormat, configure
+from app.runtime.logs import LogFormat, configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming
@@ -132,7 +132,7 @@ async def _run(candidate: _Candidate, listener: socket.socket) -> None:
     from app.controllers.service import LEASE, DiskSchedules
     from app.kube.client import KubeClient
     from app.kube.reflector import Timing
-    from app.services.leadership import Elector
+    from app.runtime.elector import Elector
 
     async def connect() -> KubeClient:
         return await KubeClient.connect(candidate.kubeconfig, candidate.context)

@@ -21,7 +21,7 @@ from app.cli.load import (
     options_of,
 )
 from app.cli.serve import check_level, listen
-from app.logs import LogFormat, configure
+from app.runtime.logs import LogFormat, configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, BestEffort
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.filter import Options, Packing

@@ -22,7 +22,7 @@ from app.cli.load import (
     options_of,
     snapshot_from,
 )
-from app.logs import LogFormat, configure
+from app.runtime.logs import LogFormat, configure
 from app.settings import (
     DEFAULT_HOST,
     DEFAULT_MAX_BODY,
@@ -217,7 +217,7 @@ def _whole_snapshot(source: str, policy: Policy) -> tuple[Snapshot, State]:
 
 
 def _serve_cluster(options: LiveOptions, settings: Settings, log_format: LogFormat, log_level: str) -> None:
-    from app.live_server import serve_cluster
+    from app.runtime.server import serve_cluster
     from app.server import exit_quietly
 
     exit_quietly()

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import ClassVar, Final
 
 from app.controllers.carry import Carrier
-from app.controllers.queue import Again, Watcher, WorkQueue
 from app.controllers.watches import Watches
+from app.runtime.work_queue import Again, Watcher, WorkQueue
 
 _WORKERS: Final = 4
 

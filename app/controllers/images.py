@@ -9,9 +9,9 @@ import structlog
 from app.controllers.carry import Read
 from app.controllers.controller import Context, Controller
 from app.controllers.orphans import Orphans
-from app.controllers.queue import Again
 from app.controllers.store import ImageSeen, VolumeSeen, read_image
 from app.kube.resources import LONGHORN_BACKING_IMAGES
+from app.runtime.work_queue import Again
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule.backing_image_placement import candidates, needed
 from scheduler_core.disk_schedule.backing_images import ImageSight, decided

@@ -12,9 +12,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from app.controllers.disks import over_allocated
-from app.controllers.queue import Again
 from app.controllers.watches import Watches
 from app.metrics import PREFIX
+from app.runtime.work_queue import Again
 from scheduler_core.model.disk_schedule import Kind
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

@@ -9,10 +9,10 @@ from typing import Final
 import structlog
 
 from app.controllers.controller import Context, Controller
-from app.controllers.queue import Again
 from app.controllers.store import Seen
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES
+from app.runtime.work_queue import Again
 from scheduler_core.convert.discovery import this_version
 from scheduler_core.convert.disk_schedule import changed_spec, new_disk_schedule, with_finalizer
 from scheduler_core.disk_schedule.node_sync import Change, Create, Delete, Rename, synced

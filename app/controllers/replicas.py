@@ -10,8 +10,8 @@ import structlog
 from app.controllers.carry import Read, read_replica
 from app.controllers.controller import Context, Controller
 from app.controllers.orphans import Orphans
-from app.controllers.queue import Again
 from app.kube.resources import LONGHORN_REPLICAS
+from app.runtime.work_queue import Again
 from scheduler_core.convert.object_header import header
 from scheduler_core.disk_schedule.replica_release import released
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, Kind

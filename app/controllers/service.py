@@ -30,7 +30,7 @@ from app.controllers.volumes import VolumeController
 from app.controllers.watches import Watches
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
-from app.services.leadership import Elector
+from app.runtime.elector import Elector
 
 log = structlog.get_logger("controllers")
 

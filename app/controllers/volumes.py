@@ -8,9 +8,9 @@ from typing import Final
 
 from app.controllers.carry import Read, read_replica
 from app.controllers.controller import Context, Controller
-from app.controllers.queue import Again
 from app.controllers.store import Seen, VolumeSeen, condition_of, read_volume
 from app.kube.resources import LONGHORN_VOLUMES
+from app.runtime.work_queue import Again
 from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION, says
 from scheduler_core.disk_schedule.replica_release import changed
 from scheduler_core.disk_schedule.volumes import VolumeSight, decided

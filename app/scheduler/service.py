@@ -12,9 +12,9 @@ from typing import Final
 
 import structlog
 
+from app.runtime.elector import Elector
 from app.scheduler.metrics import SchedulerMetrics
 from app.scheduler.scheduler import GenericScheduler
-from app.services.leadership import Elector
 
 log = structlog.get_logger("service")
 

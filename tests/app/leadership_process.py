@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from app.kube.client import KubeClient
-from app.services.leadership import Elector, boot_clock
+from app.runtime.elector import Elector, boot_clock
 from scheduler_core.leadership.election import ElectionTiming
 
 TIMING = ElectionTiming(lease_duration=3.0, renew_deadline=2.0, retry_period=0.5)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from app.kube.client import ConnectError, KubeClient
-from app.services.leadership import Elector, boot_clock
+from app.runtime.elector import Elector, boot_clock
 from scheduler_core.leadership.election import ElectionTiming
 
 SHORT = ElectionTiming(lease_duration=3.0, renew_deadline=2.0, retry_period=0.5)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from app.kube.resources import LEASES
-from app.services.leadership import Elector, boot_clock
+from app.runtime.elector import Elector, boot_clock
 from devcluster import DevCluster, Options
 from scheduler_core.leadership.election import LEASE_NAME, ElectionTiming
 from tests.app.leadership_process import TIMING, connecting

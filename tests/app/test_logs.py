@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from app.logs import LogFormat, configure
+from app.runtime.logs import LogFormat, configure
 from app.services.policy import PolicyInForce, PolicyVerbs
 from app.services.scheduling import Scheduling
 from app.services.source import FixedView

@@ -11,10 +11,10 @@ import pytest
 
 from app.controllers.images import ImageController, UnreadableError
 from app.controllers.metrics import ControllerMetrics
-from app.controllers.queue import Again
 from app.controllers.store import read_image, read_schedule, reading
 from app.kube.client import KubeClient
 from app.kube.resources import LONGHORN_BACKING_IMAGES
+from app.runtime.work_queue import Again
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.disk_schedule import FINALIZER
 from scheduler_core.model.longhorn import Node

@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 from structlog.testing import capture_logs
 
-from app.controllers.queue import PACES, Again, Pace, WorkQueue
 from app.kube.client import ApiError
+from app.runtime.work_queue import PACES, Again, Pace, WorkQueue
 from scheduler_core.errors import CoreError
 from tests.app.virtual_time import run
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from app.controllers.queue import Again
 from app.controllers.store import reading
 from app.controllers.volumes import VolumeController
 from app.kube.client import KubeClient
 from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
+from app.runtime.work_queue import Again
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.longhorn import Node
 from tests import builders

@@ -16,13 +16,13 @@ from app.controllers.disks import Allocator, Mirror
 from app.controllers.images import ImageController
 from app.controllers.metrics import ControllerMetrics
 from app.controllers.node_sync import NodeSync
-from app.controllers.queue import Again
 from app.controllers.replicas import ReplicaController
 from app.controllers.store import Collection, Seen, decoding, read_schedule, reading
 from app.controllers.volumes import VolumeController
 from app.controllers.watches import Watches
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
+from app.runtime.work_queue import Again
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.longhorn import Replica
 from tests import builders
