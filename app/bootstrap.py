@@ -12,11 +12,11 @@ from fastapi_offline import FastAPIOffline
 from app import DISTRIBUTION
 from app.api import errors, extender, operation, prioritize
 from app.api.state import AppState
+from app.decisions.evaluator import Scheduling
+from app.decisions.state_source import FixedView
 from app.metrics import Metrics
 from app.services.policy import FixedState, PolicyInForce, PolicyVerbs
 from app.services.policy_file import PolicyFile
-from app.services.scheduling import Scheduling
-from app.services.source import FixedView
 from app.services.verbs import Verbs
 from app.settings import Enforcement, Settings
 from scheduler_core.cluster.view import View

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from app.api.state import AppState
 from app.bootstrap import application
+from app.decisions.evaluator import Scheduling
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.config_map_cache import ConfigMapCache
@@ -29,7 +30,6 @@ from app.services.policy_file import PolicyFile
 from app.services.presentation import Unsettled
 from app.services.publishing import Publisher
 from app.services.reservation import NodeReservations
-from app.services.scheduling import Scheduling
 from app.services.verbs import Reservations, Verbs
 from app.settings import Enforcement, LiveOptions, Reservation, Settings
 

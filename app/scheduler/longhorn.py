@@ -17,9 +17,9 @@ from typing import Final
 
 from rpds import HashTrieMap
 
+from app.decisions.evaluator import Scheduling
 from app.kube.cluster_cache import ClusterCache
 from app.scheduler.deciding import FactsFor
-from app.services.scheduling import Scheduling
 from scheduler_core.cluster.update import Changes, advance
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.binding import Applicant

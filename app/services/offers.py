@@ -18,10 +18,10 @@ from typing import Final, Protocol
 
 import structlog
 
+from app.decisions.evaluator import Scheduling
+from app.decisions.state_source import LiveView
 from app.metrics import Metrics
 from app.services.gate import CallerGoneError, HungUp, UnavailableError
-from app.services.scheduling import Scheduling
-from app.services.source import LiveView
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.evaluation.contention import Joint, Own
 from scheduler_core.evaluation.equivalence_cache import Standing

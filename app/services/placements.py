@@ -19,9 +19,9 @@ from typing import Final
 
 import structlog
 
+from app.decisions.evaluator import Scheduling
+from app.decisions.state_source import LiveView
 from app.metrics import Metrics, Outstanding
-from app.services.scheduling import Scheduling
-from app.services.source import LiveView
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError

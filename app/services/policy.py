@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from app.decisions.evaluator import Scheduling
 from app.services.gate import HungUp
 from app.services.policy_file import PolicyFile
 from app.services.policy_presentation import PolicyAnswer, policy_answer
-from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 from scheduler_core.extender.filter import Decision
 from scheduler_core.generic.cluster_state import State

@@ -20,10 +20,10 @@ from typing import Final, TypeVar
 
 import structlog
 
+from app.decisions.evaluator import Scheduling
+from app.decisions.state_source import LiveView
 from app.metrics import Metrics
 from app.services.gate import CallerGoneError, HungUp
-from app.services.scheduling import Scheduling
-from app.services.source import LiveView
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.filter import Decision, Others
 from scheduler_core.extender.settings import ExtenderSettings

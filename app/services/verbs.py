@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from app.decisions.evaluator import Scheduling
 from app.services.gate import ALWAYS_OPEN, HungUp, Refusal, check
-from app.services.scheduling import Scheduling
 from scheduler_core.extender.filter import NOBODY, Decision, Explanation, Others
 from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.model.kube import Pod

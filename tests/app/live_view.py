@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.services.source import LiveView
+from app.decisions.state_source import LiveView
 from scheduler_core.cluster.update import advance, empty_snapshot, rebuilt
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.demand.index import Demands

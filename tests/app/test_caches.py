@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from app.decisions.evaluator import Scheduling
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.kube.watched_kinds import WATCHED, Watched
-from app.services.scheduling import Scheduling
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.filter import Options

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.services.scheduling import Scheduling
-from app.services.source import FixedView
+from app.decisions.evaluator import Scheduling
+from app.decisions.state_source import FixedView
 from app.services.verbs import Verbs
 from app.settings import Settings
 from scheduler_core.cluster.view import View

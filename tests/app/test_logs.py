@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import structlog
 
+from app.decisions.evaluator import Scheduling
+from app.decisions.state_source import FixedView
 from app.runtime.logs import LogFormat, configure
 from app.services.policy import PolicyInForce, PolicyVerbs
-from app.services.scheduling import Scheduling
-from app.services.source import FixedView
 from app.services.verbs import Verbs
 from app.settings import Settings
 from scheduler_core.cluster.view import View

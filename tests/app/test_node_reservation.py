@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from app.decisions.evaluator import Scheduling
 from app.metrics import PREFIX, Metrics
 from app.services.gate import CallerGoneError, UnavailableError
 from app.services.reservation import ADOPTED_SECONDS, NodeReservations
-from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.filter import Decision, Options

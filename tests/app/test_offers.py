@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from app.decisions.evaluator import Scheduling
 from app.metrics import PREFIX, Metrics
 from app.services.gate import CallerGoneError, UnavailableError
 from app.services.offers import LONGEST_WAIT, SETTLING_SECONDS, Offers
-from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.profile_cache import Memory

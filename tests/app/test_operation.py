@@ -13,11 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.state import AppState
 from app.bootstrap import application as assembled
+from app.decisions.evaluator import Scheduling
 from app.metrics import Metrics, Outstanding
 from app.services.nudge import Waiting
 from app.services.policy import PolicyInForce, PolicyVerbs
 from app.services.presentation import ServiceState, Unsettled
-from app.services.scheduling import Scheduling
 from app.services.state_presentation import MOST_LISTED, MOST_NODES_LISTED
 from app.services.verbs import Verbs
 from scheduler_core.cooperative import finish

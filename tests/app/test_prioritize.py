@@ -12,11 +12,11 @@ from fastapi import FastAPI
 
 from app.api.state import AppState
 from app.bootstrap import application as assembled
+from app.decisions.evaluator import Scheduling
 from app.kube.cluster_cache import ClusterCache
 from app.metrics import Metrics
 from app.services.offers import Offers
 from app.services.policy import PolicyInForce, PolicyVerbs
-from app.services.scheduling import Scheduling
 from app.services.verbs import Verbs
 from app.settings import Enforcement, Settings
 from scheduler_core.extender.filter import Options, Packing

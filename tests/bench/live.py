@@ -26,12 +26,12 @@ import yaml
 from aiohttp import web
 
 from app.api.wire import decode_filter
+from app.decisions.evaluator import Scheduling
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.kube.watched_kinds import WATCHED
-from app.services.scheduling import Scheduling
 from scheduler_core.convert.kube import Pod as WirePod
 from scheduler_core.convert.kube import pod as read_pod
 from scheduler_core.convert.meta import shape

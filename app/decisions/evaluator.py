@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final, TypeVar
 
-from app.services.source import ViewSource
+from app.decisions.state_source import ViewSource
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError
