@@ -15,8 +15,8 @@ from app.api.state import AppState
 from app.decisions.evaluator import Scheduling
 from app.decisions.state_source import FixedView
 from app.metrics import Metrics
-from app.services.policy import FixedState, PolicyInForce, PolicyVerbs
-from app.services.policy_file import PolicyFile
+from app.policy.file import PolicyFile
+from app.policy.in_force import FixedState, PolicyInForce, PolicyVerbs
 from app.services.verbs import Verbs
 from app.settings import Enforcement, Settings
 from scheduler_core.cluster.view import View

@@ -19,14 +19,14 @@ from app.kube.config_map_cache import ConfigMapCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from app.metrics import Metrics
+from app.policy.file import PolicyFile
+from app.policy.in_force import PolicyInForce, PolicyVerbs
 from app.runtime.elector import Elector
 from app.services.live import NAME, Companion, Live, LiveSettings, Parts
 from app.services.nudge import Nudger
 from app.services.nudge_patch import PodNudge
 from app.services.offers import Offers
 from app.services.placements import Placements
-from app.services.policy import PolicyInForce, PolicyVerbs
-from app.services.policy_file import PolicyFile
 from app.services.presentation import Unsettled
 from app.services.publishing import Publisher
 from app.services.reservation import NodeReservations

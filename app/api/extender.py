@@ -25,7 +25,7 @@ from app.api.wire import (
     filter_result_around,
     preemption_result,
 )
-from app.services.policy import Judged
+from app.policy.in_force import Judged
 from app.services.presentation import ExplainAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cycle_state import UndecidableError

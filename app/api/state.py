@@ -9,7 +9,7 @@ from fastapi import Request
 
 from app.decisions.evaluator import Scheduling
 from app.metrics import Metrics
-from app.services.policy import PolicyVerbs
+from app.policy.in_force import PolicyVerbs
 from app.services.verbs import Verbs
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none

@@ -31,10 +31,10 @@ from scheduler_core.leadership.election import ElectionTiming
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from app.policy.file import PolicyFile
     from app.scheduler.process import ProcessOptions
     from app.scheduler.scheduler import Setup
     from app.scheduler.whatif import Report
-    from app.services.policy_file import PolicyFile
 
 NOT_ALL_PLACED: Final = 1
 _SNAPSHOT_SEED: Final = 0
@@ -156,7 +156,7 @@ def schedule(  # one parameter per flag
 def _policy_file(path: str | None) -> PolicyFile | None:
     if path is None:
         return None
-    from app.services.policy_file import PolicyFile
+    from app.policy.file import PolicyFile
 
     file = PolicyFile(path)
     for warning in file.policy.warnings:

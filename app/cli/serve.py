@@ -193,8 +193,8 @@ def serve(  # one parameter per flag
 
 def _serve_snapshot(snapshot: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
     from app.bootstrap import create_app
+    from app.policy.file import PolicyFile
     from app.server import exit_quietly, serve_snapshot
-    from app.services.policy_file import PolicyFile
 
     exit_quietly()
     file = PolicyFile(settings.policy) if settings.policy is not None else None
@@ -253,7 +253,7 @@ def _positive(text: str) -> int:
 
 
 def _check_policy(path: str) -> None:
-    from app.services.policy_file import PolicyFile
+    from app.policy.file import PolicyFile
 
     for warning in PolicyFile(path).policy.warnings:
         typer.echo(f"warning: {path}: {warning}", err=True)

@@ -8,9 +8,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from app.metrics import BUCKETS
+from app.policy.file import LOADED, REFUSED
 from app.scheduler.conditions import CONDITION
 from app.scheduler.events import EVENT
-from app.services.policy_file import LOADED, REFUSED
 
 PREFIX: Final = "longhorn_generic_scheduler"
 SCHEDULED: Final = "scheduled"

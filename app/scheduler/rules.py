@@ -15,10 +15,10 @@ from typing import Final
 
 import structlog
 
+from app.policy.file import PolicyFile
+from app.policy.in_force import PolicyInForce
 from app.scheduler.cluster import Cluster
 from app.scheduler.longhorn import LiveLonghorn
-from app.services.policy import PolicyInForce
-from app.services.policy_file import PolicyFile
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.extender_policy import SERVICES

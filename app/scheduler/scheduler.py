@@ -20,6 +20,7 @@ import structlog
 
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
+from app.policy.file import PolicyFile
 from app.scheduler.binding import Binder
 from app.scheduler.cluster import Cluster
 from app.scheduler.deciding import decide
@@ -29,7 +30,6 @@ from app.scheduler.metrics import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerMetr
 from app.scheduler.queue import Queue
 from app.scheduler.rules import Rules, Sources
 from app.scheduler.wording import message
-from app.services.policy_file import PolicyFile
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.convert.pod_patch import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE

@@ -13,8 +13,8 @@ import structlog
 
 from app.decisions.evaluator import Scheduling
 from app.decisions.state_source import FixedView
+from app.policy.in_force import PolicyInForce, PolicyVerbs
 from app.runtime.logs import LogFormat, configure
-from app.services.policy import PolicyInForce, PolicyVerbs
 from app.services.verbs import Verbs
 from app.settings import Settings
 from scheduler_core.cluster.view import View

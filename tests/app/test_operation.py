@@ -15,8 +15,8 @@ from app.api.state import AppState
 from app.bootstrap import application as assembled
 from app.decisions.evaluator import Scheduling
 from app.metrics import Metrics, Outstanding
+from app.policy.in_force import PolicyInForce, PolicyVerbs
 from app.services.nudge import Waiting
-from app.services.policy import PolicyInForce, PolicyVerbs
 from app.services.presentation import ServiceState, Unsettled
 from app.services.state_presentation import MOST_LISTED, MOST_NODES_LISTED
 from app.services.verbs import Verbs

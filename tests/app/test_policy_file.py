@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from app.bootstrap import create_app
 from app.metrics import PREFIX
-from app.services.policy_file import LARGEST, PolicyFile, PolicyFileError
+from app.policy.file import LARGEST, PolicyFile, PolicyFileError
 from app.settings import Settings
 from tests.app.cli import Run
 from tests.app.service import NODES, Running, asking, by_names, db_pod, serving, small_cluster

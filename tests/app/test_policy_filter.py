@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from app.bootstrap import create_app
 from app.kube.snapshot_generic import load_cluster
 from app.metrics import PREFIX
-from app.services.policy_file import PolicyFile
+from app.policy.file import PolicyFile
 from app.settings import Enforcement, Settings
 from tests.app.service import asking, by_names, by_nodes
 from tests.builders import NOW, Object, claim, flat, longhorn_node, pod, storage_class

@@ -16,8 +16,8 @@ from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from app.kube.resources import CONFIG_MAPS, LONGHORN_NAMESPACE
 from app.live_wiring import live_application
-from app.services.policy import PolicyInForce
-from app.services.policy_file import PolicyFile
+from app.policy.file import PolicyFile
+from app.policy.in_force import PolicyInForce
 from app.settings import LiveOptions, Settings
 from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.extender_policy import NODES, PODS, SERVICES

@@ -15,8 +15,8 @@ from app.bootstrap import application as assembled
 from app.decisions.evaluator import Scheduling
 from app.kube.cluster_cache import ClusterCache
 from app.metrics import Metrics
+from app.policy.in_force import PolicyInForce, PolicyVerbs
 from app.services.offers import Offers
-from app.services.policy import PolicyInForce, PolicyVerbs
 from app.services.verbs import Verbs
 from app.settings import Enforcement, Settings
 from scheduler_core.extender.filter import Options, Packing

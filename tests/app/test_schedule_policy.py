@@ -19,12 +19,12 @@ from structlog.testing import capture_logs
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
+from app.policy.file import PolicyFile
 from app.scheduler.events import Recorder
 from app.scheduler.longhorn import LiveLonghorn
 from app.scheduler.metrics import SchedulerMetrics
 from app.scheduler.queue import LONGEST_AFTER_CHANGE
 from app.scheduler.scheduler import GenericScheduler, Setup
-from app.services.policy_file import PolicyFile
 from scheduler_core.extender.filter import Options
 from scheduler_core.generic.policy import DEFAULT_POLICY
 from tests.app.fake_api import connected, failing, until
@@ -39,7 +39,7 @@ CLASSIC_WATCHES, ALL_WATCHES = 3, 3 + len(PATHS)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses."""
-    monkeypatch.setattr("app.services.policy_file.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("app.policy.file.LOOK_SECONDS", 0.02)
     monkeypatch.setattr("app.scheduler.rules.LOOK_SECONDS", 0.02)
     monkeypatch.setattr("app.scheduler.rules.TELL_SECONDS", 0.2)
     monkeypatch.setattr("app.kube.reflector._MISSING_SECONDS", 0.1)

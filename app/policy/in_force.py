@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from app.decisions.evaluator import Scheduling
+from app.policy.file import PolicyFile
 from app.services.gate import HungUp
-from app.services.policy_file import PolicyFile
 from app.services.policy_presentation import PolicyAnswer, policy_answer
 from app.services.verbs import Verbs
 from scheduler_core.extender.filter import Decision
