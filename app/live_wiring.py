@@ -22,12 +22,12 @@ from app.metrics import Metrics
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, PolicyVerbs
 from app.runtime.elector import Elector
+from app.schemas.explain import Unsettled
 from app.services.live import NAME, Companion, Live, LiveSettings, Parts
 from app.services.nudge import Nudger
 from app.services.nudge_patch import PodNudge
 from app.services.offers import Offers
 from app.services.placements import Placements
-from app.services.presentation import Unsettled
 from app.services.publishing import Publisher
 from app.services.reservation import NodeReservations
 from app.services.verbs import Reservations, Verbs

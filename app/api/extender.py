@@ -26,7 +26,7 @@ from app.api.wire import (
     preemption_result,
 )
 from app.policy.in_force import Judged
-from app.services.presentation import ExplainAnswer, explain_answer
+from app.schemas.explain import ExplainAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cycle_state import UndecidableError
 

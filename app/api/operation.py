@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from app.api.state import state_of
+from app.schemas.state import StateAnswer, state_answer
 from app.services.gate import UnavailableError
-from app.services.state_presentation import StateAnswer, state_answer
 
 router = APIRouter(tags=["operation"])
 

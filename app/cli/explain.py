@@ -23,8 +23,8 @@ from app.cli.load import (
     snapshot_of,
 )
 from app.kube.snapshot_file import load_pod
-from app.services.presentation import Answer, explain_answer
-from app.services.volume_presentation import explain_volume
+from app.schemas.explain import Answer, explain_answer
+from app.schemas.volume import explain_volume
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import finish

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.services.presentation import ExplainAnswer, NodeAnswer, VolumeAnswer
+from app.schemas.explain import ExplainAnswer, NodeAnswer, VolumeAnswer
 from scheduler_core.model.quantity import format_bytes
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.services.volume_presentation import RuleAnswer, VolumeDiskAnswer, VolumeExplainAnswer
+from app.schemas.volume import RuleAnswer, VolumeDiskAnswer, VolumeExplainAnswer
 from scheduler_core.model.quantity import format_bytes
 
 

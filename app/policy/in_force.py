@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from app.decisions.evaluator import Scheduling
 from app.policy.file import PolicyFile
+from app.schemas.policy import PolicyAnswer, policy_answer
 from app.services.gate import HungUp
-from app.services.policy_presentation import PolicyAnswer, policy_answer
 from app.services.verbs import Verbs
 from scheduler_core.extender.filter import Decision
 from scheduler_core.generic.cluster_state import State

@@ -24,8 +24,8 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.config_map_cache import ConfigMapCache
 from app.metrics import Metrics
 from app.runtime.elector import Elector
+from app.schemas.explain import ServiceState, Unsettled
 from app.services.gate import ALWAYS_OPEN, Refusal
-from app.services.presentation import ServiceState, Unsettled
 from app.services.publishing import Publisher
 from app.services.verbs import Reservations
 from scheduler_core.extender.settings import DEFAULTS, ENABLED, ExtenderSettings, SettingsHistory, Source

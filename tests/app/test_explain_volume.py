@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.services.volume_presentation import VolumeExplainAnswer, explain_volume
+from app.schemas.volume import VolumeExplainAnswer, explain_volume
 from scheduler_core.errors import CoreError
 from tests.builders import Object, disk, longhorn_node, replica, view, volume
 

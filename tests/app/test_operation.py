@@ -16,9 +16,9 @@ from app.bootstrap import application as assembled
 from app.decisions.evaluator import Scheduling
 from app.metrics import Metrics, Outstanding
 from app.policy.in_force import PolicyInForce, PolicyVerbs
+from app.schemas.explain import ServiceState, Unsettled
+from app.schemas.state import MOST_LISTED, MOST_NODES_LISTED
 from app.services.nudge import Waiting
-from app.services.presentation import ServiceState, Unsettled
-from app.services.state_presentation import MOST_LISTED, MOST_NODES_LISTED
 from app.services.verbs import Verbs
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.derive import Source

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.kube.resources import CLAIMS, PODS
-from app.services.state_presentation import MOST_LISTED
+from app.schemas.state import MOST_LISTED
 from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
 from scheduler_core.extender.filter import Packing
 from tests.e2e import load

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.services.presentation import explain_answer
+from app.schemas.explain import explain_answer
 from scheduler_core.cooperative import finish
 from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.extender.filter import Options, Packing, filter_nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from app.services.presentation import Answer
+from app.schemas.explain import Answer
 from scheduler_core.generic.policy import Policy
 
 

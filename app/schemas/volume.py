@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from pydantic import Field
 
-from app.services.presentation import Answer, ReplicaAnswer, replica_answer
+from app.schemas.explain import Answer, ReplicaAnswer, replica_answer
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.anti_affinity import Tier

@@ -6,8 +6,8 @@ from typing import Final
 
 from pydantic import Field
 
-from app.services.policy_presentation import PolicyAnswer
-from app.services.presentation import Answer, ServiceState, Waits
+from app.schemas.explain import Answer, ServiceState, Waits
+from app.schemas.policy import PolicyAnswer
 from scheduler_core.cluster.view import View, late_bytes
 from scheduler_core.demand.derive import Demand
 from scheduler_core.disk_schedule.allocation import claimed
