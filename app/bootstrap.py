@@ -14,10 +14,10 @@ from app.api import errors, extender, operation, prioritize
 from app.api.state import AppState
 from app.decisions.evaluator import Scheduling
 from app.decisions.state_source import FixedView
-from app.metrics import Metrics
+from app.extender.metrics import Metrics
+from app.extender.verbs import Verbs
 from app.policy.file import PolicyFile
 from app.policy.in_force import FixedState, PolicyInForce, PolicyVerbs
-from app.services.verbs import Verbs
 from app.settings import Enforcement, Settings
 from scheduler_core.cluster.view import View
 from scheduler_core.generic.cluster_state import State

@@ -13,24 +13,24 @@ from fastapi import FastAPI
 from app.api.state import AppState
 from app.bootstrap import application
 from app.decisions.evaluator import Scheduling
+from app.extender.endpoint_publisher import Publisher
+from app.extender.lifecycle import NAME, Companion, Live, LiveSettings, Parts
+from app.extender.metrics import Metrics
+from app.extender.node_reservation import NodeReservations
+from app.extender.nudge_patch import PodNudge
+from app.extender.nudger import Nudger
+from app.extender.offers import Offers
+from app.extender.placements import Placements
+from app.extender.verbs import Reservations, Verbs
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.config_map_cache import ConfigMapCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
-from app.metrics import Metrics
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, PolicyVerbs
 from app.runtime.elector import Elector
 from app.schemas.explain import Unsettled
-from app.services.live import NAME, Companion, Live, LiveSettings, Parts
-from app.services.nudge import Nudger
-from app.services.nudge_patch import PodNudge
-from app.services.offers import Offers
-from app.services.placements import Placements
-from app.services.publishing import Publisher
-from app.services.reservation import NodeReservations
-from app.services.verbs import Reservations, Verbs
 from app.settings import Enforcement, LiveOptions, Reservation, Settings
 
 

@@ -7,7 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.services.gate import CallerGoneError, UnavailableError
+from app.extender.availability import CallerGoneError, UnavailableError
 
 log = structlog.get_logger("http")
 

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from app.api.state import state_of
+from app.extender.availability import UnavailableError
 from app.schemas.state import StateAnswer, state_answer
-from app.services.gate import UnavailableError
 
 router = APIRouter(tags=["operation"])
 

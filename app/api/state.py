@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 
 from app.decisions.evaluator import Scheduling
-from app.metrics import Metrics
+from app.extender.metrics import Metrics
+from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyVerbs
-from app.services.verbs import Verbs
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
-    from app.services.live import Live
+    from app.extender.lifecycle import Live
 
 
 @dataclass(frozen=True, slots=True)

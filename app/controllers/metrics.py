@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from app.controllers.disks import over_allocated
 from app.controllers.watches import Watches
-from app.metrics import PREFIX
+from app.extender.metrics import PREFIX
 from app.runtime.work_queue import Again
 from scheduler_core.model.disk_schedule import Kind
 

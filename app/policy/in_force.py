@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from app.decisions.evaluator import Scheduling
+from app.extender.availability import HungUp
+from app.extender.verbs import Verbs
 from app.policy.file import PolicyFile
 from app.schemas.policy import PolicyAnswer, policy_answer
-from app.services.gate import HungUp
-from app.services.verbs import Verbs
 from scheduler_core.extender.filter import Decision
 from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.extender_policy import Refused, reads, refusals, scores_longhorn

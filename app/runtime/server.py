@@ -13,9 +13,9 @@ import structlog
 import uvicorn
 import uvloop
 
+from app.extender.lifecycle import Live
 from app.live_wiring import live_application
 from app.server import config
-from app.services.live import Live
 from app.settings import LiveOptions, Settings
 
 log = structlog.get_logger("live")

@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from app.metrics import BUCKETS
+from app.extender.metrics import BUCKETS
 from app.policy.file import LOADED, REFUSED
 from app.scheduler.conditions import CONDITION
 from app.scheduler.events import EVENT

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.decisions.evaluator import Scheduling
 from app.decisions.state_source import FixedView
-from app.services.verbs import Verbs
+from app.extender.verbs import Verbs
 from app.settings import Settings
 from scheduler_core.cluster.view import View
 from tests.app.service import NODES, REFUSED, application, asking, by_names, by_nodes, db_pod, small_service

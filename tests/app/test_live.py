@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
+from app.extender import lifecycle as module
+from app.extender.lifecycle import Live, LiveSettings, Parts
+from app.extender.metrics import PREFIX, Metrics
+from app.extender.node_reservation import NodeReservations
 from app.kube.client import ApiError
-from app.metrics import PREFIX, Metrics
-from app.services import live as module
-from app.services.live import Live, LiveSettings, Parts
-from app.services.reservation import NodeReservations
 from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
 from tests.app.fake_api import until
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from app.extender.offers import SETTLING_SECONDS
 from app.kube.client import ApiError
 from app.kube.resources import CLAIMS, CONFIG_MAPS, ENDPOINT_SLICES, LEASES, LONGHORN_NODES, LONGHORN_SETTINGS, PODS
-from app.services.offers import SETTLING_SECONDS
 from devcluster import DevCluster, Options, logged
 from devcluster.process import Process
 from tests.app.service import EXTENDER

@@ -13,9 +13,9 @@ import structlog
 
 from app.decisions.evaluator import Scheduling
 from app.decisions.state_source import FixedView
+from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce, PolicyVerbs
 from app.runtime.logs import LogFormat, configure
-from app.services.verbs import Verbs
 from app.settings import Settings
 from scheduler_core.cluster.view import View
 from tests.app.service import application, asking, by_names, db_pod

@@ -12,10 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from app.decisions.evaluator import Scheduling
-from app.metrics import PREFIX, Metrics
-from app.services.gate import CallerGoneError, UnavailableError
-from app.services.reservation import ADOPTED_SECONDS, NodeReservations
-from app.services.verbs import Verbs
+from app.extender.availability import CallerGoneError, UnavailableError
+from app.extender.metrics import PREFIX, Metrics
+from app.extender.node_reservation import ADOPTED_SECONDS, NodeReservations
+from app.extender.verbs import Verbs
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.filter import Decision, Options
 from scheduler_core.extender.settings import ExtenderSettings

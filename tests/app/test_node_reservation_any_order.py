@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.services.gate import CallerGoneError, HungUp, UnavailableError
-from app.services.reservation import ADOPTED_SECONDS
+from app.extender.availability import CallerGoneError, HungUp, UnavailableError
+from app.extender.node_reservation import ADOPTED_SECONDS
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
 from tests.app.test_node_reservation import NODES, SCHEDULING_SECONDS, World, db, fits

@@ -15,11 +15,11 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from app.decisions.evaluator import Scheduling
+from app.extender.metrics import Metrics
+from app.extender.nudge_patch import PodNudge
+from app.extender.nudger import LOOK_SECONDS, MOST_DECISIONS, MOST_REMEMBERED, REVIEW_SECONDS, UNSEEN_SECONDS, Nudger
+from app.extender.offers import Offers
 from app.kube.client import ApiError
-from app.metrics import Metrics
-from app.services.nudge import LOOK_SECONDS, MOST_DECISIONS, MOST_REMEMBERED, REVIEW_SECONDS, UNSEEN_SECONDS, Nudger
-from app.services.nudge_patch import PodNudge
-from app.services.offers import Offers
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.index import Demands
 from scheduler_core.extender.filter import Decision, Options, Others

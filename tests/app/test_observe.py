@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.metrics import PREFIX
+from app.extender.metrics import PREFIX
 from app.settings import Enforcement, Settings
 from tests.app.service import NODES, application, asking, db_pod, small_cluster
 from tests.builders import claim, kube_node

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from app.decisions.evaluator import Scheduling
-from app.metrics import PREFIX, Metrics
-from app.services.gate import CallerGoneError, UnavailableError
-from app.services.offers import LONGEST_WAIT, SETTLING_SECONDS, Offers
-from app.services.verbs import Verbs
+from app.extender.availability import CallerGoneError, UnavailableError
+from app.extender.metrics import PREFIX, Metrics
+from app.extender.offers import LONGEST_WAIT, SETTLING_SECONDS, Offers
+from app.extender.verbs import Verbs
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.profile_cache import Memory
 from scheduler_core.extender.filter import Decision, Options

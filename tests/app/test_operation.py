@@ -14,12 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.api.state import AppState
 from app.bootstrap import application as assembled
 from app.decisions.evaluator import Scheduling
-from app.metrics import Metrics, Outstanding
+from app.extender.metrics import Metrics, Outstanding
+from app.extender.nudger import Waiting
+from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce, PolicyVerbs
 from app.schemas.explain import ServiceState, Unsettled
 from app.schemas.state import MOST_LISTED, MOST_NODES_LISTED
-from app.services.nudge import Waiting
-from app.services.verbs import Verbs
 from scheduler_core.cooperative import finish
 from scheduler_core.demand.derive import Source
 from scheduler_core.evaluation.contention import Joint
@@ -35,7 +35,7 @@ from tests.app.test_node_reservation import cluster
 from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting, storage_class
 
 if TYPE_CHECKING:
-    from app.services.live import Live
+    from app.extender.lifecycle import Live
 
 pytestmark = pytest.mark.anyio
 

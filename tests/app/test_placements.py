@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from structlog.types import EventDict
 
 from app.decisions.evaluator import Scheduling
-from app.metrics import PREFIX, Metrics, Outstanding
-from app.services.placements import FOLLOW_SECONDS, LONGEST_PLACEMENT, LOOK_SECONDS, Placements
+from app.extender.metrics import PREFIX, Metrics, Outstanding
+from app.extender.placements import FOLLOW_SECONDS, LONGEST_PLACEMENT, LOOK_SECONDS, Placements
 from scheduler_core.evaluation.contention import Joint
 from scheduler_core.extender.filter import Options, Others
 from scheduler_core.extender.placement_monitor import STUCK_SECONDS, Misplaced, Survey

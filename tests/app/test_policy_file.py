@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.bootstrap import create_app
-from app.metrics import PREFIX
+from app.extender.metrics import PREFIX
 from app.policy.file import LARGEST, PolicyFile, PolicyFileError
 from app.settings import Settings
 from tests.app.cli import Run

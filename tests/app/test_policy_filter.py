@@ -10,8 +10,8 @@ import pytest
 from fastapi import FastAPI
 
 from app.bootstrap import create_app
+from app.extender.metrics import PREFIX
 from app.kube.snapshot_generic import load_cluster
-from app.metrics import PREFIX
 from app.policy.file import PolicyFile
 from app.settings import Enforcement, Settings
 from tests.app.service import asking, by_names, by_nodes

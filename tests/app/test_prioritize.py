@@ -13,11 +13,11 @@ from fastapi import FastAPI
 from app.api.state import AppState
 from app.bootstrap import application as assembled
 from app.decisions.evaluator import Scheduling
+from app.extender.metrics import Metrics
+from app.extender.offers import Offers
+from app.extender.verbs import Verbs
 from app.kube.cluster_cache import ClusterCache
-from app.metrics import Metrics
 from app.policy.in_force import PolicyInForce, PolicyVerbs
-from app.services.offers import Offers
-from app.services.verbs import Verbs
 from app.settings import Enforcement, Settings
 from scheduler_core.extender.filter import Options, Packing
 from scheduler_core.extender.settings import ExtenderSettings

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from app.extender.endpoint_publisher import Publisher
 from app.kube.client import KubeClient
 from app.kube.resources import ENDPOINT_SLICES
-from app.services.publishing import Publisher
 from devcluster import DevCluster, Options
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.endpoint_slice import NAME

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from app.extender.nudge_patch import PodNudge
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES, NODES, PODS
-from app.services.nudge_patch import PodNudge
 from devcluster import DevCluster, Options
 from devcluster.scheduler_config import DEFAULT
 from scheduler_core.convert.nudged import NUDGED

@@ -18,16 +18,16 @@ from typing import Final, Protocol
 
 import structlog
 
+from app.extender.availability import ALWAYS_OPEN, Refusal
+from app.extender.endpoint_publisher import Publisher
+from app.extender.metrics import Metrics
+from app.extender.verbs import Reservations
 from app.kube import resources
 from app.kube.client import ApiError
 from app.kube.cluster_cache import ClusterCache
 from app.kube.config_map_cache import ConfigMapCache
-from app.metrics import Metrics
 from app.runtime.elector import Elector
 from app.schemas.explain import ServiceState, Unsettled
-from app.services.gate import ALWAYS_OPEN, Refusal
-from app.services.publishing import Publisher
-from app.services.verbs import Reservations
 from scheduler_core.extender.settings import DEFAULTS, ENABLED, ExtenderSettings, SettingsHistory, Source
 
 log = structlog.get_logger("live")

@@ -20,8 +20,8 @@ import structlog
 
 from app.decisions.evaluator import Scheduling
 from app.decisions.state_source import LiveView
-from app.metrics import Metrics
-from app.services.gate import CallerGoneError, HungUp, UnavailableError
+from app.extender.availability import CallerGoneError, HungUp, UnavailableError
+from app.extender.metrics import Metrics
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.evaluation.contention import Joint, Own
 from scheduler_core.evaluation.equivalence_cache import Standing
@@ -65,7 +65,7 @@ class _Answer:
 
 
 class Asked(Protocol):
-    """Who wants to know which pods are refused (`app.services.nudge`)."""
+    """Who wants to know which pods are refused (`app.extender.nudger`)."""
 
     def asked(self, pod: Pod) -> None:
         """A question about the pod has come."""
@@ -75,7 +75,7 @@ class Asked(Protocol):
 
 
 class Decided(Protocol):
-    """Who wants to know what kube-scheduler decides (`app.services.placements`)."""
+    """Who wants to know what kube-scheduler decides (`app.extender.placements`)."""
 
     def decided(self, pod: Pod, node: str, offered_at: float) -> None:
         """kube-scheduler has chosen a node for a pod that was offered some at this time."""

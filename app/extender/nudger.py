@@ -22,8 +22,8 @@ import structlog
 
 from app.decisions.evaluator import SLICE_SECONDS, Scheduling
 from app.decisions.state_source import LiveView
+from app.extender.refusals import MOST_REMEMBERED, Refusal, Refusals
 from app.kube.client import ApiError
-from app.services.refusals import MOST_REMEMBERED, Refusal, Refusals
 from scheduler_core.cluster.update import empty_snapshot, rebuilt
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.index import Demands

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from app.decisions.evaluator import Scheduling
-from app.services.gate import ALWAYS_OPEN, HungUp, Refusal, check
+from app.extender.availability import ALWAYS_OPEN, HungUp, Refusal, check
 from scheduler_core.extender.filter import NOBODY, Decision, Explanation, Others
 from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.model.kube import Pod

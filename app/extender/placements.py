@@ -21,7 +21,7 @@ import structlog
 
 from app.decisions.evaluator import Scheduling
 from app.decisions.state_source import LiveView
-from app.metrics import Metrics, Outstanding
+from app.extender.metrics import Metrics, Outstanding
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError

@@ -22,8 +22,8 @@ import structlog
 
 from app.decisions.evaluator import Scheduling
 from app.decisions.state_source import LiveView
-from app.metrics import Metrics
-from app.services.gate import CallerGoneError, HungUp
+from app.extender.availability import CallerGoneError, HungUp
+from app.extender.metrics import Metrics
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.filter import Decision, Others
 from scheduler_core.extender.settings import ExtenderSettings
