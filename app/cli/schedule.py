@@ -173,7 +173,7 @@ def _what_if(source: str, scheduler: str, policy: Policy, seed: int, options: Op
         typer.echo(f"warning: {warning}", err=True)
     longhorn = None
     if policy.reads_longhorn:
-        from app.scheduler.longhorn import SnapshotLonghorn
+        from app.scheduler.longhorn_cache import SnapshotLonghorn
 
         longhorn = SnapshotLonghorn(loaded.snapshot, options, now())
     waiting = [entry for entry in loaded.pods.values() if entry.waits and scheduler in ("", entry.scheduler)]

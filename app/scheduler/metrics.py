@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from app.extender.metrics import BUCKETS
 from app.policy.file import LOADED, REFUSED
-from app.scheduler.conditions import CONDITION
-from app.scheduler.events import EVENT
+from app.scheduler.event_recorder import EVENT
+from app.scheduler.pod_condition import CONDITION
 
 PREFIX: Final = "longhorn_generic_scheduler"
 SCHEDULED: Final = "scheduled"

@@ -22,11 +22,11 @@ from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.runtime.elector import Elector
-from app.scheduler.events import Recorder
-from app.scheduler.longhorn import LiveLonghorn
+from app.scheduler.event_recorder import Recorder
+from app.scheduler.lifecycle import LEASE, SchedulerService
+from app.scheduler.longhorn_cache import LiveLonghorn
 from app.scheduler.metrics import SchedulerMetrics
 from app.scheduler.scheduler import GenericScheduler, Setup
-from app.scheduler.service import LEASE, SchedulerService
 from app.server import config
 from scheduler_core.extender.filter import Options
 from scheduler_core.leadership.election import ElectionTiming

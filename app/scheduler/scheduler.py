@@ -21,14 +21,14 @@ import structlog
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.policy.file import PolicyFile
-from app.scheduler.binding import Binder
-from app.scheduler.cluster import Cluster
-from app.scheduler.deciding import decide
-from app.scheduler.events import Recorder
-from app.scheduler.longhorn import LiveLonghorn, bound_pods
+from app.scheduler.binder import Binder
+from app.scheduler.cache import Cluster
+from app.scheduler.decide import decide
+from app.scheduler.event_recorder import Recorder
+from app.scheduler.longhorn_cache import LiveLonghorn, bound_pods
 from app.scheduler.metrics import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerMetrics
-from app.scheduler.queue import Queue
-from app.scheduler.rules import Rules, Sources
+from app.scheduler.policy_sources import Rules, Sources
+from app.scheduler.scheduling_queue import Queue
 from app.scheduler.wording import message
 from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.binding import Applicant

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.scheduler.deciding import decide
-from app.scheduler.longhorn import SnapshotLonghorn
+from app.scheduler.decide import decide
+from app.scheduler.longhorn_cache import SnapshotLonghorn
 from app.scheduler.wording import message
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.cooperative import finish

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from app.kube.reflector import Timing
-from app.scheduler.events import Recorder
+from app.scheduler.event_recorder import Recorder
 from app.scheduler.metrics import SchedulerMetrics
 from app.scheduler.scheduler import GenericScheduler, Setup
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy

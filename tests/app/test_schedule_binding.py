@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from app.scheduler.binding import Binder
+from app.scheduler.binder import Binder
 from scheduler_core.convert.binding import Applicant, applicant
 from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
 from tests.app.fake_api import Behaviour, Object, connected, failing, until
@@ -24,15 +24,15 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses."""
-    monkeypatch.setattr("app.scheduler.binding._SHORTEST_PAUSE", 0.01)
-    monkeypatch.setattr("app.scheduler.binding._LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("app.scheduler.binder._SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr("app.scheduler.binder._LONGEST_PAUSE", 0.01)
 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, which stands still."""
     seconds = [0.0]
-    monkeypatch.setattr("app.scheduler.binding.monotonic", lambda: seconds[0])
+    monkeypatch.setattr("app.scheduler.binder.monotonic", lambda: seconds[0])
     return seconds
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.kube.client import KubeClient
 from app.kube.generic_cache import _MOST_PENDING
 from app.kube.reflector import Timing
-from app.scheduler.cluster import Cluster
+from app.scheduler.cache import Cluster
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.extender_policy import SERVICES

@@ -16,10 +16,10 @@ from app.cli.main import cli
 from app.kube.client import KubeClient
 from app.runtime.elector import Elector
 from app.scheduler import process
+from app.scheduler.lifecycle import LEASE
 from app.scheduler.metrics import SchedulerMetrics
 from app.scheduler.process import ProcessOptions
 from app.scheduler.scheduler import Setup
-from app.scheduler.service import LEASE
 from scheduler_core.model.verdict import Reason
 from tests.app.cli import Run
 from tests.builders import claim, flat, kube_node, longhorn_node, storage_class

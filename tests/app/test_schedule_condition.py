@@ -14,8 +14,8 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from app.kube.client import ApiError, KubeClient
-from app.scheduler.events import Recorder
-from app.scheduler.outbox import MOST_ANSWERS, Outbox
+from app.scheduler.api_dispatcher import MOST_ANSWERS, Outbox
+from app.scheduler.event_recorder import Recorder
 from scheduler_core.convert.binding import LONGEST_MESSAGE
 from scheduler_core.convert.pod_patch import not_scheduled_patch
 from scheduler_core.model.generic import Pod
@@ -208,7 +208,7 @@ async def test_what_the_api_server_never_takes_is_given_up_and_told_with_the_nex
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A webhook that fails is answered with 500 for ever; what is said by then was not said, and is told again."""
-    monkeypatch.setattr("app.scheduler.outbox._SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr("app.scheduler.api_dispatcher._SHORTEST_PAUSE", 0.01)
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     api.plans["status"] = [failing(500, "failed calling webhook")] * MOST_ANSWERS
     with capture_logs() as logs:
@@ -297,7 +297,7 @@ def test_what_waits_to_be_written_again_is_the_latest_word_until_it_is_discarded
 
 async def test_events_of_pods_that_are_forgotten_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for an API server that is away is bounded."""
-    monkeypatch.setattr("app.scheduler.events._MOST_KNOWN", 3)
+    monkeypatch.setattr("app.scheduler.event_recorder._MOST_KNOWN", 3)
     recorder = Recorder(KubeClient(None), "mine", "test", lambda: 0.0, lambda: datetime.now(UTC))  # type: ignore[arg-type]
     for number in range(5):
         recorder.tell(Pod("shop", f"web-{number}", uid=str(number)), "Scheduled", "somewhere", normal=True)

@@ -18,9 +18,9 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.kube.watched_kinds import WATCHED
-from app.scheduler.cluster import Cluster
-from app.scheduler.longhorn import LiveLonghorn
-from app.scheduler.rules import LONGHORN, Sources
+from app.scheduler.cache import Cluster
+from app.scheduler.longhorn_cache import LiveLonghorn
+from app.scheduler.policy_sources import LONGHORN, Sources
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.extender.filter import Options
 from scheduler_core.model import kube
@@ -158,7 +158,7 @@ async def test_a_bound_pods_volumes_count_though_longhorns_own_watch_lags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first pod is seen on its node by one watch, and the other, which tells what volumes demand, has heard nothing of it."""
-    monkeypatch.setattr("app.scheduler.rules.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("app.scheduler.policy_sources.LOOK_SECONDS", 0.02)
     objects, first = four_disks()
     first["metadata"]["uid"] = "first"
     second = copy.deepcopy(first)

@@ -9,7 +9,7 @@ import pytest
 
 from app.kube.resources import LONGHORN_NODES
 from app.kube.watched_kinds import WATCHED
-from app.scheduler.service import LEASE
+from app.scheduler.lifecycle import LEASE
 from scheduler_core.generic.policy import DEFAULT_POLICY, parse_policy
 from tests.manifests.load import MANIFESTS, Permission, documents, objects, only, permissions
 

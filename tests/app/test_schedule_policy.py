@@ -20,11 +20,11 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.policy.file import PolicyFile
-from app.scheduler.events import Recorder
-from app.scheduler.longhorn import LiveLonghorn
+from app.scheduler.event_recorder import Recorder
+from app.scheduler.longhorn_cache import LiveLonghorn
 from app.scheduler.metrics import SchedulerMetrics
-from app.scheduler.queue import LONGEST_AFTER_CHANGE
 from app.scheduler.scheduler import GenericScheduler, Setup
+from app.scheduler.scheduling_queue import LONGEST_AFTER_CHANGE
 from scheduler_core.extender.filter import Options
 from scheduler_core.generic.policy import DEFAULT_POLICY
 from tests.app.fake_api import connected, failing, until
@@ -40,8 +40,8 @@ CLASSIC_WATCHES, ALL_WATCHES = 3, 3 + len(PATHS)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses."""
     monkeypatch.setattr("app.policy.file.LOOK_SECONDS", 0.02)
-    monkeypatch.setattr("app.scheduler.rules.LOOK_SECONDS", 0.02)
-    monkeypatch.setattr("app.scheduler.rules.TELL_SECONDS", 0.2)
+    monkeypatch.setattr("app.scheduler.policy_sources.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("app.scheduler.policy_sources.TELL_SECONDS", 0.2)
     monkeypatch.setattr("app.kube.reflector._MISSING_SECONDS", 0.1)
     monkeypatch.setattr("app.kube.reflector._LONGEST_BACKOFF", 0.1)
 

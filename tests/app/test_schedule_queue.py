@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.scheduler.queue import LONGEST, LONGEST_AFTER_CHANGE, SHORTEST, Queue
+from app.scheduler.scheduling_queue import LONGEST, LONGEST_AFTER_CHANGE, SHORTEST, Queue
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod

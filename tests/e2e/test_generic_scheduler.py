@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import pytest
 
 from app.kube.resources import LEASES, NODES, PODS
-from app.scheduler.service import LEASE
+from app.scheduler.lifecycle import LEASE
 from devcluster.ask import ask
 from devcluster.cluster import DevCluster
 from devcluster.components import Options

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.kube.resources import LEASES
-from app.scheduler.service import LEASE
+from app.scheduler.lifecycle import LEASE
 from devcluster.process import logged
 from devcluster.stack import FAST_LEASE, NAMESPACE, ROOT
 from tests.app.service import EXTENDER

@@ -19,7 +19,7 @@ from rpds import HashTrieMap
 
 from app.decisions.evaluator import Scheduling
 from app.kube.cluster_cache import ClusterCache
-from app.scheduler.deciding import FactsFor
+from app.scheduler.decide import FactsFor
 from scheduler_core.cluster.update import Changes, advance
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.binding import Applicant

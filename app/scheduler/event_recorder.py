@@ -16,8 +16,8 @@ from typing import Final
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import Resource
-from app.scheduler.conditions import Conditions
-from app.scheduler.outbox import Outbox
+from app.scheduler.api_dispatcher import Outbox
+from app.scheduler.pod_condition import Conditions
 from scheduler_core.convert.binding import Happening, event_patch, new_event, short
 from scheduler_core.model.generic import Pod
 

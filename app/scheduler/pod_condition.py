@@ -14,7 +14,7 @@ from typing import Final
 
 from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
 from app.kube.resources import PODS
-from app.scheduler.outbox import Outbox
+from app.scheduler.api_dispatcher import Outbox
 from scheduler_core.convert.pod_patch import not_scheduled_patch
 from scheduler_core.model.generic import Pod
 

@@ -17,8 +17,8 @@ import structlog
 
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce
-from app.scheduler.cluster import Cluster
-from app.scheduler.longhorn import LiveLonghorn
+from app.scheduler.cache import Cluster
+from app.scheduler.longhorn_cache import LiveLonghorn
 from scheduler_core.convert.binding import Applicant
 from scheduler_core.generic.cluster_state import State
 from scheduler_core.generic.extender_policy import SERVICES
