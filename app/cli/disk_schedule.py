@@ -23,7 +23,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; --help needs none
-    from app.controllers.service import ControllerOptions
+    from app.disk_schedule.lifecycle import ControllerOptions
 
 DEFAULT_PORT = 9505
 
@@ -79,7 +79,7 @@ def disk_schedule(  # one parameter per flag
 
     Several of these may run; the one that holds the Lease works.
     """
-    from app.controllers.service import ControllerOptions
+    from app.disk_schedule.lifecycle import ControllerOptions
     from app.server import exit_quietly
 
     timing = ElectionTiming(lease_duration, renew_deadline, retry_period)
@@ -126,10 +126,10 @@ async def _run(candidate: _Candidate, listener: socket.socket) -> None:
     Raises:
         CoreError: there is no cluster, it refuses, or longhorn-manager runs there
     """
-    from app.controllers.metrics import ControllerMetrics
-    from app.controllers.presence import managers_now, refusal
-    from app.controllers.server import application, serve
-    from app.controllers.service import LEASE, DiskSchedules
+    from app.disk_schedule.lifecycle import LEASE, DiskSchedules
+    from app.disk_schedule.manager_detection import managers_now, refusal
+    from app.disk_schedule.metrics import ControllerMetrics
+    from app.disk_schedule.server import application, serve
     from app.kube.client import KubeClient
     from app.kube.reflector import Timing
     from app.runtime.elector import Elector

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import yaml
 
-from app.controllers.service import LEASE
+from app.disk_schedule.lifecycle import LEASE
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import (
     DISK_SCHEDULES,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from app.controllers.store import Seen, decode_schedule
+from app.disk_schedule.informer import Seen, decode_schedule
 from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import DISK_SCHEDULES

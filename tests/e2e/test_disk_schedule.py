@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.controllers.service import LEASE
+from app.disk_schedule.lifecycle import LEASE
 from app.kube.client import ApiError
 from app.kube.resources import (
     DISK_SCHEDULES,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.controllers.disks import over_allocated
+from app.disk_schedule.disk_controller import over_allocated
 from app.kube.client import KubeClient
 from scheduler_core.model.disk_schedule import DiskSchedule, Status
 from scheduler_core.model.kube import Condition

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.controllers.images import ImageController, UnreadableError
-from app.controllers.metrics import ControllerMetrics
-from app.controllers.store import read_image, read_schedule, reading
+from app.disk_schedule.backing_image_controller import ImageController, UnreadableError
+from app.disk_schedule.informer import read_image, read_schedule, reading
+from app.disk_schedule.metrics import ControllerMetrics
 from app.kube.client import KubeClient
 from app.kube.resources import LONGHORN_BACKING_IMAGES
 from app.runtime.work_queue import Again

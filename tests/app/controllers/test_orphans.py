@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.controllers.controller import Controller
-from app.controllers.images import ImageController
-from app.controllers.replicas import ReplicaController
-from app.controllers.store import read_image, schedule_seen
+from app.disk_schedule.backing_image_controller import ImageController
+from app.disk_schedule.controller import Controller
+from app.disk_schedule.informer import read_image, schedule_seen
+from app.disk_schedule.replica_controller import ReplicaController
 from app.kube.client import KubeClient
 from app.kube.resources import DISK_SCHEDULES
 from tests.app.controllers.world import World, Written, put

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.controllers.store import read_image, read_volume, reading
+from app.disk_schedule.informer import read_image, read_volume, reading
 from app.kube.client import KubeClient
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.longhorn import Node

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from app.controllers.orphans import Orphans
-from app.controllers.store import Collection, Seen, decoding, read_image, read_schedule, read_volume, reading
+from app.disk_schedule.informer import Collection, Seen, decoding, read_image, read_schedule, read_volume, reading
+from app.disk_schedule.orphan_requests import Orphans
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.disk_schedule import Fault
 from scheduler_core.model.longhorn import Replica

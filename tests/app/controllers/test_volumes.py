@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.controllers.store import reading
-from app.controllers.volumes import VolumeController
+from app.disk_schedule.informer import reading
+from app.disk_schedule.volume_controller import VolumeController
 from app.kube.client import KubeClient
 from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Again

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from app.controllers.store import (
+from app.disk_schedule.informer import (
     Collection,
     ImageSeen,
     Seen,

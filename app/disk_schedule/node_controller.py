@@ -8,8 +8,8 @@ from typing import Final
 
 import structlog
 
-from app.controllers.controller import Context, Controller
-from app.controllers.store import Seen
+from app.disk_schedule.controller import Context, Controller
+from app.disk_schedule.informer import Seen
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES
 from app.runtime.work_queue import Again

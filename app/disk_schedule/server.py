@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from app.controllers.service import DiskSchedules
+from app.disk_schedule.lifecycle import DiskSchedules
 
 log = structlog.get_logger("controllers")
 

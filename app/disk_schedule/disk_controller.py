@@ -10,8 +10,8 @@ from typing import Final
 
 import structlog
 
-from app.controllers.controller import Context, Controller
-from app.controllers.store import ImageSeen, Seen
+from app.disk_schedule.controller import Context, Controller
+from app.disk_schedule.informer import ImageSeen, Seen
 from app.kube.resources import DISK_SCHEDULES
 from app.runtime.work_queue import Again
 from scheduler_core.convert.disk_schedule import as_mirror, changed_spec, changed_status, without_finalizer

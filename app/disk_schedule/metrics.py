@@ -11,8 +11,8 @@ from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.controllers.disks import over_allocated
-from app.controllers.watches import Watches
+from app.disk_schedule.disk_controller import over_allocated
+from app.disk_schedule.watches import Watches
 from app.extender.metrics import PREFIX
 from app.runtime.work_queue import Again
 from scheduler_core.model.disk_schedule import Kind

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final
 
-from app.controllers.carry import Carrier
-from app.controllers.watches import Watches
+from app.disk_schedule.watches import Watches
+from app.disk_schedule.writer import Carrier
 from app.runtime.work_queue import Again, Watcher, WorkQueue
 
 _WORKERS: Final = 4

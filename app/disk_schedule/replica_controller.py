@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import structlog
 
-from app.controllers.carry import Read, read_replica
-from app.controllers.controller import Context, Controller
-from app.controllers.orphans import Orphans
+from app.disk_schedule.controller import Context, Controller
+from app.disk_schedule.orphan_requests import Orphans
+from app.disk_schedule.writer import Read, read_replica
 from app.kube.resources import LONGHORN_REPLICAS
 from app.runtime.work_queue import Again
 from scheduler_core.convert.object_header import header

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from app.controllers.store import Collection, Seen, schedule_seen
+from app.disk_schedule.informer import Collection, Seen, schedule_seen
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import (

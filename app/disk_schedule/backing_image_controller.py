@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import structlog
 
-from app.controllers.carry import Read
-from app.controllers.controller import Context, Controller
-from app.controllers.orphans import Orphans
-from app.controllers.store import ImageSeen, VolumeSeen, read_image
+from app.disk_schedule.controller import Context, Controller
+from app.disk_schedule.informer import ImageSeen, VolumeSeen, read_image
+from app.disk_schedule.orphan_requests import Orphans
+from app.disk_schedule.writer import Read
 from app.kube.resources import LONGHORN_BACKING_IMAGES
 from app.runtime.work_queue import Again
 from scheduler_core.convert import disk_schedule as convert

@@ -18,16 +18,16 @@ from typing import Final
 
 import structlog
 
-from app.controllers.carry import Carrier
-from app.controllers.controller import Context, Controller
-from app.controllers.disks import Allocator, Mirror
-from app.controllers.images import ImageController
-from app.controllers.metrics import ControllerMetrics
-from app.controllers.node_sync import NodeSync
-from app.controllers.presence import Managers
-from app.controllers.replicas import ReplicaController
-from app.controllers.volumes import VolumeController
-from app.controllers.watches import Watches
+from app.disk_schedule.backing_image_controller import ImageController
+from app.disk_schedule.controller import Context, Controller
+from app.disk_schedule.disk_controller import Allocator, Mirror
+from app.disk_schedule.manager_detection import Managers
+from app.disk_schedule.metrics import ControllerMetrics
+from app.disk_schedule.node_controller import NodeSync
+from app.disk_schedule.replica_controller import ReplicaController
+from app.disk_schedule.volume_controller import VolumeController
+from app.disk_schedule.watches import Watches
+from app.disk_schedule.writer import Carrier
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.runtime.elector import Elector

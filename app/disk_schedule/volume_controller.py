@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from app.controllers.carry import Read, read_replica
-from app.controllers.controller import Context, Controller
-from app.controllers.store import Seen, VolumeSeen, condition_of, read_volume
+from app.disk_schedule.controller import Context, Controller
+from app.disk_schedule.informer import Seen, VolumeSeen, condition_of, read_volume
+from app.disk_schedule.writer import Read, read_replica
 from app.kube.resources import LONGHORN_VOLUMES
 from app.runtime.work_queue import Again
 from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION, says
