@@ -10,8 +10,9 @@ from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
 from app import DISTRIBUTION
-from app.api import errors, extender, operation, prioritize
-from app.api.state import AppState
+from app.api import errors, extender, prioritize
+from app.api import health as operation
+from app.api.dependencies import AppState
 from app.decisions.evaluator import Scheduling
 from app.decisions.state_source import FixedView
 from app.extender.metrics import Metrics

@@ -10,7 +10,7 @@ from time import monotonic
 
 from fastapi import FastAPI
 
-from app.api.state import AppState
+from app.api.dependencies import AppState
 from app.bootstrap import application
 from app.decisions.evaluator import Scheduling
 from app.extender.endpoint_publisher import Publisher

@@ -13,10 +13,8 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.body import read_body
-from app.api.documentation import EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS
-from app.api.nodes import Pieces
-from app.api.state import AppState, state_of
-from app.api.wire import (
+from app.api.dependencies import AppState, state_of
+from app.api.extender_codec import (
     FilterQuestion,
     decode_filter,
     decode_preempt,
@@ -25,6 +23,8 @@ from app.api.wire import (
     filter_result_around,
     preemption_result,
 )
+from app.api.openapi import EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS
+from app.api.raw_nodes import Pieces
 from app.policy.in_force import Judged
 from app.schemas.explain import ExplainAnswer, explain_answer
 from scheduler_core.errors import ResolutionError

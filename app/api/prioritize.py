@@ -10,9 +10,9 @@ import structlog
 from fastapi import APIRouter, Request, Response
 
 from app.api.body import read_body
-from app.api.documentation import EXTENDER_ARGS, HOST_PRIORITY_LIST
-from app.api.state import state_of
-from app.api.wire import FilterQuestion, decode_prioritize, priority_list
+from app.api.dependencies import state_of
+from app.api.extender_codec import FilterQuestion, decode_prioritize, priority_list
+from app.api.openapi import EXTENDER_ARGS, HOST_PRIORITY_LIST
 from scheduler_core.errors import ResolutionError
 
 router = APIRouter(tags=["kube-scheduler"])

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api.state import AppState
+from app.api.dependencies import AppState
 from app.bootstrap import application as assembled
 from app.decisions.evaluator import Scheduling
 from app.extender.metrics import Metrics, Outstanding

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from fastapi import FastAPI
 
-from app.api.state import AppState
+from app.api.dependencies import AppState
 from app.bootstrap import application as assembled
 from app.decisions.evaluator import Scheduling
 from app.extender.metrics import Metrics

@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from app.api.wire import decode_filter
+from app.api.extender_codec import decode_filter
 from app.decisions.evaluator import Scheduling
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache

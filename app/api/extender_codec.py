@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from app.api.errors import RequestError
-from app.api.nodes import NodeRuns, locate_nodes, node_names
+from app.api.raw_nodes import NodeRuns, locate_nodes, node_names
 from scheduler_core.convert import generic
 from scheduler_core.convert import kube as wire
 from scheduler_core.errors import CoreError

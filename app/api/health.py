@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from app.api.state import state_of
+from app.api.dependencies import state_of
 from app.extender.availability import UnavailableError
 from app.schemas.state import StateAnswer, state_answer
 
