@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import structlog
 import typer
 
-from app.cli.load import ContextOption, KubeconfigOption, NamespaceOption
+from app.cli.options import ContextOption, KubeconfigOption, NamespaceOption
 from app.cli.serve import check_level, listen
 from app.runtime.logs import LogFormat, configure
 from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER

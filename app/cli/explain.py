@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.load import (
+from app.cli.options import (
     BestEffortOption,
     ContextOption,
     KubeconfigOption,
@@ -110,7 +110,7 @@ def _explain_volume(name: str, loaded: Snapshot, nodes: list[str] | None, output
     answer = explain_volume(View.of(loaded, now()), name, nodes)
 
     def table(console: Console) -> None:
-        from app.cli.explain_volume import print_volume
+        from app.cli.explain_tables import print_volume
 
         print_volume(answer, console)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from app.cli.explain import Output, show
-from app.cli.load import (
+from app.cli.options import (
     BestEffortOption,
     ContextOption,
     KubeconfigOption,

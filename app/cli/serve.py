@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.load import (
+from app.cli.options import (
     BestEffortOption,
     ContextOption,
     KubeconfigOption,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.load import ContextOption, KubeconfigOption, NamespaceOption, cluster_objects
+from app.cli.options import ContextOption, KubeconfigOption, NamespaceOption, cluster_objects
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 
