@@ -13,8 +13,8 @@ import structlog
 import uvicorn
 import uvloop
 
+from app.bootstrap.live import live_application
 from app.extender.lifecycle import Live
-from app.live_wiring import live_application
 from app.server import config
 from app.settings import LiveOptions, Settings
 

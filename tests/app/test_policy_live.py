@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from app.bootstrap.live import live_application
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from app.kube.resources import CONFIG_MAPS, LONGHORN_NAMESPACE
-from app.live_wiring import live_application
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce
 from app.settings import LiveOptions, Settings
