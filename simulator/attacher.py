@@ -14,7 +14,7 @@ from simulator.actions import Action, Later, Patch, Wake, without_finalizer
 from simulator.config import Config
 from simulator.objects import DRIVER, EVICTING, Obj, timestamp
 from simulator.volumes.attach import refusal
-from simulator.volumes.sight import ATTACHED, Replica, Volume
+from simulator.volumes.observation import ATTACHED, Replica, Volume
 
 ATTACHER_FINALIZER: Final = "external-attacher/driver-longhorn-io"
 

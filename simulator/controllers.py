@@ -21,21 +21,21 @@ from scheduler_core.model.longhorn import V1, V2
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
 from simulator import images
+from simulator.action_runner import Performer
 from simulator.attacher import Attaching, Attachment, decide_attachment
-from simulator.capacity import decide_capacities
 from simulator.config import Config
+from simulator.controller_queue import Queue
+from simulator.csi_capacity import decide_capacities
+from simulator.event_routing import Wakes
 from simulator.expander import Growing, decide_expansion
-from simulator.lag import StatusLag
 from simulator.nodes import NodeSight, decide_node, disk_uuid, manager_name
 from simulator.objects import AUTO_SALVAGE, WRITE, timestamp
-from simulator.perform import Performer
 from simulator.pods import Mount, Pod, decide_pod, missing, waits
 from simulator.provisioner import Claim, Provisioning, claim_of, decide_claim, decide_reclaim, volume_name
-from simulator.queue import Queue
+from simulator.status_lag import StatusLag
 from simulator.store import Store
-from simulator.volumes.decide import decide, decide_replica
-from simulator.volumes.sight import RUNNING, Replica, Sight, Volume, healthy
-from simulator.wakes import Wakes
+from simulator.volumes.observation import RUNNING, Replica, Sight, Volume, healthy
+from simulator.volumes.volume_reconciler import decide, decide_replica
 
 log = structlog.get_logger("simulator")
 

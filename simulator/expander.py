@@ -14,10 +14,10 @@ from scheduler_core.longhorn.volume_expansion import expansions
 from scheduler_core.model.quantity import parse_bytes
 from simulator.actions import Action, Patch, Wake
 from simulator.config import Config
-from simulator.grants import Schedules, granted_size
+from simulator.disk_schedule_grants import Schedules, granted_size
 from simulator.objects import DRIVER
 from simulator.provisioner import Claim, PersistentVolume
-from simulator.volumes.sight import Replica, Volume
+from simulator.volumes.observation import Replica, Volume
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.quantity import parse_bytes
 from simulator.actions import Action, Create, Later, Patch, Replace
 from simulator.config import Config
-from simulator.grants import Schedules, copyable
+from simulator.disk_schedule_grants import Schedules, copyable
 from simulator.objects import REAL_SIZE, VIRTUAL_SIZE, Json, Obj
-from simulator.volumes.sight import Volume
+from simulator.volumes.observation import Volume
 
 ENGINE_IMAGE = "longhornio/longhorn-engine:simulated"
 MANAGER_IMAGE = "longhornio/longhorn-instance-manager:simulated"

@@ -26,7 +26,7 @@ from scheduler_core.model.quantity import parse_bytes
 from simulator.actions import Action, Create, Patch, Replace
 from simulator.config import Config
 from simulator.objects import DISKS, DOWN, DRIVER, STOPPED_MANAGER, Json, Obj
-from simulator.volumes.sight import RUNNING, STOPPED, UNKNOWN, Replica
+from simulator.volumes.observation import RUNNING, STOPPED, UNKNOWN, Replica
 
 _NAMES: Final = uuid.UUID("6c6f6e67-686f-726e-0000-000000000000")
 _POLICY: Final = "block-for-eviction"

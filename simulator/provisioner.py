@@ -17,7 +17,7 @@ from scheduler_core.model import kube, longhorn
 from simulator.actions import Action, Create, Delete, Later, without_finalizer
 from simulator.config import Config
 from simulator.objects import CLAIM, DRIVER, FINALIZER, Json, Obj
-from simulator.volumes.sight import CREATING, Volume
+from simulator.volumes.observation import CREATING, Volume
 
 PROVISIONER_ANNOTATIONS: Final = (
     "volume.kubernetes.io/storage-provisioner",

@@ -14,11 +14,11 @@ import structlog
 from app.kube.client import KubeClient
 from app.kube.reflector import Phase, Reflector, Timing
 from app.kube.resources import CAPACITIES, LONGHORN_NAMESPACE
+from simulator.action_runner import Performer
 from simulator.config import Config
 from simulator.controllers import Controllers
 from simulator.install import install
 from simulator.objects import Key, Obj
-from simulator.perform import Performer
 from simulator.status import StatusServer
 from simulator.store import Store, Table
 

@@ -13,10 +13,10 @@ from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.longhorn import DISABLED
 from simulator.controllers import Controllers
-from simulator.grants import granted
+from simulator.disk_schedule_grants import granted
 from simulator.objects import Json
 from simulator.pods import Pod
-from simulator.volumes.sight import ATTACHED
+from simulator.volumes.observation import ATTACHED
 
 HOST = "127.0.0.1"
 

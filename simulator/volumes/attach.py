@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from simulator.actions import Action, Later
-from simulator.volumes.bodies import made_healthy
-from simulator.volumes.schedule import scheduled_condition
-from simulator.volumes.sight import (
+from simulator.volumes.manifests import made_healthy
+from simulator.volumes.observation import (
     ATTACHED,
     ATTACHING,
     DEGRADED,
@@ -23,6 +22,7 @@ from simulator.volumes.sight import (
     replica_status,
     volume_status,
 )
+from simulator.volumes.replica_scheduling import scheduled_condition
 
 
 def attach_or_detach(sight: Sight) -> list[Action]:

@@ -7,7 +7,7 @@ from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import Ask
 from simulator.actions import Action, Patch, Wake
 from simulator.objects import EVICTING
-from simulator.volumes.sight import DETACHED, Sight
+from simulator.volumes.observation import DETACHED, Sight
 
 
 def attach_for_eviction(sight: Sight) -> list[Action]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.actions import Action
 from simulator.objects import Json
-from simulator.volumes.sight import (
+from simulator.volumes.observation import (
     ATTACHED,
     DEGRADED,
     DETACHED,

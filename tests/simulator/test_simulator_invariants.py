@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, STRICT_LOCAL
-from simulator.volumes.sight import working
+from simulator.volumes.observation import working
 from tests.simulator.world import World
 
 Kind = tuple[str, int, int]

@@ -21,12 +21,12 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
 from simulator import install
 from simulator.config import Config, ConfigError, load
+from simulator.controller_queue import Queue
 from simulator.known_settings import KNOWN_SETTINGS
 from simulator.nodes import DisksError, disk_uuid, read_disks
 from simulator.objects import DISKS, Obj
 from simulator.pods import Mount, missing
 from simulator.provisioner import new_persistent_volume, new_volume
-from simulator.queue import Queue
 from simulator.store import Store, Table
 from tests.simulator.memory_api import MemoryApi
 

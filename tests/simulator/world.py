@@ -17,11 +17,11 @@ from app.kube.resources import (
     VOLUME_ATTACHMENTS,
 )
 from scheduler_core.model import longhorn
+from simulator.action_runner import Performer
 from simulator.config import Config
 from simulator.controllers import Controllers
 from simulator.images import ENGINE_IMAGE, MANAGER_IMAGE
 from simulator.objects import DRIVER, Obj
-from simulator.perform import Performer
 from simulator.store import Store, Table
 from tests.simulator.memory_api import MemoryApi
 

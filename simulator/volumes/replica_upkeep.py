@@ -13,9 +13,8 @@ from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT
 from simulator.actions import Action, Later, Wake
-from simulator.volumes.bodies import made_healthy, new_replica
-from simulator.volumes.schedule import write_scheduled
-from simulator.volumes.sight import (
+from simulator.volumes.manifests import made_healthy, new_replica
+from simulator.volumes.observation import (
     CREATING,
     DEGRADED,
     DETACHED,
@@ -33,6 +32,7 @@ from simulator.volumes.sight import (
     waiting,
     working,
 )
+from simulator.volumes.replica_scheduling import write_scheduled
 
 
 def create(sight: Sight) -> list[Action]:

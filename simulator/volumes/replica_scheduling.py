@@ -19,8 +19,8 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from simulator.actions import Action, Patch, Wake
 from simulator.objects import Json, condition
-from simulator.volumes.bodies import placed
-from simulator.volumes.sight import Replica, Sight, replica_spec, volume_status, waiting
+from simulator.volumes.manifests import placed
+from simulator.volumes.observation import Replica, Sight, replica_spec, volume_status, waiting
 
 SCHEDULED = "Scheduled"
 FAILED_WITHOUT_REASON = "replica scheduling failed"

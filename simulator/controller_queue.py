@@ -14,7 +14,7 @@ import structlog
 
 from app.kube.client import ApiError
 
-log = structlog.get_logger("simulator.queue")
+log = structlog.get_logger("simulator.controller_queue")
 
 _SHORTEST: Final = 0.05
 _LONGEST: Final = 30.0

@@ -10,11 +10,11 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, Kind, Status
 from scheduler_core.model.snapshot import NamespacedName
 from simulator.config import Config
+from simulator.controller_queue import Queue
 from simulator.objects import AUTO_SALVAGE, Obj
 from simulator.provisioner import claim_of, volume_name
-from simulator.queue import Queue
 from simulator.store import Store
-from simulator.volumes.sight import FAULTED
+from simulator.volumes.observation import FAULTED
 
 _Volume = Obj[longhorn.Volume] | None
 _Replica = Obj[longhorn.Replica] | None

@@ -15,7 +15,7 @@ from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
 from simulator.actions import Delete, Patch
 from simulator.config import Config
-from simulator.grants import Schedules, granted, granted_size
+from simulator.disk_schedule_grants import Schedules, granted, granted_size
 from simulator.objects import EVICTING, Json, Obj, timestamp
 
 Volume = Obj[longhorn.Volume]

@@ -12,9 +12,9 @@ from simulator.objects import DATA_FINALIZER, FINALIZER
 from simulator.volumes.attach import attach_or_detach
 from simulator.volumes.eviction import attach_for_eviction
 from simulator.volumes.failure import fail, judge, salvage
-from simulator.volumes.schedule import schedule
-from simulator.volumes.sight import Replica, Sight, remove
-from simulator.volumes.upkeep import clean_up, create, link, rebuild, replenish_or_move, restart, write_data
+from simulator.volumes.observation import Replica, Sight, remove
+from simulator.volumes.replica_scheduling import schedule
+from simulator.volumes.replica_upkeep import clean_up, create, link, rebuild, replenish_or_move, restart, write_data
 
 Phase = Callable[[Sight], list[Action]]
 

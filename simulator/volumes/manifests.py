@@ -7,7 +7,7 @@ from scheduler_core.longhorn.disk_choice import Candidate
 from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT
 from simulator.actions import Create, Patch
 from simulator.objects import DATA_FINALIZER, FINALIZER, Json
-from simulator.volumes.sight import STOPPED, Replica, Sight, replica_spec
+from simulator.volumes.observation import STOPPED, Replica, Sight, replica_spec
 
 VOLUME_LABEL = "longhornvolume"
 NODE_LABEL = "longhornnode"
