@@ -5,8 +5,8 @@ etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real on
 
 from __future__ import annotations
 
-from devcluster.cluster import DevCluster
 from devcluster.components import Options
+from devcluster.dev_cluster import DevCluster
 from devcluster.errors import BuildError, ConfigError, DevClusterError, KubectlError, ProcessError
 from devcluster.process import Process, http_ok, logged
 

@@ -89,7 +89,7 @@ def up(  # noqa: PLR0913, PLR0917 # a command's parameters are its options
     ] = None,
 ) -> None:
     """Start everything, say what to type next, and run until Ctrl-C."""
-    from devcluster import inputs
+    from devcluster import cli_inputs as inputs
     from devcluster.stack import StackOptions
 
     registered = not without_extender
@@ -111,7 +111,7 @@ def up(  # noqa: PLR0913, PLR0917 # a command's parameters are its options
 
 
 def _run(directory: Path, options: StackOptions, *, registered: bool) -> None:
-    from devcluster import guidance
+    from devcluster import next_steps as guidance
     from devcluster.stack import Stack
     from devcluster.watch import Watch
 

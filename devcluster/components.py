@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from devcluster import kubeconfig
-from devcluster.layout import Layout
+from devcluster.directories import Layout
 from devcluster.pki import Authority, Pair, SigningKey
 from devcluster.ports import Ports
 from devcluster.process import STOP_SECONDS, Process, http_ok

@@ -16,12 +16,14 @@ import yaml
 
 from app.kube.resources import LEASES, LONGHORN_NODES
 from devcluster import prometheus
-from devcluster.ask import ask
-from devcluster.cluster import DevCluster
 from devcluster.components import CONTROLLER_MANAGER, Options
+from devcluster.dev_cluster import DevCluster
+from devcluster.directories import Layout
 from devcluster.errors import DevClusterError
-from devcluster.layout import Layout
-from devcluster.parts import (
+from devcluster.http_check import ask
+from devcluster.ports import Ports
+from devcluster.process import Process
+from devcluster.programs import (
     LOOPBACK,
     NAMESPACE,
     SERVICE,
@@ -32,8 +34,6 @@ from devcluster.parts import (
     start_prometheus,
     start_simulator,
 )
-from devcluster.ports import Ports
-from devcluster.process import Process
 
 __all__ = ["FAST_LEASE", "LEASE_SECONDS", "NAMESPACE", "ROOT", "SERVICE", "Disk", "Report", "Stack", "StackOptions"]
 

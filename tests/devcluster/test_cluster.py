@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster import ConfigError, DevCluster, KubectlError, Options, ProcessError, parts
+from devcluster import ConfigError, DevCluster, KubectlError, Options, ProcessError
+from devcluster import programs as parts
 from devcluster.build import ensure_built
 
 pytestmark = [

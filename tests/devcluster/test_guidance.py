@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devcluster import guidance, prometheus
-from devcluster.guidance import Facts
+from devcluster import next_steps as guidance
+from devcluster import prometheus
+from devcluster.next_steps import Facts
 from devcluster.watch import how_it_ended, somebody_ended_it
 
 FACTS = Facts(

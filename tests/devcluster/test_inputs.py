@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devcluster import inputs, prometheus
+from devcluster import cli_inputs as inputs
+from devcluster import prometheus
 from devcluster.errors import ConfigError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from devcluster.directories import Layout
 from devcluster.errors import ConfigError
-from devcluster.layout import Layout
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from devcluster import parts
+from devcluster import programs as parts
 
 
 def test_the_address_given_in_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

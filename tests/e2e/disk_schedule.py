@@ -37,8 +37,8 @@ from app.kube.resources import (
     Resource,
 )
 from devcluster import DevCluster, Process
-from devcluster.ask import ask
 from devcluster.build import ensure_built
+from devcluster.http_check import ask
 from devcluster.stack import ROOT
 from tests import builders
 from tests.builders import GI, Object

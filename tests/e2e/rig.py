@@ -17,7 +17,7 @@ import yaml
 
 from app.kube.client import ApiError
 from app.kube.resources import CAPACITIES, CLAIMS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, Resource
-from devcluster.ask import ask
+from devcluster.http_check import ask
 from devcluster.process import Process
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, NAMESPACE, ROOT, Disk, Stack, StackOptions
 from tests.e2e.objects import HOSTNAME, PAUSE, Object

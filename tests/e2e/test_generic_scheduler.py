@@ -15,9 +15,9 @@ import pytest
 
 from app.kube.resources import LEASES, NODES, PODS
 from app.scheduler.lifecycle import LEASE
-from devcluster.ask import ask
-from devcluster.cluster import DevCluster
 from devcluster.components import Options
+from devcluster.dev_cluster import DevCluster
+from devcluster.http_check import ask
 from devcluster.process import Process, logged
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, NAMESPACE, ROOT
 from tests.app.service import EXTENDER

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from devcluster import DevCluster, Options
-from devcluster.ask import ask
-from devcluster.parts import primary_address, start_extender, start_simulator
+from devcluster.http_check import ask
+from devcluster.programs import primary_address, start_extender, start_simulator
 from devcluster.stack import FAST_LEASE, NAMESPACE, ROOT, SERVICE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("start"), pytest.mark.timeout(400)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster.components import KUBECTL
-from devcluster.parts import primary_address
+from devcluster.programs import primary_address
 from devcluster.stack import ROOT, Stack
 from devcluster.watch import AGAIN_SECONDS
 

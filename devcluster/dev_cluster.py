@@ -16,13 +16,14 @@ from typing import Any, Final, Self
 
 from app.kube.client import ApiError
 from app.kube.resources import NODES
-from devcluster import kubeconfig, nodes, scheduler_config
+from devcluster import kubeconfig, scheduler_config
+from devcluster import kwok_nodes as nodes
 from devcluster.api import Api
 from devcluster.build import ensure_built
 from devcluster.components import KUBECTL, SCHEDULER, Components, Options
+from devcluster.directories import Layout
 from devcluster.errors import ConfigError, DevClusterError
 from devcluster.kubectl import KUBECTL_SECONDS, Kubectl
-from devcluster.layout import Layout
 from devcluster.ports import Ports
 from devcluster.process import READY_SECONDS, Process, Ready
 

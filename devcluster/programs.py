@@ -14,9 +14,9 @@ from typing import Final
 
 from app.kube.resources import LONGHORN_NAMESPACE
 from devcluster import forwarder, prometheus
-from devcluster.cluster import DevCluster
+from devcluster.dev_cluster import DevCluster
+from devcluster.directories import Layout
 from devcluster.errors import ConfigError, DevClusterError
-from devcluster.layout import Layout
 from devcluster.process import Process, Ready, http_ok, logged
 
 SERVICE: Final = "longhorn-scheduler-extender"
