@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.app.cli import run
+from tests.worlds.command_line import run
 
 __all__ = ["anyio_backend", "run"]
 

@@ -20,8 +20,8 @@ from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import ask
 from devcluster.process import Process, logged
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, NAMESPACE, ROOT
-from tests.app.service import EXTENDER
 from tests.e2e.objects import PAUSE, Object
+from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("generic-scheduler"), pytest.mark.timeout(400)]
 

@@ -11,9 +11,9 @@ from app.kube.resources import LEASES
 from app.scheduler.lifecycle import LEASE
 from devcluster.process import logged
 from devcluster.stack import FAST_LEASE, NAMESPACE, ROOT
-from tests.app.service import EXTENDER
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.rig import Rig
+from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("generic-scheduler"), pytest.mark.timeout(400)]
 

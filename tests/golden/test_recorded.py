@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from httpx import Response
 
-from tests.app.service import NODES, REFUSED, small_service
+from tests.worlds.service import NODES, REFUSED, small_service
 
 RECORDED = Path(__file__).parent / "recorded"
 FILTER_BODIES = [

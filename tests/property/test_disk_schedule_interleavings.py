@@ -23,7 +23,7 @@ from scheduler_core.model.disk_schedule import (
     State,
     Status,
 )
-from tests.property.disk_schedule_world import (
+from tests.worlds.disk_schedule_interleaving import (
     CONTROLLERS,
     GI,
     TIME,

@@ -20,7 +20,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import minimal_available, room, scheduling_limit, space_refusal
 from scheduler_core.model import longhorn as lh
 from scheduler_core.model.snapshot import Snapshot
-from tests.core.longhorn.builders import GIB, LONG_AGO, NOW, conditions, disk, node, replica, volume
+from tests.worlds.longhorn import GIB, LONG_AGO, NOW, conditions, disk, node, replica, volume
 
 NAMES = ("n1", "n2", "n3")
 SIZES = st.integers(-1, 120).map(lambda size: size * GIB)

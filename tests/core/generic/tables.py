@@ -31,7 +31,7 @@ from scheduler_core.generic.scheduler import Decision, prioritize_names
 from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.model.generic import Node, Pod
 from scheduler_core.model.verdict import Reason
-from tests.core.generic.builders import decide
+from tests.worlds.policy_rules import decide
 
 ROOT: Final = Path(__file__).parents[3]
 POLICIES: Final = ROOT / "examples" / "policies"

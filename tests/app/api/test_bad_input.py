@@ -1,0 +1,349 @@
+"""Requests nobody should send: each gets a clear answer as JSON, and the service goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from httpx import Response
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from app.settings import Settings
+from tests.builders import ephemeral_spec, pod
+from tests.worlds.service import NODES, application, asking, by_names, db_pod, small_service
+
+pytestmark = pytest.mark.anyio
+
+POD = '"Pod":{"metadata":{"name":"p"}}'
+NAMES = '"NodeNames":["node-1"]'
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def _items(*items: str) -> str:
+    return f'{{{POD},"Nodes":{{"items":[{",".join(items)}]}}}}'
+
+
+MALFORMED = [
+    pytest.param("", "the body is empty, expected JSON", id="empty"),
+    pytest.param("  \n", "the body is not JSON", id="blank"),
+    pytest.param("hello", "the body is not JSON", id="no JSON"),
+    pytest.param(f"{{{POD},", "the body is not JSON", id="cut off"),
+    pytest.param(f"{{{POD},{NAMES}}} x", "the body is not JSON: JSON is malformed: trailing characters", id="trailing"),
+    pytest.param(f"\ufeff{{{POD},{NAMES}}}", "the body is not JSON", id="byte order mark"),
+    pytest.param(f"{{{POD},{NAMES},'x':1}}", "the body is not JSON", id="single quotes"),
+    pytest.param(f'{{{POD},{NAMES},"x":NaN}}', "the body is not JSON", id="NaN"),
+    pytest.param(f'{{{POD},{NAMES},"x":-Infinity}}', "the body is not JSON", id="Infinity"),
+    pytest.param(f'{{{POD},"NodeNames":["a\tb"]}}', "the body is not JSON", id="control character"),
+    pytest.param(f'{{{POD},"x":"a\x00b",{NAMES}}}', "the body is not JSON", id="NUL in a skipped part"),
+    pytest.param(f'{{{POD},"NodeNames":["\\ud800"]}}', "the body is not JSON", id="half a surrogate pair"),
+    pytest.param("[]", "the body: Expected `object`, got `array`", id="array"),
+    pytest.param('"x"', "the body: Expected `object`, got `str`", id="string"),
+    pytest.param("1", "the body: Expected `object`, got `int`", id="number"),
+    pytest.param("null", "the body: Expected `object`, got `null`", id="null"),
+    pytest.param("{}", "Pod is missing or null", id="empty object"),
+    pytest.param(f"{{{NAMES}}}", "Pod is missing or null", id="no pod"),
+    pytest.param(f'{{"Pod":null,{NAMES}}}', "Pod is missing or null", id="pod null"),
+    pytest.param(f'{{"Pod":"p",{NAMES}}}', "Pod: Expected `object | null`, got `str`", id="pod a string"),
+    pytest.param(f'{{"Pod":{{}},{NAMES}}}', "Pod: Object missing required field `metadata`", id="pod empty"),
+    pytest.param(f'{{"Pod":{{"metadata":{{}}}},{NAMES}}}', "Pod.metadata.name is missing", id="pod without a name"),
+    pytest.param(
+        f'{{"Pod":{{"metadata":{{"name":5}}}},{NAMES}}}',
+        "Pod.metadata.name: Expected `str`, got `int`",
+        id="pod name 5",
+    ),
+    pytest.param(
+        f'{{"Pod":{{"metadata":{{"name":"p"}},"spec":{{"volumes":{{}}}}}},{NAMES}}}',
+        "Pod.spec.volumes: Expected `array | null`, got `object`",
+        id="volumes an object",
+    ),
+    pytest.param(
+        f'{{"Pod":{{"metadata":{{"name":"p"}},"spec":{{"volumes":[null]}}}},{NAMES}}}',
+        "Pod.spec.volumes[0]: Expected `object`, got `null`",
+        id="volume null",
+    ),
+    pytest.param(
+        f'{{"Pod":{{"metadata":{{"name":"p"}},"spec":{{"volumes":[{{"persistentVolumeClaim":{{}}}}]}}}},{NAMES}}}',
+        "Pod p: spec.volumes[0].persistentVolumeClaim.claimName: is empty",
+        id="volume without a claim name",
+    ),
+    pytest.param(f'{{{POD},"pod":{{"metadata":{{"name":"q"}}}},{NAMES}}}', "Pod is given twice", id="two spellings"),
+    pytest.param(f"{{{POD}}}", "expected one of Nodes and NodeNames, got neither", id="neither form"),
+    pytest.param(f'{{{POD},"Nodes":{{"items":[]}},{NAMES}}}', "got both", id="both forms"),
+    pytest.param(
+        f'{{{POD},"NodeNames":"node-1"}}', "NodeNames: Expected `array | null`, got `str`", id="names a string"
+    ),
+    pytest.param(f'{{{POD},"NodeNames":[null]}}', "NodeNames[0]: Expected `str`, got `null`", id="name null"),
+    pytest.param(f'{{{POD},"NodeNames":[1]}}', "NodeNames[0]: Expected `str`, got `int`", id="name a number"),
+    pytest.param(f'{{{POD},"NodeNames":["a",""]}}', "node 1 (counted from 0) has no name", id="name empty"),
+    pytest.param(f'{{{POD},"NodeNames":["a","b","a"]}}', "node 'a' is asked about twice", id="name twice"),
+    pytest.param(f'{{{POD},"Nodes":[]}}', "Nodes: Expected `object | null`, got `array`", id="nodes an array"),
+    pytest.param(f'{{{POD},"Nodes":{{}}}}', "Nodes.items is missing or null", id="items missing"),
+    pytest.param(f'{{{POD},"Nodes":{{"items":null}}}}', "Nodes.items is missing or null", id="items null"),
+    pytest.param(_items("null"), "Nodes.items[0] is not a node: Expected `object`, got `null`", id="item null"),
+    pytest.param(_items('"node-1"'), "Nodes.items[0] is not a node: Expected `object`, got `str`", id="item a string"),
+    pytest.param(
+        _items("{}"), "Nodes.items[0] is not a node: Object missing required field `metadata`", id="item empty"
+    ),
+    pytest.param(_items('{"metadata":{}}'), "node 0 (counted from 0) has no name", id="item without a name"),
+    pytest.param(_items('{"metadata":{"name":7}}'), "Nodes.items[0] is not a node: Expected `str`", id="item name 7"),
+    pytest.param(
+        _items('{"metadata":{"name":"a"}}', '{"metadata":{"name":"a"}}'),
+        "node 'a' is asked about twice",
+        id="item twice",
+    ),
+    pytest.param(_items('{"metadata":{"name":"a"},"x":01}'), "the body is not JSON", id="item malformed inside"),
+    pytest.param(_items(DEEP), "the body is nested too deeply", id="item nested deeply"),
+    pytest.param(f'{{{POD},{NAMES},"x":{DEEP}}}', "the body is nested too deeply", id="skipped part nested deeply"),
+    pytest.param('{"Pod":' * 100_000, "the body is nested too deeply", id="objects nested deeply"),
+    pytest.param(
+        f'{{"Pod":{{"metadata":{{"name":"p"}},"x":{DEEP}}},{NAMES}}}', "nested too deeply", id="pod nested deeply"
+    ),
+]
+
+
+async def _refused_then_served(client: Any, path: str, content: bytes) -> Response:
+    """The answer to a bad request; asserts that it is a problem in JSON and that a good one works afterwards."""
+    response: Response = await client.post(path, content=content)
+    assert response.headers["content-type"] == "application/json"
+    assert "Traceback" not in response.text
+    assert (await client.post("/filter", json=by_names(db_pod()))).json()["NodeNames"] == ["node-1", "node-3"]
+    return response
+
+
+@pytest.mark.parametrize("path", ["/filter", "/explain"])
+@pytest.mark.parametrize(("body", "problem"), MALFORMED)
+async def test_a_malformed_question_is_told_what_is_wrong(path: str, body: str, problem: str) -> None:
+    """Status 400, and the text names the field where there is one."""
+    async with small_service() as client:
+        response = await _refused_then_served(client, path, body.encode())
+    assert response.status_code == 400
+    assert problem in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b'{"NodeNames":["\xff"]}', id="in a name"),
+        pytest.param(b'{"skipped":"\xc3(","NodeNames":["node-1"]}', id="in a part that is skipped"),
+        pytest.param(
+            b'{"Nodes":{"items":[{"metadata":{"name":"a"},"x":"\xed\xa0\x80"}]}}', id="in a node that is echoed"
+        ),
+        pytest.param(b'{"x":"' + b"a" * 2_000_000 + b'\xf0"}', id="cut off at the end of a large body"),
+    ],
+)
+async def test_a_body_that_is_no_utf8_is_refused(body: bytes) -> None:
+    """Nothing that is not UTF-8 is decided about or echoed, wherever it stands."""
+    async with small_service() as client:
+        response = await _refused_then_served(client, "/filter", body)
+    assert response.status_code == 400
+    assert "the body is not UTF-8" in response.json()["error"]
+
+
+async def test_utf8_across_the_slices_it_is_checked_in_is_accepted() -> None:
+    """A character of several bytes may lie anywhere in a large body."""
+    question = by_names(db_pod(annotations={"text": "x" + "é" * 2_000_000}))
+    async with small_service() as client:
+        response = await client.post("/filter", content=json.dumps(question, ensure_ascii=False).encode())
+    assert response.json()["NodeNames"] == ["node-1", "node-3"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(f'{{{POD},{NAMES},"x":{"9" * 100_000},"y":1e999999}}', id="huge numbers"),
+        pytest.param(f'{{{POD},"NodeNames":["zzz"],{NAMES}}}', id="a key twice: the last counts, as in Go"),
+        pytest.param(f'{{{POD},"pod":null,"Nodes":null,"nodes":null,"nodeNames":null,{NAMES}}}', id="null spellings"),
+        pytest.param(f'{{"apiVersion":"x","kind":"y",{POD},{NAMES}}}', id="unknown keys"),
+    ],
+)
+async def test_odd_but_valid_questions_are_answered(body: str) -> None:
+    """What Go's decoder would read is read."""
+    async with small_service() as client:
+        response = await client.post("/filter", content=body.encode())
+    assert response.status_code == 200
+    assert response.json()["NodeNames"] == ["node-1"]
+
+
+async def test_names_nobody_knows_are_refused_one_by_one() -> None:
+    """An unknown node is an answer, not an error, even with characters no node could have."""
+    names = ["nobody", "a\x00b", "x" * 10_000, "\u202e"]
+    async with small_service() as client:
+        response = await client.post("/filter", json=by_names(db_pod(), names))
+    assert response.json()["FailedAndUnresolvableNodes"] == dict.fromkeys(names, "node is not a Longhorn node")
+
+
+@pytest.mark.parametrize(
+    ("size", "problem"),
+    [
+        pytest.param("-1Gi", "'-1Gi' is negative", id="negative"),
+        pytest.param("1e30", "more than 2^63-1 bytes", id="absurd"),
+        pytest.param("1e999999999999", "more than 2^63-1 bytes", id="absurd exponent"),
+        pytest.param("NaN", "is not a quantity", id="NaN"),
+        pytest.param("lots", "is not a quantity", id="a word"),
+        pytest.param("1" * 5000, "is not a quantity", id="5,000 digits"),
+        pytest.param(True, "got `bool`", id="a boolean"),
+    ],
+)
+async def test_an_ephemeral_volume_of_an_impossible_size_is_refused(size: Any, problem: str) -> None:
+    """The pod itself brings the quantity, so its request is at fault."""
+    spec = ephemeral_spec()
+    spec["resources"]["requests"]["storage"] = size
+    async with small_service() as client:
+        body = json.dumps(by_names(pod(ephemeral={"scratch": spec}))).encode()
+        response = await _refused_then_served(client, "/filter", body)
+    assert response.status_code == 400
+    assert problem in response.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/filter", "/explain"])
+async def test_a_claim_that_does_not_exist_is_a_business_problem(path: str) -> None:
+    """Status 200 with the text in Error, which kube-scheduler shows in the pod's event."""
+    async with small_service() as client:
+        response = await _refused_then_served(client, path, json.dumps(by_names(pod("gone"))).encode())
+    assert response.status_code == 200
+    assert "PersistentVolumeClaim default/gone does not exist" in response.json()["Error"]
+
+
+@pytest.mark.parametrize("path", ["/filter", "/explain", "/preempt"])
+async def test_a_body_over_the_limit_is_refused_by_its_announcement(path: str) -> None:
+    """Content-Length alone suffices: nothing is read, and the connection cannot go on."""
+    app = application(settings=Settings(max_body=1000))
+    async with asking(app) as client:
+        response = await client.post(path, content=b"x" * 1001)
+    assert response.status_code == 413
+    assert response.headers["connection"] == "close"
+    assert response.json() == {"error": "the body is larger than 1000 bytes; see serve --max-body"}
+
+
+async def test_a_body_over_the_limit_is_refused_while_it_comes() -> None:
+    """A body that does not say how large it is is read up to the limit and no further."""
+    sent = 0
+
+    async def chunks() -> Any:
+        nonlocal sent
+        for _ in range(100):
+            sent += 400
+            yield b"x" * 400
+
+    async with asking(application(settings=Settings(max_body=1000))) as client:
+        response = await client.post("/filter", content=chunks())
+    assert response.status_code == 413
+    assert sent == 1200
+
+
+async def test_a_body_of_exactly_the_limit_is_read() -> None:
+    """The limit is the largest body accepted."""
+    body = json.dumps(by_names(db_pod())).encode()
+    async with asking(application(settings=Settings(max_body=len(body)))) as client:
+        response = await client.post("/filter", content=body)
+    assert response.status_code == 200
+
+
+async def test_repeated_nodes_cost_no_more_than_reading_them() -> None:
+    """Looking for many equal nodes among many equal decoys would outlast this test; they are refused first."""
+    node = '{"metadata":{"name":"a"}}'
+    last = '{"metadata":{"name":"b"}}'
+    decoys = f'"Other":[{",".join([node] * 40_000)}]'
+    body = f'{{{POD},{decoys},"Nodes":{{"items":[{",".join([node] * 20_000 + [last])}]}}}}'
+    async with small_service() as client:
+        response = await client.post("/filter", content=body.encode())
+    assert response.json() == {"error": "node 'a' is asked about twice"}
+
+
+_fuzzed: FastAPI = application()
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+quantities = st.text(max_size=8) | st.integers() | st.floats() | st.sampled_from(["1Gi", "-1", "1e3", "", "0"])
+volumes = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": json_values | st.text(max_size=4),
+        "persistentVolumeClaim": st.fixed_dictionaries(
+            {"claimName": st.sampled_from(["data-db-0", "x", ""]) | json_values}
+        ),
+        "ephemeral": st.fixed_dictionaries(
+            {
+                "volumeClaimTemplate": st.fixed_dictionaries(
+                    {
+                        "spec": st.fixed_dictionaries(
+                            {
+                                "resources": st.fixed_dictionaries(
+                                    {"requests": st.fixed_dictionaries({"storage": quantities})}
+                                )
+                            },
+                            optional={"storageClassName": st.sampled_from(["longhorn", "", None]) | json_values},
+                        )
+                    }
+                )
+            }
+        )
+        | json_values,
+    },
+)
+names = st.sampled_from([*NODES, "other", "a\x00", "é"])
+pods = st.fixed_dictionaries(
+    {"metadata": st.fixed_dictionaries({"name": st.text(max_size=4)}, optional={"namespace": json_values | st.text()})},
+    optional={"spec": st.fixed_dictionaries({"volumes": st.lists(volumes, max_size=4)}) | json_values},
+)
+victims = st.dictionaries(
+    names,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "Pods": st.lists(json_values | st.fixed_dictionaries({"UID": st.text(max_size=4)}) | pods, max_size=3),
+            "NumPDBViolations": st.integers() | json_values,
+        },
+    )
+    | json_values,
+    max_size=4,
+)
+questions = st.fixed_dictionaries(
+    {"Pod": pods | json_values},
+    optional={
+        "Nodes": st.fixed_dictionaries(
+            {
+                "items": st.lists(
+                    st.fixed_dictionaries({"metadata": st.fixed_dictionaries({"name": names})}) | json_values
+                )
+            }
+        )
+        | json_values,
+        "NodeNames": st.lists(names, max_size=5) | json_values,
+        "NodeNameToVictims": victims | json_values,
+        "NodeNameToMetaVictims": victims | json_values,
+    },
+)
+
+
+async def _ask_fuzzed(path: str, body: bytes) -> Response:
+    async with asking(_fuzzed) as client:
+        return await client.post(path, content=body)
+
+
+def assert_no_fault(path: str, body: bytes) -> None:
+    """The answer is JSON and no 5xx."""
+    response = asyncio.run(_ask_fuzzed(path, body))
+    assert response.status_code < 500
+    assert isinstance(response.json(), dict)
+
+
+@pytest.mark.parametrize("path", ["/filter", "/explain", "/preempt"])
+@given(body=st.binary(max_size=200))
+@example(body=b"\xef\xbb\xbf{}")
+def test_arbitrary_bytes_are_no_fault_of_the_server(path: str, body: bytes) -> None:
+    """Whatever is sent, the answer is JSON and no 5xx."""
+    assert_no_fault(path, body)
+
+
+@pytest.mark.parametrize("path", ["/filter", "/explain", "/preempt"])
+@given(question=questions | json_values)
+def test_arbitrary_json_is_no_fault_of_the_server(path: str, question: Any) -> None:
+    """Whatever the shape, near the right one or not, the answer is JSON and no 5xx."""
+    assert_no_fault(path, json.dumps(question).encode())

@@ -1,0 +1,260 @@
+"""POST /filter: which nodes are returned, in which form, and that whole nodes come back as the bytes they were."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.decisions.evaluator import Scheduling
+from app.decisions.state_source import FixedView
+from app.extender.verbs import Verbs
+from app.settings import Settings
+from scheduler_core.cluster.view import View
+from tests.builders import NOW, claim, disk, flat, longhorn_node, pod, snapshot, storage_class
+from tests.worlds.service import NODES, REFUSED, application, asking, by_names, by_nodes, db_pod, small_service
+
+pytestmark = pytest.mark.anyio
+
+
+def _raw_items(answer: str) -> list[str]:
+    """The items of the answer's node list as they are written, found by the standard library's decoder."""
+    head = '{"Nodes":{"metadata":{},"items":['
+    assert answer.startswith(head)
+    position, found = len(head), []
+    while answer[position] != "]":
+        _, end = json.JSONDecoder().raw_decode(answer, position)
+        found.append(answer[position:end])
+        position = end
+        while answer[position] in ", \t\r\n":
+            position += 1
+    return found
+
+
+async def _echoed(items: Sequence[str], kept: Sequence[int], separator: str = ",", before: str = "") -> list[str]:
+    """The raw items /filter returns of those sent, in a cluster where the nodes at the indexes in `kept` have room."""
+    names = [json.loads(item)["metadata"]["name"] for item in items]
+    cluster = [longhorn_node(name, 100 if index in kept else 10) for index, name in enumerate(names)]
+    question = f'{{{before}"Pod":{json.dumps(db_pod())},"Nodes":{{"items":[{separator.join(items)}]}}}}'
+    async with asking(application(cluster, storage_class(), claim("data-db-0", 50))) as client:
+        response = await client.post("/filter", content=question.encode())
+    assert response.status_code == 200
+    assert sorted(response.json()["FailedAndUnresolvableNodes"]) == sorted(
+        name for index, name in enumerate(names) if index not in kept
+    )
+    return _raw_items(response.text)
+
+
+def _node(name: str, **more: Any) -> str:
+    return json.dumps({"metadata": {"name": name, "labels": {"zone": "a"}}, **more}, separators=(",", ":"))
+
+
+PLAIN = [_node(f"node-{number}") for number in range(6)]
+LARGE = [_node(f"node-{number}", images=["x" * 70_000]) for number in range(6)]
+ODD = [
+    ' {"metadata" : {"name" : "spaced"} }'.strip(),
+    '{"kind":"Node","metadata":{"labels":{"name":"decoy"},"name":"not-first"}}',
+    r'{"metadata":{"name":"\u0065scaped","annotations":{"a":"\\\"]},{\"metadata\":{\"name\":\"x\"}}"}}}',
+    '{"metadata":{"name":"ä-unicode-漢字","labels":{"é":"🐮"}}}',
+    '{"metadata":{"name":"numbers"},"status":{"a":1.0,"b":1e400,"c":123456789012345678901234567890,"d":-0}}',
+    '{\n  "metadata": {\n    "name": "lines"\n  }\n}',
+]
+
+
+@pytest.mark.parametrize(
+    "items", [pytest.param(PLAIN, id="small"), pytest.param(LARGE, id="large"), pytest.param(ODD, id="odd")]
+)
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param([0, 1, 2, 3, 4, 5], id="all"),
+        pytest.param([0, 2, 4], id="every other"),
+        pytest.param([0], id="first"),
+        pytest.param([5], id="last"),
+        pytest.param([1, 2, 4], id="runs"),
+        pytest.param([], id="none"),
+    ],
+)
+@pytest.mark.parametrize("separator", [pytest.param(",", id="compact"), pytest.param(" \r\n\t,\n  ", id="spaced")])
+async def test_whole_nodes_are_echoed_byte_for_byte(items: list[str], kept: list[int], separator: str) -> None:
+    """Each node kept has the very bytes that were sent, in the order they were sent."""
+    assert await _echoed(items, kept, separator) == [items[index] for index in kept]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(f'"Other":[{PLAIN[0]},{PLAIN[1]},{PLAIN[0]}],', id="the first nodes in another list"),
+        pytest.param(f'"Other":{{"items":[{",".join(PLAIN)}]}},', id="the same list under another key"),
+        pytest.param(f'"Nodes":{{"items":[{",".join(reversed(PLAIN))}]}},', id="a list that a later key replaces"),
+        pytest.param(f'"nodes":null,"Other":{json.dumps(PLAIN[0])},', id="the first node as a text"),
+    ],
+)
+async def test_bytes_that_look_like_the_nodes_do_not_mislead(before: str) -> None:
+    """The nodes are found where they are, whatever equal bytes stand before them."""
+    assert await _echoed(PLAIN, [0, 3, 5], before=before) == [PLAIN[0], PLAIN[3], PLAIN[5]]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+spaces = st.text(" \n\t\r", max_size=3)
+
+
+@st.composite
+def node_texts(draw: st.DrawFn) -> list[str]:
+    """Nodes with distinct names and anything else in them, written in various ways."""
+    names = draw(st.lists(st.text(min_size=1, max_size=8).filter(str.isprintable), unique=True, min_size=1, max_size=6))
+    texts = []
+    for name in names:
+        fields = {draw(st.text(max_size=3)): draw(json_values), "metadata": {"name": name, "x": draw(json_values)}}
+        order = draw(st.permutations(sorted(fields)))
+        texts.append(
+            json.dumps(
+                {key: fields[key] for key in order},
+                ensure_ascii=draw(st.booleans()),
+                indent=draw(st.sampled_from([None, 1])),
+                separators=draw(st.sampled_from([(",", ":"), (", ", ": ")])),
+            )
+        )
+    return texts
+
+
+@given(node_texts(), st.data())
+def test_any_nodes_are_echoed_byte_for_byte(items: list[str], data: st.DataObject) -> None:
+    """Whatever nodes hold and however they are written, the kept ones come back as they were."""
+    kept = sorted(data.draw(st.sets(st.integers(0, len(items) - 1))))
+    separator = f"{data.draw(spaces)},{data.draw(spaces)}"
+    assert asyncio.run(_echoed(items, kept, separator)) == [items[index] for index in kept]
+
+
+async def test_names_come_back_in_the_order_asked() -> None:
+    """The order of the question is the order of the answer."""
+    async with small_service() as client:
+        answer = (await client.post("/filter", json=by_names(db_pod(), ["node-3", "node-4", "node-1"]))).json()
+    assert answer["NodeNames"] == ["node-3", "node-1"]
+
+
+@pytest.mark.parametrize("question", [pytest.param(by_names, id="names"), pytest.param(by_nodes, id="full")])
+async def test_every_node_asked_about_is_in_exactly_one_list(question: Any) -> None:
+    """A node is returned or refused, never both and never forgotten; FailedNodes stays empty."""
+    names = [*NODES, "compute-only", "ä"]
+    async with small_service() as client:
+        answer = (await client.post("/filter", json=question(db_pod(), names))).json()
+    kept = answer["NodeNames"] or [node["metadata"]["name"] for node in answer["Nodes"]["items"]]
+    assert sorted([*kept, *answer["FailedAndUnresolvableNodes"]]) == sorted(names)
+    assert answer["FailedNodes"] == {}
+
+
+async def test_both_forms_decide_alike() -> None:
+    """Whole nodes and names are two spellings of one question."""
+    async with small_service() as client:
+        names = (await client.post("/filter", json=by_names(db_pod()))).json()
+        full = (await client.post("/filter", json=by_nodes(db_pod()))).json()
+    assert [node["metadata"]["name"] for node in full["Nodes"]["items"]] == names["NodeNames"]
+    assert full["FailedAndUnresolvableNodes"] == names["FailedAndUnresolvableNodes"]
+
+
+async def test_no_candidates_get_an_empty_list() -> None:
+    """An empty question is answered, in its form, with nothing."""
+    async with small_service() as client:
+        names = (await client.post("/filter", json=by_names(db_pod(), []))).json()
+        full = (await client.post("/filter", json=by_nodes(db_pod(), []))).json()
+    assert names["NodeNames"] == []
+    assert full["Nodes"]["items"] == []
+
+
+async def test_a_pod_without_longhorn_volumes_fits_everywhere() -> None:
+    """Such a pod is not ours to refuse, on whatever node."""
+    async with small_service() as client:
+        answer = (await client.post("/filter", json=by_names(pod(), ["node-4", "compute-only"]))).json()
+    assert answer["NodeNames"] == ["node-4", "compute-only"]
+
+
+async def test_a_missing_claim_is_answered_with_an_error_text() -> None:
+    """A business problem is HTTP 200 with Error, because kube-scheduler drops the body of any other status."""
+    async with small_service() as client:
+        response = await client.post("/filter", json=by_names(pod("gone")))
+    assert response.status_code == 200
+    assert response.json() == {
+        "Nodes": None,
+        "NodeNames": None,
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {},
+        "Error": "PersistentVolumeClaim default/gone does not exist (named by pod default/pod)",
+    }
+
+
+async def test_the_texts_of_reasons_name_nothing() -> None:
+    """kube-scheduler counts equal texts, so no node, volume or number is in them."""
+    async with small_service() as client:
+        answer = (await client.post("/filter", json=by_names(db_pod()))).json()
+    assert answer["FailedAndUnresolvableNodes"] == {"node-2": REFUSED, "node-4": REFUSED}
+
+
+class _Ticks:
+    """A clock that runs a second with each look, so that every pause the core offers is taken."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def _tight(nodes: int) -> list[Any]:
+    """Nodes on which eight volumes are a packing problem of its own each, and the claims."""
+    sizes = [31, 29, 23, 19, 17, 13, 11, 7]
+    free = [(30 + seed * 7 % 31, 20 + seed * 11 % 31) for seed in range(nodes)]
+    return flat(
+        storage_class(),
+        [claim(f"claim-{index}", size) for index, size in enumerate(sizes)],
+        [
+            longhorn_node(f"node-{index}", {"a": disk(a), "b": disk(b), "c": disk(sum(sizes) - a - b + index % 4)})
+            for index, (a, b) in enumerate(free)
+        ],
+    )
+
+
+async def test_a_long_evaluation_lets_other_requests_in() -> None:
+    """While thousands of nodes are looked at, /healthz is answered; the filter is not done by then."""
+    nodes = 3000
+    app = application(_tight(nodes))
+    app.state.extender = _slowly(app, _tight(nodes))
+    question = by_names(pod(*(f"claim-{index}" for index in range(8))), [f"node-{index}" for index in range(nodes)])
+    async with asking(app) as client:
+        filtering = asyncio.create_task(client.post("/filter", json=question))
+        await asyncio.sleep(0)
+        health = await client.get("/healthz")
+        assert not filtering.done()
+        assert health.status_code == 200
+        assert (await filtering).status_code == 200
+
+
+async def test_questions_asked_at_once_are_answered_as_if_asked_alone() -> None:
+    """Evaluations that take turns share what they find out, and none sees another's half-made answer."""
+    cluster = _tight(600)
+    question = by_names(pod(*(f"claim-{index}" for index in range(8))), [f"node-{index}" for index in range(600)])
+    async with asking(application(cluster)) as client:
+        alone = (await client.post("/filter", json=question)).content
+    app = application(cluster)
+    app.state.extender = _slowly(app, cluster)
+    async with asking(app) as client:
+        together = await asyncio.gather(*(client.post("/filter", json=question) for _ in range(3)))
+    assert [response.content for response in together] == [alone] * 3
+
+
+def _slowly(app: Any, cluster: list[Any]) -> Any:
+    """The application's state with a scheduling that pauses wherever it can."""
+    state = app.state.extender
+    scheduling = Scheduling(FixedView(View.of(snapshot(cluster), NOW)), Settings().options, _Ticks())
+    return replace(state, scheduling=scheduling, verbs=Verbs(scheduling))

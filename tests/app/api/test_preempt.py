@@ -1,0 +1,109 @@
+"""POST /preempt: nodes without room are dropped, victims stay as they are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.builders import Object, pod
+from tests.worlds.service import db_pod, small_service
+
+pytestmark = pytest.mark.anyio
+
+VICTIMS = {
+    "node-4": {"Pods": [pod(name="a", uid="uid-a")], "NumPDBViolations": 0},
+    "node-3": {"Pods": [pod(name="b", uid="uid-b"), pod(name="c", uid="uid-c")], "NumPDBViolations": 2},
+    "node-1": {"Pods": [pod(name="d", uid="uid-d")], "NumPDBViolations": 0},
+    "gone": {"Pods": [pod(name="e", uid="uid-e")], "NumPDBViolations": 0},
+}
+META_VICTIMS = {
+    name: {
+        "Pods": [{"UID": entry["metadata"]["uid"]} for entry in victims["Pods"]],  # type: ignore[attr-defined]
+        "NumPDBViolations": victims["NumPDBViolations"],
+    }
+    for name, victims in VICTIMS.items()
+}
+KEPT = {name: META_VICTIMS[name] for name in ("node-3", "node-1")}
+
+
+async def _preempt(question: Object) -> Any:
+    async with small_service() as client:
+        response = await client.post("/preempt", content=json.dumps(question).encode())
+    assert response.status_code == 200
+    return response.json()
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param({"NodeNameToVictims": VICTIMS, "NodeNameToMetaVictims": None}, id="pods"),
+        pytest.param({"NodeNameToVictims": None, "NodeNameToMetaVictims": META_VICTIMS}, id="UIDs"),
+        pytest.param({"nodeNameToVictims": VICTIMS}, id="camelCase"),
+        pytest.param({"nodenametometavictims": META_VICTIMS}, id="lower-case"),
+    ],
+)
+async def test_nodes_with_room_keep_their_victims(question: Object) -> None:
+    """Nodes whose disks have no room are left out, because evicting pods frees no Longhorn space."""
+    assert await _preempt({"Pod": db_pod(), **question}) == {"NodeNameToMetaVictims": KEPT}
+
+
+async def test_lower_case_victims_are_read() -> None:
+    """The keys of victims too may be in any of the spellings."""
+    victims = {"node-1": {"pods": [{"uid": "uid-a"}], "numPDBViolations": 3}}
+    assert await _preempt({"Pod": db_pod(), "NodeNameToMetaVictims": victims}) == {
+        "NodeNameToMetaVictims": {"node-1": {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 3}}
+    }
+
+
+async def test_a_pod_without_longhorn_volumes_may_preempt_anywhere() -> None:
+    """Such a pod's preemption is not ours to narrow."""
+    answer = await _preempt({"Pod": pod(), "NodeNameToMetaVictims": META_VICTIMS})
+    assert answer == {"NodeNameToMetaVictims": META_VICTIMS}
+
+
+async def test_no_pod_is_killed_for_a_pod_that_cannot_be_decided_about() -> None:
+    """A claim that does not exist leaves no node to preempt on."""
+    answer = await _preempt({"Pod": pod("gone"), "NodeNameToMetaVictims": META_VICTIMS})
+    assert answer == {"NodeNameToMetaVictims": {}}
+
+
+async def test_no_nodes_are_answered_with_none() -> None:
+    """An empty map is a question, and its answer is empty."""
+    assert await _preempt({"Pod": db_pod(), "NodeNameToVictims": {}}) == {"NodeNameToMetaVictims": {}}
+
+
+@pytest.mark.parametrize(
+    ("question", "problem"),
+    [
+        pytest.param({"NodeNameToVictims": {}}, "Pod is missing or null", id="no pod"),
+        pytest.param({"Pod": db_pod()}, "got neither", id="neither form"),
+        pytest.param(
+            {"Pod": db_pod(), "NodeNameToVictims": VICTIMS, "NodeNameToMetaVictims": META_VICTIMS},
+            "got both",
+            id="both",
+        ),
+        pytest.param(
+            {"Pod": db_pod(), "NodeNameToVictims": {"node-1": None}},
+            "NodeNameToVictims[...]: Expected `object`, got `null`",
+            id="victims null",
+        ),
+        pytest.param(
+            {"Pod": db_pod(), "NodeNameToVictims": {"node-1": {"Pods": [None]}}},
+            "NodeNameToVictims[...].Pods[0]: Expected `object`, got `null`",
+            id="victim null",
+        ),
+        pytest.param(
+            {"Pod": db_pod(), "NodeNameToVictims": {"node-1": {"NumPDBViolations": 1.5}}},
+            "NodeNameToVictims[...].NumPDBViolations: Expected `int`, got `float`",
+            id="violations a fraction",
+        ),
+    ],
+)
+async def test_a_malformed_question_is_told_what_is_wrong(question: Object, problem: str) -> None:
+    """Status 400, and the text names the field."""
+    async with small_service() as client:
+        response = await client.post("/preempt", content=json.dumps(question).encode())
+    assert response.status_code == 400
+    assert problem in response.json()["error"]

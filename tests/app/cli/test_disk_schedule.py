@@ -1,0 +1,85 @@
+"""The command and its manifests: what is refused with one line, and that both speak of the same flags."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from app.cli.main import cli
+from scheduler_core.model.disk_schedule import FINALIZER
+from tests.manifests.load import MANIFESTS, ROOT, documents, objects, permissions
+from tests.worlds.command_line import Run
+
+FOLDER = MANIFESTS / "disk-schedule"
+(POD,) = (entry["spec"]["template"]["spec"] for entry in objects(FOLDER) if entry["kind"] == "Deployment")
+(CONTAINER,) = POD["containers"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--kubeconfig", "/nowhere"], "no cluster to talk to: there is no file /nowhere"),
+        (["--renew-deadline", "20"], "leader election: expected 60 >= lease duration > renew deadline"),
+        (["--log-level", "loud"], "--log-level loud: expected one of debug"),
+        (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid port 0"),
+        (["--mirrored"], "No such option"),
+    ],
+)
+def test_bad_input_ends_with_one_line_and_exit_code_2(run: Run, arguments: list[str], problem: str) -> None:
+    """Nothing is started."""
+    ended = run("disk-schedule", "--port", "0", *arguments)
+    assert ended.code == 2
+    assert problem in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("folder", [FOLDER, FOLDER / "mirror"], ids=["allocate", "mirror"])
+def test_both_ways_bring_definition_account_role_and_pods(folder: Path) -> None:
+    """All under one name, but for the definition."""
+    found: dict[str, Any] = {entry["kind"]: entry for entry in objects(folder)}
+    definition = found.pop("CustomResourceDefinition")
+    assert definition["metadata"]["name"] == "diskschedules.longhorn.io"
+    assert {entry["metadata"]["name"] for entry in found.values()} == {"longhorn-disk-schedule"}
+    bound = {"ClusterRole", "ClusterRoleBinding", "Deployment", "Role", "RoleBinding", "ServiceAccount"}
+    assert found.keys() == bound
+
+
+def test_the_mirror_may_write_disk_schedules_and_its_lease_alone() -> None:
+    """Whatever the program does."""
+    role = documents(FOLDER / "mirror/role.yaml")[0]
+    written = {what for verb, _, what, _ in permissions(role) if verb not in ("get", "list", "watch")}
+    assert written == {"diskschedules", "diskschedules/status", "leases"}
+    assert set(permissions(role)) < set(permissions(documents(FOLDER / "role.yaml")[0]))
+
+
+def test_the_command_line_is_one_the_program_accepts() -> None:
+    """Command, flags, variables and port are the program's."""
+    command = typer.main.get_command(cli).get_command(None, "disk-schedule")  # type: ignore[attr-defined]
+    flags = {option for parameter in command.params for option in parameter.opts}
+    verb, *arguments = CONTAINER["args"]
+    assert (CONTAINER["command"], verb) == (["longhorn-extender"], "disk-schedule")
+    assert {argument for argument in arguments if argument.startswith("--")} <= flags
+    assert "--mirror" in flags
+    assert {entry["name"] for entry in CONTAINER["env"]} <= {parameter.envvar for parameter in command.params}
+    assert {port["containerPort"] for port in CONTAINER["ports"]} == {9505}
+
+
+def test_the_images_tag_is_the_projects_version() -> None:
+    """A release changes it here, too."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    (kustomization,) = documents(FOLDER / "parts/kustomization.yaml")
+    assert kustomization["images"] == [{"name": CONTAINER["image"], "newTag": version}]
+
+
+def test_the_flags_are_documented_with_their_variables() -> None:
+    """In docs/disk-schedule.md."""
+    text = (ROOT / "docs/disk-schedule.md").read_text()
+    command = typer.main.get_command(cli).get_command(None, "disk-schedule")  # type: ignore[attr-defined]
+    named = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
+    missing = {option for option in named - {"--help", "--log-format", "--log-level"} if f"`{option}`" not in text}
+    assert missing == set()
+    assert FINALIZER in text

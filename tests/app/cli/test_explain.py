@@ -1,0 +1,335 @@
+"""`longhorn-extender explain` and the options of the program itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.builders import Object, claim, longhorn_node, pod, replica, storage_class, volume
+from tests.worlds.command_line import Result, Run
+from tests.worlds.service import EXTENDER, db_pod, small_cluster
+
+GI = 1024**3
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> str:
+    """The small cluster with the pod db-0 as a snapshot file."""
+    return _write(tmp_path / "snapshot.json", [*small_cluster(), db_pod()])
+
+
+def _write(file: Path, objects: Iterable[Object]) -> str:
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+    return str(file)
+
+
+def _one(file: Path, raw: Object) -> str:
+    file.write_text(yaml.safe_dump(raw))
+    return str(file)
+
+
+def _explained(result: Result) -> Any:
+    assert result.err == ""
+    return json.loads(result.out)
+
+
+def _fitting(answer: Any) -> list[str]:
+    return [name for name, node in answer["nodes"].items() if node["fits"]]
+
+
+def test_the_table_tells_people_where_and_why(run: Run, snapshot: str) -> None:
+    """Volumes first, then a line a node with its reason and what is missing, then the count."""
+    result = run("explain", "--snapshot", snapshot, "--pod", "db-0")
+    lines = [line.rstrip() for line in result.out.splitlines()]
+    assert lines[:4] == [
+        "pod default/db-0",
+        "  claim data-db-0 (not bound yet): 50Gi, best-effort, needs room on the pod's node",
+        "",
+        lines[3],
+    ]
+    table = {line.split()[0]: line for line in lines[4:8]}
+    assert list(table) == ["node-1", "node-2", "node-3", "node-4"]
+    assert " yes " in table["node-1"]
+    assert "data-db-0 on disk-1" in table["node-1"]
+    assert " no " in table["node-2"]
+    assert "insufficient Longhorn storage" in table["node-2"]
+    assert "10Gi" in table["node-2"]
+    assert lines[-1] == "2 of 4 nodes fit"
+    assert (result.code, result.err) == (0, "")
+
+
+def test_json_has_the_shape_promised(run: Run, snapshot: str) -> None:
+    """The keys that programs may rely on."""
+    answer = _explained(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))
+    assert answer["pod"] == "default/db-0"
+    assert [volume["size"] for volume in answer["volumes"]] == [50 * GI]
+    assert set(answer["nodes"]) == {"node-1", "node-2", "node-3", "node-4"}
+    node = answer["nodes"]["node-1"]
+    assert (node["fits"], node["plan"]) == (True, {"data-db-0": "node-1-disk-1"})
+    assert isinstance(node["order_safe"], bool)
+    assert isinstance(node["reason"], str)
+    assert isinstance(node["detail"], str)
+
+
+def test_yaml_says_what_json_says(run: Run, snapshot: str) -> None:
+    """Two ways to print one answer."""
+    as_json = run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json")
+    as_yaml = run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "yaml")
+    assert yaml.safe_load(as_yaml.out) == json.loads(as_json.out)
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml"])
+@pytest.mark.parametrize(
+    ("node", "code"), [pytest.param("node-1", 0, id="fits"), pytest.param("node-4", 1, id="does not fit")]
+)
+def test_the_exit_code_tells_whether_some_node_fits(run: Run, snapshot: str, output: str, node: str, code: int) -> None:
+    """0 or 1, however it is printed."""
+    assert run("explain", "--snapshot", snapshot, "--pod", "db-0", "--node", node, "-o", output).code == code
+
+
+def test_nodes_may_be_chosen_even_unknown_ones(run: Run, snapshot: str) -> None:
+    """An unknown node is an answer; a node named twice is asked about once, and names are printed as they are."""
+    names = ["node-3", "[/red]", ":cow:", "node-3"]
+    result = run(
+        "explain", "--snapshot", snapshot, "--pod", "db-0", *(part for name in names for part in ("--node", name))
+    )
+    assert result.code == 0
+    assert [line.split()[0] for line in result.out.splitlines()[4:7]] == [":cow:", "[/red]", "node-3"]
+    assert result.out.endswith("1 of 3 nodes fit\n")
+
+
+@pytest.mark.parametrize("name", ["db-0", "default/db-0"])
+def test_a_pod_of_the_snapshot_may_be_named(run: Run, snapshot: str, name: str) -> None:
+    """With or without its namespace."""
+    assert _explained(run("explain", "--snapshot", snapshot, "--pod", name, "-o", "json"))["pod"] == "default/db-0"
+
+
+def test_a_name_in_two_namespaces_must_be_given_in_full(run: Run, tmp_path: Path) -> None:
+    """Guessing would explain the wrong pod."""
+    twins = [pod(name="db-0"), pod(name="db-0", namespace="shop")]
+    snapshot = _write(tmp_path / "snapshot.json", [*small_cluster(), *twins])
+    result = run("explain", "--snapshot", snapshot, "--pod", "db-0")
+    assert (result.code, result.out) == (2, "")
+    assert "db-0: names several pods of the snapshot" in result.err
+    assert _explained(run("explain", "--snapshot", snapshot, "--pod", "shop/db-0", "-o", "json"))["pod"] == "shop/db-0"
+
+
+def test_a_pod_may_be_a_file(run: Run, snapshot: str, tmp_path: Path) -> None:
+    """A pod that is not in the cluster yet."""
+    file = _one(tmp_path / "pod.yaml", pod("data-db-0", name="new"))
+    assert _explained(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))["pod"] == "default/new"
+
+
+def test_a_pods_file_may_bring_its_claims(run: Run, snapshot: str, tmp_path: Path) -> None:
+    """Claims beside the pod count as if they were in the cluster."""
+    file = _write(tmp_path / "pod.json", [claim("extra", 95), pod("extra", name="new")])
+    assert _fitting(_explained(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))) == ["node-1"]
+
+
+@pytest.mark.parametrize("stdin_for", ["--snapshot", "--pod"])
+def test_a_dash_reads_standard_input(run: Run, snapshot: str, tmp_path: Path, stdin_for: str) -> None:
+    """Either file may come through a pipe."""
+    files = {"--snapshot": snapshot, "--pod": _one(tmp_path / "pod.yaml", db_pod())}
+    content = Path(files[stdin_for]).read_bytes()
+    files[stdin_for] = "-"
+    arguments = [part for pair in files.items() for part in pair]
+    assert _fitting(_explained(run("explain", *arguments, "-o", "json", stdin=content))) == ["node-1", "node-3"]
+
+
+TEMPLATE = {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data-db-0"}}]}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        pytest.param("Deployment", {"template": TEMPLATE}, id="Deployment"),
+        pytest.param("DaemonSet", {"template": TEMPLATE}, id="DaemonSet"),
+        pytest.param("ReplicaSet", {"template": TEMPLATE}, id="ReplicaSet"),
+        pytest.param("Job", {"template": TEMPLATE}, id="Job"),
+        pytest.param("CronJob", {"jobTemplate": {"spec": {"template": TEMPLATE}}}, id="CronJob"),
+    ],
+)
+def test_a_workloads_template_is_taken(run: Run, snapshot: str, tmp_path: Path, kind: str, spec: Object) -> None:
+    """The pod such a workload would create."""
+    workload = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "db"}, "spec": spec}
+    file = _one(tmp_path / "workload.yaml", workload)
+    answer = _explained(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))
+    assert [volume["claim"] for volume in answer["volumes"]] == ["default/data-db-0"]
+    assert _fitting(answer) == ["node-1", "node-3"]
+
+
+def test_a_stateful_sets_claim_templates_become_the_claims_of_its_first_pod(
+    run: Run, snapshot: str, tmp_path: Path
+) -> None:
+    """Claims that do not exist yet are taken from the templates."""
+    templates = [claim("data", 60), claim("log", 40)]
+    spec = {"template": {"spec": {}}, "volumeClaimTemplates": templates}
+    stateful_set = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "new"}, "spec": spec}
+    file = _one(tmp_path / "set.yaml", stateful_set)
+    answer = _explained(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))
+    assert answer["pod"] == "default/new-0"
+    assert [(volume["claim"], volume["size"]) for volume in answer["volumes"]] == [
+        ("default/data-new-0", 60 * GI),
+        ("default/log-new-0", 40 * GI),
+    ]
+    assert _fitting(answer) == ["node-1"]
+
+
+def test_a_snapshot_without_kubernetes_nodes_explains_longhorns(run: Run, tmp_path: Path) -> None:
+    """A support bundle may lack the core objects."""
+    objects = [longhorn_node("only"), storage_class(), claim("data-db-0"), db_pod()]
+    snapshot = _write(tmp_path / "snapshot.json", objects)
+    answer = _explained(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))
+    assert _fitting(answer) == ["only"]
+
+
+def test_long_lines_are_not_cut_away_from_a_terminal(run: Run, tmp_path: Path) -> None:
+    """What is piped to grep is whole, a line a node, however long names are."""
+    name = "n" * 300
+    objects = [longhorn_node(name, 1), storage_class(), claim("data-db-0"), db_pod()]
+    result = run("explain", "--snapshot", _write(tmp_path / "snapshot.json", objects), "--pod", "db-0")
+    (line,) = [line for line in result.out.splitlines() if line.startswith("nnn")]
+    assert line.split()[0] == name
+    assert "100Gi" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        pytest.param(
+            ["explain", "--kubeconfig", "none"], "needs either --pod or --volume", id="nothing asked of a cluster"
+        ),
+        pytest.param(
+            ["explain", "--pod", "p", "--kubeconfig", "none"], "there is no file none", id="no such kubeconfig"
+        ),
+        pytest.param(["explain", "--snapshot", "x"], "needs either --pod or --volume", id="nothing asked about"),
+        pytest.param(
+            ["explain", "--snapshot", "x", "--pod", "p", "--volume", "v"],
+            "needs either --pod or --volume",
+            id="both asked about",
+        ),
+        pytest.param(["explain", "--pods"], "No such option: --pods", id="unknown option"),
+        pytest.param(["nothing"], "No such command 'nothing'", id="unknown command"),
+        pytest.param(["explain", "--snapshot", "x", "--pod", "y", "-o", "xml"], "'--output'", id="unknown output"),
+        pytest.param(["explain", "--snapshot", "x", "--pod", "y", "z"], "extra argument", id="too many"),
+        pytest.param(["serve", "--snapshot", "x", "--port", "http"], "'--port'", id="port a word"),
+        pytest.param(["serve", "--snapshot", "x", "--port", "65536"], "'--port'", id="port too high"),
+        pytest.param(["serve", "--snapshot", "x", "--max-body", "lots"], "--max-body: 'lots'", id="limit a word"),
+        pytest.param(["serve", "--snapshot", "x", "--max-body", "0"], "--max-body: 0 must be more", id="limit 0"),
+        pytest.param(["serve", "--snapshot", "x", "--log-level", "all"], "--log-level all", id="unknown level"),
+        pytest.param(["serve", "--snapshot", "x", "--log-format", "xml"], "'--log-format'", id="unknown format"),
+        pytest.param(["serve", "--snapshot", "/nowhere"], "/nowhere: cannot be read", id="serve without a snapshot"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_one_line(run: Run, arguments: list[str], problem: str) -> None:
+    """Exit code 2, one line on standard error, nothing on standard output."""
+    result = run(*arguments)
+    assert (result.code, result.out) == (2, "")
+    (line,) = result.err.splitlines()
+    assert line.startswith("longhorn-extender: ")
+    assert problem in line
+
+
+@pytest.mark.parametrize("host", ["256.256.256.256", "a" * 70, "no host"])
+def test_a_host_that_cannot_be_listened_on_is_told_in_one_line(run: Run, snapshot: str, host: str) -> None:
+    """Whatever the resolver or the system says, it names host and port."""
+    result = run("serve", "--snapshot", snapshot, "--host", host, "--port", "0")
+    assert result.code == 2
+    (line,) = result.err.splitlines()
+    assert line.startswith(f"longhorn-extender: cannot listen on {host} port 0: ")
+
+
+@pytest.mark.parametrize("command", [[], ["explain"], ["serve"]])
+def test_every_command_has_help_without_colours(run: Run, command: list[str]) -> None:
+    """Away from a terminal the help is plain text."""
+    result = run(*command, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"Usage: {' '.join(['longhorn-extender', *command])} ")
+    assert "\x1b" not in result.out
+
+
+def test_without_a_command_the_help_is_shown(run: Run) -> None:
+    """Nothing was asked: exit code 2, and what could be asked on standard error."""
+    result = run()
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Usage: longhorn-extender ")
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    """A plain version, for scripts."""
+    result = run("--version")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.strip().replace(".", "").isdigit()
+
+
+@pytest.mark.e2e
+def test_the_installed_program_prints_no_colours_into_a_pipe(snapshot: str) -> None:
+    """The console script works, and its table is plain text away from a terminal."""
+    command = [EXTENDER, "explain", "--snapshot", snapshot, "--pod", "db-0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.e2e
+def test_a_reader_that_has_seen_enough_is_no_trouble(snapshot: str) -> None:
+    """`explain | head` ends without a complaint."""
+    command = f"{EXTENDER} explain --snapshot {snapshot} --pod db-0 -o json | head -n 0"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+
+
+class TestVolume:
+    """`explain --volume`: node by node, disk by disk, rule by rule."""
+
+    @pytest.fixture
+    def placed(self, tmp_path: Path) -> str:
+        """A volume of 50Gi with two replicas wanted, one of them on node-1; node-3 is too full for another."""
+        items = [
+            longhorn_node("node-1"),
+            longhorn_node("node-2"),
+            longhorn_node("node-3", 40),
+            volume("v", 50, locality="disabled", numberOfReplicas=2),
+            replica("r1", "v", "node-1", size=50),
+        ]
+        file = tmp_path / "volumes.json"
+        file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        return str(file)
+
+    def test_the_table_names_rule_and_numbers(self, run: Run, placed: str) -> None:
+        """Every node is there, with what decided about it."""
+        result = run("explain", "--snapshot", placed, "--volume", "v")
+        assert result.code == 0
+        lines = {line.split()[0]: line for line in result.out.splitlines() if line.startswith("node-")}
+        assert "node has a replica of the volume" in lines["node-1"]
+        assert "yes" in lines["node-2"]
+        assert "50Gi + 0 scheduled must be at most 100Gi" in lines["node-2"]
+        assert "over-provisioning limit reached" in lines["node-3"]
+        assert "node-2 disk-1: the only candidate" in result.out
+
+    @pytest.mark.parametrize("output", ["json", "yaml"])
+    def test_machines_get_the_same(self, run: Run, placed: str, output: str) -> None:
+        """One object, candidates first, then every rule of every node and disk."""
+        result = run("explain", "--snapshot", placed, "--volume", "v", "-o", output, "--node", "node-2")
+        answer = yaml.safe_load(result.out)
+        assert [entry["node"] for entry in answer["candidates"]] == ["node-2"]
+        assert list(answer["nodes"]) == ["node-2"]
+
+    def test_without_a_candidate_the_exit_code_is_one(self, run: Run, placed: str) -> None:
+        """And Longhorn's own words are told."""
+        text = Path(placed).read_text().replace('"53687091200"', '"536870912000"', 1)
+        Path(placed).write_text(text)
+        result = run("explain", "--snapshot", placed, "--volume", "v")
+        assert (result.code, "Longhorn itself reports insufficient storage" in result.out) == (1, True)
+
+    def test_an_unknown_volume_is_bad_input(self, run: Run, placed: str) -> None:
+        """One line, with volumes that exist."""
+        result = run("explain", "--snapshot", placed, "--volume", "w")
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert "no volumes.longhorn.io w" in result.err

@@ -1,0 +1,25 @@
+"""What the README shows is what a newcomer sees."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.command_line import Run
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_first_result_is_as_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's explain command prints the README's lines, in that order; an ellipsis stands for the rest."""
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(
+        r"```console\n\$ \.venv/bin/longhorn-extender (.*?)\n(.*?)```", (ROOT / "README.md").read_text(), re.S
+    )
+    command, shown = blocks[0]
+    printed = [line.rstrip() for line in run(*shlex.split(command)).out.splitlines()]
+    wanted = [line for line in shown.splitlines() if line and line != "..."]
+    assert [line for line in printed if line in wanted] == wanted

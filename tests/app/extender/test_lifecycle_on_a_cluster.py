@@ -1,0 +1,413 @@
+"""`longhorn-extender serve` beside a cluster, as whole processes: who answers, from when, and until when."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.extender.offers import SETTLING_SECONDS
+from app.kube.client import ApiError
+from app.kube.resources import CLAIMS, CONFIG_MAPS, ENDPOINT_SLICES, LEASES, LONGHORN_NODES, LONGHORN_SETTINGS, PODS
+from devcluster import DevCluster, Options, logged
+from devcluster.process import Process
+from tests.builders import Object
+from tests.manifests.load import MANIFESTS, NAME, NAMESPACE
+from tests.worlds.service import EXTENDER
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.xdist_group("live")]
+LEASE_SECONDS, RENEW_SECONDS = 4.0, 3.0
+FAST = ["--lease-duration", "4", "--renew-deadline", "3", "--retry-period", "0.5"]
+ENABLED, WAIT = "scheduler-extender-enabled", "scheduler-extender-pod-scheduling-timeout"
+PREFIX = "longhorn_scheduler_extender"
+NODES = ("node-1", "node-2")
+# What a candidate may need beyond the Lease on two busy cores: a look at it, and catching up.
+SLACK = 4.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    """Two nodes with a Longhorn disk of 100Gi each, and the extender's access to them. Nobody schedules pods."""
+    folder = tmp_path_factory.mktemp("live")
+    with DevCluster(folder / "cluster", Options(audit=False)) as running:
+        running.apply(MANIFESTS / "test-cluster")
+        disks = json.dumps([{"name": "disk-1", "size": "100Gi"}])
+        for name in NODES:
+            running.create_node(name, annotations={"simulator/disks": disks})
+        config = folder / "simulator.yaml"
+        config.write_text(f"known_settings_extra: [{ENABLED}]\n")
+        simulator = [
+            sys.executable,
+            "-m",
+            "simulator",
+            "--kubeconfig",
+            str(running.kubeconfig),
+            "--config",
+            str(config),
+        ]
+        running.spawn("simulator", simulator, ready=logged('"ready"'))
+        until("the Longhorn nodes", lambda: len(reported(running)) == len(NODES), 30)
+        running.processes["kube-scheduler"].stop()
+        yield running
+
+
+def reported(cluster: DevCluster) -> list[str]:
+    """The Longhorn nodes whose disk is known."""
+    nodes = cluster.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]
+    return [node["metadata"]["name"] for node in nodes if (node.get("status") or {}).get("diskStatus")]
+
+
+def until(what: str, true: Callable[[], Any], seconds: float = 20) -> float:
+    """Returns once something is so; for how many seconds it was not."""
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < seconds, f"waited {seconds:g} s in vain for {what}"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One process of the extender."""
+
+    process: Process
+    port: int
+
+    def ask(
+        self, path: str, body: Object | None = None, seconds: float = 15
+    ) -> tuple[int, Any, http.client.HTTPMessage]:
+        """Status, decoded answer and headers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+        try:
+            connection.request(
+                "POST" if body is not None else "GET", path, json.dumps(body) if body is not None else None
+            )
+            answer = connection.getresponse()
+            data = answer.read()
+            is_json = "json" in answer.headers.get("content-type", "")
+            return answer.status, json.loads(data) if is_json else data.decode(), answer.headers
+        finally:
+            connection.close()
+
+    def filter(self, pod: Object, seconds: float = 15) -> tuple[int, Any, http.client.HTTPMessage]:
+        """kube-scheduler asks about a pod."""
+        return self.ask("/filter", {"Pod": pod, "Nodes": None, "NodeNames": list(NODES)}, seconds)
+
+    def answers(self) -> bool:
+        """Whether it answers kube-scheduler's verbs."""
+        try:
+            return self.filter({"metadata": {"name": "probe"}}, 1)[0] == 200
+        except OSError:
+            return False
+
+    def refusal(self) -> str:
+        """Why it does not answer; "" if it does."""
+        status, answer, headers = self.filter({"metadata": {"name": "probe"}})
+        if status == 200:
+            return ""
+        assert (status, headers["connection"]) == (503, "close")
+        return str(answer["error"])
+
+    def state(self) -> Any:
+        """What /state says of the service."""
+        return self.ask("/state")[1]["service"]
+
+    def metric(self, name: str) -> list[str]:
+        """The samples of a metric."""
+        return re.findall(rf"^{PREFIX}_{name}\S* \S+$", self.ask("/metrics")[1], re.M)
+
+
+@pytest.fixture
+def start(cluster: DevCluster) -> Iterator[Callable[..., Candidate]]:
+    """Starts candidates; they are gone after the test, and the Lease is free before it."""
+    account = cluster.service_account_kubeconfig(NAMESPACE, NAME)
+    started: list[Process] = []
+    put(cluster, LEASES, {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
+    set_config(cluster, **{ENABLED: "true", WAIT: "1"})
+
+    def begin(number: int, *arguments: str) -> Candidate:
+        port = cluster.free_port()
+        command = [
+            EXTENDER,
+            "serve",
+            "--port",
+            str(port),
+            "--kubeconfig",
+            str(account),
+            "--identity",
+            f"candidate-{number}",
+        ]
+        command += ["--node-name", f"host-{number}", "--advertise", f"192.0.2.{number}", "--log-format", "json", *FAST]
+        process = cluster.spawn(f"candidate-{number}", [*command, *arguments], ready=logged("Serving a cluster"))
+        started.append(process)
+        return Candidate(process, port)
+
+    yield begin
+    logs = {process.name: process.log_text() for process in started}
+    for process in started:
+        process.stop()
+    assert {name: text for name, text in logs.items() if "Traceback" in text or "nclosed" in text} == {}
+
+
+def put(cluster: DevCluster, resource: Any, body: Object, name: str = NAME) -> None:
+    """Merges this into an object of Longhorn's namespace, which is made if need be."""
+    try:
+        cluster.api.patch(resource.path(NAMESPACE, name), body)
+    except ApiError as error:
+        if not error.not_found:
+            raise
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, **body}
+        cluster.api.create(resource.path(NAMESPACE), whole)
+
+
+def set_config(cluster: DevCluster, **data: str) -> None:
+    """Makes the ConfigMap hold exactly this."""
+    current = cluster.api.get(CONFIG_MAPS.path(NAMESPACE, NAME)).get("data") or {}
+    put(cluster, CONFIG_MAPS, {"data": {**dict.fromkeys(current), **data}})
+
+
+def holder(cluster: DevCluster) -> str:
+    """Who holds the Lease."""
+    return str(cluster.api.get(LEASES.path(NAMESPACE, NAME))["spec"].get("holderIdentity") or "")
+
+
+def endpoints(cluster: DevCluster) -> list[str]:
+    """Where the Service leads."""
+    try:
+        found = cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE, NAME))["endpoints"] or []
+    except ApiError as error:
+        if not error.not_found:
+            raise
+        return []
+    return [address for entry in found for address in entry["addresses"]]
+
+
+def claimed_pod(cluster: DevCluster, name: str) -> Object:
+    """A pod with an unbound claim of 10Gi, both on the API server; as kube-scheduler would send it."""
+    claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "longhorn-local"}
+    claim["resources"] = {"requests": {"storage": "10Gi"}}  # type: ignore[assignment]
+    cluster.api.create(CLAIMS.path("default"), {"metadata": {"name": name}, "spec": claim})
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
+    spec = {"containers": [{"name": "main", "image": "none"}], "volumes": volumes}
+    made: Object = cluster.api.create(PODS.path("default"), {"metadata": {"name": name}, "spec": spec})
+    return made
+
+
+def test_it_is_switched_on_and_off_while_it_runs(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
+    """ConfigMap, then Longhorn's Setting, then the environment, then off; disabled it holds no Lease and gets no traffic."""
+    set_config(cluster)
+    candidate = start(1)
+    refusal = "scheduler-extender-enabled is false (the default; see docs/configuration.md)"
+    until("readiness", lambda: candidate.ask("/readyz")[0] == 200)
+    assert candidate.refusal() == refusal
+    assert (holder(cluster), candidate.ask("/healthz")[0]) == ("", 200)
+    put(cluster, LONGHORN_SETTINGS, {"value": "true"}, ENABLED)
+    until("the Setting", candidate.answers)
+    assert candidate.state()["origins"][ENABLED] == "Setting"
+    assert holder(cluster).startswith("candidate-1_")
+    until("the Service to lead here", lambda: endpoints(cluster) == ["192.0.2.1"])
+    assert candidate.metric("heartbeat") == [f'{PREFIX}_heartbeat{{node="host-1"}} 1.0']
+    set_config(cluster, **{ENABLED: "false"})
+    took = until("the ConfigMap", lambda: candidate.refusal() == f"{ENABLED} is false (says ConfigMap {NAME})")
+    assert took < 1
+    until("the Lease to be free", lambda: holder(cluster) == "")
+    assert endpoints(cluster) == []
+    until("the heartbeat", lambda: candidate.metric("heartbeat") == [f'{PREFIX}_heartbeat{{node="host-1"}} 0.0'])
+    set_config(cluster, **{ENABLED: "perhaps"})
+    until("the refused value", lambda: candidate.state()["refusedSettings"])
+    assert candidate.refusal() == f"{ENABLED} is false (says ConfigMap {NAME})"  # its last good value stays
+    set_config(cluster)
+    until("the Setting again", candidate.answers)
+    cluster.api.delete(LONGHORN_SETTINGS.path(NAMESPACE, ENABLED))
+    until("the default again", lambda: candidate.refusal() == refusal)
+    candidate.process.stop()
+    candidate = start(1, "--enabled", "true")
+    until("the environment", candidate.answers)
+    assert candidate.state()["origins"][ENABLED] == "environment"
+    set_config(cluster, **{ENABLED: "false"})
+    until("the ConfigMap", lambda: candidate.refusal() == f"{ENABLED} is false (says ConfigMap {NAME})")
+
+
+def test_a_leader_hands_over_and_answers_what_it_has_taken(
+    cluster: DevCluster, start: Callable[..., Candidate]
+) -> None:
+    """A follower refuses every verb and is well; after SIGTERM it answers within two seconds of the last wait."""
+    set_config(cluster, **{ENABLED: "true", WAIT: "2"})
+    leader = start(1, "--reservation", "node")
+    until("a leader", leader.answers)
+    follower = start(2, "--reservation", "node")
+    until("its readiness", lambda: follower.ask("/readyz")[0] == 200)
+    until("its sight of the leader", lambda: follower.refusal().startswith("not the leader, candidate-1_"))
+    for verb in ("/filter", "/preempt", "/explain"):
+        status, answer, headers = follower.ask(verb, {"Pod": {"metadata": {"name": "x"}}, "NodeNames": []})
+        assert (status, headers["connection"]) == (503, "close")
+        assert answer["error"].startswith("not the leader, candidate-1_")
+    assert follower.ask("/healthz")[0] == 200
+    first, second = claimed_pod(cluster, "first"), claimed_pod(cluster, "second")
+    until("the first answer", lambda: leader.filter(first)[1].get("NodeNames") == list(NODES))
+    with ThreadPoolExecutor() as pool:
+        taken: Future[Any] = pool.submit(leader.filter, second)
+        time.sleep(1)  # it waits for its turn, which comes after two
+        told = time.monotonic()
+        stopping = pool.submit(leader.process.stop)
+        until("the refusal of new questions", lambda: leader.refusal() == "shutting down")
+        assert taken.result()[0] == 200
+        answered = time.monotonic()
+        until("the follower's answer", follower.answers)
+        succeeded = time.monotonic()
+        stopping.result()
+    assert leader.process.returncode == 0
+    until("the Service to lead there", lambda: endpoints(cluster) == ["192.0.2.2"])
+    # The pod answered last is waited for as long as the setting says.
+    print(
+        f"taken question answered after {answered - told:.1f} s, handed over {succeeded - answered - 2:.1f} s after its wait"
+    )
+    assert succeeded - answered - 2 < 2
+
+
+def test_an_idle_leader_hands_over_at_once(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
+    """The figure of the design: within two seconds."""
+    leader = start(1)
+    until("a leader", leader.answers)
+    follower = start(2)
+    until("its readiness", lambda: follower.ask("/readyz")[0] == 200)
+    time.sleep(1)
+    told = time.monotonic()
+    threading.Thread(target=leader.process.stop).start()
+    until("the follower's answer", follower.answers)
+    took = time.monotonic() - told
+    print(f"an idle leader handed over in {took:.2f} s")
+    assert took < 2.5
+    until("the end of the leader", lambda: leader.process.returncode == 0)
+
+
+def test_a_killed_leader_is_succeeded_within_the_bound_of_its_lease(
+    cluster: DevCluster, start: Callable[..., Candidate]
+) -> None:
+    """And its successor waits for nothing longer than that."""
+    leader = start(1)
+    until("a leader", leader.answers)
+    follower = start(2)
+    until("its readiness", lambda: follower.ask("/readyz")[0] == 200)
+    leader.process.kill()
+    took = until("the follower's answer", follower.answers)
+    print(f"a killed leader was succeeded after {took:.1f} s")
+    settling = SETTLING_SECONDS - (
+        LEASE_SECONDS - RENEW_SECONDS
+    )  # pods of earlier tests wait for a scheduler that is not there
+    assert LEASE_SECONDS - 1 < took < LEASE_SECONDS + settling + SLACK
+
+
+def test_a_leader_whose_lease_was_stolen_answers_no_more(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
+    """Until it may take it back."""
+    leader = start(1)
+    until("a leader", leader.answers)
+    pod = claimed_pod(cluster, "stolen")
+    assert leader.filter(pod)[0] == 200
+    with ThreadPoolExecutor() as pool:
+        queued = pool.submit(leader.filter, claimed_pod(cluster, "queued"))
+        put(cluster, LEASES, {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 4}})
+        took = until("the refusal", lambda: leader.refusal().startswith("not the leader, thief is"))
+        assert took < 1
+        assert queued.result()[0] in (200, 503)
+    until("its return", leader.answers)
+
+
+def test_a_leader_without_an_api_server_answers_no_more_and_comes_back(
+    cluster: DevCluster, start: Callable[..., Candidate]
+) -> None:
+    """Within the renewal deadline; it stays alive, and recovers by itself."""
+    leader = start(1)
+    until("a leader", leader.answers)
+    server = cluster.processes["kube-apiserver"]
+    server.pause()
+    try:
+        took = until("the refusal", lambda: not leader.answers())
+        assert took < 3.5
+        assert leader.ask("/healthz")[0] == 200
+        assert leader.refusal().startswith("not the leader, candidate-1_")
+    finally:
+        server.resume()
+    back = until("its return", leader.answers, 20)
+    print(f"without an API server: refused after {took:.1f} s, answers {back:.1f} s after it goes on")
+
+
+def test_an_api_server_that_is_not_there_at_start_is_waited_for(
+    cluster: DevCluster, start: Callable[..., Candidate]
+) -> None:
+    """It is not ready, and says why."""
+    server = cluster.processes["kube-apiserver"]
+    server.kill()
+    try:
+        candidate = start(1, "--enabled", "true")
+        until("the reason", lambda: "cannot connect to" in str(candidate.ask("/readyz")[1]))
+        assert (candidate.ask("/readyz")[0], candidate.ask("/healthz")[0]) == (503, 200)
+        assert candidate.refusal().startswith("not ready: ")
+    finally:
+        server.start()
+    until("its answer", candidate.answers, 30)
+
+
+def test_a_snapshot_decides_as_the_live_service_does(
+    cluster: DevCluster, start: Callable[..., Candidate], tmp_path: Path
+) -> None:
+    """`/explain`, `explain` of the cluster and `explain` of a snapshot of it, all under the extender's own permissions."""
+    leader = start(1)
+    until("a leader", leader.answers)
+    pod = claimed_pod(cluster, "explained")
+    claimed_pod(cluster, "secretive")
+    body = {"Pod": pod, "Nodes": None, "NodeNames": list(NODES)}
+    asked = leader.ask("/explain", body)[1]
+    kubeconfig, file = str(cluster.service_account_kubeconfig(NAMESPACE, NAME)), str(tmp_path / "snapshot.yaml")
+
+    def extender(*arguments: str) -> str:
+        done = subprocess.run([EXTENDER, *arguments], check=False, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+        return done.stdout
+
+    extender("snapshot", "--kubeconfig", kubeconfig, "-f", file)
+    name = ["--pod", "default/explained", "-o", "json"]
+    live = json.loads(extender("explain", "--kubeconfig", kubeconfig, *name))
+    assert json.loads(extender("explain", "--snapshot", file, *name)) == live == asked
+    assert {node: entry["fits"] for node, entry in live["nodes"].items()} == dict.fromkeys(NODES, True)
+    text = Path(file).read_text()
+    assert "managedFields" not in text
+    assert "kube-root-ca" not in text  # every pod mounts it; what is no claim is not shown
+
+
+def test_two_signals_end_it_at_once(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
+    """Somebody is in a hurry."""
+    set_config(cluster, **{ENABLED: "true", WAIT: "60"})
+    leader = start(1)
+    until("a leader", leader.answers)
+    assert leader.filter(claimed_pod(cluster, "hurry"))[0] == 200
+    threading.Thread(target=leader.process.stop).start()
+    until("the hand-over", lambda: leader.refusal() == "shutting down")
+    leader.process.stop(seconds=5)
+    assert leader.process.returncode == 0
+
+
+def test_no_cluster_at_all_is_one_line(tmp_path: Path, cluster: DevCluster) -> None:
+    """With the exit code of bad input."""
+    process = Process(
+        "none", [EXTENDER, "serve", "--port", "0", "--kubeconfig", str(tmp_path / "no")], tmp_path / "log"
+    )
+    process.start(wait=False)
+    until("its end", lambda: process.returncode is not None)
+    assert process.returncode == 2
+    last = process.log_text().strip().splitlines()[-1]
+    assert last == (
+        f"longhorn-extender: no cluster to talk to: there is no file {tmp_path}/no; give --kubeconfig, or set KUBECONFIG"
+    )
+    assert "Traceback" not in process.log_text()

@@ -1,0 +1,388 @@
+"""Calls to the API server: one line for whatever goes wrong, a bound for whatever hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import gc
+import inspect
+import json
+import re
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from app.kube.client import ApiError, ConnectError, KubeClient
+from devcluster.pki import Authority
+from tests.worlds.fake_api import KUBECONFIG, failing, sending, served, silent, write_kubeconfig
+
+PATH = "/api/v1/nodes"
+
+
+@asynccontextmanager
+async def client_of(handler: Any, folder: Path) -> AsyncIterator[KubeClient]:
+    """A client of a server that does the same with every request."""
+    async with served(handler, folder) as kubeconfig, connected_by(kubeconfig) as client:
+        yield client
+
+
+@asynccontextmanager
+async def connected_by(kubeconfig: Path) -> AsyncIterator[KubeClient]:
+    """A client by a kubeconfig."""
+    client = await KubeClient.connect(str(kubeconfig))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def refusal(client: KubeClient, **options: Any) -> ApiError:
+    """What a GET fails with; one line."""
+    with pytest.raises(ApiError) as refused:
+        await client.get(PATH, **options)
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).startswith(f"GET {PATH}: ")
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("status", "true"),
+    [(401, "forbidden"), (403, "forbidden"), (404, "not_found"), (409, "conflict"), (410, "gone"), (429, "unreachable"),
+     (500, "unreachable"), (503, "unreachable")],
+)  # fmt: skip
+async def test_a_refusal_tells_what_kind_it_is_and_what_the_server_said(status: int, true: str, tmp_path: Path) -> None:
+    """Exactly one of the kinds a caller asks for."""
+    text = 'nodes is forbidden: User "it" cannot list resource "nodes"'
+    async with client_of(failing(status, text, "Because"), tmp_path) as client:
+        error = await refusal(client)
+    assert (error.status, error.reason) == (status, "Because")
+    assert str(error) == f"GET {PATH}: {text} (HTTP {status})"
+    kinds = ("unreachable", "not_found", "conflict", "forbidden", "gone")
+    assert [kind for kind in kinds if getattr(error, kind)] == [true]
+
+
+@pytest.mark.parametrize("body", ["<html>\n<b>Bad\nGateway</b>", "", "{", '{"message": 3}', "[]"])
+async def test_an_answer_that_is_no_status_is_told_as_it_is(body: str, tmp_path: Path) -> None:
+    """A proxy's page, cut to one line."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=502, text=body)
+
+    async with client_of(answer, tmp_path) as client:
+        assert " ".join(body.split()) in str(await refusal(client))
+
+
+async def test_nobody_listens(tmp_path: Path) -> None:
+    """A refused connection, by address and cause."""
+    async with connected_by(write_kubeconfig(tmp_path, "http://127.0.0.1:9")) as client:
+        error = await refusal(client)
+    assert (error.status, error.unreachable) == (0, True)
+    assert str(error) == f"GET {PATH}: cannot connect to 127.0.0.1:9: Connection refused"
+
+
+async def test_no_such_host(tmp_path: Path) -> None:
+    """A name that does not resolve."""
+    async with connected_by(write_kubeconfig(tmp_path, "http://no-such-host.invalid:6443")) as client:
+        assert "cannot connect to no-such-host.invalid:6443: " in str(await refusal(client))
+
+
+async def slow_body(request: web.Request) -> web.StreamResponse:
+    """Begins an answer and does not end it."""
+    response = web.StreamResponse(headers={"Content-Length": "100"})
+    await response.prepare(request)
+    await response.write(b"{")
+    await asyncio.sleep(60)
+    return response
+
+
+@pytest.mark.parametrize("handler", [silent, slow_body])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.get(PATH, seconds=0.1),
+        lambda client: client.create(PATH, {}, 0.1),
+        lambda client: client.replace(PATH, {}, 0.1),
+        lambda client: client.patch(PATH, {}, seconds=0.1),
+        lambda client: client.delete(PATH, seconds=0.1),
+    ],
+)
+async def test_every_call_is_bounded(handler: Any, call: Callable[[KubeClient], Any], tmp_path: Path) -> None:
+    """Whether nothing comes, or the answer does not end."""
+    async with client_of(handler, tmp_path) as client:
+        began = time.monotonic()
+        with pytest.raises(ApiError, match=r"no answer within 0\.1 s") as refused:
+            await call(client)
+        assert time.monotonic() - began < 2
+        assert refused.value.unreachable
+
+
+async def test_a_watch_has_to_begin_like_any_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it may then last."""
+    monkeypatch.setattr("app.kube.client.CALL_SECONDS", 0.3)
+    async with client_of(silent, tmp_path) as client:
+        with pytest.raises(ApiError, match=r"no answer within 0\.3 s"):
+            async with client.lines(PATH, {"watch": "true"}, 300):
+                pass
+
+
+async def test_a_watch_that_is_refused_in_the_middle_of_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is bounded as well."""
+    monkeypatch.setattr("app.kube.client.CALL_SECONDS", 0.3)
+
+    async def refusing(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=403, headers={"Content-Length": "100"})
+        await response.prepare(request)
+        await asyncio.sleep(60)
+        return response
+
+    async with client_of(refusing, tmp_path) as client:
+        with pytest.raises(ApiError, match=r"no answer within 0\.3 s"):
+            async with client.lines(PATH, {"watch": "true"}, 300):
+                pass
+
+
+async def test_a_connection_that_breaks_off_is_an_api_error(tmp_path: Path) -> None:
+    """Before and within the answer."""
+    async with client_of(sending(b'{"items":', abort=True), tmp_path) as client:
+        assert (await refusal(client)).unreachable
+
+
+async def test_what_is_sent(tmp_path: Path) -> None:
+    """Method, query, body, media type and who we are."""
+    seen: list[tuple[str, str, str, str, str, Any]] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        headers = request.headers
+        seen.append((request.method, request.path_qs, headers["Authorization"], headers["User-Agent"].split("/")[0],
+                     headers.get("Content-Type", ""), json.loads(body) if body else None))  # fmt: skip
+        return web.json_response({})
+
+    async with client_of(answer, tmp_path) as client:
+        await client.get(PATH, {"limit": "1", "continue": "a b&c="})
+        await client.create(PATH, {"a": 1})
+        await client.replace(PATH, {"a": 2})
+        await client.patch(PATH, {"a": None})
+        await client.delete(PATH, {"preconditions": {"uid": "x"}})
+    who = ("Bearer secret-token", "longhorn-scheduler-extender")
+    assert [(method, *rest) for method, _, *rest in seen] == [
+        ("GET", *who, "application/json", None),
+        ("POST", *who, "application/json", {"a": 1}),
+        ("PUT", *who, "application/json", {"a": 2}),
+        ("PATCH", *who, "application/merge-patch+json", {"a": None}),
+        ("DELETE", *who, "application/json", {"preconditions": {"uid": "x"}}),
+    ]
+    assert seen[0][1] == f"{PATH}?limit=1&continue=a%20b%26c%3D"
+
+
+async def test_no_secret_is_in_an_error(tmp_path: Path) -> None:
+    """Not the token, whatever happened."""
+    async with client_of(failing(401, "Unauthorized"), tmp_path) as client:
+        error = await refusal(client)
+    assert "secret-token" not in f"{error}{error!r}{error.__cause__!r}"
+
+
+async def test_nothing_is_left_open(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Neither a connection nor a warning, also where a stream was left half read."""
+    async with client_of(sending(b'{"type":', b"x" * 100, hang=True), tmp_path) as client:
+        async with client.lines(PATH, {"watch": "true"}, 30) as stream:
+            assert await stream.read(8) == b'{"type":'
+        with pytest.raises(ApiError):
+            await client.get(PATH, seconds=0.1)
+        session = client._api.rest_client.pool_manager
+        assert session is not None
+        assert not session.connector._acquired  # type: ignore[union-attr]
+    gc.collect()
+    assert session.closed
+    assert [str(warning.message) for warning in recwarn if "nclosed" in str(warning.message)] == []
+
+
+def _config(**parts: Any) -> str:
+    return yaml.safe_dump({**KUBECONFIG, "clusters": [{"name": "it", "cluster": {"server": "http://x"}}], **parts})
+
+
+@pytest.mark.parametrize(
+    ("text", "context"),
+    [
+        pytest.param("{", None, id="no YAML"),
+        pytest.param("\tx", None, id="a tab"),
+        pytest.param("", None, id="empty"),
+        pytest.param("- a", None, id="a list"),
+        pytest.param("text", None, id="a text"),
+        pytest.param(_config(contexts=None), None, id="no contexts"),
+        pytest.param(
+            _config(contexts=[{"name": "it", "context": {"cluster": "other", "user": "it"}}]), None, id="cluster"
+        ),
+        pytest.param(_config(clusters=[{"name": "it", "cluster": {}}]), None, id="no server"),
+        pytest.param(_config(clusters=[{"name": "it"}]), None, id="no cluster in the cluster"),
+        pytest.param(
+            _config(clusters=[{"name": "it", "cluster": {"server": "https://x", "certificate-authority-data": "%%"}}]),
+            None,
+            id="CA is no base64",
+        ),
+        pytest.param(
+            _config(
+                clusters=[{"name": "it", "cluster": {"server": "https://x", "certificate-authority-data": "eA=="}}]
+            ),
+            None,
+            id="CA is no certificate",
+        ),
+        pytest.param(
+            _config(clusters=[{"name": "it", "cluster": {"server": "https://x", "certificate-authority": "/no/ca"}}]),
+            None,
+            id="CA is no file",
+        ),
+        pytest.param(
+            _config(
+                users=[{"name": "it", "user": {"client-certificate": "/no/a", "client-key": "/no/b"}}],
+                clusters=[{"name": "it", "cluster": {"server": "https://x"}}],
+            ),
+            None,
+            id="no client certificate",
+        ),
+        pytest.param(_config(users=[{"name": "it", "user": {"tokenFile": "/no/token"}}]), None, id="no token file"),
+        pytest.param(_config(), "elsewhere", id="unknown context"),
+    ],
+)
+async def test_a_broken_kubeconfig_is_one_line(text: str, context: str | None, tmp_path: Path) -> None:
+    """Whatever is wrong with it."""
+    file = tmp_path / "config"
+    file.write_text(text)
+    with pytest.raises(ConnectError) as refused:
+        await KubeClient.connect(str(file), context)
+    assert str(refused.value).startswith("no cluster to talk to: ")
+    assert "--kubeconfig" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+async def test_no_kubeconfig_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By flag, by variable, and by default."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConnectError, match=f"there is no file {tmp_path}/no"):
+        await KubeClient.connect(f"{tmp_path}/no")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/a:{tmp_path}/b")
+    with pytest.raises(ConnectError, match=f"there is no file {tmp_path}/a or {tmp_path}/b"):
+        await KubeClient.connect()
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConnectError, match=f"there is no file {tmp_path}/.kube/config"):
+        await KubeClient.connect()
+
+
+def _tls(authority: Authority, *hosts: str) -> ssl.SSLContext:
+    pair = authority.server("server", hosts)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    return context
+
+
+async def _answer(request: web.Request) -> web.StreamResponse:
+    return web.json_response({})
+
+
+async def test_a_server_whose_certificate_is_trusted(tmp_path: Path) -> None:
+    """The authority is the kubeconfig's."""
+    authority = Authority.create(tmp_path / "ca")
+    trusted = {"certificate-authority": str(authority.bundle)}
+    async with served(_answer, tmp_path, _tls(authority, "127.0.0.1"), **trusted) as file, connected_by(file) as client:
+        assert await client.get(PATH) == b"{}"
+
+
+def test_a_call_given_up_on_a_server_that_hangs_leaves_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left to itself it waits 30 s for the server's goodbye, longer than the loop lives, and is found by the garbage collector."""
+    lost: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: lost.append(str(found.exc_value)))
+    authority = Authority.create(tmp_path / "ca")
+    context = _tls(authority, "127.0.0.1")
+    accepted: list[socket.socket] = []
+
+    def shake_hands_and_hang(listener: socket.socket) -> None:
+        accepted.append(context.wrap_socket(listener.accept()[0], server_side=True))
+
+    async def give_up(port: int) -> None:
+        trusted = {"certificate-authority": str(authority.bundle)}
+        async with connected_by(write_kubeconfig(tmp_path, f"https://127.0.0.1:{port}", **trusted)) as client:
+            with pytest.raises(ApiError, match="no answer"):
+                await client.get(PATH, seconds=0.3)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=shake_hands_and_hang, args=(listener,))
+        server.start()
+        asyncio.run(give_up(listener.getsockname()[1]))
+        server.join()
+    gc.collect()
+    accepted[0].close()
+    assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("host", "own", "problem"),
+    [
+        ("127.0.0.1", False, "self-signed certificate|unable to get local issuer|signature failure"),
+        ("10.0.0.1", True, "IP address mismatch"),
+    ],
+)
+async def test_a_server_whose_certificate_is_not_trusted(host: str, own: bool, problem: str, tmp_path: Path) -> None:
+    """Another authority's, or issued for somebody else; the text says so, without the address of a Python object."""
+    authority = Authority.create(tmp_path / "ca")
+    trusted = authority if own else Authority.create(tmp_path / "other")
+    cluster = {"certificate-authority": str(trusted.bundle)}
+    async with served(_answer, tmp_path, _tls(authority, host), **cluster) as file, connected_by(file) as client:
+        text = str(await refusal(client))
+    assert re.search(rf"the certificate of 127\.0\.0\.1:\d+ is not trusted: .*({problem})", text)
+    assert "0x" not in text
+
+
+async def test_a_server_that_speaks_no_tls(tmp_path: Path) -> None:
+    """One line all the same."""
+    async with served(_answer, tmp_path) as file:
+        file.write_text(file.read_text().replace("http:", "https:"))
+        async with connected_by(file) as client:
+            assert "cannot connect to 127.0.0.1" in str(await refusal(client))
+
+
+async def test_a_pods_own_token_is_read_again_when_it_was_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelets replace it every hour; a file that is missing for a moment is a failed call, no crash."""
+    authority = Authority.create(tmp_path / "ca")
+    token = tmp_path / "token"
+    token.write_text("first")
+    monkeypatch.setattr("kubernetes.aio.config.incluster_config.SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr("kubernetes.aio.config.incluster_config.SERVICE_CERT_FILENAME", str(authority.bundle))
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        seen.append(request.headers["Authorization"])
+        return web.json_response({})
+
+    async with served(answer, tmp_path, _tls(authority, "127.0.0.1")) as file:
+        host, _, port = yaml.safe_load(file.read_text())["clusters"][0]["cluster"]["server"][8:].partition(":")
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+        client = await KubeClient.connect()
+        try:
+            await client.get(PATH)
+            loader = inspect.getclosurevars(client._api.configuration.refresh_api_key_hook).nonlocals["self"]
+            loader.token_expires_at = dt.datetime(2000, 1, 1)  # noqa: DTZ001 # as the client has it
+            token.unlink()
+            assert (await refusal(client)).unreachable
+            token.write_text("second")
+            await client.get(PATH)
+        finally:
+            await client.close()
+    assert [text.lower() for text in seen] == ["bearer first", "bearer second"]

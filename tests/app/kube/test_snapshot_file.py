@@ -1,0 +1,271 @@
+"""Snapshot and pod files: the forms they may have, and one clear line about those that are broken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.kube.snapshot_file import LoadedSnapshot, SnapshotFileError, load_pod, load_snapshot
+from scheduler_core.model.snapshot import Snapshot
+from tests.builders import Object, claim, disk, longhorn_node, pod, setting
+from tests.worlds.command_line import Run
+from tests.worlds.service import db_pod, small_cluster
+
+
+def _load(folder: Path, text: str | bytes) -> LoadedSnapshot:
+    file = folder / "snapshot"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return load_snapshot(str(file))
+
+
+def _list(objects: list[Object]) -> Object:
+    return {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": objects}
+
+
+def _typed_lists(objects: list[Object], *, bare: bool) -> list[Object]:
+    """One list per kind, as `kubectl get --raw` prints them: there items have neither kind nor apiVersion."""
+    lists: dict[tuple[str, str], list[Object]] = {}
+    for entry in objects:
+        item = {key: value for key, value in entry.items() if not bare or key not in {"kind", "apiVersion"}}
+        lists.setdefault((entry["apiVersion"], entry["kind"]), []).append(item)
+    return [{"apiVersion": group, "kind": f"{kind}List", "items": items} for (group, kind), items in lists.items()]
+
+
+CLUSTER = [*small_cluster(), db_pod()]
+FORMS = [
+    pytest.param(json.dumps(_list(CLUSTER)), id="a JSON list"),
+    pytest.param(json.dumps(_list(CLUSTER), indent=4) + "\n\n", id="an indented JSON list"),
+    pytest.param(yaml.safe_dump(_list(CLUSTER)), id="a YAML list"),
+    pytest.param(yaml.safe_dump_all(CLUSTER), id="YAML documents"),
+    pytest.param("---\n" + "\n---\n---\n".join(map(yaml.safe_dump, CLUSTER)) + "...\n", id="empty documents between"),
+    pytest.param(yaml.safe_dump_all(_typed_lists(CLUSTER, bare=False)), id="typed lists"),
+    pytest.param(yaml.safe_dump_all(_typed_lists(CLUSTER, bare=True)), id="typed lists of bare items"),
+    pytest.param(json.dumps(_list(_typed_lists(CLUSTER, bare=True))), id="lists in a list"),
+    pytest.param("\ufeff" + yaml.safe_dump(_list(CLUSTER)), id="byte order mark"),
+    pytest.param(yaml.safe_dump(_list(CLUSTER)).replace("\n", "\r\n"), id="Windows line ends"),
+]
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_every_form_kubectl_prints_is_the_same_snapshot(tmp_path: Path, text: str) -> None:
+    """List, typed lists, documents, YAML and JSON."""
+    loaded = _load(tmp_path, text)
+    assert loaded.snapshot == _load(tmp_path, json.dumps(_list(CLUSTER))).snapshot
+    assert loaded.warnings == ()
+    assert len(loaded.snapshot.longhorn_nodes) == 4
+
+
+@pytest.mark.parametrize("items", ["[]", "null"])
+def test_an_empty_list_is_an_empty_cluster(tmp_path: Path, items: str) -> None:
+    """Nothing is wrong with it, but somebody should know."""
+    loaded = _load(tmp_path, f'{{"apiVersion":"v1","kind":"List","items":{items}}}')
+    assert loaded.snapshot == Snapshot()
+    assert loaded.warnings == (f"{tmp_path}/snapshot: no nodes.longhorn.io: no node can take a Longhorn volume",)
+
+
+def test_unknown_kinds_are_passed_over_with_a_warning(tmp_path: Path, run: Run) -> None:
+    """On standard error, so that standard output stays the answer."""
+    unknown = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}},
+        {"apiVersion": "longhorn.io/v1beta2", "kind": "Orphan", "metadata": {"name": "c"}},
+        {"apiVersion": "example.com/v1", "kind": "Node", "metadata": {"name": "d"}},
+    ]
+    file = tmp_path / "snapshot.json"
+    file.write_text(json.dumps(_list([*CLUSTER, *unknown])))
+    result = run("explain", "--snapshot", str(file), "--pod", "db-0", "-o", "json")
+    assert result.code == 0
+    assert json.loads(result.out)["pod"] == "default/db-0"
+    assert result.err.splitlines() == [
+        f"warning: {file}: ignored 2 of kind ConfigMap",
+        f"warning: {file}: ignored 1 of kind Node.example.com",
+        f"warning: {file}: ignored 1 of kind Orphan.longhorn.io",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no", "off", "y", "2026-01-01", "2026-01-01T00:00:00Z", "1e3", "012", "0x1f", "1_000", "12:30:45", "=", ".inf"],
+)
+def test_plain_texts_that_yaml_1_1_would_change_stay_texts(tmp_path: Path, text: str) -> None:
+    """A label is what was written, not a boolean, a date or a number of another base."""
+    node = f"apiVersion: v1\nkind: Node\nmetadata:\n  name: n\n  labels: {{a: {text}}}\n"
+    assert _load(tmp_path, node).snapshot.nodes["n"].labels == {"a": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1e3", 1000), ("100Gi", 100 * 1024**3), ("1000", 1000), ("0.5Ki", 512), ("1500m", 2)]
+)
+def test_a_quantity_may_be_written_without_quotes(tmp_path: Path, text: str, size: int) -> None:
+    """Text or number, it is read as Kubernetes would."""
+    written = yaml.safe_dump(claim("c", "SIZE")).replace("SIZE", text)
+    assert _load(tmp_path, written).snapshot.claims["default", "c"].spec.request == size
+
+
+def test_anchors_and_merge_keys_are_resolved(tmp_path: Path) -> None:
+    """Hand-written files share what objects have in common."""
+    text = """\
+    apiVersion: v1
+    kind: List
+    items:
+    - &first {apiVersion: v1, kind: Node, metadata: &metadata {name: a, labels: {zone: east}}}
+    - {<<: *first, metadata: {<<: *metadata, name: b}}
+    """
+    nodes = _load(tmp_path, text).snapshot.nodes
+    assert {name: node.labels for name, node in nodes.items()} == {"a": {"zone": "east"}, "b": {"zone": "east"}}
+
+
+def _broken_disk(**status: Any) -> Object:
+    node = longhorn_node("node-1", {"disk-1": disk()})
+    node["status"]["diskStatus"]["disk-1"] |= status
+    return node
+
+
+BROKEN = [
+    pytest.param(
+        "a: b: c", "is not YAML: mapping values are not allowed in this context at line 1, column 5", id="YAML"
+    ),
+    pytest.param(
+        "kind: Node\nmetadata:\n  name: x\n bad: y\n", "is not YAML: did not find expected key at line 4", id="indent"
+    ),
+    pytest.param("kind: [", "is not YAML: did not find expected node content", id="open bracket"),
+    pytest.param("a: &x\nb: *y", "is not YAML: found undefined alias at line 2", id="undefined alias"),
+    pytest.param(
+        "!!python/object:os.system {}", "is not YAML: could not determine a constructor", id="a Python object"
+    ),
+    pytest.param("a: \x01", "is not YAML: unacceptable character", id="control character"),
+    pytest.param(b"a: \xff", "is not YAML: unacceptable character", id="YAML that is no UTF-8"),
+    pytest.param(b"\xff\xfea", "is not YAML: ", id="half of UTF-16"),
+    pytest.param('{"kind":', "is not JSON: Input data was truncated", id="JSON cut off"),
+    pytest.param('{"kind":"List",}', "is not JSON: JSON is malformed", id="JSON"),
+    pytest.param('{"kind":"Node","x":NaN}', "is not JSON: JSON is malformed", id="NaN"),
+    pytest.param(b'{"kind":"\xff"}', "is not JSON: 'utf-8' codec", id="JSON that is no UTF-8"),
+    pytest.param("[" * 100_000, "is nested too deeply", id="YAML brackets"),
+    pytest.param("- " * 100_000, "is nested too deeply", id="YAML lists"),
+    pytest.param('{"a":' * 100_000, "is nested too deeply", id="JSON objects"),
+    pytest.param("&a {kind: List, items: [*a]}", "lists are nested too deeply", id="a list that holds itself"),
+    pytest.param("hello", "is no Kubernetes object", id="a text"),
+    pytest.param("[1, 2]", "is no Kubernetes object", id="an array"),
+    pytest.param(
+        "kind: Node\nmetadata: {name: a}\n---\nfoo: bar",
+        "document 2: is no Kubernetes object: it has no kind",
+        id="no kind",
+    ),
+    pytest.param("kind: 5", "is no Kubernetes object: it has no kind", id="kind a number"),
+    pytest.param("kind: List\nitems: {}", "List: items: expected a list of objects", id="items an object"),
+    pytest.param(
+        "kind: NodeList\nitems: [{metadata: {name: a}}, null]", "NodeList: items[1]: is no Kubernetes", id="item null"
+    ),
+    pytest.param(
+        "kind: List\nitems: [{metadata: {name: a}}]",
+        "List: items[0]: is no Kubernetes object: it has no kind",
+        id="bare item",
+    ),
+    pytest.param("kind: Node", "Node (no name): Object missing required field `metadata`", id="no metadata"),
+    pytest.param("kind: Node\nmetadata: {}", "Node: metadata.name: is missing", id="no name"),
+    pytest.param("kind: Node\nmetadata: {name: [a]}", "metadata.name: Expected `str`, got `array`", id="name a list"),
+    pytest.param(
+        "kind: Pod\nmetadata: {name: p, namespace: shop}\nspec: {volumes: 5}",
+        "Pod shop/p: spec.volumes: Expected `array | null`, got `int`",
+        id="volumes a number",
+    ),
+    pytest.param(
+        json.dumps(_broken_disk(storageMaximum="100Gi")),
+        "Node.longhorn.io longhorn-system/node-1: status.diskStatus[...].storageMaximum: Expected `int | null`, got `str`",
+        id="field of another type",
+    ),
+    pytest.param(
+        json.dumps(_broken_disk(storageMaximum=2**63)),
+        "Node.longhorn.io longhorn-system/node-1: status.diskStatus.disk-1.storageMaximum: 9223372036854775808 does not fit",
+        id="more than 64 bits",
+    ),
+    pytest.param(
+        json.dumps(claim("c", "-1Gi", namespace="shop")),
+        "PersistentVolumeClaim shop/c: spec.resources.requests.storage: '-1Gi' is negative",
+        id="negative quantity",
+    ),
+    pytest.param(
+        json.dumps(claim("c", "lots")),
+        "PersistentVolumeClaim default/c: spec.resources.requests.storage: 'lots' is not a quantity",
+        id="no quantity",
+    ),
+    pytest.param(
+        yaml.safe_dump_all([claim("c", 1), claim("c", 2)]),
+        "PersistentVolumeClaim default/c: appears twice with different contents",
+        id="one name twice",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), BROKEN)
+def test_a_broken_snapshot_is_told_in_one_line(tmp_path: Path, run: Run, text: str | bytes, problem: str) -> None:
+    """Exit code 2; the line names the file, and the object and field where there are such."""
+    file = tmp_path / "snapshot"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    result = run("explain", "--snapshot", str(file), "--pod", "x")
+    assert (result.code, result.out) == (2, "")
+    (line,) = result.err.splitlines()
+    assert line.startswith(f"longhorn-extender: {file}: ")
+    assert problem in line
+
+
+@pytest.mark.parametrize("command", [["explain", "--pod", "x"], ["serve", "--port", "0"]])
+def test_a_setting_longhorn_cannot_read_is_told_in_one_line(tmp_path: Path, run: Run, command: list[str]) -> None:
+    """Longhorn would place nothing then; the line names file, setting and value."""
+    file = tmp_path / "snapshot.json"
+    name = "storage-over-provisioning-percentage"
+    file.write_text(json.dumps(_list([*CLUSTER, pod(name="x"), setting(name, "lots")])))
+    result = run(*command, "--snapshot", str(file))
+    assert result.code == 2
+    (line,) = result.err.splitlines()
+    assert line.startswith(f"longhorn-extender: {file}: Setting.longhorn.io {name}: value: 'lots' is not ")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        pytest.param("missing.yaml", "cannot be read: No such file or directory", id="missing"),
+        pytest.param(".", "cannot be read: Is a directory", id="a folder"),
+        pytest.param("x" * 5000, "cannot be read: File name too long", id="too long a name"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, name: str, problem: str) -> None:
+    """With the reason the system gives."""
+    with pytest.raises(SnapshotFileError, match=problem):
+        load_snapshot(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("objects", "problem"),
+    [
+        pytest.param([], "holds no pod, expected exactly one of CronJob, DaemonSet, Deployment", id="none"),
+        pytest.param([claim("c")], "holds no pod", id="claims only"),
+        pytest.param([pod(name="a"), pod(name="b")], "holds 2 pods, expected exactly one", id="two"),
+        pytest.param(
+            [{"kind": "Deployment", "metadata": {"name": "d"}}],
+            "Deployment d: spec.template: is missing",
+            id="no template",
+        ),
+        pytest.param([{"kind": "Pod", "metadata": {"name": 5}}], "Pod 5: metadata.name: Expected `str`", id="name 5"),
+    ],
+)
+def test_a_pods_file_must_hold_one_pod(tmp_path: Path, objects: list[Object], problem: str) -> None:
+    """Exactly one, and readable; the text names the file."""
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(_list(objects)))
+    with pytest.raises(SnapshotFileError) as raised:
+        load_pod(str(file), Snapshot())
+    assert str(raised.value).startswith(f"{file}: ")
+    assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["nothing", "x" * 5000, "a\0b", "shop/nothing"])
+def test_a_pod_that_is_neither_file_nor_in_the_snapshot_is_named(name: str) -> None:
+    """Whatever was given, the text says what could be given instead."""
+    with pytest.raises(SnapshotFileError) as raised:
+        load_pod(name, Snapshot())
+    assert str(raised.value).startswith(f"{name}: is neither a file nor a pod of the snapshot")

@@ -1,0 +1,350 @@
+"""Electors against a real API server: one leads, whatever happens, and the next one follows in time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.kube.resources import LEASES
+from app.runtime.elector import Elector, boot_clock
+from devcluster import DevCluster, Options
+from scheduler_core.leadership.election import LEASE_NAME, ElectionTiming
+from tests.worlds.elector_process import TIMING, connecting
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("leadership"), pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[3]
+# Two busy cores: what a thread or process may need on top to be scheduled and to be answered.
+SLACK = 1.0
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    """An API server, for electors in a namespace each."""
+    with DevCluster(tmp_path_factory.mktemp("leadership"), Options(audit=False)) as started:
+        yield started
+
+
+class Election:
+    """One namespace with its Lease and candidates."""
+
+    def __init__(self, cluster: DevCluster) -> None:
+        self.cluster = cluster
+        self.namespace = f"election-{next(_numbers)}"
+        self.electors: list[Elector] = []
+        self.processes: list[subprocess.Popen[str]] = []
+        cluster.api.create(
+            "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
+        )
+        self.path = LEASES.path(self.namespace, LEASE_NAME)
+
+    def candidate(
+        self,
+        name: str,
+        kubeconfig: Path | None = None,
+        timing: ElectionTiming = TIMING,
+        clock: Callable[[], float] = boot_clock,
+    ) -> Elector:
+        """One more, in this process."""
+        connect = connecting(str(kubeconfig or self.cluster.kubeconfig))
+        elector = Elector(connect, name, self.namespace, timing, clock=clock)
+        self.electors.append(elector)
+        elector.start()
+        return elector
+
+    def process(self, name: str, output: Path) -> subprocess.Popen[str]:
+        """One more, in a process of its own, that writes what it sees."""
+        argv = [sys.executable, "-m", "tests.worlds.elector_process"]
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                [*argv, str(self.cluster.kubeconfig), self.namespace, name], stdout=file, cwd=ROOT, text=True
+            )
+        self.processes.append(process)
+        return process
+
+    def lease(self) -> dict[str, Any]:
+        """What the Lease says."""
+        spec: dict[str, Any] = self.cluster.api.get(self.path)["spec"]
+        return spec
+
+    def leaders(self) -> list[Elector]:
+        """Who would answer."""
+        return [elector for elector in self.electors if elector.leading()]
+
+    def end(self) -> None:
+        """Nothing is left running."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for elector in self.electors:
+            elector.stop(release=False, seconds=0)
+
+
+@pytest.fixture
+def election(cluster: DevCluster) -> Iterator[Election]:
+    """A namespace of its own."""
+    made = Election(cluster)
+    yield made
+    made.end()
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> float:
+    """Waits for something to become true; how long it took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < seconds, "it did not happen in time"
+        time.sleep(0.002)
+    return time.monotonic() - started
+
+
+def fail() -> None:
+    """A listener with a fault."""
+    raise ZeroDivisionError
+
+
+def lines(output: Path) -> list[list[float]]:
+    """What a process of its own has seen so far: time, leading, term, perhaps a gap."""
+    seen = [line.split() for line in output.read_text().splitlines() if line.startswith("seen ")]
+    return [[float(word) for word in words] for _, *words in seen]
+
+
+def test_exactly_one_of_three_leads(election: Election) -> None:
+    """A Lease that never was there is waited for once; then its holder renews it, and the others see who it is."""
+    electors = [election.candidate(f"pod-{number}") for number in range(3)]
+    took = until(election.leaders)
+    assert took < TIMING.lease_duration + 2 * TIMING.retry_period + 2 * SLACK
+    [leader] = election.leaders()
+    end = time.monotonic() + TIMING.lease_duration
+    while time.monotonic() < end:  # without a pause: a thread that keeps the interpreter busy does not cost the Lease
+        assert election.leaders() == [leader]
+    assert {elector.holder for elector in electors} == {leader.identity}
+    assert [elector.term for elector in electors] == [int(elector is leader) for elector in electors]
+    assert election.lease()["holderIdentity"] == leader.identity
+    assert not any(elector.problem for elector in electors)
+
+
+def test_a_released_lease_is_taken_up_within_two_seconds(election: Election) -> None:
+    """With the default periods, so that nothing but the release explains it."""
+    first = election.candidate("first")
+    until(first.leading)
+    second = election.candidate("second", timing=ElectionTiming())
+    until(lambda: second.holder == first.identity)
+    first.stop(release=True, seconds=5)
+    assert not first.leading()
+    assert not first.alive
+    took = until(second.leading)
+    print(f"successor leads {took:.2f} s after a release")
+    assert took < 2.0
+    assert election.lease()["leaseTransitions"] == 2
+
+
+def test_listeners_are_told_of_each_gain_and_loss(election: Election) -> None:
+    """In the elector's thread; one that fails does no harm."""
+    told: list[tuple[bool, int]] = []
+    elector = Elector(connecting(str(election.cluster.kubeconfig)), "pod", election.namespace, TIMING)
+    election.electors.append(elector)
+    elector.changed(fail)
+    elector.changed(lambda: told.append((elector.leading(), elector.term)))
+    elector.start()
+    until(elector.leading)
+    until(lambda: told == [(True, 1)], SLACK)
+    elector.enable(False)
+    until(lambda: told == [(True, 1), (False, 1)], SLACK)
+    elector.enable(True)
+    until(lambda: told == [(True, 1), (False, 1), (True, 2)], 2 * SLACK)
+
+
+def test_disabled_it_does_not_lead_from_that_moment_and_releases(election: Election) -> None:
+    """And does not compete."""
+    elector = election.candidate("pod")
+    until(elector.leading)
+    elector.enable(False)
+    assert not elector.leading()
+    until(lambda: election.lease()["holderIdentity"] == "", SLACK)
+    assert election.lease()["leaseDurationSeconds"] == 1
+    time.sleep(1.0)
+    assert not elector.leading()
+
+
+def test_a_killed_leader_is_replaced_within_the_lease(election: Election, tmp_path: Path) -> None:
+    """SIGKILL: nothing is released."""
+    output = tmp_path / "first"
+    process = election.process("first", output)
+    until(lambda: lines(output) and lines(output)[-1][1], 60)
+    second = election.candidate("second")
+    until(lambda: second.holder.startswith("first_"))
+    process.kill()
+    took = until(second.leading)
+    print(f"successor leads {took:.2f} s after SIGKILL (lease {TIMING.lease_duration:g} s)")
+    assert took < TIMING.lease_duration + TIMING.retry_period + SLACK
+
+
+def test_a_stopped_leader_does_not_lead_when_it_is_continued(election: Election, tmp_path: Path) -> None:
+    """SIGSTOP past the Lease's end, SIGCONT: in its first instruction it knows, and it never leads beside its successor."""
+    output = tmp_path / "first"
+    process = election.process("first", output)
+    until(lambda: lines(output) and lines(output)[-1][1], 60)
+    second = election.candidate("second")
+    until(lambda: second.holder.startswith("first_"))
+    process.send_signal(signal.SIGSTOP)
+    until(second.leading)
+    time.sleep(0.5)
+    before = len(lines(output))
+    process.send_signal(signal.SIGCONT)
+    until(lambda: len(lines(output)) > before)
+    time.sleep(2 * TIMING.lease_duration)
+    after = lines(output)[before:]
+    assert after[0][3] > TIMING.renew_deadline, "it was stopped"
+    assert not any(leading for _, leading, *_ in after)
+    assert second.leading()
+
+
+def test_a_leader_cut_off_from_the_api_server_steps_down_in_time(election: Election) -> None:
+    """The API server hangs longer than the deadline: each candidate says so, none leads, and one does when it is back."""
+    told: list[float] = []
+    electors = [election.candidate(name) for name in ("first", "second")]
+    until(election.leaders)
+    [leader] = election.leaders()
+    term = leader.term
+    leader.changed(lambda: told.append(time.monotonic()))
+    fences: list[float] = []
+
+    def silent() -> bool:
+        fences.append(leader._standing.leading_until)
+        return not leader.leading()
+
+    server = election.cluster.processes["kube-apiserver"]
+    server.pause()
+    paused = boot_clock()
+    try:
+        took = until(silent, TIMING.renew_deadline + SLACK)
+        lost = time.monotonic()
+        print(f"a leader steps down {took:.2f} s after the API server hung (deadline {TIMING.renew_deadline:g} s)")
+        # The clock that is asked closes the fence, however late this thread looks.
+        assert max(fences) <= paused + TIMING.renew_deadline
+        until(lambda: told, SLACK)
+        assert told[0] - lost < SLACK
+        time.sleep(TIMING.lease_duration)
+        assert election.leaders() == []
+        assert all("no answer" in elector.problem for elector in electors)
+    finally:
+        server.resume()
+    until(election.leaders, TIMING.lease_duration + 3 * TIMING.retry_period + 2 * SLACK)
+    [successor] = election.leaders()
+    assert successor is not leader or successor.term > term
+    until(lambda: not any(elector.problem for elector in electors))
+
+
+def test_a_clock_that_jumps_ahead_closes_the_fence(election: Election) -> None:
+    """As after a suspended machine wakes up: it takes the Lease again before it leads again."""
+    ahead = [0.0]
+    elector = election.candidate("pod", clock=lambda: boot_clock() + ahead[0])
+    until(elector.leading)
+    ahead[0] = TIMING.renew_deadline
+    leading, term = elector.leading(), elector.term
+    assert (leading, term) == (False, 1)
+    until(elector.leading)
+    assert elector.term == 2
+
+
+def test_a_stolen_lease_ends_leadership_and_is_waited_out(election: Election) -> None:
+    """Somebody writes another name into it."""
+    elector = election.candidate("pod")
+    until(elector.leading)
+    election.cluster.api.patch(election.path, {"spec": {"holderIdentity": "thief"}})
+    took = until(lambda: not elector.leading())
+    assert took < TIMING.retry_period + SLACK
+    assert elector.holder == "thief"
+    assert until(elector.leading) > TIMING.lease_duration - SLACK
+    assert elector.term == 2
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"holderIdentity": ""},
+        {"holderIdentity": None, "leaseDurationSeconds": None, "renewTime": None, "acquireTime": None},
+        {"leaseDurationSeconds": 2**31 - 1, "leaseTransitions": 2**31 - 1},
+    ],
+)
+def test_a_leader_repairs_an_edited_lease_and_leads_on(election: Election, spec: dict[str, Any]) -> None:
+    """Nobody can have taken it while the fence was open."""
+    elector, other = election.candidate("pod"), election.candidate("other")
+    until(election.leaders)
+    [leader] = election.leaders()
+    election.cluster.api.patch(election.path, {"metadata": {"labels": {"team": "storage"}}, "spec": spec})
+    until(lambda: election.lease().get("holderIdentity") == leader.identity)
+    until(lambda: election.lease()["leaseDurationSeconds"] == TIMING.lease_duration)
+    end = time.monotonic() + TIMING.lease_duration
+    while time.monotonic() < end:
+        assert election.leaders() == [leader]
+        time.sleep(0.002)
+    assert {elector.term, other.term} == {0, 1}
+    assert election.cluster.api.get(election.path)["metadata"]["labels"] == {"team": "storage"}
+
+
+def test_a_deleted_lease_is_created_again_by_its_leader(election: Election) -> None:
+    """Which leads on; the others wait."""
+    for name in ("pod", "other"):
+        election.candidate(name)
+    until(election.leaders)
+    [leader] = election.leaders()
+    for _ in range(3):
+        election.cluster.api.delete(election.path)
+        end = time.monotonic() + TIMING.retry_period + SLACK
+        while time.monotonic() < end:
+            assert election.leaders() == [leader]
+            time.sleep(0.002)
+    assert election.lease()["holderIdentity"] == leader.identity
+    assert leader.term == 1
+
+
+def test_a_replace_of_a_deleted_lease_is_refused(election: Election) -> None:
+    """The uid in it sees to that: without, the API server creates a Lease from any replace."""
+    elector = election.candidate("pod")
+    until(elector.leading)
+    body = election.cluster.api.get(election.path)
+    elector.stop(release=False, seconds=0)
+    election.cluster.api.delete(election.path)
+    answer = election.cluster.kubectl("replace", "--raw", election.path, "-f", "-", input=json.dumps(body), check=False)
+    assert "Conflict" in answer
+
+
+def test_without_permission_it_names_verb_and_resource_and_leads_once_it_is_granted(election: Election) -> None:
+    """No restart is needed."""
+    namespace, cluster = election.namespace, election.cluster
+    cluster.kubectl("create", "serviceaccount", "extender", "-n", namespace)
+    credentials = cluster.service_account_kubeconfig(namespace, "extender")
+    elector = election.candidate("pod", credentials)
+    until(lambda: elector.problem)
+    for word in ("cannot get resource", '"leases"', namespace, "403"):
+        assert word in elector.problem
+    assert "\n" not in elector.problem
+    cluster.kubectl("create", "role", "r", "-n", namespace, "--verb=get,create", "--resource=leases")
+    cluster.kubectl("create", "rolebinding", "b", "-n", namespace, "--role=r", f"--serviceaccount={namespace}:extender")
+    until(lambda: "cannot update resource" in elector.problem, TIMING.lease_duration + 20)
+    assert not elector.leading()
+    cluster.kubectl("create", "role", "s", "-n", namespace, "--verb=update", "--resource=leases")
+    cluster.kubectl("create", "rolebinding", "c", "-n", namespace, "--role=s", f"--serviceaccount={namespace}:extender")
+    until(elector.leading)
+    assert elector.problem == ""
+
+
+def test_a_namespace_that_is_missing_is_named(cluster: DevCluster) -> None:
+    """One clear line."""
+    elector = Elector(connecting(str(cluster.kubeconfig)), "pod", "nowhere", TIMING)
+    elector.start()
+    try:
+        until(lambda: 'namespaces "nowhere" not found' in elector.problem)
+    finally:
+        elector.stop(release=False, seconds=0)

@@ -1,0 +1,129 @@
+"""Each classic priority, formula by formula."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_core.model.generic import Pod
+from tests.worlds.policy_rules import node, pod, scores, service, state, web
+
+RACKS = [node("a1", rack="a"), node("a2", rack="a"), node("b1", rack="b"), node("u")]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "score"),
+    [
+        pytest.param(0, 0, 10, id="empty"),
+        pytest.param(500, 500, 5, id="half"),
+        pytest.param(1, 0, 9, id="each share is cut off, then the mean"),
+        pytest.param(999, 0, 5, id="hardly any CPU"),
+        pytest.param(1000, 1000, 0, id="full"),
+        pytest.param(1001, 0, 5, id="one exceeded counts 0, the other still counts"),
+    ],
+)
+def test_least_requested(cpu: int, memory: int, score: int) -> None:
+    """Of 1000 each, a fifth of what is asked is there already."""
+    there = state([node("a", cpu=1000, memory=1000)], [pod("x", "a", cpu=cpu // 5, memory=memory // 5)])
+    asked = pod(cpu=cpu - cpu // 5, memory=memory - memory // 5)
+    assert scores("LeastRequestedPriority", asked, there) == [score]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "score"),
+    [
+        pytest.param(500, 500, 10, id="even"),
+        pytest.param(900, 0, 1, id="uneven"),
+        pytest.param(800, 600, 7, id="as doubles have it; exactly it would be 8"),
+        pytest.param(1000, 0, 0, id="one is full"),
+        pytest.param(1500, 1500, 0, id="both are exceeded"),
+    ],
+)
+def test_balanced(cpu: int, memory: int, score: int) -> None:
+    """10 less the difference of the shares in tenths."""
+    there = state([node("a", cpu=1000, memory=1000)])
+    assert scores("BalancedResourceAllocation", pod(cpu=cpu, memory=memory), there) == [score]
+
+
+def test_a_node_without_capacity_is_the_worst() -> None:
+    """Though it takes any pod."""
+    there = state([node("a", cpu=0, memory=0)])
+    assert scores("LeastRequestedPriority", pod(), there) == [0]
+    assert scores("BalancedResourceAllocation", pod(), there) == [0]
+
+
+def test_the_priorities_assume_what_containers_do_not_say() -> None:
+    """100m of 1000m leave nine tenths, though nothing is requested."""
+    there = state([node("a", cpu=1000, memory=1000)])
+    assert scores("LeastRequestedPriority", pod(assumed_cpu=100, assumed_memory=100), there) == [9]
+
+
+def test_spreading_compares_with_the_fullest_node() -> None:
+    """7, 3 and 0 pods; tenths are cut off."""
+    pods = [web(f"x{i}", "a") for i in range(7)] + [web(f"y{i}", "b") for i in range(3)]
+    there = state([node("a"), node("b"), node("c")], pods)
+    assert scores("ServiceSpreadingPriority", web(), there) == [0, 5, 10]
+
+
+def test_spreading_counts_finished_pods_and_nodes_that_are_gone() -> None:
+    """The fullest node does not exist any more, so nobody gets 0."""
+    pods = [web("x", "gone"), web("y", "gone", finished=True), web("z", "a", finished=True)]
+    assert scores("ServiceSpreadingPriority", web(), state([node("a"), node("b")], pods)) == [5, 10]
+
+
+def test_spreading_counts_a_pod_of_two_services_once() -> None:
+    """And pods of any of the services."""
+    services = [service("one"), service("two"), service("three", tier="front")]
+    pods = [web("x", "a"), pod("y", "b", labels={"tier": "front"}), pod("z", "b", labels={"tier": "front"})]
+    there = state([node("a"), node("b")], pods, services)
+    assert scores("ServiceSpreadingPriority", pod(labels={"app": "web", "tier": "front"}), there) == [5, 0]
+
+
+@pytest.mark.parametrize("others", [[], [pod("x", "a", labels={"app": "db"})], [web("x", "a", namespace="other")]])
+def test_without_pods_of_the_service_spreading_gives_ten(others: list[Pod]) -> None:
+    """Whether or not others are there."""
+    assert scores("ServiceSpreadingPriority", web(), state([node("a")], others)) == [10]
+
+
+def test_a_pod_without_service_is_not_spread() -> None:
+    """A service without selector selects nobody."""
+    services = [service(app="db")]
+    there = state([node("a", rack="a")], [web("x", "a")], services)
+    assert scores("ServiceSpreadingPriority", web(), there) == [10]
+    assert scores("serviceAntiAffinity", web(), there, labels=("rack",)) == [10]
+
+
+def test_anti_affinity_is_relative_to_all_pods_of_the_service() -> None:
+    """Two of three in rack a, one in b; nodes without the label get nothing."""
+    there = state(RACKS, [web("x", "a1"), web("y", "a2"), web("z", "b1")])
+    assert scores("serviceAntiAffinity", web(), there, labels=("rack",)) == [3, 3, 6, 0]
+
+
+def test_pods_on_nodes_without_the_label_count_in_the_total() -> None:
+    """So both racks gain."""
+    there = state(RACKS, [web("x", "a1"), web("y", "u")])
+    assert scores("serviceAntiAffinity", web(), there, labels=("rack",)) == [5, 5, 10, 0]
+
+
+def test_anti_affinity_before_the_first_pod() -> None:
+    """10 with the label, also with an empty value, 0 without."""
+    there = state([*RACKS, node("v", rack="")])
+    assert scores("serviceAntiAffinity", web(), there, labels=("rack",)) == [10, 10, 10, 0, 10]
+
+
+def test_anti_affinity_asks_the_first_service_only() -> None:
+    """The other service's pods are everywhere."""
+    services = [service("one"), service("two", tier="front")]
+    there = state(RACKS, [web("x", "a1"), pod("y", "b1", labels={"tier": "front"})], services)
+    asked = pod(labels={"app": "web", "tier": "front"})
+    assert scores("serviceAntiAffinity", asked, there, labels=("rack",)) == [0, 0, 10, 0]
+
+
+@pytest.mark.parametrize(("presence", "found"), [(True, [10, 10, 10, 0]), (False, [0, 0, 0, 10])])
+def test_label_preference(presence: bool, found: list[int]) -> None:
+    """All or nothing."""
+    assert scores("labelPreference", pod(), state(RACKS), labels=("rack",), presence=presence) == found
+
+
+def test_equal_priority_gives_one() -> None:
+    """Everywhere."""
+    assert scores("EqualPriority", pod(), state(RACKS)) == [1, 1, 1, 1]

@@ -1,0 +1,139 @@
+"""Filter, prioritise, select."""
+
+from __future__ import annotations
+
+from random import Random
+
+from scheduler_core.cooperative import finish
+from scheduler_core.generic import predicates as texts
+from scheduler_core.generic import scheduler
+from scheduler_core.generic.cycle_state import Argument
+from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyPredicate, PolicyPriority
+from scheduler_core.generic.scheduler import Failure, prioritize_names, schedule
+from scheduler_core.model.generic import Node
+from tests.worlds.policy_rules import decide, node, pod, state, web
+
+ZONE = Policy((PolicyPredicate("Zone", "serviceAffinity", Argument(("zone",))),))
+EQUAL = Policy((), (PolicyPriority("EqualPriority", "EqualPriority", 3),))
+
+
+def test_every_failing_predicate_is_told_by_node() -> None:
+    """In the policy's order, by the names used there; what fits is left."""
+    there = state([node("a", cpu=100), node("b"), node("c", disk="ssd")])
+    asked = pod(cpu=200, memory=1, node_selector={"disk": "ssd"})
+    decision = decide(asked, there)
+    assert decision.failures == {
+        "a": (Failure("PodFitsResources", texts.NO_CPU), Failure("MatchNodeSelector", texts.SELECTOR)),
+        "b": (Failure("MatchNodeSelector", texts.SELECTOR),),
+    }
+    assert (decision.feasible, decision.best, decision.node) == (("c",), ("c",), "c")
+
+
+def test_scores_are_weighted_and_added() -> None:
+    """Of every priority, for nodes that fit only."""
+    policy = Policy(
+        (PolicyPredicate("HasRack", "labelsPresence", Argument(("rack",), presence=True)),),
+        (
+            PolicyPriority("Zoned", "labelPreference", 3, Argument(("zone",), presence=True)),
+            PolicyPriority("EqualPriority", "EqualPriority", 2),
+        ),
+    )
+    decision = decide(pod(), state([node("a", rack="r"), node("b", rack="r", zone="z"), node("c", zone="z")]), policy)
+    assert decision.ranking.scores == {"Zoned": {"a": 0, "b": 10}, "EqualPriority": {"a": 1, "b": 1}}
+    assert decision.ranking.totals == {"a": 2, "b": 32}
+    assert decision.node == "b"
+
+
+def test_without_priorities_all_nodes_that_fit_are_equal() -> None:
+    """Each counts 1."""
+    decision = decide(pod(), state([node("a"), node("b")]), Policy())
+    assert (decision.ranking.scores, decision.ranking.totals) == ({}, {"a": 1, "b": 1})
+    assert decision.best == ("a", "b")
+
+
+def test_a_total_of_zero_still_wins() -> None:
+    """A node that fits is better than none."""
+    policy = Policy((), (PolicyPriority("Zoned", "labelPreference", 1, Argument(("zone",), presence=True)),))
+    assert decide(pod(), state([node("a")]), policy).node == "a"
+
+
+def test_the_choice_is_among_the_best_in_order_of_names() -> None:
+    """Whatever order the nodes are asked in, so that one seed means one choice."""
+    offered = []
+
+    def choose(names: object) -> str:
+        offered.append(names)
+        return "c"
+
+    there = state([node("c"), node("a"), node("b", cpu=50)])
+    for nodes in (["c", "b", "a"], ["a", "b", "c"]):
+        assert finish(schedule(pod(cpu=100), nodes, there, DEFAULT_POLICY, choose)).node == "c"
+    assert offered == [("a", "c"), ("a", "c")]
+
+
+def test_ties_are_broken_at_random_from_a_seed() -> None:
+    """Every one of the best is taken some time, and the same seed takes the same."""
+    there = state([node(name) for name in "abc"])
+    runs = [
+        [finish(schedule(pod(), None, there, EQUAL, random.choice)).node for _ in range(50)]
+        for random in (Random(7), Random(7))  # noqa: S311 # no secret
+    ]
+    assert runs[0] == runs[1]
+    assert set(runs[0]) == set("abc")
+
+
+def test_only_ready_nodes_that_are_not_cordoned_are_looked_at() -> None:
+    """The others are told apart from those that do not fit."""
+    nodes = [node("a"), Node("b", unschedulable=True), Node("c", ready=False)]
+    decision = finish(schedule(pod(), ["d", "c", "b", "a"], state(nodes), DEFAULT_POLICY, min))
+    assert decision.unavailable == {"d": scheduler.UNKNOWN, "c": scheduler.NOT_READY, "b": scheduler.CORDONED}
+    assert (decision.failures, decision.node, decision.error) == ({}, "a", "")
+
+
+def test_no_available_node_is_an_error_of_its_own() -> None:
+    """Not a pod that does not fit."""
+    for nodes in ([], [Node("a", ready=False)]):
+        decision = decide(pod(), state(nodes))
+        assert (decision.node, decision.error) == ("", scheduler.NO_NODES)
+
+
+def test_a_predicate_that_cannot_be_decided_ends_the_attempt() -> None:
+    """It fails on every node, beside those that fail anyway, and the decision says why."""
+    policy = Policy((*ZONE.predicates, PolicyPredicate("HostName", "HostName")))
+    decision = decide(web("new", "a"), state([node("a"), node("b")], [web("x", "gone")]), policy)
+    assert {name: [entry.predicate for entry in failed] for name, failed in decision.failures.items()} == {
+        "a": ["Zone"],
+        "b": ["Zone", "HostName"],
+    }
+    assert decision.node == ""
+    assert "node 'gone' of pod shop/x" in decision.error
+
+
+def test_why_nothing_fits_is_counted_most_first() -> None:
+    """A text counts once per node."""
+    nodes = [node("a", cpu=1), node("b", cpu=1), node("c", pods=0), Node("d", ready=False)]
+    policy = Policy(tuple(PolicyPredicate(name, "PodFitsResources") for name in ("One", "Two")))
+    assert list(decide(pod(cpu=2), state(nodes), policy).counts().items()) == [
+        (texts.NO_CPU, 2),
+        (scheduler.NOT_READY, 1),
+        (texts.TOO_MANY_PODS, 1),
+    ]
+
+
+def test_an_extenders_answer_is_the_weighted_mean_for_every_node_asked() -> None:
+    """Cordoned ones too, because kube-scheduler has filtered them; an unknown one gets 0."""
+    policy = Policy(
+        (),
+        (
+            PolicyPriority("Zoned", "labelPreference", 2, Argument(("zone",), presence=True)),
+            PolicyPriority("EqualPriority", "EqualPriority", 1),
+        ),
+    )
+    there = state([node("a"), Node("b", {"zone": "z"}, unschedulable=True)])
+    assert finish(prioritize_names(pod(), ["c", "b", "a"], there, policy)) == {"c": 0, "b": 7, "a": 0}
+
+
+def test_a_long_decision_pauses() -> None:
+    """Often enough that an event loop serves others in between."""
+    there = state([node(f"n{index}") for index in range(1000)])
+    assert len(list(schedule(pod(), None, there, DEFAULT_POLICY, min))) >= 4

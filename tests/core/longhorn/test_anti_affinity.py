@@ -1,0 +1,271 @@
+"""Anti-affinity: which replicas count where, the order of the tiers, and the disk rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier
+from scheduler_core.longhorn.placement import Candidates, find_candidates
+from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.settings import Settings
+from scheduler_core.model import longhorn as lh
+from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, failed, node, places, replica, volume
+
+ZONE_HARD = {"replica-zone-soft-anti-affinity": "false"}
+NODE_SOFT = {"replica-soft-anti-affinity": "true"}
+DISK_HARD = {"replica-disk-soft-anti-affinity": "false"}
+BEST_EFFORT = {"replica-auto-balance": "best-effort"}
+
+
+def found(
+    *nodes: lh.Node, replicas: list[lh.Replica], settings: dict[str, str] | None = None, **asked: Any
+) -> Candidates:
+    """The candidates for one more replica of a volume with these replicas."""
+    entry = volume(**asked)
+    view = cluster(*nodes, volumes=[entry], replicas=replicas, settings=settings)
+    return find_candidates(view, Ask.fresh(entry), replicas)
+
+
+@pytest.mark.parametrize(
+    ("value", "setting", "expected"),
+    [
+        pytest.param("", True, True, id="empty leaves the setting"),
+        pytest.param("ignored", False, False, id="ignored leaves the setting"),
+        pytest.param("enabled", False, True, id="enabled"),
+        pytest.param("disabled", True, False, id="disabled"),
+        pytest.param("Enabled", True, False, id="anything else is false"),
+    ],
+)
+def test_the_volume_overrides_the_setting(value: str, setting: bool, expected: bool) -> None:
+    """Each of the three fields of a volume wins over its setting."""
+    settings = Settings(
+        replica_soft_anti_affinity=setting,
+        replica_zone_soft_anti_affinity=setting,
+        replica_disk_soft_anti_affinity=setting,
+    )
+    fields = ("replica_soft_anti_affinity", "replica_zone_soft_anti_affinity", "replica_disk_soft_anti_affinity")
+    asked: dict[str, Any] = dict.fromkeys(fields, value)
+    soft = SoftAntiAffinity.of(volume(**asked), settings)
+    assert soft == SoftAntiAffinity(expected, expected, expected)
+
+
+class TestTiers:
+    """The first set of nodes with a disk left wins; later sets are not mixed in."""
+
+    def test_an_unused_zone_comes_first(self) -> None:
+        """A node in a zone without a replica is preferred to an unused node beside one."""
+        nodes = [node("n1", zone="a"), node("n2", zone="a"), node("n3", zone="b")]
+        result = found(*nodes, replicas=[replica("r", "n1/d1")])
+        assert (places(result), result.tier) == (["n3/d1"], Tier.UNUSED_ZONE)
+
+    def test_an_unused_node_in_a_used_zone_comes_next(self) -> None:
+        """Zones are soft by default."""
+        result = found(node("n1", zone="a"), node("n2", zone="a"), replicas=[replica("r", "n1/d1")])
+        assert (places(result), result.tier) == (["n2/d1"], Tier.UNUSED_NODE)
+
+    def test_hard_zones_refuse_a_used_zone(self) -> None:
+        """With hard zones there is nothing left, and Longhorn gives no reason."""
+        result = found(node("n1", zone="a"), node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
+        assert result == Candidates()
+
+    def test_hard_zones_make_soft_nodes_meaningless(self) -> None:
+        """Replicas that must not share a zone cannot share a node."""
+        result = found(node("n1"), replicas=[replica("r", "n1/d1")], settings={**ZONE_HARD, **NODE_SOFT})
+        assert places(result) == []
+
+    def test_a_used_node_is_the_last_resort_of_soft_nodes(self) -> None:
+        """With soft nodes a second replica may join the first, on another disk if there is one."""
+        result = found(node("n1", disk("d1"), disk("d2")), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT)
+        assert (places(result), result.tier) == (["n1/d2"], Tier.USED_NODE)
+
+    def test_hard_nodes_refuse_a_used_node(self) -> None:
+        """By default there is one replica per node."""
+        assert places(found(node("n1", disk("d1"), disk("d2")), replicas=[replica("r", "n1/d1")])) == []
+
+    def test_the_used_tier_ignores_node_tags(self) -> None:
+        """A wrongly tagged node that holds a replica already is accepted in the last tier."""
+        result = found(node("n1"), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT, node_selector=("ssd",))
+        assert result.tier is Tier.USED_NODE
+
+    def test_a_full_tier_gives_way_to_the_next(self) -> None:
+        """A node in an unused zone without room does not keep the replica from a used zone."""
+        full = node("n3", disk(storage_scheduled=100 * GIB), zone="b")
+        result = found(node("n1", zone="a"), node("n2", zone="a"), full, replicas=[replica("r", "n1/d1")])
+        assert places(result) == ["n2/d1"]
+
+    def test_the_empty_zone_is_a_zone(self) -> None:
+        """Nodes without zone label share one zone."""
+        result = found(node("n1", zone=""), node("n2", zone=""), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
+        assert places(result) == []
+
+
+class TestCounting:
+    """Which replicas use their node and zone; n1 and n2 share a zone that must not be shared."""
+
+    @pytest.mark.parametrize(
+        ("entry", "counts"),
+        [
+            pytest.param(replica("r", "n1/d1"), True, id="healthy"),
+            pytest.param(replica("r", "n1/d1", healthy_at=""), True, id="rebuilding"),
+            pytest.param(replica("r", "n1/d1", deleting=True), False, id="deleting"),
+            pytest.param(failed("r", "n1/d1"), True, id="failed but reusable"),
+            pytest.param(failed("r", "n1/d1", rebuild_retry_count=4), True, id="four retries"),
+            pytest.param(failed("r", "n1/d1", rebuild_retry_count=5), False, id="five retries"),
+            pytest.param(failed("r", "n1/d1", eviction_requested=True), False, id="failed and evicting"),
+            pytest.param(failed("r", "n1/d1", disk_id=""), False, id="failed without disk"),
+            pytest.param(replica("r"), False, id="unplaced"),
+        ],
+    )
+    def test_replica(self, entry: lh.Replica, counts: bool) -> None:
+        """Replicas that are there, or may come back, count."""
+        result = found(node("n1", zone="a"), node("n2", zone="a"), replicas=[entry], settings=ZONE_HARD)
+        assert ("n2/d1" not in places(result)) is counts
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            pytest.param({"conditions": conditions(Schedulable="False")}, id="cordoned"),
+            pytest.param({"conditions": conditions(Ready="False")}, id="not ready"),
+            pytest.param({"allow_scheduling": False}, id="scheduling disabled"),
+        ],
+    )
+    def test_a_node_that_is_no_candidate_frees_its_zone(self, fields: dict[str, Any]) -> None:
+        """A replica on a cordoned node does not make its zone used."""
+        closed = node("n1", zone="a", **fields)
+        result = found(closed, node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
+        assert places(result) == ["n2/d1"]
+
+    def test_a_node_with_closed_disks_still_uses_its_zone(self) -> None:
+        """It is the node that must be a candidate, not its disks."""
+        closed = node("n1", disk(allow_scheduling=False), zone="a")
+        result = found(closed, node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
+        assert places(result) == []
+
+    @pytest.mark.parametrize(
+        ("since", "replenished"),
+        [
+            pytest.param("2025-12-31T23:49:59Z", True, id="+1 s"),
+            pytest.param("2025-12-31T23:50:00Z", True, id="equal"),
+            pytest.param("2025-12-31T23:50:01Z", False, id="-1 s"),
+        ],
+    )
+    def test_failed_replicas_stop_counting_when_the_wait_runs_out(self, since: str, replenished: bool) -> None:
+        """After 600 s of degradation the failed replica's node may be used again, on another disk if possible."""
+        result = found(
+            node("n1", disk("d1"), disk("d2")),
+            replicas=[failed("r", "n1/d1")],
+            robustness="degraded",
+            last_degraded_at=since,
+        )
+        assert places(result) == (["n1/d2"] if replenished else [])
+
+    def test_an_unreadable_degradation_time_stops_everything(self) -> None:
+        """Longhorn cannot tell the wait."""
+        result = found(node("n1"), replicas=[], robustness="degraded", last_degraded_at="yesterday")
+        assert result.reasons == {"longhorn client operation failed"}
+
+
+class TestEviction:
+    """Nodes that only hold evicting replicas are reopened last."""
+
+    def test_an_evicting_replica_still_uses_its_node(self) -> None:
+        """An unused node comes first."""
+        evicting = replica("r", "n1/d1", eviction_requested=True)
+        result = found(node("n1", zone="a"), node("n2", zone="a"), replicas=[evicting])
+        assert places(result) == ["n2/d1"]
+
+    def test_its_node_is_reopened_for_another_disk(self) -> None:
+        """With nothing else left, the replica moves to another disk of its node."""
+        evicting = replica("r", "n1/d1", eviction_requested=True)
+        result = found(node("n1", disk("d1"), disk("d2")), replicas=[evicting])
+        assert (places(result), result.tier) == (["n1/d2"], Tier.EVICTING_NODE)
+
+    def test_not_if_another_replica_stays(self) -> None:
+        """A replica that stays keeps the node used."""
+        both = [replica("r", "n1/d1", eviction_requested=True), replica("s", "n1/d2")]
+        assert places(found(node("n1", disk("d1"), disk("d2"), disk("d3")), replicas=both)) == []
+
+    def test_with_hard_zones_the_whole_zone_must_be_evicting(self) -> None:
+        """A staying replica in the zone blocks the evicting node."""
+        nodes = [node("n1", disk("d1"), disk("d2"), zone="a"), node("n2", zone="a")]
+        evicting = replica("r", "n1/d1", eviction_requested=True)
+        assert places(found(*nodes, replicas=[evicting, replica("s", "n2/d1")], settings=ZONE_HARD)) == []
+        assert places(found(*nodes, replicas=[evicting], settings=ZONE_HARD)) == ["n1/d2"]
+
+    def test_best_effort_balance_ignores_the_zone(self) -> None:
+        """With best-effort auto-balance the evicting node is reopened whatever its zone holds."""
+        nodes = [node("n1", disk("d1"), disk("d2"), zone="a"), node("n2", zone="a")]
+        replicas = [replica("r", "n1/d1", eviction_requested=True), replica("s", "n2/d1")]
+        assert places(found(*nodes, replicas=replicas, settings={**ZONE_HARD, **BEST_EFFORT})) == ["n1/d2"]
+
+
+class TestPressure:
+    """Best-effort auto-balance reopens a used node one of whose disks is under pressure."""
+
+    PRESSED = (disk("d1", storage_available=5 * GIB), disk("d2"))
+
+    def test_a_pressed_node_is_reopened(self) -> None:
+        """So that a replica can move to the disk beside it."""
+        result = found(node("n1", *self.PRESSED), replicas=[replica("r", "n1/d1")], settings=BEST_EFFORT)
+        assert (places(result), result.tier) == (["n1/d2"], Tier.UNUSED_NODE)
+
+    def test_the_volume_decides(self) -> None:
+        """A volume that balances less is not moved."""
+        result = found(
+            node("n1", *self.PRESSED),
+            replicas=[replica("r", "n1/d1")],
+            settings=BEST_EFFORT,
+            replica_auto_balance="least-effort",
+        )
+        assert places(result) == []
+
+    def test_zero_switches_it_off(self) -> None:
+        """Percentage 0 means no pressure at all."""
+        settings = {**BEST_EFFORT, "replica-auto-balance-disk-pressure-percentage": "0"}
+        assert places(found(node("n1", *self.PRESSED), replicas=[replica("r", "n1/d1")], settings=settings)) == []
+
+
+class TestDisks:
+    """Within a tier, disks without a replica of the volume come first."""
+
+    NODE = node("n1", disk("d1"), disk("d2"))
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            pytest.param(replica("s", "n1/d1", deleting=True), id="deleting"),
+            pytest.param(failed("s", "n1/d1"), id="failed but reusable"),
+            pytest.param(replica("s", "n1/d1", eviction_requested=True), id="evicting"),
+        ],
+    )
+    def test_these_hold_their_disk(self, entry: lh.Replica) -> None:
+        """Also a replica that no longer uses its node holds its disk."""
+        assert places(found(self.NODE, replicas=[entry], settings=NODE_SOFT)) == ["n1/d2"]
+
+    def test_a_failed_replica_that_cannot_come_back_does_not(self) -> None:
+        """Its disk is as good as an empty one."""
+        entry = failed("s", "n1/d1", rebuild_retry_count=5)
+        assert places(found(self.NODE, replicas=[entry])) == ["n1/d1", "n1/d2"]
+
+    def test_soft_disks_take_a_second_replica(self) -> None:
+        """With every disk held, all are possible."""
+        result = found(node("n1"), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT)
+        assert places(result) == ["n1/d1"]
+
+    def test_hard_disks_do_not(self) -> None:
+        """With every disk held, none is."""
+        result = found(node("n1"), replicas=[replica("r", "n1/d1")], settings={**NODE_SOFT, **DISK_HARD})
+        assert result == Candidates()
+
+    def test_a_replica_that_waited_long_enough_still_holds_its_disk(self) -> None:
+        """Replenishment frees the node, not the disk."""
+        result = found(
+            node("n1"),
+            replicas=[failed("r", "n1/d1")],
+            settings=DISK_HARD,
+            robustness="degraded",
+            last_degraded_at=LONG_AGO,
+        )
+        assert places(result) == []

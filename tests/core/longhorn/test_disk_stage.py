@@ -1,0 +1,151 @@
+"""The disk rules, one by one and in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler_core.longhorn.disk_stage import disk_and_space_refusal, disk_refusal
+from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.rules import Rule
+from scheduler_core.model import longhorn as lh
+from tests.worlds.longhorn import GIB, cluster, conditions, disk, node, replica, volume
+
+TIB16 = 16 * 1024**4
+
+
+def refused(fields: dict[str, Any] | None = None, asked: dict[str, Any] | None = None, **snapshot: Any) -> Rule | None:
+    """The rule that refuses a disk with `fields` to a volume with the fields `asked`."""
+    entry = node("n1", disk(**fields or {}))
+    refusal = disk_refusal(cluster(entry, **snapshot), Ask.fresh(volume(**asked or {})), entry, entry.disks[0])
+    return None if refusal is None else refusal.rule
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        pytest.param({}, None, id="open"),
+        pytest.param({"in_status": False}, Rule.DISK_NOT_IN_STATUS, id="no status yet"),
+        pytest.param({"in_spec": False}, Rule.DISK_NOT_IN_SPEC, id="removed from the spec"),
+        pytest.param({"allow_scheduling": False}, Rule.DISK_SCHEDULING_DISABLED, id="scheduling disabled"),
+        pytest.param({"eviction_requested": True}, Rule.DISK_EVICTION_REQUESTED, id="evicting"),
+        pytest.param({"conditions": conditions(Schedulable="False")}, Rule.DISK_NOT_SCHEDULABLE, id="not schedulable"),
+        pytest.param({"conditions": ()}, Rule.DISK_NOT_SCHEDULABLE, id="no conditions"),
+        pytest.param({"conditions": conditions(Ready="False")}, None, id="Ready is not looked at"),
+        pytest.param(
+            {"allow_scheduling": False, "spec_type": "block"}, Rule.DISK_SCHEDULING_DISABLED, id="state before type"
+        ),
+    ],
+)
+def test_state_of_the_disk(fields: dict[str, Any], rule: Rule | None) -> None:
+    """What FindDiskCandidates drops silently."""
+    assert refused(fields) is rule
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "rule"),
+    [
+        pytest.param("v1", "filesystem", None, id="v1 on a file system"),
+        pytest.param("v1", "block", Rule.DISK_TYPE, id="v1 on a block disk"),
+        pytest.param("v2", "block", None, id="v2 on a block disk"),
+        pytest.param("v2", "filesystem", Rule.DISK_TYPE, id="v2 on a file system"),
+        pytest.param("v1", "", Rule.DISK_TYPE, id="no type fits nothing"),
+        pytest.param("v3", "filesystem", None, id="anything else counts as v1"),
+    ],
+)
+def test_disk_type(engine: str, kind: str, rule: Rule | None) -> None:
+    """The type in the spec must be the data engine's."""
+    other = "block" if kind == "filesystem" else "filesystem"
+    assert refused({"spec_type": kind, "status_type": other}, {"data_engine": engine}) is rule
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "size", "rule"),
+    [
+        pytest.param("ext4", TIB16 - 1, None, id="ext4 -1"),
+        pytest.param("ext4", TIB16, Rule.FILESYSTEM_LIMIT, id="ext4 at 16 TiB"),
+        pytest.param("extfoo", TIB16 + 1, Rule.FILESYSTEM_LIMIT, id="anything that starts with ext"),
+        pytest.param("Ext4", TIB16, None, id="case"),
+        pytest.param("xfs", 2**63 - 2, None, id="xfs -1"),
+        pytest.param("xfs", 2**63 - 1, Rule.FILESYSTEM_LIMIT, id="xfs at its limit"),
+        pytest.param("", TIB16, None, id="unknown"),
+    ],
+)
+def test_file_system_limit(filesystem: str, size: int, rule: Rule | None) -> None:
+    """A v1 replica is a file, and file systems have limits."""
+    assert refused({"filesystem_type": filesystem}, {"size": size}) is rule
+
+
+def test_v2_has_no_size_limit() -> None:
+    """Block disks hold logical volumes of any size."""
+    asked = {"data_engine": "v2", "size": TIB16}
+    assert refused({"spec_type": "block", "filesystem_type": "ext4"}, asked) is None
+
+
+@pytest.mark.parametrize(
+    ("tags", "selector", "allow_empty", "rule"),
+    [
+        pytest.param(("ssd", "nvme"), ("ssd",), "true", None, id="subset"),
+        pytest.param(("ssd",), ("hdd",), "true", Rule.DISK_TAGS, id="another tag"),
+        pytest.param(("ssd",), (), "false", Rule.DISK_TAGS, id="no selector, not allowed"),
+        pytest.param((), (), "false", None, id="untagged disks always fit"),
+    ],
+)
+def test_disk_tags(tags: tuple[str, ...], selector: tuple[str, ...], allow_empty: str, rule: Rule | None) -> None:
+    """Every selector must equal a tag."""
+    settings = {"allow-empty-disk-selector-volume": allow_empty}
+    assert refused({"tags": tags}, {"disk_selector": selector}, settings=settings) is rule
+
+
+def test_backing_image_disk_tags() -> None:
+    """The backing image's disk selector is a second filter."""
+    images = {"bi": lh.BackingImage("bi", disk_selector=("ssd",))}
+    assert refused({}, {"backing_image": "bi"}, backing_images=images) is Rule.BACKING_IMAGE_DISK_TAGS
+    assert refused({"tags": ("ssd",)}, {"backing_image": "bi"}, backing_images=images) is None
+
+
+def test_unknown_backing_image() -> None:
+    """A volume whose backing image is gone fits no disk."""
+    assert refused({}, {"backing_image": "gone"}) is Rule.BACKING_IMAGE_MISSING
+
+
+def test_linked_clones_stay_on_their_sources_disk() -> None:
+    """The node of a source replica is not enough: it must be its disk."""
+    asked = {"clone_mode": "linked-clone", "data_source": "snap://src/s1", "data_engine": "v2"}
+    fields = {"spec_type": "block"}
+    assert refused(fields, asked, replicas=[replica("s", "n1/d1", volume="src")]) is None
+    assert refused(fields, asked, replicas=[replica("s", "n1/d2", volume="src")]) is Rule.LINKED_CLONE_DISK
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        pytest.param({}, None, id="fits"),
+        pytest.param({"storage_scheduled": 90 * GIB + 1}, Rule.SCHEDULING_SPACE, id="no scheduling space"),
+        pytest.param({"storage_scheduled": 90 * GIB + 1, "tags": ("x",)}, Rule.DISK_TAGS, id="tags before space"),
+    ],
+)
+def test_space_comes_last(fields: dict[str, Any], rule: Rule | None) -> None:
+    """Space is only looked at where everything else fits."""
+    entry = node("n1", disk(**fields))
+    view = cluster(entry, settings={"allow-empty-disk-selector-volume": "false"})
+    refusal = disk_and_space_refusal(view, Ask.fresh(volume()), entry, entry.disks[0])
+    assert (None if refusal is None else refusal.rule) is rule
+
+
+def test_a_percentage_that_does_not_parse_refuses_every_disk() -> None:
+    """Longhorn cannot tell the space without its settings."""
+    entry = node()
+    view = cluster(entry, settings={"storage-over-provisioning-percentage": "much"})
+    refusal = disk_and_space_refusal(view, Ask.fresh(volume()), entry, entry.disks[0])
+    assert refusal is not None
+    assert refusal.rule is Rule.SETTING_FAULT
+
+
+def test_the_detail_has_the_numbers() -> None:
+    """People see the sum, the limit and the percentage."""
+    entry = node("n1", disk(storage_scheduled=95 * GIB))
+    refusal = disk_and_space_refusal(cluster(entry), Ask.fresh(volume()), entry, entry.disks[0])
+    assert refusal is not None
+    assert refusal.detail == ("disk d1: 10Gi + 95Gi scheduled must be at most 100Gi (100 % of 100Gi - 0 reserved)")

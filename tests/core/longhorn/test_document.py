@@ -1,0 +1,167 @@
+"""docs/placement-policy.md says what the code does: its tables are read and compared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_core.longhorn.anti_affinity import TIER_ORDER, Tier
+from scheduler_core.longhorn.capacity import free_size
+from scheduler_core.longhorn.disk_choice import Candidate
+from scheduler_core.longhorn.rules import Rule
+from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.space import (
+    fits_without_pressure,
+    minimal_available,
+    room,
+    scheduling_limit,
+    space_refusal,
+    under_pressure,
+)
+from scheduler_core.model.longhorn import Disk
+from tests.worlds.longhorn import disk, node
+
+PAGE = (Path(__file__).parents[3] / "docs" / "placement-policy.md").read_text(encoding="utf-8")
+
+
+def table(first_header: str) -> list[list[str]]:
+    """The rows of the table whose first column has this header, without code marks."""
+    lines = PAGE.splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith(f"| {first_header} |"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip().strip("`").strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def test_settings_and_defaults() -> None:
+    """Every setting the engine reads is listed, with its default, in the order of the code."""
+    expected = [
+        (entry.metadata["name"], entry.metadata["default"]) for entry in fields(Settings) if "name" in entry.metadata
+    ]
+    assert [(row[0], row[1]) for row in table("setting")] == expected
+
+
+def test_rules_and_reasons() -> None:
+    """Every rule is listed, with its text and what Longhorn reports."""
+    expected = [[rule.name, rule.text, rule.reported or ""] for rule in Rule]
+    assert table("rule") == expected
+
+
+def test_order_of_the_tiers() -> None:
+    """The order of preference for each pair of settings."""
+    documented = {
+        (row[0] == "true", row[1] == "true"): tuple(Tier[name] for name in row[2].split(", "))
+        for row in table("zone soft")
+    }
+    assert documented == dict(TIER_ORDER)
+
+
+def test_groups() -> None:
+    """Each group is described as in the code."""
+    assert table("group") == [[tier.name, tier.value] for tier in Tier]
+
+
+CASES = [
+    pytest.param({}, id="empty"),
+    pytest.param({"available": 26, "reserved": 30, "scheduled": 60, "required": 3}, id="in use"),
+    pytest.param(
+        {"maximum": 999_999_999_999, "available": 123_456_789_012, "over_percentage": 133}, id="large, uneven"
+    ),
+    pytest.param({"available": 5, "reserved": 20, "scheduled": 300, "minimal_percentage": 33}, id="overbooked"),
+]
+
+
+BASE = {
+    "maximum": 100,
+    "available": 100,
+    "reserved": 0,
+    "scheduled": 0,
+    "required": 0,
+    "minimal_percentage": 25,
+    "over_percentage": 100,
+}
+
+
+def entry_of(values: dict[str, int]) -> Disk:
+    """The disk a case describes."""
+    return disk(
+        storage_maximum=values["maximum"],
+        storage_available=values["available"],
+        storage_reserved=values["reserved"],
+        storage_scheduled=values["scheduled"],
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_formulas_for_space(case: dict[str, int]) -> None:
+    """Each formula, evaluated as written, gives what the code computes."""
+    values = {**BASE, **case}
+    entry = entry_of(values)
+    settings = Settings(
+        storage_minimal_available_percentage=values["minimal_percentage"],
+        storage_over_provisioning_percentage=values["over_percentage"],
+    )
+    found = room(entry, settings)
+    computed = {
+        "minimal": minimal_available(entry, settings),
+        "limit": scheduling_limit(entry, settings),
+        "headroom": found.headroom,
+        "free": found.free,
+        "usable": Candidate(node("n1", entry), entry).usable,
+        "capacity": free_size(entry, settings),
+    }
+    documented = evaluated(values)
+    assert {name: documented[name] for name in computed} == computed
+    assert documented.keys() - computed.keys() == {"unused_percentage", "relief_percentage"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_formulas_for_pressure(case: dict[str, int]) -> None:
+    """The two percentages decide where the page says they do, to the per cent."""
+    values = {**BASE, **case}
+    entry, documented = entry_of(values), evaluated(values)
+    unused, relief = documented["unused_percentage"], documented["relief_percentage"]
+    assert not under_pressure(entry, 100 - unused)
+    assert under_pressure(entry, 99 - unused)
+    assert not fits_without_pressure(entry, open_settings(relief), 0, values["required"])
+    assert fits_without_pressure(entry, open_settings(relief + 1), 0, values["required"])
+
+
+def open_settings(pressure: int) -> Settings:
+    """Settings under which only the pressure percentage can refuse."""
+    return Settings(
+        storage_minimal_available_percentage=0,
+        storage_over_provisioning_percentage=10_000,
+        replica_auto_balance_disk_pressure_percentage=pressure,
+    )
+
+
+def evaluated(values: dict[str, Any]) -> dict[str, int]:
+    """The value of each documented formula; later ones may use earlier ones."""
+    names = {**values, "trunc": math.trunc, "max": max}
+    found: dict[str, int] = {}
+    for name, formula, _ in table("quantity"):
+        found[name] = names[name] = eval(formula, {"__builtins__": {}}, names)  # noqa: S307 # our own page
+    return found
+
+
+@pytest.mark.parametrize(("row", "offset"), [(0, -1), (1, 0), (2, 1)], ids=["less", "equal", "more"])
+def test_boundaries(row: int, offset: int) -> None:
+    """What the page says about one byte less, equal and one byte more."""
+    _, actual, scheduling = table("required or size compared with the limit")[row]
+    found = room(disk(), Settings())
+    by_available = space_refusal(0, found.headroom + offset, found)
+    by_scheduled = space_refusal(found.free + offset, 0, found)
+    assert [word(by_available), word(by_scheduled)] == [actual, scheduling]
+
+
+def word(refusal: Rule | None) -> str:
+    """The page's word for a verdict."""
+    return "fits" if refusal is None else "refused"

@@ -1,0 +1,209 @@
+"""FindDiskCandidates and ScheduleReplica: reasons, what counts as used, preconditions, and data locality."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler_core.longhorn.placement import find_candidates, schedule_replica
+from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.model import longhorn as lh
+from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, node, places, replica, volume
+
+CLOSED = conditions(Schedulable="False")
+
+
+def reasons(*nodes: lh.Node, affinity: str = "", settings: dict[str, str] | None = None, **asked: Any) -> set[str]:
+    """The reasons Longhorn reports for a volume that fits nowhere."""
+    entry = volume(**asked)
+    result = find_candidates(cluster(*nodes, settings=settings), Ask.fresh(entry, affinity), ())
+    assert not result.disks
+    return {str(reason) for reason in result.reasons}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "expected"),
+    [
+        pytest.param([], {}, {"nodes are unavailable"}, id="no node"),
+        pytest.param([node(conditions=CLOSED)], {}, {"nodes are unavailable"}, id="all cordoned"),
+        pytest.param([node()], {"affinity": "n2"}, {"hard affinity cannot be satisfied"}, id="hard affinity"),
+        pytest.param([], {"affinity": "n2"}, {"hard affinity cannot be satisfied"}, id="hard affinity, no node"),
+        pytest.param(
+            [node()],
+            {"topology_requirement": (lh.TopologyTerm("z9"),)},
+            {"topology requirement cannot be satisfied"},
+            id="topology",
+        ),
+        pytest.param([node("n1", disk(conditions=CLOSED))], {}, {"disks are unavailable"}, id="no disk survives"),
+        pytest.param([node("n1", disk(spec_type="block"))], {}, {"disks are unavailable"}, id="wrong type"),
+        pytest.param([node()], {"disk_selector": ("ssd",)}, {"tags not fulfilled"}, id="disk tags"),
+        pytest.param([node()], {"size": 101 * GIB}, {"insufficient storage"}, id="space"),
+        pytest.param([node()], {"size": 16 * 1024**4}, {"incompatible volume size"}, id="file system"),
+        pytest.param([node()], {"node_selector": ("ssd",)}, set(), id="node tags are silent"),
+        pytest.param([node()], {"backing_image": "gone"}, {"longhorn client operation failed"}, id="backing image"),
+        pytest.param(
+            [node("n1", disk("d1", spec_type="block"), disk("d2", storage_scheduled=100 * GIB))],
+            {},
+            {"disks are unavailable", "insufficient storage"},
+            id="every disk has its reason",
+        ),
+    ],
+)
+def test_reasons(nodes: list[lh.Node], asked: dict[str, Any], expected: set[str]) -> None:
+    """What ends up in the volume's Scheduled condition."""
+    assert reasons(*nodes, **asked) == expected
+
+
+def test_no_reasons_beside_a_candidate() -> None:
+    """One disk that fits silences all that do not."""
+    view = cluster(node("n1"), node("n2", disk(spec_type="block")))
+    assert find_candidates(view, Ask.fresh(volume()), ()).reasons == frozenset()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "replica-soft-anti-affinity",
+        "replica-zone-soft-anti-affinity",
+        "replica-disk-soft-anti-affinity",
+        "allow-empty-node-selector-volume",
+        "allow-empty-disk-selector-volume",
+        "replica-auto-balance-disk-pressure-percentage",
+        "storage-minimal-available-percentage",
+    ],
+)
+def test_a_setting_that_does_not_parse_stops_the_scheduler(name: str) -> None:
+    """One bad setting and nothing is placed any more."""
+    assert reasons(node(), settings={name: " true"}) == {"longhorn client operation failed"}
+
+
+def test_settings_the_scheduler_does_not_read_do_not_matter() -> None:
+    """A bad value elsewhere stops something else."""
+    view = cluster(node(), settings={"default-replica-count": "many"})
+    assert places(find_candidates(view, Ask.fresh(volume()), ())) == ["n1/d1"]
+
+
+def test_a_bad_wait_only_stops_degraded_volumes() -> None:
+    """The replenishment wait is read for degraded volumes only."""
+    settings = {"replica-replenishment-wait-interval": "soon"}
+    assert places(find_candidates(cluster(node(), settings=settings), Ask.fresh(volume()), ())) == ["n1/d1"]
+    degraded: dict[str, Any] = {"robustness": "degraded", "last_degraded_at": LONG_AGO}
+    assert reasons(node(), settings=settings, **degraded) == {"longhorn client operation failed"}
+
+
+def test_linked_clone_without_source() -> None:
+    """A linked clone whose sources are gone has a reason of its own."""
+    asked: dict[str, Any] = {"clone_mode": "linked-clone", "data_source": "vol://src", "data_engine": "v2"}
+    assert reasons(node(), **asked) == {"linked clone replica cannot be satisfied"}
+
+
+class TestUncounted:
+    """Replicas of the volume that the node does not report yet take scheduling space already."""
+
+    SETTINGS = {"replica-soft-anti-affinity": "true"}  # noqa: RUF012 # read only
+
+    def fits(self, placed: lh.Replica, **fields: Any) -> bool:
+        """Whether a second replica of 10 GiB fits a disk with 15 GiB left."""
+        entry = node("n1", disk(storage_scheduled=85 * GIB, **fields))
+        view = cluster(entry, settings=self.SETTINGS)
+        return bool(find_candidates(view, Ask.fresh(volume()), [placed]).disks)
+
+    def test_a_replica_placed_a_moment_ago_counts(self) -> None:
+        """It will be in storageScheduled at the node controller's next sync."""
+        assert not self.fits(replica("r", "n1/d1"))
+
+    def test_a_failed_one_counts_too(self) -> None:
+        """Its data is still on the disk."""
+        assert not self.fits(replica("r", "n1/d1", failed_at=LONG_AGO, rebuild_retry_count=5))
+
+    def test_one_that_is_reported_counts_once(self) -> None:
+        """What scheduledReplica lists is in storageScheduled."""
+        assert self.fits(replica("r", "n1/d1"), scheduled_replicas={"r": 10 * GIB})
+
+    def test_one_on_another_disk_does_not_count(self) -> None:
+        """Each disk has its own sum."""
+        assert self.fits(replica("r", "n1/d2"))
+
+
+class TestSchedule:
+    """ScheduleReplica: the preconditions, and everything that may come out."""
+
+    def test_a_placed_replica_is_not_placed_again(self) -> None:
+        """The webhook would not allow it either."""
+        found = schedule_replica(cluster(node()), volume(), replica("r", "n1/d1"), [])
+        assert found.reasons == {"replica already scheduled"}
+
+    def test_a_replica_that_failed_before_it_was_healthy_is_not_placed(self) -> None:
+        """Longhorn makes a new one instead."""
+        found = schedule_replica(cluster(node()), volume(), replica("r", failed_at=LONG_AGO), [])
+        assert found.reasons == {"unused failed replica is not supported"}
+
+    def test_a_replica_that_failed_later_is(self) -> None:
+        """It has been in use."""
+        entry = replica("r", failed_at=LONG_AGO, healthy_at=LONG_AGO)
+        assert places(schedule_replica(cluster(node()), volume(), entry, [entry])) == ["n1/d1"]
+
+    def test_the_emptiest_node_is_chosen(self) -> None:
+        """By the balance score."""
+        view = cluster(node("n1", disk(storage_scheduled=20 * GIB)), node("n2"))
+        assert places(schedule_replica(view, volume(), replica("r"), [])) == ["n2/d1"]
+
+    def test_no_candidate_has_reasons(self) -> None:
+        """What FindDiskCandidates reports is passed on."""
+        found = schedule_replica(cluster(), volume(), replica("r"), [])
+        assert not found.choices
+        assert found.reasons == {"nodes are unavailable"}
+
+
+class TestBestEffortLocality:
+    """With best-effort data locality the attached node is preferred, inside the winning tier."""
+
+    LOCAL = volume(data_locality="best-effort", node_id="n1", current_node_id="n2")
+    NODES = (node("n1", disk(storage_scheduled=50 * GIB), zone="a"), node("n2", zone="b"))
+
+    def choose(self, *replicas: lh.Replica, entry: lh.Volume = LOCAL, nodes: tuple[lh.Node, ...] = NODES) -> list[str]:
+        """Where the next replica may go."""
+        return places(schedule_replica(cluster(*nodes), entry, replica("new"), replicas))
+
+    def test_the_attached_node_is_preferred(self) -> None:
+        """Although the other one is emptier; spec.nodeID counts, not status.currentNodeID."""
+        assert self.choose() == ["n1/d1"]
+
+    def test_not_without_best_effort(self) -> None:
+        """Other volumes are balanced."""
+        assert self.choose(entry=replace(self.LOCAL, data_locality="disabled")) == ["n2/d1"]
+
+    def test_not_while_detached(self) -> None:
+        """There is no local node then."""
+        assert self.choose(entry=replace(self.LOCAL, node_id="")) == ["n2/d1"]
+
+    @pytest.mark.parametrize("fields", [{}, {"eviction_requested": True}, {"healthy_at": ""}])
+    def test_any_replica_there_ends_the_preference(self, fields: dict[str, Any]) -> None:
+        """Even one that is going away or not there yet: the emptier node is taken, though both are used."""
+        entry = replace(self.LOCAL, replica_soft_anti_affinity="enabled")
+        nodes = (node("n1", disk("d1"), disk("d2", storage_scheduled=50 * GIB)), node("n2", disk("d1"), disk("d2")))
+        assert self.choose(replica("r", "n1/d1", **fields), replica("s", "n2/d1"), entry=entry, nodes=nodes) == [
+            "n2/d2"
+        ]
+
+    def test_a_deleting_replica_there_ends_it_too(self) -> None:
+        """Although it does not use the node any more."""
+        nodes = (node("n1", disk("d1"), disk("d2", storage_scheduled=50 * GIB)), node("n2"))
+        assert self.choose(replica("r", "n1/d1", deleting=True), nodes=nodes) == ["n2/d1"]
+
+    def test_a_failed_replica_there_does_not(self) -> None:
+        """The volume still has no local data."""
+        entry = replica("r", "n1/d1", failed_at=LONG_AGO, rebuild_retry_count=5)
+        assert self.choose(entry) == ["n1/d1"]
+
+    def test_it_never_reaches_into_a_worse_tier(self) -> None:
+        """A used zone stays second choice, local or not."""
+        nodes = (node("n1", zone="a"), node("n2", zone="b"), node("n3", zone="a"))
+        assert self.choose(replica("r", "n3/d1"), nodes=nodes) == ["n2/d1"]
+
+    def test_a_full_local_node_is_no_obstacle(self) -> None:
+        """Then the replica goes elsewhere."""
+        nodes = (node("n1", disk(storage_scheduled=100 * GIB)), node("n2"))
+        assert self.choose(nodes=nodes) == ["n2/d1"]

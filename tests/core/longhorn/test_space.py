@@ -1,0 +1,160 @@
+"""The two space rules, to the byte, and the disk pressure rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler_core.longhorn.rules import Rule
+from scheduler_core.longhorn.settings import Settings
+from scheduler_core.longhorn.space import (
+    fits_without_pressure,
+    percent_of,
+    room,
+    space_refusal,
+    under_pressure,
+    wrapped,
+)
+from scheduler_core.model.longhorn import Disk
+from tests.worlds.longhorn import GIB, disk
+
+DEFAULTS = Settings()
+
+
+def refusal(entry: Disk, settings: Settings = DEFAULTS, size: int = 0, required: int = 0) -> Rule | None:
+    """The space rule that refuses a volume on a disk."""
+    return space_refusal(size, required, room(entry, settings))
+
+
+@pytest.mark.parametrize(
+    ("available", "expected"),
+    [
+        pytest.param(25 * GIB - 1, Rule.ACTUAL_SPACE, id="-1"),
+        pytest.param(25 * GIB, Rule.ACTUAL_SPACE, id="equal fails"),
+        pytest.param(25 * GIB + 1, None, id="+1"),
+    ],
+)
+def test_actual_space_at_the_boundary(available: int, expected: Rule | None) -> None:
+    """Available space must be more than the minimum, not equal to it."""
+    assert refusal(disk(storage_available=available)) is expected
+
+
+@pytest.mark.parametrize(
+    ("required", "expected"),
+    [
+        pytest.param(5 * GIB - 1, None, id="-1"),
+        pytest.param(5 * GIB, Rule.ACTUAL_SPACE, id="equal fails"),
+        pytest.param(5 * GIB + 1, Rule.ACTUAL_SPACE, id="+1"),
+    ],
+)
+def test_actual_size_is_taken_from_the_available_space(required: int, expected: Rule | None) -> None:
+    """A rebuilt volume needs its actual size above the minimum."""
+    assert refusal(disk(storage_available=30 * GIB), required=required) is expected
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        pytest.param(60 * GIB - 1, None, id="-1"),
+        pytest.param(60 * GIB, None, id="equal passes"),
+        pytest.param(60 * GIB + 1, Rule.SCHEDULING_SPACE, id="+1"),
+    ],
+)
+def test_scheduling_space_at_the_boundary(size: int, expected: Rule | None) -> None:
+    """Size and scheduled space may reach the limit of what is left after the reserve."""
+    entry = disk(storage_reserved=30 * GIB, storage_scheduled=10 * GIB)
+    assert refusal(entry, size=size) is expected
+
+
+def test_a_new_volume_needs_no_free_bytes_of_its_own_size() -> None:
+    """With over-provisioning a nearly full disk takes a volume far larger than what is available."""
+    entry = disk(storage_available=26 * GIB)
+    assert refusal(entry, Settings(storage_over_provisioning_percentage=200), size=150 * GIB) is None
+
+
+def test_the_reserve_plays_no_part_in_the_minimum() -> None:
+    """Minimal available is a percentage of the maximum, whatever is reserved."""
+    assert refusal(disk(storage_available=26 * GIB, storage_reserved=90 * GIB)) is None
+
+
+def test_uncounted_replicas_take_scheduling_space() -> None:
+    """What was placed a moment ago counts although the node does not report it yet."""
+    assert room(disk(), DEFAULTS, uncounted=40 * GIB).free == 60 * GIB
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"storage_maximum": 0}, Rule.STORAGE_MAXIMUM, id="no maximum"),
+        pytest.param({"storage_available": 0}, Rule.STORAGE_AVAILABLE, id="nothing available"),
+        pytest.param({"storage_available": -1}, Rule.STORAGE_AVAILABLE, id="negative"),
+        pytest.param({"storage_available": 0, "storage_maximum": -1}, Rule.STORAGE_MAXIMUM, id="maximum first"),
+    ],
+)
+def test_a_disk_without_space_is_closed(fields: dict[str, Any], expected: Rule) -> None:
+    """A disk that reports nothing takes nothing, not even a replica of no size."""
+    settings = Settings(storage_minimal_available_percentage=0)
+    assert refusal(disk(**fields), settings) is expected
+    assert not room(disk(**fields), settings).open
+
+
+def test_actual_space_is_checked_before_scheduling_space() -> None:
+    """Where both fail, Longhorn names the available space."""
+    assert refusal(disk(storage_available=GIB), size=500 * GIB) is Rule.ACTUAL_SPACE
+
+
+@pytest.mark.parametrize(
+    ("size", "percentage", "expected"),
+    [
+        pytest.param(101, 33, 33, id="truncated"),
+        pytest.param(-1, 50, 0, id="toward zero"),
+        pytest.param(2**53 + 1, 100, 2**53, id="rounded above 2^53"),
+        pytest.param(2**62, 1000, -(2**63), id="past 2^63 as on amd64"),
+    ],
+)
+def test_percentages_are_float64(size: int, percentage: int, expected: int) -> None:
+    """Limits are computed as Go does: in float64, then truncated."""
+    assert percent_of(size, percentage) == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [(2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (-(2**63) - 1, 2**63 - 1)])
+def test_integers_wrap_around(value: int, expected: int) -> None:
+    """Go's int64 arithmetic wraps."""
+    assert wrapped(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("available", "pressed"),
+    [
+        pytest.param(10 * GIB - 1, True, id="-1: 9 % unused"),
+        pytest.param(10 * GIB, False, id="exactly 10 % unused"),
+        pytest.param(10 * GIB + 1, False, id="+1"),
+    ],
+)
+def test_pressure_at_the_boundary(available: int, pressed: bool) -> None:
+    """At 90 % a disk is under pressure when less than 10 % is unused, in whole per cent."""
+    assert under_pressure(disk(storage_available=available), 90) is pressed
+
+
+def test_the_reserve_counts_as_used_for_pressure() -> None:
+    """Unused is what is available beyond the reserve."""
+    assert under_pressure(disk(storage_available=35 * GIB, storage_reserved=30 * GIB), 90)
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "fits"),
+    [
+        pytest.param(89 * GIB, True, id="89 %"),
+        pytest.param(90 * GIB, False, id="90 % is too much"),
+    ],
+)
+def test_relief_must_stay_below_the_pressure_percentage(scheduled: int, fits: bool) -> None:
+    """The use a move would leave is counted with the actual size, in whole per cent."""
+    settings = Settings(storage_over_provisioning_percentage=200)
+    assert fits_without_pressure(disk(storage_scheduled=scheduled), settings, 10 * GIB, 0) is fits
+
+
+def test_no_relief_by_a_disk_without_maximum() -> None:
+    """A disk that reports nothing relieves nothing."""
+    assert not fits_without_pressure(disk(storage_maximum=0), DEFAULTS, 0, 0)

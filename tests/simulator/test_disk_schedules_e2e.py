@@ -1,0 +1,64 @@
+"""The simulator beside DiskSchedules on a real API server: what nobody has granted does not start, and its object goes last."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.kube.resources import DISK_SCHEDULES, LONGHORN_NAMESPACE, LONGHORN_NODES, LONGHORN_REPLICAS
+from devcluster import DevCluster, Options
+from tests.worlds.simulator_cluster import Rig, Scene, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("simulator"), pytest.mark.timeout(180)]
+CRD = Path(__file__).parents[2] / "manifests/crd/diskschedules.yaml"
+
+
+def test_a_replica_starts_when_granted_and_goes_when_released(tmp_path: Path) -> None:
+    """The definition comes after the simulator has started, and this test is the controllers that place and grant."""
+    with DevCluster(tmp_path / "cluster", Options(nodes=0)) as cluster:
+        rig = Rig(cluster, tmp_path, disk_schedules=True)
+        cluster.apply(CRD)
+        cluster.kubectl("wait", "--for=condition=Established", "crd/diskschedules.longhorn.io")
+        scene = Scene(rig, "granting")
+        [home] = scene.add_nodes("40Gi")
+        scene.add_claim("data", "10Gi")
+        scene.add_pod("app", "data", node=home)
+        [replica] = until("a replica", lambda: scene.replicas("data"))
+        name, size = replica["metadata"]["name"], int(replica["spec"]["volumeSize"])
+        node = rig.find(LONGHORN_NODES, home)
+        assert node is not None
+        [disk] = node["status"]["diskStatus"].values()
+        _patch(rig, LONGHORN_REPLICAS.plural, name, {"spec": {"nodeID": home, "diskID": disk["diskUUID"]}})
+        until("a place without its bytes", lambda: rig.status()["ungranted"] == [name])
+        assert not scene.running("app")
+        rig.apply(
+            {
+                "apiVersion": DISK_SCHEDULES.api_version,
+                "kind": DISK_SCHEDULES.kind,
+                "metadata": {"name": disk["diskUUID"], "namespace": LONGHORN_NAMESPACE},
+                "spec": {"name": disk["diskName"], "nodeID": home, "replicas": {name: size}},
+            }
+        )
+        granted = {"status": {"replicas": {name: {"state": "scheduled", "scheduledSize": size}}}}
+        _patch(rig, DISK_SCHEDULES.plural, disk["diskUUID"], granted, "--subresource=status")
+        until("pod runs", lambda: scene.running("app"))
+        assert rig.status()["ungranted"] == []
+        cluster.kubectl("delete", "pod,pvc", "--all", "-n", "granting", "--wait=false")
+        until("only the room is not given back", lambda: _finalizers(rig, name) == ["longhorn.io"])
+        _patch(rig, LONGHORN_REPLICAS.plural, name, {"metadata": {"finalizers": None}})
+        until("replica gone", lambda: rig.find(LONGHORN_REPLICAS, name) is None)
+        assert rig.status()["failures"] == 0, rig.simulator.log_tail()
+
+
+def _patch(rig: Rig, plural: str, name: str, body: dict[str, Any], *arguments: str) -> None:
+    resource = f"{plural}.longhorn.io"
+    target = ["patch", resource, name, "-n", LONGHORN_NAMESPACE, "--type=merge", "-p", json.dumps(body)]
+    rig.cluster.kubectl(*target, *arguments)
+
+
+def _finalizers(rig: Rig, name: str) -> list[str]:
+    found = rig.find(LONGHORN_REPLICAS, name)
+    return list(found["metadata"].get("finalizers") or []) if found is not None else []

@@ -1,0 +1,324 @@
+"""The simulator against a real control plane: the lives of pods and volumes from claim to reclaim."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.kube.resources import CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
+from devcluster import DevCluster, KubectlError, Options
+from tests.worlds.simulator_cluster import Rig, Scene, claim, pod, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("simulator"), pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """One cluster for all tests; each brings its own nodes."""
+    folder: Path = tmp_path_factory.mktemp("simulator")
+    with DevCluster(folder / "cluster", Options(nodes=0)) as cluster:
+        yield Rig(cluster, folder)
+
+
+@pytest.fixture
+def scene(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """A namespace and nodes of the test's own."""
+    found = Scene(rig, re.sub("[^a-z]+", "-", request.node.name.removeprefix("test_"))[:50].strip("-"))
+    yield found
+    found.clean()
+    assert rig.status()["failures"] == 0, rig.simulator.log_tail()
+
+
+def test_local_volume_lives_where_its_pod_runs(scene: Scene) -> None:
+    """Provisioned after the pod has a node, attached, placed there, counted in the node's status."""
+    _, home = scene.add_nodes("40Gi", "40Gi")
+    scene.add_claim("data", "10Gi")
+    scene.add_pod("app", "data", node=home)
+    until("pod runs", lambda: scene.running("app"))
+    assert scene.replica_nodes("data") == [home]
+    name = scene.replicas("data")[0]["metadata"]["name"]
+    until("status lists the replica", lambda: _disk(scene, home)["scheduledReplica"] == {name: 10 * 2**30})
+    assert _disk(scene, home)["storageScheduled"] == 10 * 2**30
+
+
+def test_immediate_volume_is_provisioned_without_a_pod(scene: Scene) -> None:
+    """Three replicas, placed at creation; the claim is bound although nobody uses it."""
+    homes = scene.add_nodes("40Gi", "40Gi", "40Gi")
+    scene.add_claim("data", "10Gi", "longhorn")
+    until("three replicas placed", lambda: scene.replica_nodes("data") == homes)
+    volume = scene.volume("data")
+    assert volume is not None
+    assert volume["status"]["state"] == "detached"
+
+
+def test_full_node_misplaces_best_effort(scene: Scene) -> None:
+    """The second volume does not fit beside the first: its replica goes elsewhere, and the pod runs all the same."""
+    home, other = scene.add_nodes("10Gi", "40Gi")
+    _fill(scene, home, "longhorn-local")
+    scene.add_provisioned("second", "6Gi", "longhorn-local", home)
+    scene.force_pod("late", home, "second")
+    until("pod runs", lambda: scene.running("late"))
+    assert scene.replica_nodes("second") == [other]
+    until("it is counted", lambda: _misplaced(scene.rig) == [(f"{scene.name}/late", home)])
+
+
+def test_strict_local_is_stuck_until_space_frees(scene: Scene) -> None:
+    """Its replica has nowhere else to go: the pod waits, is counted, and runs once the other volume is gone."""
+    home, _ = scene.add_nodes("10Gi", "40Gi")
+    _fill(scene, home, "longhorn-strict")
+    scene.add_provisioned("second", "6Gi", "longhorn-strict", home)
+    scene.force_pod("late", home, "second")
+    until("stuck", lambda: "insufficient storage" in _stuck(scene))
+    assert not scene.running("late")
+    scene.rig.cluster.kubectl("delete", "pod/early", "pvc/first", "-n", scene.name, "--wait=false")
+    until("it runs", lambda: scene.running("late"))
+    assert scene.replica_nodes("second") == [home]
+
+
+def test_foreign_node_is_refused_to_strict_local(scene: Scene) -> None:
+    """A pod that was put on another node by force never gets its volume, and is told why."""
+    home, other = scene.add_nodes("20Gi", "20Gi")
+    scene.add_claim("data", "5Gi", "longhorn-strict")
+    scene.add_pod("first", "data", node=home)
+    until("pod runs", lambda: scene.running("first"))
+    scene.rig.cluster.kubectl("delete", "pod", "first", "-n", scene.name)
+    scene.force_pod("forced", other, "data")
+    until("stuck", lambda: f"its replica is on node {home}" in _stuck(scene))
+
+
+def test_drained_best_effort_volume_follows_its_pod(scene: Scene) -> None:
+    """Elsewhere at first, the local replica is rebuilt while attached, then the old one goes."""
+    old, new = scene.add_nodes("20Gi", "20Gi")
+    scene.add_claim("data", "5Gi")
+    scene.add_pod("before", "data", node=old)
+    until("pod runs", lambda: scene.running("before"))
+    scene.rig.cluster.kubectl("drain", old, "--force", "--ignore-daemonsets", "--timeout=20s")
+    scene.add_pod("after", "data")
+    until("pod runs", lambda: scene.running("after"))
+    until("only the local replica is left", lambda: scene.replica_nodes("data") == [new])
+    assert scene.replicas("data")[0]["spec"]["healthyAt"]
+
+
+def test_deleted_claim_frees_its_space(scene: Scene) -> None:
+    """PersistentVolume, volume and replica go, and the disk is empty again."""
+    [home] = scene.add_nodes("20Gi")
+    scene.add_claim("data", "5Gi")
+    scene.add_pod("app", "data", node=home)
+    until("pod runs", lambda: scene.running("app"))
+    handle = _handle(scene)
+    until("space is taken", lambda: _disk(scene, home)["storageScheduled"] > 0)
+    scene.rig.cluster.kubectl("delete", "pod/app", "pvc/data", "-n", scene.name, "--wait=false")
+    until("all is gone", lambda: not scene.rig.find(PERSISTENT_VOLUMES, handle))
+    until("space is free", lambda: _disk(scene, home)["storageScheduled"] == 0)
+
+
+def test_retained_volume_keeps_its_replica(scene: Scene) -> None:
+    """With reclaim policy Retain nothing is deleted but the claim."""
+    [home] = scene.add_nodes("20Gi")
+    scene.add_claim("data", "5Gi", "longhorn-retain")
+    scene.add_pod("app", "data", node=home)
+    until("pod runs", lambda: scene.running("app"))
+    handle = _handle(scene)
+    scene.rig.cluster.kubectl("delete", "pod/app", "pvc/data", "-n", scene.name, "--wait=false")
+    until("released", lambda: _phase(scene.rig, handle) == "Released")
+    until("detached", lambda: _volume(scene.rig, handle)["status"]["state"] == "detached")
+    assert [
+        each["spec"]["nodeID"] for each in scene.rig.list(LONGHORN_REPLICAS) if each["spec"]["volumeName"] == handle
+    ] == [home]
+    scene.rig.cluster.kubectl("delete", f"pv/{handle}", "--wait=false")
+    scene.rig.cluster.kubectl("delete", f"lhv/{handle}", "-n", "longhorn-system", "--wait=false")
+
+
+def test_settings_longhorn_does_not_know_are_refused(rig: Rig) -> None:
+    """In Longhorn's words; those it knows are accepted."""
+    setting = {
+        "apiVersion": "longhorn.io/v1beta2",
+        "kind": "Setting",
+        "metadata": {"name": "scheduler-extender-enabled", "namespace": "longhorn-system"},
+        "value": "true",
+    }
+
+    def refused() -> str:
+        try:
+            rig.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(setting))
+        except KubectlError as error:
+            return str(error)
+        return ""
+
+    text = until("refused", refused)
+    assert "setting scheduler-extender-enabled is not supported" in text
+    known = {**setting, "metadata": {"name": "taint-toleration", "namespace": "longhorn-system"}}
+    rig.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(known))
+
+
+def test_disk_is_evicted_only_if_it_takes_no_more_replicas(scene: Scene) -> None:
+    """Longhorn's webhook names the disk; with scheduling switched off as well the eviction is accepted."""
+    [home] = scene.add_nodes("20Gi")
+
+    def patch(**fields: bool) -> None:
+        body = json.dumps({"spec": {"disks": {"disk-1": fields}}})
+        arguments = ["patch", "lhn", home, "-n", "longhorn-system", "--dry-run=server", "--type=merge", "-p", body]
+        scene.rig.cluster.kubectl(*arguments)
+
+    def refused() -> str:
+        try:
+            patch(evictionRequested=True)
+        except KubectlError as error:
+            return str(error)
+        return ""
+
+    # The API server takes an admission policy in some time after it was created.
+    assert "need to disable scheduling on disk disk-1 for disk eviction" in until("refused", refused)
+    patch(evictionRequested=True, allowScheduling=False)
+
+
+def test_killed_simulator_goes_on_where_it_was(scene: Scene) -> None:
+    """SIGKILL in the middle of provisioning: afterwards one volume and one replica for each claim, and all pods run."""
+    [home] = scene.add_nodes("100Gi")
+    before = _names(scene.rig)
+    names = [f"app-{index}" for index in range(6)]
+    scene.rig.apply(
+        *(claim(scene.name, f"data-{name}", "2Gi", "longhorn-local", {}) for name in names),
+        *(pod(scene.name, name, (f"data-{name}",), home) for name in names),
+    )
+    until("some volumes exist", lambda: _names(scene.rig) - before)
+    scene.rig.simulator.kill()
+    scene.rig.simulator.restart()
+    until("all run", lambda: scene.running(*names))
+    assert [len(scene.replicas(f"data-{name}")) for name in names] == [1] * 6
+    claims = {each["spec"]["volumeName"] for each in scene.rig.list(CLAIMS, scene.name)}
+    assert len([each for each in scene.rig.list(LONGHORN_VOLUMES) if each["metadata"]["name"] in claims]) == 6
+
+
+def test_failed_replica_is_used_again_when_its_node_is_back(scene: Scene) -> None:
+    """Degraded while the node is down, the same replica is healthy afterwards."""
+    homes = scene.add_nodes("20Gi", "20Gi", "20Gi")
+    scene.add_claim("data", "5Gi", "longhorn")
+    scene.add_pod("app", "data", node=homes[0])
+    until("pod runs", lambda: scene.running("app"))
+    before = {each["metadata"]["name"] for each in scene.replicas("data")}
+    scene.rig.cluster.kubectl("annotate", "node", homes[2], "simulator/down=true")
+    until("degraded", lambda: _robustness(scene) == "degraded")
+    scene.rig.cluster.kubectl("annotate", "node", homes[2], "simulator/down-")
+    until("healthy", lambda: _robustness(scene) == "healthy")
+    assert {each["metadata"]["name"] for each in scene.replicas("data")} == before
+
+
+def test_only_replica_is_salvaged_when_its_node_is_back(scene: Scene) -> None:
+    """A volume whose node went down is faulted, and attached again with its data afterwards."""
+    [home] = scene.add_nodes("20Gi")
+    scene.add_claim("data", "5Gi")
+    scene.add_pod("app", "data", node=home)
+    until("pod runs", lambda: scene.running("app"))
+    scene.rig.cluster.kubectl("annotate", "node", home, "simulator/down=true")
+    until("faulted", lambda: _robustness(scene) == "faulted")
+    scene.rig.cluster.kubectl("annotate", "node", home, "simulator/down-")
+    until("healthy", lambda: _robustness(scene) == "healthy")
+
+
+@pytest.mark.parametrize("attached", [True, False], ids=["attached", "detached"])
+def test_evicted_replica_moves(scene: Scene, attached: bool) -> None:
+    """A disk that is to be emptied is; a detached volume is attached for it and detached again."""
+    homes = scene.add_nodes("20Gi", "20Gi", "20Gi", "20Gi")
+    scene.add_claim("data", "5Gi", "longhorn")
+    if attached:
+        scene.add_pod("app", "data", node=homes[0])
+        until("pod runs", lambda: scene.running("app"))
+    until("placed", lambda: len(scene.replica_nodes("data")) == 3)
+    leaving = scene.replica_nodes("data")[-1]
+    body = {"spec": {"disks": {"disk-1": {"allowScheduling": False, "evictionRequested": True}}}}
+    until("status lists it", lambda: _disk(scene, leaving)["scheduledReplica"])
+    scene.rig.cluster.kubectl("patch", "lhn", leaving, "-n", "longhorn-system", "--type=merge", "-p", json.dumps(body))
+    wanted = sorted(set(homes) - {leaving})
+    until("moved", lambda: scene.replica_nodes("data") == wanted)
+    state = "attached" if attached else "detached"
+    until(state, lambda: (scene.volume("data") or {})["status"]["state"] == state)
+
+
+def test_written_data_uses_up_the_disk(scene: Scene) -> None:
+    """What is available falls by what is written, what is scheduled does not change."""
+    [home] = scene.add_nodes("20Gi")
+    scene.add_claim("data", "5Gi", **{"simulator/write": "3Gi"})
+    scene.add_pod("app", "data", node=home)
+    until("written", lambda: _disk(scene, home)["storageAvailable"] == 17 * 2**30 // (100 * 2**20) * (100 * 2**20))
+    until("scheduled", lambda: _disk(scene, home)["storageScheduled"] == 5 * 2**30)
+    assert _disk(scene, home)["storageAvailable"] == 17 * 2**30 // (100 * 2**20) * (100 * 2**20)
+
+
+def test_grown_claim_grows_its_volume(scene: Scene) -> None:
+    """As far as Longhorn's space rule allows."""
+    [home] = scene.add_nodes("20Gi")
+    scene.add_claim("data", "5Gi")
+    scene.add_pod("app", "data", node=home)
+    until("pod runs", lambda: scene.running("app"))
+    scene.add_claim("data", "8Gi")
+    until("grown", lambda: _capacity(scene) == str(8 * 2**30))
+    assert scene.replicas("data")[0]["spec"]["volumeSize"] == str(8 * 2**30)
+    scene.add_claim("data", "30Gi")
+    # By the time another claim, of which the simulator hears later, is served, it has looked at this one.
+    scene.add_claim("later", "1Gi")
+    scene.add_pod("after", "later", node=home)
+    until("the other pod runs", lambda: scene.running("after"))
+    until("status", lambda: _disk(scene, home)["storageScheduled"] == 9 * 2**30)
+    assert _capacity(scene) == str(8 * 2**30)
+
+
+def _fill(scene: Scene, home: str, storage_class: str) -> None:
+    """6 GiB of the node are taken, and Longhorn knows it."""
+    scene.add_provisioned("first", "6Gi", storage_class, home)
+    scene.force_pod("early", home, "first")
+    until("first pod runs", lambda: scene.running("early"))
+    until("status lists its replica", lambda: _disk(scene, home)["scheduledReplica"])
+
+
+def _disk(scene: Scene, node: str) -> dict[str, Any]:
+    found = scene.rig.find(LONGHORN_NODES, node)
+    assert found is not None
+    disk: dict[str, Any] = found["status"]["diskStatus"]["disk-1"]
+    return disk
+
+
+def _misplaced(rig: Rig) -> list[tuple[str, str]]:
+    return [(each["pod"], each["node"]) for each in rig.status()["misplaced"]]
+
+
+def _stuck(scene: Scene) -> str:
+    """Why a pod of the scene is stuck; at first it may be for another reason, such as a volume that is not detached yet."""
+    entries = scene.rig.status()["stuck"]
+    return next((str(each["reason"]) for each in entries if each["pod"].startswith(f"{scene.name}/")), "")
+
+
+def _names(rig: Rig) -> set[str]:
+    """The Longhorn volumes; those of earlier scenes may still be going."""
+    return {each["metadata"]["name"] for each in rig.list(LONGHORN_VOLUMES)}
+
+
+def _handle(scene: Scene) -> str:
+    return str(scene.rig.list(CLAIMS, scene.name)[0]["spec"]["volumeName"])
+
+
+def _phase(rig: Rig, name: str) -> str:
+    found = rig.find(PERSISTENT_VOLUMES, name)
+    return str(found["status"]["phase"]) if found is not None else ""
+
+
+def _volume(rig: Rig, name: str) -> dict[str, Any]:
+    found = rig.find(LONGHORN_VOLUMES, name)
+    assert found is not None
+    return found
+
+
+def _robustness(scene: Scene) -> str:
+    volume = scene.volume("data")
+    return str(volume["status"].get("robustness")) if volume else ""
+
+
+def _capacity(scene: Scene) -> str:
+    claim = scene.rig.find(CLAIMS, "data", scene.name)
+    assert claim is not None
+    return str(claim["status"]["capacity"]["storage"])

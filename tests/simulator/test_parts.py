@@ -1,0 +1,333 @@
+"""Parts of the simulator one by one: configuration, command line, queue, tables, provisioning, disks, installation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.kube.client import ApiError
+from app.kube.resources import DISK_SCHEDULES, LONGHORN_SETTINGS, LONGHORN_VOLUMES
+from scheduler_core.errors import ResolutionError
+from scheduler_core.longhorn.provisioning import csi_size
+from scheduler_core.longhorn.settings import Settings
+from scheduler_core.model import kube
+from simulator import install
+from simulator.config import Config, ConfigError, load
+from simulator.controller_queue import Queue
+from simulator.known_settings import KNOWN_SETTINGS
+from simulator.nodes import DisksError, disk_uuid, read_disks
+from simulator.objects import DISKS, Obj
+from simulator.pods import Mount, missing
+from simulator.provisioner import new_persistent_volume, new_volume
+from simulator.store import Store, Table
+from tests.worlds.memory_api import MemoryApi
+
+MIB = 2**20
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("{speed: 1}", "unknown field `speed`", id="unknown key"),
+        pytest.param("{attach_seconds: [3, 1]}", "attach_seconds: [3.0, 1.0] ends before it begins", id="span"),
+        pytest.param("{status_period: 0}", "status_period: Expected", id="zero period"),
+        pytest.param("{default_disk_size: big}", "default_disk_size: 'big' is not a quantity", id="size"),
+        pytest.param("{", "is no YAML", id="no YAML"),
+    ],
+)
+def test_wrong_configuration_is_refused_by_name(tmp_path: Path, text: str, problem: str) -> None:
+    """One line with the file and the key."""
+    path = tmp_path / "simulator.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load(path)
+    assert str(raised.value).startswith(str(path))
+    assert problem in str(raised.value)
+
+
+def test_placement_is_switched_off_by_the_word_off(tmp_path: Path) -> None:
+    """As people write it; everything else keeps its default."""
+    path = tmp_path / "simulator.yaml"
+    path.write_text("placement: off\ncapacity_period: none\n")
+    assert load(path) == Config(placement=False, capacity_period="none")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        pytest.param(["--kubeconfig", "/nowhere"], "there is no file /nowhere", id="kubeconfig"),
+        pytest.param(["--config", "/nowhere"], "/nowhere: cannot be read", id="config"),
+        pytest.param(["--status-port", "70000"], "--status-port", id="port"),
+        pytest.param(["--log-level", "loud"], "'loud' is not debug, info, warning or error", id="log level"),
+        pytest.param(["--speed", "9"], "No such option", id="unknown option"),
+    ],
+)
+def test_wrong_command_line_ends_with_one_line(arguments: list[str], problem: str) -> None:
+    """Exit code 2, nothing but that line on standard error."""
+    command = [sys.executable, "-m", "simulator", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+async def test_key_is_handled_by_one_worker_at_a_time() -> None:
+    """Changes during the work lead to exactly one more look."""
+    looks: list[str] = []
+    active = 0
+
+    async def handle(key: str) -> float | None:
+        nonlocal active
+        active += 1
+        assert active == 1
+        looks.append(key)
+        if len(looks) == 1:
+            queue.add(key)
+            queue.add(key)
+        await asyncio.sleep(0.01)
+        active -= 1
+        return None
+
+    queue: Queue[str] = Queue("test", handle, random.Random(1), workers=4)  # noqa: S311
+    queue.add("a")
+    await _work(queue, 1.0)
+    assert looks == ["a", "a"]
+
+
+async def test_keys_are_drawn_at_random() -> None:
+    """Not in the order in which they were added, but the same for equal seeds."""
+    orders = []
+    for _ in range(2):
+        looks: list[int] = []
+
+        async def handle(key: int, looks: list[int] = looks) -> None:
+            looks.append(key)
+
+        queue: Queue[int] = Queue("test", handle, random.Random(1), workers=1)  # noqa: S311
+        for number in range(20):
+            queue.add(number)
+        await _work(queue, 0.05)
+        orders.append(looks)
+    assert orders[0] == orders[1]
+    assert sorted(orders[0]) == list(range(20)) != orders[0]
+
+
+async def test_conflict_is_tried_again_without_being_a_failure() -> None:
+    """Somebody else was quicker: the next look sees what they wrote. A bug is tried again too, but counted."""
+    problems: list[Exception] = [ApiError("PATCH x", 409, "Conflict", "modified"), KeyError("bug")]
+    done = asyncio.Event()
+
+    async def handle(_: str) -> None:
+        if problems:
+            raise problems.pop(0)
+        done.set()
+
+    queue: Queue[str] = Queue("test", handle, random.Random(1), workers=1)  # noqa: S311
+    queue.add("a")
+    await _work(queue, 1.0, done)
+    assert done.is_set()
+    assert queue.failures == 1
+
+
+async def _work(queue: Queue[Any], seconds: float, until: asyncio.Event | None = None) -> None:
+    task = asyncio.create_task(queue.run())
+    try:
+        async with asyncio.timeout(seconds):
+            await (until or asyncio.Event()).wait()
+    except TimeoutError:
+        pass
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_older_event_does_not_undo_a_write() -> None:
+    """The watch is behind what a write has answered."""
+    table = Store().settings
+    table.wrote(_setting(5, "new"))
+    table.changed("s", table.read(_setting(4, "old"))[1])
+    assert table.models["s"] == "new"
+
+
+def test_answer_that_comes_after_the_deletion_brings_nothing_back() -> None:
+    """Even if it is the answer to an earlier write."""
+    table = Store().settings
+    table.wrote(_setting(4, "old"))
+    table.changed("s", None)
+    table.wrote(_setting(5, "ghost"))
+    assert table.models == {}
+
+
+def _setting(version: int, value: str) -> dict[str, Any]:
+    return {"metadata": {"name": "s", "uid": "u", "resourceVersion": str(version)}, "value": value}
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "file_system", "size"),
+    [
+        pytest.param(1, "ext4", 10 * MIB, id="least"),
+        pytest.param(1, "xfs", 300 * MIB, id="least on xfs"),
+        pytest.param(11 * MIB, "ext4", 12 * MIB, id="rounded up"),
+        pytest.param(12 * MIB, "ext4", 12 * MIB, id="as it is"),
+    ],
+)
+def test_claim_is_rounded_as_the_csi_driver_does(request_bytes: int, file_system: str, size: int) -> None:
+    """At least 10 MiB, or 300 on xfs, in steps of 2."""
+    assert csi_size(request_bytes, file_system) == size
+
+
+def test_volume_of_a_class_has_its_parameters() -> None:
+    """Those the class does not give come from the settings."""
+    parameters = {"dataLocality": "best-effort", "numberOfReplicas": "2", "diskSelector": "ssd,fast"}
+    spec = new_volume(_claim(), _class(**parameters), Settings())["spec"]
+    assert (spec["dataLocality"], spec["numberOfReplicas"]) == ("best-effort", 2)
+    assert (spec["diskSelector"], spec["nodeSelector"]) == (["ssd", "fast"], [])
+    assert new_volume(_claim(), _class(), Settings())["spec"]["numberOfReplicas"] == 3
+
+
+def test_strict_local_volume_has_one_replica() -> None:
+    """Whatever the class says: Longhorn's webhook sees to it."""
+    parameters = {"dataLocality": "strict-local", "numberOfReplicas": "3"}
+    assert new_volume(_claim(), _class(**parameters), Settings())["spec"]["numberOfReplicas"] == 1
+
+
+def test_wrong_parameter_is_refused_by_name() -> None:
+    """Nothing is provisioned."""
+    with pytest.raises(ResolutionError, match="numberOfReplicas 'many' is not a whole number"):
+        new_volume(_claim(), _class(numberOfReplicas="many"), Settings())
+
+
+def test_persistent_volume_is_bound_to_its_claim_and_to_no_node() -> None:
+    """Longhorn's volumes can be attached anywhere."""
+    table = Store().volumes
+    body = new_volume(_claim(), _class(), Settings())
+    volume = table.read({**body, "metadata": {**body["metadata"], "resourceVersion": "1"}})[1]
+    spec = new_persistent_volume(_claim(), _class(), volume)["spec"]
+    assert (spec["claimRef"]["uid"], spec["csi"]["volumeHandle"]) == ("uid-1", "pvc-uid-1")
+    assert "nodeAffinity" not in spec
+
+
+def _claim() -> Obj[kube.Claim]:
+    body = {
+        "metadata": {"name": "data", "namespace": "shop", "uid": "uid-1"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    return Store().claims.read(body)[1]
+
+
+def _class(**parameters: str) -> Obj[kube.StorageClass]:
+    body = {"metadata": {"name": "c"}, "provisioner": "driver.longhorn.io", "parameters": parameters}
+    return Store().storage_classes.read(body)[1]
+
+
+def test_disks_are_named_and_known_by_their_node() -> None:
+    """The UUID is the same at every start, and another on every node."""
+    disks = read_disks(_node('[{"size": "10Gi"}, {"name": "fast", "size": "1Ti", "tags": ["ssd"]}]'))
+    assert disks is not None
+    assert [(disk.name, disk.size) for disk in disks] == [("disk-1", 10 * 2**30), ("fast", 2**40)]
+    assert disk_uuid("a", "fast") == disk_uuid("a", "fast") != disk_uuid("b", "fast")
+
+
+def test_node_without_the_annotation_is_no_longhorn_node() -> None:
+    """An empty list is: a node for computing only."""
+    assert read_disks(_node(None)) is None
+    assert read_disks(_node("[]")) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("[", "Input data was truncated", id="no JSON"),
+        pytest.param('[{"name": "a"}]', "missing required field `size`", id="no size"),
+        pytest.param('[{"size": "huge"}]', "'huge' is not a quantity", id="no quantity"),
+        pytest.param('[{"size": "1Gi", "name": "a"}, {"size": "1Gi", "name": "a"}]', "one name", id="twice"),
+    ],
+)
+def test_wrong_disks_are_refused_by_node(text: str, problem: str) -> None:
+    """The node and the annotation are named."""
+    with pytest.raises(DisksError, match=f"Node n: annotation {DISKS}: .*{problem}"):
+        read_disks(_node(text))
+
+
+def _node(disks: str | None) -> Obj[kube.Node]:
+    annotations = {} if disks is None else {DISKS: disks}
+    return Store().nodes.read({"metadata": {"name": "n", "annotations": annotations}})[1]
+
+
+def test_volumes_of_other_drivers_keep_no_pod_waiting() -> None:
+    """Nothing here attaches them."""
+    other = Store().persistent_volumes.read({"metadata": {"name": "pv"}, "spec": {"hostPath": {"path": "/"}}})[1]
+    body = {"metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": "a"}}
+    pod = Store().pods.read(body)[1]
+    assert missing(pod, [Mount("data", other)]) == ""
+    assert missing(pod, [Mount("data", None)]) == "claim data is not bound"
+
+
+def test_definitions_say_where_each_kind_lives() -> None:
+    """Every kind that is played has one, with the status apart, as in Longhorn; that of DiskSchedules comes with their controllers."""
+    played = {table.resource for table in Store().tables} - {DISK_SCHEDULES}
+    plurals = {resource.plural for resource in played if resource.group == LONGHORN_VOLUMES.group}
+    definitions = install.crds()
+    assert {each["spec"]["names"]["plural"] for each in definitions} == plurals
+    for definition in definitions:
+        [version] = definition["spec"]["versions"]
+        assert version["name"] == "v1beta2"
+        assert version["subresources"] == {"status": {}}
+
+
+def test_settings_are_created_with_longhorns_defaults() -> None:
+    """Every one a decision reads; the configuration may say otherwise."""
+    written = {
+        each["metadata"]["name"]: each["value"]
+        for each in install.settings(Config(settings={"node-drain-policy": "x"}))
+    }
+    assert written["storage-minimal-available-percentage"] == "25"
+    assert written["node-drain-policy"] == "x"
+    assert not Settings.read(written).faults
+    assert written.keys() <= KNOWN_SETTINGS
+
+
+def test_extra_settings_can_be_allowed() -> None:
+    """Otherwise a name Longhorn does not know is not in the rule."""
+    plain, extra = (
+        json.dumps(list(install.admission(Config(known_settings_extra=names))), default=str)
+        for names in ([], ["scheduler-extender-enabled"])
+    )
+    assert "scheduler-extender-enabled" not in plain
+    assert "'scheduler-extender-enabled'" in extra
+
+
+def test_documented_configuration_is_the_configuration() -> None:
+    """Every key is in the document's table, with its default."""
+    text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    documented = {row[1].strip().strip("`"): yaml.safe_load(row[2].strip().strip("`")) for row in rows}
+    defaults = Config()
+    expected: dict[str, Any] = {
+        name: list(value) if isinstance(value := getattr(defaults, name), tuple) else value
+        for name in Config.__struct_fields__
+    }
+    assert documented == expected
+
+
+async def test_memory_api_refuses_stale_writes() -> None:
+    """The double used by these tests keeps the promise the simulator relies on."""
+    store = Store()
+    api = MemoryApi(store)
+    path = LONGHORN_SETTINGS.path("longhorn-system")
+    await api.create(path, {"metadata": {"name": "s"}, "value": "1"})
+    table: Table[str, str] = store.settings
+    version = table.objects["s"].metadata["resourceVersion"]
+    await api.patch(f"{path}/s", {"metadata": {"resourceVersion": version}, "value": "2"})
+    with pytest.raises(ApiError):
+        await api.patch(f"{path}/s", {"metadata": {"resourceVersion": version}, "value": "3"})
+    assert table.models["s"] == "2"

@@ -1,0 +1,166 @@
+"""A whole simulated cluster in memory: the real controllers, driven key by key until nothing more happens."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, cast
+
+from app.kube.client import KubeClient
+from app.kube.resources import (
+    LONGHORN_NAMESPACE,
+    LONGHORN_NODES,
+    LONGHORN_SETTINGS,
+    LONGHORN_VOLUMES,
+    NODES,
+    PERSISTENT_VOLUMES,
+    VOLUME_ATTACHMENTS,
+)
+from scheduler_core.model import longhorn
+from simulator.action_runner import Performer
+from simulator.config import Config
+from simulator.controllers import Controllers
+from simulator.images import ENGINE_IMAGE, MANAGER_IMAGE
+from simulator.objects import DRIVER, Obj
+from simulator.store import Store, Table
+from tests.worlds.memory_api import MemoryApi
+
+Json = dict[str, Any]
+GIB = 2**30
+AT_ONCE = (0.0, 0.0)
+QUICK = Config(
+    provision_seconds=AT_ONCE,
+    publish_seconds=AT_ONCE,
+    attach_seconds=AT_ONCE,
+    detach_seconds=AT_ONCE,
+    start_seconds=AT_ONCE,
+    rebuild_seconds=AT_ONCE,
+    delete_seconds=AT_ONCE,
+    backing_image_seconds=AT_ONCE,
+    status_lag=0.0,
+)
+ROUNDS = 200
+
+
+class World:
+    """Nodes, volumes and attachments, and what the simulator makes of them; `seconds` is the clock of the nodes' status."""
+
+    def __init__(self, config: Config = QUICK, seed: int = 1) -> None:
+        self.store = Store()
+        self.api = MemoryApi(self.store)
+        self.seconds = 0.0
+        rng = random.Random(seed)  # noqa: S311 # chance in a simulation
+        client = cast("KubeClient", self.api)
+        performer = Performer(client, self.store, rng)
+        self.controllers = Controllers(self.store, performer, config, rng, lambda: self.seconds)
+
+    async def start(self, *sizes: str, **settings: str) -> None:
+        """Nodes a, b, c … with one disk each, and settings."""
+        values = {
+            "default-engine-image": ENGINE_IMAGE,
+            "default-instance-manager-image": MANAGER_IMAGE,
+            **{name.replace("_", "-"): value for name, value in settings.items()},
+        }
+        for name, value in values.items():
+            body = {"metadata": {"name": name, "namespace": LONGHORN_NAMESPACE}, "value": value}
+            await self.api.create(LONGHORN_SETTINGS.path(LONGHORN_NAMESPACE), body)
+        for name, size in zip("abcdefgh", sizes, strict=False):
+            await self.add_node(name, size)
+        await self.settle()
+
+    async def add_node(self, name: str, *sizes: str) -> None:
+        """A Kubernetes node with disks."""
+        disks = json.dumps([{"size": size} for size in sizes])
+        metadata = {
+            "name": name,
+            "annotations": {"simulator/disks": disks},
+            "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": f"zone-{name}"},
+        }
+        ready = {"type": "Ready", "status": "True"}
+        await self.api.create(NODES.path(), {"metadata": metadata, "status": {"conditions": [ready]}})
+
+    async def annotate_node(self, name: str, **annotations: str | None) -> None:
+        """Changes annotations of a Kubernetes node: down="true"."""
+        body = {"metadata": {"annotations": {f"simulator/{key}": value for key, value in annotations.items()}}}
+        await self.api.patch(NODES.path(name=name), body)
+
+    async def patch_disk(self, node: str, **fields: object) -> None:
+        """Changes a node's first disk, as an administrator."""
+        path = LONGHORN_NODES.path(LONGHORN_NAMESPACE, node)
+        await self.api.patch(path, {"metadata": {}, "spec": {"disks": {"disk-1": fields}}})
+
+    async def add_volume(self, name: str, gib: int, locality: str = longhorn.BEST_EFFORT, replicas: int = 1) -> None:
+        """A Longhorn volume with a PersistentVolume."""
+        spec = {
+            "size": str(gib * GIB),
+            "numberOfReplicas": replicas,
+            "dataLocality": locality,
+            "dataEngine": "v1",
+            "image": ENGINE_IMAGE,
+            "nodeID": "",
+        }
+        metadata = {"name": name, "namespace": LONGHORN_NAMESPACE, "finalizers": ["longhorn.io"]}
+        await self.api.create(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE), {"metadata": metadata, "spec": spec})
+        source = {"csi": {"driver": DRIVER, "volumeHandle": name}}
+        await self.api.create(PERSISTENT_VOLUMES.path(), {"metadata": {"name": name}, "spec": source})
+
+    async def attach(self, volume: str, node: str) -> None:
+        """What kube-controller-manager does for a pod."""
+        spec = {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": volume}}
+        await self.api.create(VOLUME_ATTACHMENTS.path(), {"metadata": {"name": f"{volume}-{node}"}, "spec": spec})
+
+    async def detach(self, volume: str) -> None:
+        """Takes every attachment of a volume away."""
+        for attachment in self.store.attachments_of.of(volume):
+            await self.api.delete(VOLUME_ATTACHMENTS.path(name=attachment.name))
+
+    async def delete_volume(self, name: str) -> None:
+        """Deletes a Longhorn volume."""
+        await self.api.delete(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, name))
+
+    async def write(self, volume: str, gib: int) -> None:
+        """Asks for data to be written to a volume."""
+        body = {"metadata": {"annotations": {"simulator/write": f"{gib}Gi"}}}
+        await self.api.patch(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, volume), body)
+
+    async def settle(self) -> None:
+        """Lets every controller look at everything, until a whole round writes nothing."""
+        controllers, store = self.controllers, self.store
+        for _ in range(ROUNDS):
+            before = self.api.writes
+            await controllers._sync_nodes()
+            looks: tuple[tuple[Any, Table[Any, Any]], ...] = (
+                (controllers._node, store.nodes),
+                (controllers._volume, store.volumes),
+                (controllers._replica, store.replicas),
+                (controllers._attachment, store.attachments),
+                (controllers._persistent_volume, store.persistent_volumes),
+                (controllers._claim, store.claims),
+                (controllers._backing_image, store.backing_images),
+            )
+            for handle, table in looks:
+                for key in list(table.objects):
+                    await handle(key)
+            if self.api.writes == before:
+                return
+        raise AssertionError(f"still writing after {ROUNDS} rounds")
+
+    def volume(self, name: str) -> longhorn.Volume:
+        """A volume."""
+        return self.store.volumes.models[name]
+
+    def replicas(self, name: str) -> list[Obj[longhorn.Replica]]:
+        """A volume's replicas."""
+        return self.store.replicas_of.of(name)
+
+    def places(self, name: str) -> list[str]:
+        """The nodes of a volume's placed replicas."""
+        return sorted(each.model.node_id for each in self.replicas(name) if each.model.node_id)
+
+    def disk(self, node: str) -> longhorn.Disk:
+        """A node's first disk, as its status has it."""
+        return self.store.longhorn_nodes.models[node].disks[0]
+
+    def attachment(self, volume: str) -> Json:
+        """The status of a volume's first attachment."""
+        return self.store.attachments_of.of(volume)[0].status
