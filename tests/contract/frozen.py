@@ -1,0 +1,151 @@
+"""What the outside relies on, as texts by file name: help pages, OpenAPI, metrics, log events, manifests, vectors.
+
+`python -m tests.contract.frozen` writes them to `tests/golden/contract`; `test_frozen.py` compares them.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from app.bootstrap import create_app
+from app.disk_schedule.metrics import ControllerMetrics
+from app.disk_schedule.watches import ControllerCache
+from app.extender.metrics import Metrics, Outstanding
+from app.kube.reflector import CacheStatus, Timing
+from app.scheduler.metrics import SchedulerMetrics
+from app.settings import Settings
+from devcluster.build import ensure_built
+from devcluster.components import KUBECTL
+from devcluster.kubectl import Kubectl
+from scheduler_core.model.snapshot import Snapshot
+
+ROOT: Final = Path(__file__).parents[2]
+GOLDENS: Final = ROOT / "tests/golden/contract"
+COMMANDS: Final = ("", "serve", "explain", "snapshot", "schedule", "disk-schedule")
+_LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception"})
+_INDIRECT: Final = frozenset({"tell", "write"})
+
+
+def help_page(command: str) -> str:
+    """What `longhorn-extender COMMAND --help` prints, 100 columns wide."""
+    words = [command] if command else []
+    environment = {**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
+    return subprocess.run(
+        [str(Path(sys.executable).parent / "longhorn-extender"), *words, "--help"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def openapi() -> str:
+    """The OpenAPI document of `serve --snapshot`."""
+    app = create_app(Snapshot(), Settings(), datetime(2026, 1, 1, tzinfo=UTC))
+    return json.dumps(app.openapi(), indent=1, sort_keys=True)
+
+
+def _families(program: str, registry: CollectorRegistry) -> Iterator[str]:
+    for family in registry.collect():
+        labels = sorted({label for sample in family.samples for label in sample.labels} - {"le", "quantile"})
+        yield f"{program} {family.name} {family.type} {','.join(labels)}"
+
+
+def metrics() -> str:
+    """Name, type and labels of every metric of the three programs."""
+    extender = Metrics()
+    extender.outstanding(lambda: Outstanding({}, 0, 0, 0, 0, 0))
+    extender.caches(lambda: {"nodes": CacheStatus()}, lambda: 0.0)
+    extender.heartbeat("node", leading=False)
+    controllers = ControllerMetrics()
+    controllers.expect(["volume"])
+    now, timing = (lambda: datetime(2026, 1, 1, tzinfo=UTC)), Timing(lambda: 0.0, lambda low, high: (low + high) / 2)
+    controllers.watch(ControllerCache(None, "longhorn-system", timing, now, 60.0), lambda: 0.0)  # type: ignore[arg-type]
+    scheduler = SchedulerMetrics()
+    lines = [
+        *_families("extender", extender.registry),
+        *_families("disk-schedule", controllers.registry),
+        *_families("schedule", scheduler.registry),
+    ]
+    return "\n".join(sorted(lines)) + "\n"
+
+
+def _events(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        function = node.func
+        logs = isinstance(function, ast.Attribute) and function.attr in _LEVELS
+        if logs or (isinstance(function, ast.Name) and function.id in _INDIRECT):
+            fields = sorted(entry.arg for entry in node.keywords if entry.arg is not None)
+            for text in _texts(node.args[0]):
+                yield f"{text} {fields}"
+
+
+def _texts(node: ast.AST) -> Iterable[str]:
+    return (entry.value for entry in ast.walk(node) if isinstance(entry, ast.Constant) and isinstance(entry.value, str))
+
+
+def log_events() -> str:
+    """Every event name the product logs, with its fields."""
+    found = {event for path in sorted((ROOT / "app").rglob("*.py")) for event in _events(ast.parse(path.read_text()))}
+    return "\n".join(sorted(found)) + "\n"
+
+
+def manifests() -> str:
+    """What kustomize makes of every folder of manifests that has a kustomization."""
+    kubectl = Kubectl(
+        ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache"
+    )  # kustomize talks to no server
+    texts = []
+    for path in sorted((ROOT / "manifests").rglob("kustomization.yaml")):
+        folder = path.parent
+        if "kind: Component" in path.read_text():
+            continue
+        rendered = kubectl.run(("kustomize", str(folder)), None, check=True, seconds=60)
+        texts.append(f"##### {folder.relative_to(ROOT)}\n{rendered}")
+    return "\n".join(texts)
+
+
+def vectors() -> str:
+    """The closing lines of both runners of recorded decisions."""
+    lines = []
+    for package in ("longhorn", "generic"):
+        files = sorted(str(path) for path in (ROOT / "tests/golden" / package).glob("*.jsonl"))
+        done = subprocess.run(
+            [sys.executable, "-m", f"scheduler_core.{package}.vectors", *files],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines.append(f"{package}: {done.stdout.strip().splitlines()[-1]}")
+    return "\n".join(lines) + "\n"
+
+
+def frozen() -> dict[str, str]:
+    """Everything, by file name."""
+    texts = {f"help-{command or 'main'}.txt": help_page(command) for command in COMMANDS}
+    return texts | {
+        "openapi.json": openapi(),
+        "metrics.txt": metrics(),
+        "log-events.txt": log_events(),
+        "manifests.yaml": manifests(),
+        "vectors.txt": vectors(),
+    }
+
+
+if __name__ == "__main__":
+    GOLDENS.mkdir(parents=True, exist_ok=True)
+    for name, text in frozen().items():
+        (GOLDENS / name).write_text(text)

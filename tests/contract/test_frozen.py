@@ -1,0 +1,17 @@
+"""What the outside relies on stays byte for byte as it was before the redesign."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.frozen import GOLDENS, frozen
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+def test_the_outside_sees_no_difference() -> None:
+    """Help pages, OpenAPI, metrics, log events, rendered manifests and the vectors' closing lines are unchanged."""
+    now = frozen()
+    before = {path.name: path.read_text() for path in GOLDENS.iterdir()}
+    assert now.keys() == before.keys()
+    assert [name for name in now if now[name] != before[name]] == []
