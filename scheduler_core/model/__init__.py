@@ -1,1 +1,10 @@
-"""The objects a decision reads, as frozen values: `kube`, `longhorn`, and `snapshot` which holds them all."""
+"""The objects that a decision reads, and its result, as frozen values.
+
+Modules:
+
+    kube, longhorn    objects of Kubernetes and Longhorn; snapshot holds all of them
+    disk_schedule     DiskSchedules, and backing images as their controller sees them
+    generic           nodes, pods and services as the classic scheduler reads them
+    quantity          Kubernetes quantities as whole numbers of bytes
+    verdict           why a node fits or does not
+"""

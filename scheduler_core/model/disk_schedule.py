@@ -1,6 +1,7 @@
-"""DiskSchedule (longhorn.io/v1beta2): what is asked of one disk, and what was granted. Sizes are in bytes.
+"""DiskSchedule (longhorn.io/v1beta2): the space requested and allocated on one disk. Sizes are in bytes.
 
-Its name is the disk's UUID. Whoever wants room writes the spec, only the DiskSchedule controller writes the status.
+Its name is the disk's UUID. Controllers that need space write the spec; only the DiskSchedule controller writes the
+status.
 """
 
 from __future__ import annotations
@@ -15,15 +16,21 @@ from scheduler_core.model.kube import Condition
 FINALIZER: Final = "longhorn.io"
 
 
-class State(Enum):
-    """What was decided about a request. One that is in the spec and not in the status is pending."""
+class AllocationState(Enum):
+    """The decision about a request.
+
+    A request that is in the spec but not in the status is pending.
+    """
 
     SCHEDULED = "scheduled"
     REJECTED = "rejected"
 
 
-class Kind(Enum):
-    """What asks for room; the value is the word in messages. Backing images come first wherever an order is needed."""
+class RequestKind(Enum):
+    """A kind of object that requests space.
+
+    The value is its word in messages. Backing images come first wherever an order is needed.
+    """
 
     BACKING_IMAGE = "backing image"
     REPLICA = "replica"
@@ -31,17 +38,23 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The answer to a request. `size` is what is held: a rejected growth keeps its old size, a rejected newcomer has 0."""
+    """The answer to a request.
 
-    state: State
+    `size` is the space that it holds: a rejected growth keeps its old size, a rejected new request has 0.
+    """
+
+    state: AllocationState
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with an object: the path of the field ("" for the whole object) and why it cannot be used.
+    """What is wrong with an object.
 
-    `in_status` tells that the field was read as if it were not there, and is written anew.
+    Attributes:
+        field: the path of the field, "" for the whole object
+        problem: why it cannot be used
+        in_status: whether the field was read as if it were absent, and is written again
     """
 
     field: str
@@ -49,7 +62,7 @@ class Fault:
     in_status: bool = False
 
     def __str__(self) -> str:
-        """For a condition's message."""
+        """The text for a condition's message."""
         return f"{self.field} {self.problem}" if self.field else self.problem
 
 
@@ -58,24 +71,28 @@ Allocations = Mapping[str, Allocation]
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
-    """The disk that is meant, and the bytes asked of it by name; None for a size that cannot be read."""
+class DiskScheduleSpec:
+    """A disk, and the bytes requested on it.
+
+    `replicas` and `backing_images` are by name; None is a size that cannot be read.
+    """
 
     disk: str = ""
     node: str = ""
     replicas: Requests = field(default_factory=dict[str, int | None])
     backing_images: Requests = field(default_factory=dict[str, int | None])
 
-    def of(self, kind: Kind) -> Requests:
-        """The requests of one kind."""
-        return self.replicas if kind is Kind.REPLICA else self.backing_images
+    def requests(self, kind: RequestKind) -> Requests:
+        """The requests of one kind of object."""
+        return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """What was answered. `storage_scheduled` is the sum of all that is held.
+class DiskScheduleStatus:
+    """The answers to the requests.
 
-    `storage_available` is the limit it was decided by, None before the first decision.
+    `storage_scheduled` is the sum of all allocated bytes. `storage_available` is the limit that they were decided by,
+    None before the first decision.
     """
 
     replicas: Allocations = field(default_factory=dict[str, Allocation])
@@ -84,21 +101,24 @@ class Status:
     conditions: tuple[Condition, ...] = ()
     storage_available: int | None = None
 
-    def of(self, kind: Kind) -> Allocations:
-        """The answers of one kind."""
-        return self.replicas if kind is Kind.REPLICA else self.backing_images
+    def allocations(self, kind: RequestKind) -> Allocations:
+        """The allocations of one kind of object."""
+        return self.replicas if kind is RequestKind.REPLICA else self.backing_images
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSchedule:
-    """One DiskSchedule; `name` is the disk's UUID, `faults` what of it could not be read.
+    """One DiskSchedule.
 
-    A `mirrored` one only shows what Longhorn allocates by itself.
+    Attributes:
+        name: the disk's UUID
+        faults: fields of it that could not be read
+        mirrored: whether it only shows what Longhorn allocates by itself
     """
 
     name: str
-    spec: Spec = field(default_factory=Spec)
-    status: Status = field(default_factory=Status)
+    spec: DiskScheduleSpec = field(default_factory=DiskScheduleSpec)
+    status: DiskScheduleStatus = field(default_factory=DiskScheduleStatus)
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     faults: tuple[Fault, ...] = ()
@@ -106,26 +126,26 @@ class DiskSchedule:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody asks for anything and nothing is held."""
-        return not any(self.spec.of(kind) or self.status.of(kind) for kind in Kind)
+        """Whether nothing is requested and nothing is allocated."""
+        return not any(self.spec.requests(kind) or self.status.allocations(kind) for kind in RequestKind)
 
 
 @dataclass(frozen=True, slots=True)
-class ImageCopies:
+class BackingImageCopies:
     """A backing image as its controller sees it.
 
     Attributes:
         size: bytes of one copy (status.realSize); 0 while Longhorn does not know it
-        copies: least number of copies (spec.minNumberOfCopies), at least 1
-        wanted: the disk UUIDs it is to be on (spec.diskFileSpecMap)
-        found: the disk UUIDs that report a copy (status.diskFileStatusMap), with the copy's state
+        min_copies: minimum number of copies (spec.minNumberOfCopies), at least 1
+        wanted_disks: UUIDs of the disks that shall hold a copy (spec.diskFileSpecMap)
+        copy_states: the state of each reported copy (status.diskFileStatusMap), by disk UUID
     """
 
     name: str
     size: int = 0
-    copies: int = 1
-    wanted: frozenset[str] = frozenset()
-    found: Mapping[str, str] = field(default_factory=dict[str, str])
+    min_copies: int = 1
+    wanted_disks: frozenset[str] = frozenset()
+    copy_states: Mapping[str, str] = field(default_factory=dict[str, str])
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     faults: tuple[Fault, ...] = ()

@@ -1,4 +1,7 @@
-"""Nodes, pods and services, cut down to what predicates and priorities read. CPU is in millicores, memory in bytes."""
+"""Nodes, pods and services with only the fields that predicates and priorities read.
+
+CPU is in millicores, memory in bytes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ PodKey = tuple[str, str]
 
 
 class Cloud(Enum):
-    """The two kinds of cloud disks that the classic scheduler tells apart."""
+    """The kinds of cloud disks that the classic scheduler distinguishes."""
 
     GCE = "gcePersistentDisk"
     EBS = "awsElasticBlockStore"
@@ -19,7 +22,10 @@ class Cloud(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CloudDisk:
-    """A cloud disk that a pod mounts; its partition plays no part."""
+    """A cloud disk that a pod mounts.
+
+    Its partition is not read.
+    """
 
     cloud: Cloud
     name: str
@@ -28,9 +34,11 @@ class CloudDisk:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A Kubernetes node with its capacity (not what is allocatable: that is what the classic scheduler read).
+    """A Kubernetes node.
 
-    `ready` is whether the condition Ready is True; a node without this condition is not.
+    Attributes:
+        cpu, memory, pods: the capacity, not what is allocatable, as in the classic scheduler
+        ready: whether the condition Ready is True; false without this condition
     """
 
     name: str
@@ -44,10 +52,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod: `cpu` and `memory` are what its containers request, unset ones counting as nothing.
+    """A pod with the requests of its containers.
 
-    `assumed_cpu` and `assumed_memory` count an unset one as 100m and 200Mi per container, as the priorities do. `finished` is
-    whether its phase is Succeeded or Failed; `ports` are its host ports.
+    Attributes:
+        cpu, memory: the requests; an unset one counts as 0
+        nonzero_cpu, nonzero_memory: the same, but an unset one counts as 100m and 200Mi per container, as in the priorities
+        ports: its host ports
+        finished: whether its phase is Succeeded or Failed
     """
 
     namespace: str
@@ -57,8 +68,8 @@ class Pod:
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
     cpu: int = 0
     memory: int = 0
-    assumed_cpu: int = 0
-    assumed_memory: int = 0
+    nonzero_cpu: int = 0
+    nonzero_memory: int = 0
     ports: frozenset[int] = frozenset()
     disks: tuple[CloudDisk, ...] = ()
     finished: bool = False
@@ -66,18 +77,18 @@ class Pod:
 
     @property
     def key(self) -> PodKey:
-        """Who it is."""
+        """Namespace and name."""
         return self.namespace, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service; one without selector selects nothing."""
+    """A service; without a selector it selects nothing."""
 
     namespace: str
     name: str
     selector: Labels = frozenset()
 
     def selects(self, labels: Labels) -> bool:
-        """Whether pods with these labels, in its namespace, belong to it."""
+        """Whether it selects pods of its namespace with these labels."""
         return bool(self.selector) and self.selector <= labels

@@ -1,4 +1,7 @@
-"""Kubernetes objects, cut down to the fields a decision reads. Names follow Kubernetes; sizes are in bytes."""
+"""Kubernetes objects with only the fields that a decision reads.
+
+Names follow Kubernetes; sizes are in bytes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One status condition. `status` is ``True``, ``False`` or ``Unknown``; times are RFC 3339 texts, "" if absent."""
+    """One status condition.
+
+    `status` is ``True``, ``False`` or ``Unknown``; times are RFC 3339 texts, "" if absent.
+    """
 
     type: str
     status: str
@@ -18,7 +24,10 @@ class Condition:
 
 
 def condition(conditions: tuple[Condition, ...], kind: str) -> Condition:
-    """The first condition of a type, or an Unknown one (Longhorn's `types.GetCondition`)."""
+    """Returns the first condition of a type (Longhorn's `types.GetCondition`).
+
+    Without one, a condition with status Unknown.
+    """
     for entry in conditions:
         if entry.type == kind:
             return entry
@@ -37,10 +46,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
-    """What a PersistentVolumeClaim asks for, or a template of one.
+    """Spec of a PersistentVolumeClaim, or of its template.
 
-    `storage_class` None means the cluster's default class, "" means none; `request` is in bytes, None if absent.
-    `source_claim` is the claim it is cloned from; `source_volume` that claim's Longhorn volume, once resolved.
+    Attributes:
+        storage_class: None for the cluster's default class, "" for none
+        request: in bytes, None if absent
+        source_claim: the claim it is cloned from
+        source_volume: that claim's Longhorn volume, once resolved
     """
 
     storage_class: str | None = None
@@ -53,7 +65,10 @@ class ClaimSpec:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A PersistentVolumeClaim. `owners` are (kind, name, uid) of its owner references, `created` is RFC 3339."""
+    """A PersistentVolumeClaim.
+
+    `owners` are (kind, name, uid) of its owner references; `created` is an RFC 3339 text.
+    """
 
     namespace: str
     name: str
@@ -67,11 +82,12 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class PodVolume:
-    """A volume of a pod that is backed by a claim.
+class ClaimVolume:
+    """A pod's volume that is backed by a claim.
 
-    `template` is set when the claim may not exist yet; `ephemeral` when the claim must then be owned by the pod
-    (a generic ephemeral volume) rather than by a StatefulSet.
+    Attributes:
+        template: set if the claim may not exist yet
+        ephemeral: whether that claim must then be owned by the pod (a generic ephemeral volume) and not by a StatefulSet
     """
 
     name: str
@@ -82,11 +98,12 @@ class PodVolume:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod: who it is, where it runs, and which claims it mounts.
+    """A pod: its identity, its node, and the claims it mounts.
 
-    `unschedulable` is "" unless the condition PodScheduled is False; then its last transition, reason and message.
-    `version` grows with every change: the resourceVersion, which Kubernetes documents as comparable since 1.35 and etcd always
-    numbered upwards; 0 if it is absent or no decimal number.
+    Attributes:
+        unschedulable: "" unless the condition PodScheduled is False; then its last transition, reason and message
+        version: the resourceVersion, which grows with every change: Kubernetes documents it as comparable since 1.35, and etcd
+            always numbered upwards; 0 if it is absent or no decimal number
     """
 
     namespace: str
@@ -97,7 +114,7 @@ class Pod:
     unschedulable: str = ""
     phase: str = "Pending"
     deleting: bool = False
-    volumes: tuple[PodVolume, ...] = ()
+    volumes: tuple[ClaimVolume, ...] = ()
     version: int = 0
     created: str = ""
 
@@ -108,15 +125,20 @@ class Pod:
 
     @property
     def live(self) -> bool:
-        """Whether the pod still uses its volumes and is meant to go on: not finished and not being deleted."""
+        """Whether the pod is neither finished nor being deleted.
+
+        A live pod still uses its volumes.
+        """
         return not self.deleting and self.phase not in ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
 class PersistentVolume:
-    """A PersistentVolume; `driver` and `handle` are those of its CSI source, "" for other sources.
+    """A PersistentVolume.
 
-    `claim` is the (namespace, name, uid) it is bound to or reserved for; reserved by hand it has no uid.
+    Attributes:
+        driver, handle: those of its CSI source, "" for other sources
+        claim: (namespace, name, uid) of the claim it is bound to or reserved for; no uid if it is reserved by hand
     """
 
     name: str
@@ -128,7 +150,7 @@ class PersistentVolume:
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """A StorageClass; `created` breaks ties between several default classes (the newest wins)."""
+    """A StorageClass; of several default classes the newest (`created`) wins."""
 
     name: str
     provisioner: str

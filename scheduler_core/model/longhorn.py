@@ -1,4 +1,4 @@
-"""Longhorn's custom resources (longhorn.io/v1beta2), cut down to the fields a decision reads.
+"""Longhorn's custom resources (longhorn.io/v1beta2) with only the fields that a decision reads.
 
 Names follow the CRDs; sizes are in bytes; times are RFC 3339 texts, "" when not set, as Longhorn stores them.
 """
@@ -23,9 +23,10 @@ FAILED_REPLICA_MAX_RETRY_COUNT = 5
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk of a Longhorn node: what spec.disks asks for and what status.diskStatus reports, under one name.
+    """A disk of a Longhorn node.
 
-    The scheduler reads the type from the spec, CSI GetCapacity from the status, so both are kept.
+    It joins the entries of spec.disks and status.diskStatus with the same name. The scheduler reads the type from the
+    spec, CSI GetCapacity reads it from the status, so both types are kept.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A Longhorn node (nodes.longhorn.io). `disks` are ordered by name."""
+    """A Longhorn node (nodes.longhorn.io); `disks` are ordered by name."""
 
     name: str
     allow_scheduling: bool = False
@@ -93,9 +94,13 @@ class TopologyTerm:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A Longhorn volume (volumes.longhorn.io), or the one Longhorn would create for an unbound claim.
+    """A Longhorn volume (volumes.longhorn.io).
 
-    `size` is spec.size; `actual_size` is what its data occupies (status.actualSize, 0 for a new volume).
+    It may also be the volume that Longhorn would create for an unbound claim.
+
+    Attributes:
+        size: spec.size
+        actual_size: the space that its data occupies (status.actualSize), 0 for a new volume
     """
 
     name: str
@@ -127,7 +132,10 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica (replicas.longhorn.io). `size` is spec.volumeSize; it is placed once it has a node and a disk."""
+    """A replica (replicas.longhorn.io).
+
+    It is placed once it has a node and a disk. `size` is spec.volumeSize.
+    """
 
     name: str
     volume: str
@@ -149,7 +157,7 @@ class Replica:
 
     @property
     def potentially_reusable(self) -> bool:
-        """Whether a failed replica may come back (scheduler: IsPotentiallyReusableReplica)."""
+        """Whether a failed replica may be reused (scheduler: IsPotentiallyReusableReplica)."""
         return (
             self.node_id != ""
             and self.disk_id != ""
@@ -160,7 +168,10 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class BackingImage:
-    """A backing image; it occupies `real_size` bytes on every disk of `disks` (UUIDs, spec.diskFileSpecMap)."""
+    """A backing image (backingimages.longhorn.io).
+
+    It occupies `real_size` bytes on each disk of `disks` (UUIDs, spec.diskFileSpecMap).
+    """
 
     name: str
     data_engine: str = V1
@@ -183,7 +194,10 @@ class EngineImage:
 
 @dataclass(frozen=True, slots=True)
 class InstanceManager:
-    """An instance manager, the process that runs engines and replicas of one data engine on one node."""
+    """An instance manager (instancemanagers.longhorn.io).
+
+    It is the process that runs engines and replicas of one data engine on one node.
+    """
 
     name: str
     node: str = ""

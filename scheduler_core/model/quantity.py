@@ -1,8 +1,8 @@
 """Kubernetes quantities (``100Gi``, ``1e3``, ``500m``) as exact whole numbers of bytes.
 
 The grammar is that of `k8s.io/apimachinery/pkg/api/resource.ParseQuantity`: a decimal number with an optional sign, then
-a binary suffix (Ki … Ei), a decimal suffix (n, u, m, k … E) or an exponent. `Quantity.Value` rounds up, so does this.
-No floating point is involved anywhere.
+a binary suffix (Ki … Ei), a decimal suffix (n, u, m, k … E) or an exponent. Fractions are rounded away from zero, as by
+`Quantity.Value`. No floating point is involved anywhere.
 """
 
 from __future__ import annotations
@@ -26,76 +26,88 @@ _SUFFIXES: Final = {
 }
 # The API server keeps a quantity as it was written, however many zeros it begins with.
 _LEADING_ZEROS: Final = re.compile(r"\A([+-]?)0+(?=[0-9])", re.ASCII)
-# Longer texts and exponents are not sizes of anything and would only cost time and memory to compute.
-_LONGEST_TEXT: Final = 64
-_LARGEST_EXPONENT: Final = 100
+# Longer texts and exponents are not sizes of anything; they would only cost time and memory.
+_MAX_TEXT_LENGTH: Final = 64
+_MAX_EXPONENT: Final = 100
 
 
 def parse_bytes(text: str) -> int:
-    """The value of a Kubernetes quantity in bytes, rounded up (away from a fraction, as `Quantity.Value` does).
+    """Parses a Kubernetes quantity as bytes.
+
+    Fractions are rounded away from zero, as by `Quantity.Value`.
 
     Raises:
         QuantityError: the text is no quantity, or the value does not fit a signed 64-bit integer
     """
-    size = _rounded_up(text, 1)
+    size = _parse_rounded_up(text, 1)
     if abs(size) > MAX_BYTES:
         raise QuantityError(f"{text!r} is more than 2^63-1 bytes")
     return size
 
 
-def capped(text: str, scale: int = 1) -> int:
-    """A Kubernetes quantity times `scale`, rounded up; what does not fit a signed 64-bit integer is the nearest that does.
+def parse_clamped(text: str, scale: int = 1) -> int:
+    """Parses a Kubernetes quantity times `scale`, clamped to 64 bits.
 
-    For quantities that anybody may write: the API server takes `cpu: 10P` and `memory: 1e30`.
+    Fractions are rounded away from zero. A value that does not fit a signed 64-bit integer becomes the nearest one that
+    does. For quantities in objects of users: the API server accepts `cpu: 10P` and `memory: 1e30`.
 
     Raises:
         QuantityError: the text is no quantity
 
-    >>> capped("1.5"), capped("1.5", 1000), capped("10P", 1000) == MAX_BYTES
+    >>> parse_clamped("1.5"), parse_clamped("1.5", 1000), parse_clamped("10P", 1000) == MAX_BYTES
     (2, 1500, True)
     """
-    return max(-MAX_BYTES, min(_rounded_up(text, scale), MAX_BYTES))
+    return max(-MAX_BYTES, min(_parse_rounded_up(text, scale), MAX_BYTES))
 
 
-def _rounded_up(text: str, scale: int) -> int:
-    """The value times `scale`, without the limit of 64 bits; of absurdly large exponents just something that is beyond it.
+def _parse_rounded_up(text: str, scale: int) -> int:
+    """The value times `scale`, rounded away from zero.
+
+    It is not limited to 64 bits. An absurdly large exponent gives just some value beyond that limit.
 
     Raises:
         QuantityError: the text is no quantity
     """
-    short = _LEADING_ZEROS.sub(r"\1", text)
-    match = _GRAMMAR.fullmatch(short) if len(short) <= _LONGEST_TEXT else None
+    stripped = _LEADING_ZEROS.sub(r"\1", text)
+    match = _GRAMMAR.fullmatch(stripped) if len(stripped) <= _MAX_TEXT_LENGTH else None
     if match is None:
-        raise QuantityError(f"{text[:_LONGEST_TEXT]!r} is not a quantity such as 100Gi, 1e9 or 512")
+        raise QuantityError(f"{text[:_MAX_TEXT_LENGTH]!r} is not a quantity such as 100Gi, 1e9 or 512")
     value = Fraction(match["number"] + "0" if match["number"].endswith(".") else match["number"]) * scale
     if match["suffix"]:
         value *= _SUFFIXES[match["suffix"]]
     elif match["exponent"]:
         exponent = int(match["exponent"])
-        value *= Fraction(10) ** max(-_LARGEST_EXPONENT, min(exponent, _LARGEST_EXPONENT))
+        value *= Fraction(10) ** max(-_MAX_EXPONENT, min(exponent, _MAX_EXPONENT))
     whole = -(-value.numerator // value.denominator)
     return -whole if match["sign"] == "-" else whole
 
 
 def format_bytes(size: int) -> str:
-    """A size for people, exact: the largest binary unit that leaves a whole number, or one rounded figure with bytes.
+    """Formats a size exactly, for people.
+
+    The largest binary unit that leaves a whole number; otherwise one rounded figure plus the remaining bytes.
 
     >>> format_bytes(107374182400), format_bytes(1610612736), format_bytes(1610612737)
     ('100Gi', '1536Mi', '1.5Gi+1')
     """
-    sign, size = ("-", -size) if size < 0 else ("", size)
+    sign = "-" if size < 0 else ""
+    size = abs(size)
     for power, suffix in reversed([*enumerate("KMGTPE", start=1)]):
         unit = 1024**power
         if size >= unit and size % unit == 0:
             return f"{sign}{size // unit}{suffix}i"
-    return f"{sign}{_rounded(size)}"
+    return f"{sign}{_format_tenths(size)}"
 
 
-def _rounded(size: int) -> str:
+def _format_tenths(size: int) -> str:
+    """Formats one decimal of the largest unit, and the remainder.
+
+    The remainder is shown if it is below 1024 bytes.
+    """
     for power, suffix in reversed([*enumerate("KMGTPE", start=1)]):
         unit = 1024**power
         if size >= unit:
             tenths = size * 10 // unit
-            rest = size - tenths * unit // 10
-            return f"{tenths // 10}.{tenths % 10}{suffix}i" + (f"+{rest}" if rest < 1024 else "")
+            remainder = size - tenths * unit // 10
+            return f"{tenths // 10}.{tenths % 10}{suffix}i" + (f"+{remainder}" if remainder < 1024 else "")
     return f"{size}"

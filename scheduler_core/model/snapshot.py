@@ -1,4 +1,4 @@
-"""One cluster at one moment: every object a decision may read, immutable and keyed by name."""
+"""The objects of a cluster at one moment: all that a decision may read, immutable."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ NamespacedName = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The objects of a cluster. Pods and claims are keyed by (namespace, name), everything else by name; a DiskSchedule's is
-    its disk's UUID.
+    """The objects of a cluster, by name.
 
-    `engine_images` and `instance_managers` are None when the source did not list these kinds at all; then they count as
-    ready everywhere, because a snapshot made of fewer kinds is still worth explaining. An empty mapping means that
-    there are none, so nothing is ready.
+    Pods and claims are keyed by (namespace, name). The name of a DiskSchedule is its disk's UUID.
+
+    Attributes:
+        engine_images, instance_managers: None if the source did not list these kinds at all; they then count as ready
+            everywhere, because a snapshot of fewer kinds is still useful to explain. An empty mapping means that none
+            exist, so nothing is ready.
     """
 
     nodes: Mapping[str, kube.Node] = field(default_factory=dict[str, kube.Node])

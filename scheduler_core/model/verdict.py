@@ -1,4 +1,4 @@
-"""What is said about a node: one `Reason` out of a small fixed set, and for people the numbers behind it."""
+"""The result for one node: a `Reason` out of a small fixed set, and the numbers behind it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from enum import Enum
 
 
 class Reason(Enum):
-    """Why a node fits or does not. The texts hold no names and no numbers: kube-scheduler counts equal ones together.
+    """Why a node fits or does not.
 
-    A member's value is (text, fits). All refusals are beyond preemption: evicting pods frees no Longhorn space.
+    A member's value is (text, fits). The texts hold no names and no numbers, because kube-scheduler counts equal ones
+    together. Preemption resolves no refusal: evicting pods frees no Longhorn space.
     """
 
     NO_VOLUMES = ("the pod has no Longhorn volumes", True)
@@ -54,20 +55,21 @@ class Reason(Enum):
         self.text = text
         self.fits = fits
 
-    # Enum hashes by name, in Python; thousands of nodes are counted by reason, and members are singletons.
+    # Enum's own hash is a Python function of the name. Thousands of nodes are counted by reason, and members are singletons,
+    # so the built-in hash by identity is equivalent and faster.
     __hash__ = object.__hash__
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One node's answer.
+    """The result for one node, with details for people.
 
     Attributes:
         detail: the numbers, as a sentence; it may name nodes, disks and volumes
-        plan: for each local volume that needs space here, by name, the UUID of a disk
-        order_safe: whether Longhorn is proven to find room in whatever order it places the volumes
-        counter_example: an order that fails, as (volume, disk UUID); the last volume finds no disk: ""
-        missing: the least bytes that, freed on one disk, would let all volumes fit; 0 where that is no answer
+        plan: the UUID of a disk for each local volume that needs space on the node, by the volume's name
+        order_safe: whether Longhorn is proven to find space in whatever order it places the volumes
+        counter_example: an order that fails, as (volume, disk UUID); "" for the last volume, which finds no disk
+        missing: the fewest bytes that, freed on one disk, would let all volumes fit; 0 if not applicable
     """
 
     reason: Reason
