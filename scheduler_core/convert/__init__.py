@@ -1,6 +1,20 @@
-"""From Kubernetes objects to the model: the only place that knows the raw field names.
+"""Converts Kubernetes objects to model values and back; the only place that knows the raw field names.
 
-Data flow: bytes or YAML (app/kube) → a wire Struct (`kube`, `longhorn`; msgspec checks the types and names the field) →
-a frozen model value. `registry.CONVERTERS` lists every kind that is read. It lives in the core because recorded
-decisions (`scheduler_core.longhorn.vectors`) are written in the same fields; it is pure: values in, values out.
+Data flow: bytes or YAML (`app/kube`) → a wire Struct (`kube`, `longhorn`; msgspec checks the types and names the field) →
+a frozen model value. The package is in the core because recorded decisions (`longhorn/vectors.py`) are written in the same
+fields; it is pure: values in, values out.
+
+registry                the kinds that a snapshot may hold, and how each is read
+kube                    nodes, pods, claims, volumes, classes and attachments
+longhorn                Longhorn's custom resources
+generic                 nodes, pods and services as the generic scheduler reads them
+binding                 pending pods; Bindings, Events and selected nodes as a scheduler writes them
+pod_patch               patches of a pod: the nudge, the condition PodScheduled
+disk_schedule           DiskSchedules and related objects as the DiskSchedule controllers read and write them
+redacted_disk_schedule  a DiskSchedule cut down to requests and answers
+coordination            the Lease of leader election
+discovery               the EndpointSlice of the Service
+redact                  objects cut down to what decisions read, for bug reports
+object_header           name, version and finalizers of any object
+meta                    what all wire types share
 """

@@ -1,4 +1,4 @@
-"""Pods that wait for a node, and what a scheduler writes about them: Bindings, Events, and the node a claim is to be provisioned for."""
+"""Pending pods, and the objects that a scheduler writes for them: Bindings, Events, and a claim's selected node."""
 
 from __future__ import annotations
 
@@ -8,112 +8,115 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert import kube as claims
+from scheduler_core.convert import kube as kube_convert
 from scheduler_core.convert.generic import GenericPod, generic_pod
 from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
-from scheduler_core.convert.meta import Metadata, Wire, shape, shape_json
+from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod, PodKey
 
 # The API server refuses longer notes of events.k8s.io; kube-scheduler cuts there, too.
-LONGEST_MESSAGE: Final = 1024
-WAITS_FOR_CONSUMER: Final = "WaitForFirstConsumer"
+MAX_MESSAGE: Final = 1024
+WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
-class Applicant:
-    """A pod as whoever binds pods reads it.
+class PendingPod:
+    """A pod as a scheduler reads it.
 
     Attributes:
         pod: what the classic rules read
-        mounts: what Longhorn's rules read; None once the pod has a node
-        scheduler: who shall schedule it
+        kube_pod: what Longhorn's rules read; None once the pod has a node
+        scheduler_name: `spec.schedulerName`
         priority: higher goes first
         created: when, in the API's form, which sorts by time
-        waits: whether it wants a node: it has none, is neither finished nor being deleted, and no scheduling gate holds it back
+        needs_node: whether it has no node, is neither finished nor being deleted, and is held back by no scheduling gate
     """
 
     pod: Pod
-    mounts: kube.Pod | None = None
-    scheduler: str = ""
+    kube_pod: kube.Pod | None = None
+    scheduler_name: str = ""
     priority: int = 0
     created: str = ""
-    waits: bool = False
+    needs_node: bool = False
 
     @property
-    def turn(self) -> tuple[int, str, PodKey]:
-        """Its place among those that wait: by priority, then by age, then by name."""
+    def queue_key(self) -> tuple[int, str, PodKey]:
+        """Sorts pending pods by priority, then by age, then by name."""
         return -self.priority, self.created, self.pod.key
 
 
-class _Gate(Wire):
+class _SchedulingGate(Wire):
     name: str = ""
 
 
 class _Spec(Wire):
     scheduler_name: str | None = None
     priority: int | None = None
-    scheduling_gates: list[_Gate] | None = None
+    scheduling_gates: list[_SchedulingGate] | None = None
 
 
-class _WaitingPod(Wire):
+class _PendingPod(Wire):
     metadata: Metadata
     spec: _Spec | None = None
 
 
-def applicant(raw: bytes | msgspec.Raw) -> tuple[PodKey, Applicant]:
-    """A pod as the API server sends it.
+def pending_pod(raw: bytes | msgspec.Raw) -> tuple[PodKey, PendingPod]:
+    """Reads a pod as the API server sends it.
 
     Raises:
         ObjectError: a field is missing or wrong
     """
-    return _applicant(lambda wire: shape_json("Pod", raw, wire))
+    return _build_pending_pod(lambda wire: decode_json("Pod", raw, wire))
 
 
-def read_applicant(raw: object) -> tuple[PodKey, Applicant]:
-    """A pod as a file has it.
+def read_pending_pod(raw: object) -> tuple[PodKey, PendingPod]:
+    """Reads a pod from a decoded file.
 
     Raises:
         ObjectError: a field is missing or wrong
     """
-    return _applicant(lambda wire: shape("Pod", raw, wire))
+    return _build_pending_pod(lambda wire: decode_object("Pod", raw, wire))
 
 
-def _applicant(read: Callable[[type[Any]], Any]) -> tuple[PodKey, Applicant]:
+def _build_pending_pod(read: Callable[[type[Any]], Any]) -> tuple[PodKey, PendingPod]:
     pod = generic_pod(read(GenericPod))
     if not pod.name:
         raise ObjectError("Pod", "metadata.name", "is missing")
     if pod.node_name:
-        return pod.key, Applicant(pod)
-    wire: _WaitingPod = read(_WaitingPod)
+        return pod.key, PendingPod(pod)
+    wire: _PendingPod = read(_PendingPod)
     spec = wire.spec or _Spec()
-    free = wire.metadata.deletion_timestamp is None and not spec.scheduling_gates
-    found = Applicant(
+    schedulable = wire.metadata.deletion_timestamp is None and not spec.scheduling_gates
+    pending = PendingPod(
         pod=pod,
-        mounts=claims.pod(read(claims.Pod)),
-        scheduler=spec.scheduler_name or _DEFAULT_SCHEDULER,
+        kube_pod=kube_convert.pod(read(kube_convert.Pod)),
+        scheduler_name=spec.scheduler_name or _DEFAULT_SCHEDULER,
         priority=spec.priority or 0,
         created=wire.metadata.creation_timestamp or "",
-        waits=free and not pod.finished,
+        needs_node=schedulable and not pod.finished,
     )
-    return pod.key, found
+    return pod.key, pending
 
 
-class _Place(Wire):
+class _NodeNameSpec(Wire):
     node_name: str | None = None
 
 
-class _PlacedPod(Wire):
+class _PodWithNodeName(Wire):
     metadata: Metadata
-    spec: _Place | None = None
+    spec: _NodeNameSpec | None = None
 
 
-def homeless(raw: bytes | msgspec.Raw) -> PodKey | None:
-    """Who a pod is that has no node, whatever else of it cannot be read; None if it has one, or that cannot be told."""
+def unbound_pod_key(raw: bytes | msgspec.Raw) -> PodKey | None:
+    """The namespace and name of a pod without node.
+
+    The rest of the pod need not be readable. None if the pod has a node, or if name or node cannot be read.
+    """
     try:
-        pod = shape_json("Pod", raw, _PlacedPod)
+        pod = decode_json("Pod", raw, _PodWithNodeName)
     except ObjectError:
         return None
     if not pod.metadata.name or (pod.spec and pod.spec.node_name):
@@ -121,13 +124,13 @@ def homeless(raw: bytes | msgspec.Raw) -> PodKey | None:
     return pod.metadata.namespace or "default", pod.metadata.name
 
 
-def mounting(raw: bytes | msgspec.Raw) -> kube.Pod:
-    """A pod with the claims it mounts, whether it has a node or not.
+def kube_pod(raw: bytes | msgspec.Raw) -> kube.Pod:
+    """Reads a pod with its claims, whether it has a node or not.
 
     Raises:
         ObjectError: a field is missing or wrong
     """
-    return claims.pod(shape_json("Pod", raw, claims.Pod))
+    return kube_convert.pod(decode_json("Pod", raw, kube_convert.Pod))
 
 
 class _BindingModeClass(Wire):
@@ -135,21 +138,24 @@ class _BindingModeClass(Wire):
 
 
 def waits_for_consumer(raw: bytes) -> bool:
-    """Whether a StorageClass has its claims provisioned once a node is known.
+    """Whether a StorageClass delays provisioning until a node is selected.
 
     Raises:
         ObjectError: it is no StorageClass
     """
-    return shape_json("StorageClass", raw, _BindingModeClass).volume_binding_mode == WAITS_FOR_CONSUMER
+    return decode_json("StorageClass", raw, _BindingModeClass).volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
 
 
 def selected_node_patch(node: str) -> dict[str, Any]:
-    """Tells who provisions a claim for which node."""
+    """The merge patch of a claim that selects the node to provision it for."""
     return {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: node}}}
 
 
 def binding(pod: Pod, node: str) -> dict[str, Any]:
-    """The body that binds a pod; with its UID, so that another pod of its name is never bound in its place."""
+    """The body that binds a pod to a node.
+
+    It carries the pod's UID, so that a different pod of the same name is never bound in its place.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -159,12 +165,12 @@ def binding(pod: Pod, node: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """What an Event tells: that something has happened to a pod, `count` times.
+class PodEvent:
+    """The content of an Event: something has happened to a pod, `count` times.
 
     Attributes:
         name: of the Event object
-        component: who says so
+        component: the component that reports it
         first, last: when it happened first and last, in the API's form
     """
 
@@ -179,29 +185,32 @@ class Happening:
     count: int = 1
 
 
-def new_event(happening: Happening) -> dict[str, Any]:
+def new_event(event: PodEvent) -> dict[str, Any]:
     """The body that creates an Event."""
-    pod = happening.pod
-    about = {"kind": "Pod", "apiVersion": "v1", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+    pod = event.pod
+    involved_object = {"kind": "Pod", "apiVersion": "v1", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": happening.name, "namespace": pod.namespace},
-        "involvedObject": about,
-        "reason": happening.reason,
-        "type": "Normal" if happening.normal else "Warning",
-        "source": {"component": happening.component},
-        "reportingComponent": happening.component,
-        "firstTimestamp": happening.first,
-        **event_patch(happening),
+        "metadata": {"name": event.name, "namespace": pod.namespace},
+        "involvedObject": involved_object,
+        "reason": event.reason,
+        "type": "Normal" if event.normal else "Warning",
+        "source": {"component": event.component},
+        "reportingComponent": event.component,
+        "firstTimestamp": event.first,
+        **event_patch(event),
     }
 
 
-def short(message: str) -> str:
-    """What an Event takes of a text, so that everything else that says it can say the same."""
-    return message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 4]} ..."
+def truncate_message(message: str) -> str:
+    """The text as an Event can hold it.
+
+    Other reports of the same message are truncated in the same way, so that all of them are equal.
+    """
+    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 4]} ..."
 
 
-def event_patch(happening: Happening) -> dict[str, Any]:
-    """What changes when it happens again."""
-    return {"message": short(happening.message), "count": happening.count, "lastTimestamp": happening.last}
+def event_patch(event: PodEvent) -> dict[str, Any]:
+    """The patch of an Event that happened again."""
+    return {"message": truncate_message(event.message), "count": event.count, "lastTimestamp": event.last}

@@ -1,4 +1,4 @@
-"""The Lease of leader election: wire type of coordination.k8s.io/v1, its record, and the bodies written."""
+"""The Lease of leader election: wire type of coordination.k8s.io/v1, conversion to a record, and bodies to write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_core.convert.meta import Wire, shape_json
+from scheduler_core.convert.meta import Wire, decode_json
 from scheduler_core.leadership.election import LeaseRecord
 
 
@@ -30,12 +30,12 @@ class Lease(Wire):
 
 
 def lease(raw: bytes) -> LeaseRecord:
-    """What a Lease says; a field that is absent counts as empty or 0.
+    """The content of a Lease; absent fields count as empty or 0.
 
     Raises:
         ObjectError: it is no Lease
     """
-    wire = shape_json("Lease", raw, Lease)
+    wire = decode_json("Lease", raw, Lease)
     spec = wire.spec or _LeaseSpec()
     return LeaseRecord(
         holder=spec.holder_identity or "",
@@ -57,11 +57,12 @@ def new_lease(namespace: str, name: str, record: LeaseRecord) -> dict[str, Any]:
     }
 
 
-def changed_lease(raw: bytes, record: LeaseRecord) -> dict[str, Any]:
-    """The body that replaces the Lease read as `raw`: with others' labels, and with the version the record is based on.
+def update_lease(raw: bytes, record: LeaseRecord) -> dict[str, Any]:
+    """The body that replaces the Lease read as `raw`.
 
-    The uid stays in it: without, the API server takes a replace of a deleted Lease for a create (AllowCreateOnUpdate),
-    whatever its resourceVersion.
+    It keeps foreign labels and fields, and carries the version that the record is based on. The uid stays in it: without
+    the uid, the API server takes a replace of a deleted Lease for a create (AllowCreateOnUpdate), whatever its
+    resourceVersion.
     """
     body: dict[str, Any] = msgspec.json.decode(raw)
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}

@@ -1,4 +1,4 @@
-"""The EndpointSlice behind the Service: wire type of discovery.k8s.io/v1, its model, and the bodies written."""
+"""The EndpointSlice of the Service: wire type of discovery.k8s.io/v1, conversion to a model, and bodies to write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.meta import Metadata, Wire, shape_json
+from scheduler_core.convert.meta import Metadata, Wire, decode_json
 from scheduler_core.leadership.endpoint_slice import DEFAULT_PORT, PORT_NAME, Endpoint, Slice
 
 _TCP: Final = "TCP"
@@ -40,14 +40,17 @@ class EndpointSlice(Wire):
 
 
 def endpoint_slice(raw: bytes) -> Slice:
-    """Where a slice leads. kube-proxy uses the first address of an endpoint only; it takes no ``ready`` as true.
+    """The endpoints and labels of an EndpointSlice, as kube-proxy reads them.
+
+    kube-proxy uses only the first address of an endpoint; it takes an absent ``ready`` as true.
 
     Raises:
         ObjectError: it is no EndpointSlice
     """
-    wire = shape_json("EndpointSlice", raw, EndpointSlice)
+    wire = decode_json("EndpointSlice", raw, EndpointSlice)
     ports = wire.ports or ()
-    ready = [entry for entry in wire.endpoints or () if entry.conditions is None or entry.conditions.ready is not False]
+    endpoints = wire.endpoints or ()
+    ready = [entry for entry in endpoints if entry.conditions is None or entry.conditions.ready is not False]
     return Slice(
         address_type=wire.address_type,
         endpoints=tuple(
@@ -57,36 +60,42 @@ def endpoint_slice(raw: bytes) -> Slice:
             for port in ports
         ),
         labels=wire.metadata.labels or {},
-        plain=_plain(ports) and len(ready) == len(wire.endpoints or ()),
+        plain=_has_only_http_port(ports) and len(ready) == len(endpoints),
     )
 
 
-def new_slice(namespace: str, name: str, wanted: Slice) -> dict[str, Any]:
+def new_slice(namespace: str, name: str, desired: Slice) -> dict[str, Any]:
     """The body that creates a slice."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
-        "metadata": {"name": name, "namespace": namespace, "labels": dict(wanted.labels)},
-        "addressType": wanted.address_type,
-        **_content(wanted),
+        "metadata": {"name": name, "namespace": namespace, "labels": dict(desired.labels)},
+        "addressType": desired.address_type,
+        **_content(desired),
     }
 
 
-def changed_slice(raw: bytes, wanted: Slice) -> dict[str, Any]:
-    """The body that replaces the slice read as `raw`, at that version, with others' labels and annotations."""
+def update_slice(raw: bytes, desired: Slice) -> dict[str, Any]:
+    """The body that replaces the slice read as `raw`, at that version.
+
+    It keeps foreign labels and annotations.
+    """
     body: dict[str, Any] = msgspec.json.decode(raw)
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
-    metadata["labels"] = {**(metadata.get("labels") or {}), **wanted.labels}
-    return {**body, "metadata": metadata, **_content(wanted)}
+    metadata["labels"] = {**(metadata.get("labels") or {}), **desired.labels}
+    return {**body, "metadata": metadata, **_content(desired)}
 
 
-def this_version(raw: bytes) -> dict[str, Any]:
-    """DeleteOptions that delete the object read as `raw` only if nobody changed or replaced it since."""
+def version_precondition(raw: bytes) -> dict[str, Any]:
+    """DeleteOptions that delete the object only in the version read as `raw`.
+
+    If it was changed or replaced since, the delete is refused.
+    """
     metadata = msgspec.json.decode(raw)["metadata"]
     return {"preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}}
 
 
-def _plain(ports: Sequence[_Port]) -> bool:
+def _has_only_http_port(ports: Sequence[_Port]) -> bool:
     return len(ports) == 1 and ports[0].name == PORT_NAME and ports[0].protocol in {None, _TCP}
 
 
@@ -97,8 +106,8 @@ def _canonical(address: str) -> str:
         return address  # a host name, in a slice of type FQDN
 
 
-def _content(wanted: Slice) -> dict[str, Any]:
-    port = wanted.endpoints[0].port if wanted.endpoints else DEFAULT_PORT
+def _content(desired: Slice) -> dict[str, Any]:
+    port = desired.endpoints[0].port if desired.endpoints else DEFAULT_PORT
     return {
         "endpoints": [
             {
@@ -106,7 +115,7 @@ def _content(wanted: Slice) -> dict[str, Any]:
                 "conditions": {"ready": True},
                 **({"nodeName": endpoint.node} if endpoint.node else {}),
             }
-            for endpoint in wanted.endpoints
+            for endpoint in desired.endpoints
         ],
         "ports": [{"name": PORT_NAME, "port": port, "protocol": _TCP}],
     }

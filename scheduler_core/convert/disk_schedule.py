@@ -1,7 +1,7 @@
-"""DiskSchedules and what their controllers read and write beside them: read tolerantly, written without losing a field.
+"""DiskSchedules and related objects: reads them tolerantly, and makes bodies to write that lose no field.
 
-These objects are edited by hand, and a controller that stops at one bad object serves nobody. So a field that cannot be used
-becomes a `Fault` beside everything that can, and only what is no object at all is a Fault as a whole.
+These objects are edited by hand, and a controller that stops at one bad object serves none of the others. So a field that cannot
+be used becomes a `Fault`, in addition to all fields that can; only what is no object at all is one Fault as a whole.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, shape_json
+from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
-from scheduler_core.model.disk_schedule import Allocation, Fault, Kind, State
+from scheduler_core.model.disk_schedule import Allocation, AllocationState, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.quantity import MAX_BYTES
 
 API_VERSION: Final = "longhorn.io/v1beta2"
-# Nothing is allocated through such a one: it only shows what Longhorn does, so its limit holds for nobody.
+# Nothing is allocated through a mirror: it only shows what Longhorn does, so its limit binds no request.
 MIRROR_LABEL: Final = "longhorn.io/disk-schedule-mirror"
-_FIELDS: Final = {Kind.REPLICA: "replicas", Kind.BACKING_IMAGE: "backingImages"}
+_FIELDS: Final = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backingImages"}
 Json = dict[str, Any]
 
 
@@ -30,14 +30,14 @@ class _Metadata(Metadata):
 
 
 class DiskSchedule(Wire):
-    """longhorn.io DiskSchedule; spec and status are looked at field by field."""
+    """longhorn.io DiskSchedule; spec and status are checked field by field."""
 
     metadata: _Metadata
     spec: Any = None
     status: Any = None
 
 
-class BackingImage(Wire):
+class _BackingImage(Wire):
     """longhorn.io BackingImage, as its controller reads it."""
 
     metadata: _Metadata
@@ -52,32 +52,33 @@ class _WithConditions(Wire):
     status: _Status | None = None
 
 
-def read(raw: bytes) -> model.DiskSchedule | Fault:
-    """A DiskSchedule as the API server sends it; a Fault if it is none."""
+def read_disk_schedule(raw: bytes) -> model.DiskSchedule | Fault:
+    """Reads a DiskSchedule; returns a Fault if it is none."""
     try:
-        return disk_schedule(shape_json("DiskSchedule.longhorn.io", raw, DiskSchedule))
+        return disk_schedule(decode_json("DiskSchedule.longhorn.io", raw, DiskSchedule))
     except ObjectError as error:
         return Fault(error.field, error.problem)
 
 
 def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
-    """A DiskSchedule with what of it cannot be used as faults: never an exception."""
+    """Converts a DiskSchedule; unusable fields become faults, never an exception."""
     faults: list[Fault] = []
-    spec, status = _object(wire.spec, "spec", faults), _object(wire.status, "status", faults, in_status=True)
-    asked = {kind: _requests(spec, kind, faults) for kind in Kind}
-    answers = {kind: _allocations(status, kind, faults) for kind in Kind}
+    spec = _object(wire.spec, "spec", faults)
+    status = _object(wire.status, "status", faults, in_status=True)
+    requests = {kind: _requests(spec, kind, faults) for kind in RequestKind}
+    allocations = {kind: _allocations(status, kind, faults) for kind in RequestKind}
     return model.DiskSchedule(
         name=wire.metadata.name,
-        spec=model.Spec(
+        spec=model.DiskScheduleSpec(
             disk=_text(spec, "name", faults),
             node=_text(spec, "nodeID", faults),
-            replicas=asked[Kind.REPLICA],
-            backing_images=asked[Kind.BACKING_IMAGE],
+            replicas=requests[RequestKind.REPLICA],
+            backing_images=requests[RequestKind.BACKING_IMAGE],
         ),
-        status=model.Status(
-            replicas=answers[Kind.REPLICA],
-            backing_images=answers[Kind.BACKING_IMAGE],
-            storage_scheduled=_scheduled(status, faults),
+        status=model.DiskScheduleStatus(
+            replicas=allocations[RequestKind.REPLICA],
+            backing_images=allocations[RequestKind.BACKING_IMAGE],
+            storage_scheduled=_storage_sum(status, faults),
             storage_available=_size(status.get("storageAvailable")),
             conditions=_conditions(status, faults),
         ),
@@ -91,7 +92,7 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
 def _object(value: object, field: str, faults: list[Fault], *, in_status: bool = False) -> Mapping[str, Any]:
     if value is None or isinstance(value, dict):
         return value or {}
-    faults.append(Fault(field, f"is {_kind(value)}, not an object", in_status))
+    faults.append(Fault(field, f"is {_type_name(value)}, not an object", in_status))
     return {}
 
 
@@ -99,41 +100,43 @@ def _text(spec: Mapping[str, Any], field: str, faults: list[Fault]) -> str:
     value = spec.get(field)
     if value is None or isinstance(value, str):
         return value or ""
-    faults.append(Fault(f"spec.{field}", f"is {_kind(value)}, not a text"))
+    faults.append(Fault(f"spec.{field}", f"is {_type_name(value)}, not a text"))
     return ""
 
 
-def _requests(spec: Mapping[str, Any], kind: Kind, faults: list[Fault]) -> dict[str, int | None]:
+def _requests(spec: Mapping[str, Any], kind: RequestKind, faults: list[Fault]) -> dict[str, int | None]:
     field = f"spec.{_FIELDS[kind]}"
     entries = _object(spec.get(_FIELDS[kind]), field, faults)
-    found = {name: _size(value) for name, value in entries.items()}
+    sizes = {name: _size(value) for name, value in entries.items()}
     faults.extend(
-        Fault(f"{field}.{name}", f"is {_shown(entries[name])}, not a size in bytes")
-        for name, size in sorted(found.items())
+        Fault(f"{field}.{name}", f"is {_excerpt(entries[name])}, not a size in bytes")
+        for name, size in sorted(sizes.items())
         if size is None
     )
-    return found
+    return sizes
 
 
-def _allocations(status: Mapping[str, Any], kind: Kind, faults: list[Fault]) -> dict[str, Allocation]:
+def _allocations(status: Mapping[str, Any], kind: RequestKind, faults: list[Fault]) -> dict[str, Allocation]:
     field = f"status.{_FIELDS[kind]}"
-    found: dict[str, Allocation] = {}
+    allocations: dict[str, Allocation] = {}
     for name, value in sorted(_object(status.get(_FIELDS[kind]), field, faults, in_status=True).items()):
         entry = value if isinstance(value, dict) else {}
-        state, size = entry.get("state"), _size(entry.get("scheduledSize", 0))
-        if size is None or state not in {each.value for each in State}:
-            faults.append(Fault(f"{field}.{name}", f"is {_shown(value)}, not an answer", in_status=True))
+        state = entry.get("state")
+        size = _size(entry.get("scheduledSize", 0))
+        if size is None or state not in {each.value for each in AllocationState}:
+            faults.append(Fault(f"{field}.{name}", f"is {_excerpt(value)}, not an answer", in_status=True))
         else:
-            found[name] = Allocation(State(state), size)
-    return found
+            allocations[name] = Allocation(AllocationState(state), size)
+    return allocations
 
 
-def _scheduled(status: Mapping[str, Any], faults: list[Fault]) -> int:
-    """The sum as it is written. One that is no size is a fault, or it would pass for 0 and stay where nothing is held."""
+def _storage_sum(status: Mapping[str, Any], faults: list[Fault]) -> int:
+    """The sum `storageScheduled` as it is written, 0 if it is no size."""
     value = status.get("storageScheduled")
     size = _size(value)
     if size is None and value is not None:
-        faults.append(Fault("status.storageScheduled", f"is {_shown(value)}, not a size in bytes", in_status=True))
+        # Without a fault it would pass for 0, and stay as it is on a disk where nothing is held.
+        faults.append(Fault("status.storageScheduled", f"is {_excerpt(value)}, not a size in bytes", in_status=True))
     return size or 0
 
 
@@ -150,37 +153,41 @@ def _size(value: object) -> int | None:
     return value if usable and isinstance(value, int) else None
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     return {list: "a list", str: "a text", bool: "true or false"}.get(type(value), "a number")
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def image_copies(raw: bytes) -> model.ImageCopies | Fault:
-    """A backing image as the API server sends it; a Fault if it is none."""
+def backing_image_copies(raw: bytes) -> model.BackingImageCopies | Fault:
+    """Reads a backing image; returns a Fault if it is none."""
     try:
-        wire = shape_json("BackingImage.longhorn.io", raw, BackingImage)
+        wire = decode_json("BackingImage.longhorn.io", raw, _BackingImage)
     except ObjectError as error:
         return Fault(error.field, error.problem)
     faults: list[Fault] = []
-    spec, status = _object(wire.spec, "spec", faults), _object(wire.status, "status", faults)
+    spec = _object(wire.spec, "spec", faults)
+    status = _object(wire.status, "status", faults)
     files = _object(status.get("diskFileStatusMap"), "status.diskFileStatusMap", faults)
-    size, copies = _size(status.get("realSize", 0)), _size(spec.get("minNumberOfCopies") or 1)
+    size = _size(status.get("realSize", 0))
+    min_copies = _size(spec.get("minNumberOfCopies") or 1)
     if size is None:
-        faults.append(Fault("status.realSize", f"is {_shown(status['realSize'])}, not a size in bytes"))
-    if copies is None:
+        faults.append(Fault("status.realSize", f"is {_excerpt(status['realSize'])}, not a size in bytes"))
+    if min_copies is None:
         faults.append(
-            Fault("spec.minNumberOfCopies", f"is {_shown(spec['minNumberOfCopies'])}, not a number of copies")
+            Fault("spec.minNumberOfCopies", f"is {_excerpt(spec['minNumberOfCopies'])}, not a number of copies")
         )
-    return model.ImageCopies(
+    return model.BackingImageCopies(
         name=wire.metadata.name,
         size=size or 0,
-        copies=copies or 1,
-        wanted=frozenset(_object(spec.get("diskFileSpecMap"), "spec.diskFileSpecMap", faults)),
-        found={uuid: str(file.get("state") or "") if isinstance(file, dict) else "" for uuid, file in files.items()},
+        min_copies=min_copies or 1,
+        wanted_disks=frozenset(_object(spec.get("diskFileSpecMap"), "spec.diskFileSpecMap", faults)),
+        copy_states={
+            uuid: str(file.get("state") or "") if isinstance(file, dict) else "" for uuid, file in files.items()
+        },
         finalizers=tuple(wire.metadata.finalizers or ()),
         deleting=wire.metadata.deletion_timestamp is not None,
         faults=tuple(faults),
@@ -188,17 +195,23 @@ def image_copies(raw: bytes) -> model.ImageCopies | Fault:
 
 
 def volume_condition(raw: bytes, kind: str) -> Condition | None:
-    """A condition of a volume, None if it has none or its conditions cannot be read (then it is written anew)."""
+    """A condition of a volume, None if it is absent or cannot be read.
+
+    A caller then writes the condition as a new one.
+    """
     try:
         wire = msgspec.json.decode(raw, type=_WithConditions)
     except msgspec.DecodeError:
         return None
-    found = conditions(wire.status.conditions if wire.status else None)
-    return next((entry for entry in found if entry.type == kind), None)
+    entries = conditions(wire.status.conditions if wire.status else None)
+    return next((entry for entry in entries if entry.type == kind), None)
 
 
 def new_disk_schedule(namespace: str, name: str, disk: str, node: str) -> Json:
-    """The body that creates the DiskSchedule `name` (the disk's UUID), without requests and with Longhorn's finalizer."""
+    """The body that creates a DiskSchedule, with Longhorn's finalizer and without requests.
+
+    `name` is the disk's UUID.
+    """
     return {
         "apiVersion": API_VERSION,
         "kind": "DiskSchedule",
@@ -207,92 +220,104 @@ def new_disk_schedule(namespace: str, name: str, disk: str, node: str) -> Json:
     }
 
 
-def as_mirror(body: Json, *, mirrored: bool) -> Json:
-    """A body to write, marked as (no) mirror of what Longhorn allocates by itself."""
-    metadata = _part(body, "metadata")
-    labels = {key: value for key, value in _part(metadata, "labels").items() if key != MIRROR_LABEL}
+def set_mirror_label(body: Json, *, mirrored: bool) -> Json:
+    """Returns the body with or without the label of a mirror.
+
+    A mirror shows what Longhorn allocates by itself.
+    """
+    metadata = _object_field(body, "metadata")
+    labels = {key: value for key, value in _object_field(metadata, "labels").items() if key != MIRROR_LABEL}
     marked = {**labels, MIRROR_LABEL: "true"} if mirrored else labels
     return {**body, "metadata": {**metadata, "labels": marked}}
 
 
-def changed_spec(raw: bytes, spec: model.Spec) -> Json:
-    """The body that replaces the object read as `raw`, at that version: others' fields, and sizes nobody can read, stay."""
+def with_spec(raw: bytes, spec: model.DiskScheduleSpec) -> Json:
+    """The body that replaces the DiskSchedule read as `raw`, at that version.
+
+    Foreign fields stay, and so do sizes that cannot be read.
+    """
     body = _body(raw)
-    before = _part(body, "spec")
-    requests = {field: _written(before, field, spec.of(kind)) for kind, field in _FIELDS.items()}
+    before = _object_field(body, "spec")
+    requests = {field: _merge_requests(before, field, spec.requests(kind)) for kind, field in _FIELDS.items()}
     return {**body, "spec": {**before, "name": spec.disk, "nodeID": spec.node, **requests}}
 
 
-def _written(before: Mapping[str, Any], field: str, requests: model.Requests) -> Json:
-    known = _part(before, field)
-    return {name: known.get(name) if size is None else size for name, size in sorted(requests.items())}
+def _merge_requests(before: Mapping[str, Any], field: str, requests: model.Requests) -> Json:
+    current = _object_field(before, field)
+    return {name: current.get(name) if size is None else size for name, size in sorted(requests.items())}
 
 
-def changed_status(raw: bytes, status: model.Status) -> Json:
-    """The body for the status subresource of the object read as `raw`, at that version."""
+def with_status(raw: bytes, status: model.DiskScheduleStatus) -> Json:
+    """The body for the DiskSchedule's status subresource, at the version read as `raw`."""
     body = _body(raw)
-    before = _part(body, "status")
-    answers = {
+    before = _object_field(body, "status")
+    allocations = {
         field: {
             name: {"state": entry.state.value, "scheduledSize": entry.size}
-            for name, entry in sorted(status.of(kind).items())
+            for name, entry in sorted(status.allocations(kind).items())
         }
         for kind, field in _FIELDS.items()
     }
     limit = {} if status.storage_available is None else {"storageAvailable": status.storage_available}
-    written = {"storageScheduled": status.storage_scheduled, "conditions": _condition_list(before, status.conditions)}
-    return {**body, "status": {**before, **answers, **limit, **written}}
+    computed = {"storageScheduled": status.storage_scheduled, "conditions": _condition_list(before, status.conditions)}
+    return {**body, "status": {**before, **allocations, **limit, **computed}}
 
 
-def changed_condition(raw: bytes, condition: Condition) -> Json:
-    """The body for the status subresource of the volume read as `raw`: one condition set, all else kept."""
+def with_volume_condition(raw: bytes, condition: Condition) -> Json:
+    """The body for the volume's status subresource, with one condition set.
+
+    Everything else stays as it was read in `raw`.
+    """
     body = _body(raw)
-    status = _part(body, "status")
-    others = [entry for entry in _entries(status) if entry.get("type") != condition.type]
+    status = _object_field(body, "status")
+    others = [entry for entry in _condition_entries(status) if entry.get("type") != condition.type]
     return {**body, "status": {**status, "conditions": [*others, *_condition_list(status, (condition,))]}}
 
 
-def _condition_list(before: Mapping[str, Any], wanted: tuple[Condition, ...]) -> list[Json]:
-    known = {entry.get("type"): entry for entry in reversed(_entries(before))}
+def _condition_list(before: Mapping[str, Any], desired: tuple[Condition, ...]) -> list[Json]:
+    current = {entry.get("type"): entry for entry in reversed(_condition_entries(before))}
     return [
         {
             "lastProbeTime": "",
-            **known.get(entry.type, {}),
+            **current.get(entry.type, {}),
             "lastTransitionTime": entry.last_transition_time,
             "message": entry.message,
             "reason": entry.reason,
             "status": entry.status,
             "type": entry.type,
         }
-        for entry in wanted
+        for entry in desired
     ]
 
 
-def _entries(status: Mapping[str, Any]) -> list[Json]:
-    found = status.get("conditions")
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+def _condition_entries(status: Mapping[str, Any]) -> list[Json]:
+    entries = status.get("conditions")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def with_finalizer(raw: bytes | Json) -> Json:
-    """The body that puts Longhorn's finalizer on an object; others' stay."""
-    return _finalized(raw, add=True)
+    """The body that adds Longhorn's finalizer; other finalizers stay."""
+    return _set_finalizer(raw, add=True)
 
 
 def without_finalizer(raw: bytes | Json) -> Json:
-    """The body that takes Longhorn's finalizer off an object; others' stay, and keep it."""
-    return _finalized(raw, add=False)
+    """The body that removes Longhorn's finalizer; others stay, and keep the object."""
+    return _set_finalizer(raw, add=False)
 
 
-def _finalized(raw: bytes | Json, *, add: bool) -> Json:
+def _set_finalizer(raw: bytes | Json, *, add: bool) -> Json:
     body = raw if isinstance(raw, dict) else _body(raw)
     others = [entry for entry in body["metadata"].get("finalizers") or () if entry != model.FINALIZER]
     return {**body, "metadata": {**body["metadata"], "finalizers": [*others, *([model.FINALIZER] if add else [])]}}
 
 
-def changed_replica(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
-    """The body that replaces the Replica read as `raw`, at that version: its place (node, disk UUID, path), its size."""
+def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
+    """The body that sets a Replica's place, its size, or both.
+
+    It replaces the Replica read as `raw`, at that version. `place`: node, disk UUID and path.
+    """
     body = _body(raw)
-    spec = dict(_part(body, "spec"))
+    spec = dict(_object_field(body, "spec"))
     if place is not None:
         spec["nodeID"], spec["diskID"], spec["diskPath"] = place
     if size is not None:
@@ -300,17 +325,17 @@ def changed_replica(raw: bytes, *, place: tuple[str, str, str] | None = None, si
     return {**body, "spec": spec}
 
 
-def changed_copies(raw: bytes, added: tuple[str, ...], dropped: tuple[str, ...]) -> Json:
-    """The body that replaces the BackingImage read as `raw`, at that version, with other disks to be on."""
+def with_copies(raw: bytes, added: tuple[str, ...], dropped: tuple[str, ...]) -> Json:
+    """The body that changes a BackingImage's disks, at the version read as `raw`."""
     body = _body(raw)
-    spec = dict(_part(body, "spec"))
-    files = {uuid: file for uuid, file in _part(spec, "diskFileSpecMap").items() if uuid not in dropped}
+    spec = dict(_object_field(body, "spec"))
+    files = {uuid: file for uuid, file in _object_field(spec, "diskFileSpecMap").items() if uuid not in dropped}
     new = {uuid: {"evictionRequested": False} for uuid in added if uuid not in files}
     return {**body, "spec": {**spec, "diskFileSpecMap": {**files, **new}}}
 
 
-def _part(body: Mapping[str, Any], field: str) -> Json:
-    """A field of an object, as an object whatever it is."""
+def _object_field(body: Mapping[str, Any], field: str) -> Json:
+    """A field that holds an object; empty if it holds anything else."""
     value = body.get(field)
     return value if isinstance(value, dict) else {}
 

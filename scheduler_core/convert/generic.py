@@ -1,7 +1,7 @@
-"""Nodes, pods and services as the classic scheduler reads them (`generic.model`), from what the API server sends.
+"""Nodes, pods and services as the generic scheduler reads them: wire types and their conversion to `model/generic.py`.
 
-Two of the API server's defaults are applied here as well, so that objects from files mean the same: a request that is not set is
-the limit, and with hostNetwork a port without hostPort is on the host as it is.
+Two of the API server's defaults are applied here as well, so that objects from files mean the same: a request that is not set
+equals the limit, and with hostNetwork a port without hostPort is the host's port of the same number.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.generic import Cloud, CloudDisk, Labels, Node, Pod, Service
-from scheduler_core.model.quantity import capped
+from scheduler_core.model.quantity import parse_clamped
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
-ASSUMED_CPU: Final = 100
-ASSUMED_MEMORY: Final = 200 * 1024 * 1024
+DEFAULT_CPU_REQUEST: Final = 100
+DEFAULT_MEMORY_REQUEST: Final = 200 * 1024 * 1024
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 MILLI: Final = 1000
 
@@ -114,27 +114,28 @@ class GenericPod(Wire):
 
 
 def generic_pod(wire: GenericPod) -> Pod:
-    """A pod; its init containers play no part.
+    """A pod; its init containers are ignored.
 
     Raises:
         ObjectError: a request or limit is no quantity, or negative
     """
-    spec, status = wire.spec or _PodSpec(), wire.status or _PodStatus()
+    spec = wire.spec or _PodSpec()
+    status = wire.status or _PodStatus()
     subject = Subject("Pod", wire.metadata)
     containers = spec.containers or ()
-    asked = [_asked(entry.resources, subject) for entry in containers]
+    requests = [_container_requests(entry.resources, subject) for entry in containers]
     return Pod(
         namespace=wire.metadata.namespace or "default",
         name=wire.metadata.name,
         labels=_labels(wire.metadata.labels),
         node_name=spec.node_name or "",
         node_selector=spec.node_selector or {},
-        cpu=sum(cpu or 0 for cpu, _ in asked),
-        memory=sum(memory or 0 for _, memory in asked),
-        assumed_cpu=sum(ASSUMED_CPU if cpu is None else cpu for cpu, _ in asked),
-        assumed_memory=sum(ASSUMED_MEMORY if memory is None else memory for _, memory in asked),
+        cpu=sum(cpu or 0 for cpu, _ in requests),
+        memory=sum(memory or 0 for _, memory in requests),
+        nonzero_cpu=sum(DEFAULT_CPU_REQUEST if cpu is None else cpu for cpu, _ in requests),
+        nonzero_memory=sum(DEFAULT_MEMORY_REQUEST if memory is None else memory for _, memory in requests),
         ports=frozenset(_host_ports(containers, host_network=bool(spec.host_network))) - {0},
-        disks=tuple(disk for volume in spec.volumes or () for disk in _disks(volume)),
+        disks=tuple(disk for volume in spec.volumes or () for disk in _cloud_disks(volume)),
         finished=status.phase in _FINISHED,
         uid=wire.metadata.uid or "",
     )
@@ -161,13 +162,14 @@ def _labels(wire: dict[str, str] | None) -> Labels:
     return frozenset((wire or {}).items())
 
 
-def _asked(resources: _Resources | None, subject: Subject) -> tuple[int | None, int | None]:
-    """What a container requests of CPU and memory; None where neither request nor limit is set."""
+def _container_requests(resources: _Resources | None, subject: Subject) -> tuple[int | None, int | None]:
+    """A container's requests of CPU and memory, None without request and limit."""
     if resources is None:
         return None, None
-    asked = {**(resources.limits or {}), **(resources.requests or {})}
+    amounts = {**(resources.limits or {}), **(resources.requests or {})}
     field = "spec.containers[].resources.requests"
-    cpu, memory = asked.get("cpu"), asked.get("memory")
+    cpu = amounts.get("cpu")
+    memory = amounts.get("memory")
     return (
         None if cpu is None else _amount(cpu, subject, f"{field}.cpu", MILLI),
         None if memory is None else _amount(memory, subject, f"{field}.memory"),
@@ -179,19 +181,21 @@ def _host_ports(containers: list[_Container] | tuple[()], *, host_network: bool)
     return [port.host_port or (port.container_port if host_network else 0) for port in ports]
 
 
-def _disks(volume: _Volume) -> list[CloudDisk]:
-    found = []
+def _cloud_disks(volume: _Volume) -> list[CloudDisk]:
+    disks = []
     if volume.gce_persistent_disk is not None:
         disk = volume.gce_persistent_disk
-        found.append(CloudDisk(Cloud.GCE, disk.pd_name, bool(disk.read_only)))
+        disks.append(CloudDisk(Cloud.GCE, disk.pd_name, bool(disk.read_only)))
     if volume.aws_elastic_block_store is not None:
         block = volume.aws_elastic_block_store
-        found.append(CloudDisk(Cloud.EBS, block.volume_id, bool(block.read_only)))
-    return found
+        disks.append(CloudDisk(Cloud.EBS, block.volume_id, bool(block.read_only)))
+    return disks
 
 
 def _amount(value: _Amount | None, subject: Subject, field: str, scale: int = 1) -> int:
-    """A quantity times `scale`, rounded up. What is beyond 64 bits is the most there is: more than any node has.
+    """A quantity times `scale`, rounded up, and at most 2^63-1.
+
+    The limit is more than any node has.
 
     Raises:
         ObjectError: the value is no quantity, or negative
@@ -199,7 +203,7 @@ def _amount(value: _Amount | None, subject: Subject, field: str, scale: int = 1)
     if value is None or value == "":
         return 0
     try:
-        amount = _capped(str(value), scale)
+        amount = _parse_cached(str(value), scale)
     except QuantityError as error:
         raise ObjectError(subject.text, field, str(error)) from error
     if amount < 0:
@@ -207,11 +211,13 @@ def _amount(value: _Amount | None, subject: Subject, field: str, scale: int = 1)
     return amount
 
 
-_capped = lru_cache(maxsize=4096)(capped)
+_parse_cached = lru_cache(maxsize=4096)(parse_clamped)
 
 
 def parse_millis(text: str) -> int:
-    """A Kubernetes quantity in thousandths, rounded up as `Quantity.MilliValue` does, and at most 2^63-1.
+    """A Kubernetes quantity in thousandths, rounded up and at most 2^63-1.
+
+    It rounds as `Quantity.MilliValue` does.
 
     Raises:
         QuantityError: the text is no quantity
@@ -219,4 +225,4 @@ def parse_millis(text: str) -> int:
     >>> parse_millis("1.5"), parse_millis("250m"), parse_millis("0.0001")
     (1500, 250, 1)
     """
-    return _capped(text, MILLI)
+    return _parse_cached(text, MILLI)

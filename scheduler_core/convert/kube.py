@@ -1,4 +1,4 @@
-"""Nodes, pods, claims, volumes, classes and attachments: wire types of core/v1 and storage.k8s.io/v1, and their models."""
+"""Wire types of core/v1 and storage.k8s.io/v1 (nodes, pods, claims, volumes, classes, attachments) and their conversion to models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_CLASS_ANNOTATIONS = (
 STORAGE_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
 # Of an unsigned 64-bit number.
-_LONGEST_VERSION = 20
+_MAX_VERSION_DIGITS = 20
 
 
 class _NodeSpec(Wire):
@@ -75,7 +75,10 @@ class Claim(Wire):
 
 
 def claim_spec(wire: Claim, subject: Subject) -> kube.ClaimSpec:
-    """What a claim asks for; the beta annotation for the class still wins, as in Kubernetes' GetPersistentVolumeClaimClass."""
+    """What a claim requests.
+
+    The beta annotation for the class still wins, as in Kubernetes' GetPersistentVolumeClaimClass.
+    """
     spec = wire.spec or ClaimSpec()
     requests = (spec.resources.requests if spec.resources else None) or {}
     request = requests.get("storage")
@@ -143,12 +146,13 @@ class Pod(Wire):
 
 
 def pod(wire: Pod) -> kube.Pod:
-    """A pod with those of its volumes that are backed by claims.
+    """A pod, with only its volumes that are backed by claims.
 
     Raises:
         ObjectError: a volume names no claim, or an ephemeral one asks for a size that is no quantity
     """
-    spec, status = wire.spec or PodSpec(), wire.status or _PodStatus()
+    spec = wire.spec or PodSpec()
+    status = wire.status or _PodStatus()
     subject = Subject("Pod", wire.metadata)
     return kube.Pod(
         namespace=wire.metadata.namespace or "default",
@@ -166,28 +170,35 @@ def pod(wire: Pod) -> kube.Pod:
 
 
 def _version(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_VERSION else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_VERSION_DIGITS else 0
 
 
 def _unschedulable(status: _PodStatus) -> str:
-    found = condition(conditions(status.conditions), "PodScheduled")
-    return f"{found.last_transition_time} {found.reason}: {found.message}" if found.status == "False" else ""
+    scheduled = condition(conditions(status.conditions), "PodScheduled")
+    if scheduled.status != "False":
+        return ""
+    return f"{scheduled.last_transition_time} {scheduled.reason}: {scheduled.message}"
 
 
-def pod_volumes(spec: PodSpec, pod_name: str, subject: Subject) -> tuple[kube.PodVolume, ...]:
-    """The claim-backed volumes of a pod; a generic ephemeral volume's claim is named ``<pod>-<volume>``."""
-    found = []
+def pod_volumes(spec: PodSpec, pod_name: str, subject: Subject) -> tuple[kube.ClaimVolume, ...]:
+    """The claim-backed volumes of a pod.
+
+    The claim of a generic ephemeral volume is named ``<pod>-<volume>``.
+    """
+    claim_volumes = []
     for index, volume in enumerate(spec.volumes or ()):
         if volume.persistent_volume_claim is not None:
             if not volume.persistent_volume_claim.claim_name:
                 raise ObjectError(subject.text, f"spec.volumes[{index}].persistentVolumeClaim.claimName", "is empty")
-            found.append(kube.PodVolume(volume.name, volume.persistent_volume_claim.claim_name))
+            claim_volumes.append(kube.ClaimVolume(volume.name, volume.persistent_volume_claim.claim_name))
         elif volume.ephemeral is not None:
             template = volume.ephemeral.volume_claim_template or Claim()
-            found.append(
-                kube.PodVolume(volume.name, f"{pod_name}-{volume.name}", claim_spec(template, subject), ephemeral=True)
+            claim_volumes.append(
+                kube.ClaimVolume(
+                    volume.name, f"{pod_name}-{volume.name}", claim_spec(template, subject), ephemeral=True
+                )
             )
-    return tuple(found)
+    return tuple(claim_volumes)
 
 
 class _PodTemplate(Wire):
@@ -202,14 +213,16 @@ class _WorkloadSpec(Wire):
 
 
 class Workload(Wire):
-    """A Deployment, StatefulSet, ReplicaSet, DaemonSet, Job or CronJob: something with a pod template."""
+    """A Deployment, StatefulSet, ReplicaSet, DaemonSet, Job or CronJob."""
 
     metadata: Metadata | None = None
     spec: _WorkloadSpec | None = None
 
 
 def workload_pod(kind: str, wire: Workload) -> kube.Pod:
-    """The pod a workload would create next on an empty cluster: a StatefulSet's is its pod 0, with its own claims.
+    """The pod that a workload would create first on an empty cluster.
+
+    For a StatefulSet it is pod 0, with its own claims.
 
     Raises:
         ObjectError: the workload has no pod template
@@ -222,7 +235,7 @@ def workload_pod(kind: str, wire: Workload) -> kube.Pod:
     if spec.template is None or spec.template.spec is None:
         raise ObjectError(subject.text, "spec.template", "is missing, so there is no pod to decide about")
     name = f"{metadata.name}-0"
-    own = {
+    own_claims = {
         (template.metadata.name if template.metadata else ""): claim_spec(template, subject)
         for template in spec.volume_claim_templates or ()
     }
@@ -231,8 +244,8 @@ def workload_pod(kind: str, wire: Workload) -> kube.Pod:
         namespace=metadata.namespace or "default",
         name=name,
         volumes=(
-            *(volume for volume in mounted if volume.name not in own),
-            *(kube.PodVolume(volume, f"{volume}-{name}", template) for volume, template in own.items()),
+            *(volume for volume in mounted if volume.name not in own_claims),
+            *(kube.ClaimVolume(volume, f"{volume}-{name}", template) for volume, template in own_claims.items()),
         ),
     )
 

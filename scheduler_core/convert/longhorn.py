@@ -1,4 +1,4 @@
-"""Longhorn's custom resources: wire types of longhorn.io/v1beta2, and their models.
+"""Longhorn's custom resources: wire types of longhorn.io/v1beta2, and their conversion to models.
 
 Absent booleans and numbers are Go's zero values, as Longhorn itself would decode them; the one exception is a replica's
 `spec.active`, which every real object carries and a hand-written one forgets.
@@ -57,8 +57,10 @@ class Node(Wire):
 
 def node(wire: Node) -> longhorn.Node:
     """A Longhorn node with its disks, spec and status joined by disk name."""
-    spec, status = wire.spec or _NodeSpec(), wire.status or _NodeStatus()
-    spec_disks, status_disks = spec.disks or {}, status.disk_status or {}
+    spec = wire.spec or _NodeSpec()
+    status = wire.status or _NodeStatus()
+    spec_disks = spec.disks or {}
+    status_disks = status.disk_status or {}
     subject = Subject("Node.longhorn.io", wire.metadata)
     return longhorn.Node(
         name=wire.metadata.name,
@@ -76,28 +78,29 @@ def node(wire: Node) -> longhorn.Node:
     )
 
 
-def _disk(name: str, spec: _SpecDisk | None, status: _StatusDisk | None, subject: Subject) -> longhorn.Disk:
-    asked, found = spec or _SpecDisk(), status or _StatusDisk()
-    reported = f"status.diskStatus.{name}."
+def _disk(name: str, spec_disk: _SpecDisk | None, status_disk: _StatusDisk | None, subject: Subject) -> longhorn.Disk:
+    spec = spec_disk or _SpecDisk()
+    status = status_disk or _StatusDisk()
+    status_path = f"status.diskStatus.{name}."
     return longhorn.Disk(
         name=name,
-        uuid=found.disk_uuid or "",
-        in_spec=spec is not None,
-        in_status=status is not None,
-        path=asked.path or "",
-        allow_scheduling=bool(asked.allow_scheduling),
-        eviction_requested=bool(asked.eviction_requested),
-        tags=tuple(asked.tags or ()),
-        spec_type=asked.disk_type or "",
-        status_type=found.disk_type or "",
-        filesystem_type=found.filesystem_type or "",
-        storage_reserved=subject.counter(asked.storage_reserved or 0, f"spec.disks.{name}.storageReserved"),
-        storage_maximum=subject.counter(found.storage_maximum or 0, reported + "storageMaximum"),
-        storage_available=subject.counter(found.storage_available or 0, reported + "storageAvailable"),
-        storage_scheduled=subject.counter(found.storage_scheduled or 0, reported + "storageScheduled"),
-        scheduled_replicas=found.scheduled_replica or {},
-        scheduled_backing_images=found.scheduled_backing_image or {},
-        conditions=conditions(found.conditions),
+        uuid=status.disk_uuid or "",
+        in_spec=spec_disk is not None,
+        in_status=status_disk is not None,
+        path=spec.path or "",
+        allow_scheduling=bool(spec.allow_scheduling),
+        eviction_requested=bool(spec.eviction_requested),
+        tags=tuple(spec.tags or ()),
+        spec_type=spec.disk_type or "",
+        status_type=status.disk_type or "",
+        filesystem_type=status.filesystem_type or "",
+        storage_reserved=subject.counter(spec.storage_reserved or 0, f"spec.disks.{name}.storageReserved"),
+        storage_maximum=subject.counter(status.storage_maximum or 0, status_path + "storageMaximum"),
+        storage_available=subject.counter(status.storage_available or 0, status_path + "storageAvailable"),
+        storage_scheduled=subject.counter(status.storage_scheduled or 0, status_path + "storageScheduled"),
+        scheduled_replicas=status.scheduled_replica or {},
+        scheduled_backing_images=status.scheduled_backing_image or {},
+        conditions=conditions(status.conditions),
     )
 
 
@@ -145,7 +148,8 @@ class Volume(Wire):
 
 def volume(wire: Volume) -> longhorn.Volume:
     """A Longhorn volume."""
-    spec, status = wire.spec or _VolumeSpec(), wire.status or _VolumeStatus()
+    spec = wire.spec or _VolumeSpec()
+    status = wire.status or _VolumeStatus()
     subject = Subject("Volume.longhorn.io", wire.metadata)
     return longhorn.Volume(
         name=wire.metadata.name,
@@ -258,7 +262,8 @@ class BackingImage(Wire):
 
 def backing_image(wire: BackingImage) -> longhorn.BackingImage:
     """A backing image and the disks it is, or will be, copied to."""
-    spec, status = wire.spec or _BackingImageSpec(), wire.status or _BackingImageStatus()
+    spec = wire.spec or _BackingImageSpec()
+    status = wire.status or _BackingImageStatus()
     subject = Subject("BackingImage.longhorn.io", wire.metadata)
     return longhorn.BackingImage(
         name=wire.metadata.name,
@@ -331,7 +336,7 @@ def instance_manager(wire: InstanceManager) -> longhorn.InstanceManager:
 
 
 class Setting(Wire):
-    """longhorn.io Setting; its value is beside metadata, not in a spec."""
+    """longhorn.io Setting; its value is at the top level, not in a spec."""
 
     metadata: Metadata
     value: str | None = None

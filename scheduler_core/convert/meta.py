@@ -1,4 +1,7 @@
-"""What every wire type shares: metadata, conditions, and quantities with the field named in the error."""
+"""Parts that all wire types share: metadata, conditions, quantities, and decoding.
+
+Errors name the object and the field.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from scheduler_core.model.quantity import MAX_BYTES, parse_bytes
 
 
 class Wire(msgspec.Struct, rename="camel", gc=False):
-    """A Kubernetes object as printed: camelCase keys, unknown ones ignored, a null field means an absent one."""
+    """Base of wire types: an object, or a part of one.
+
+    Keys are camelCase, unknown keys are ignored, and a null field counts as absent.
+    """
 
 
 class OwnerReference(Wire):
@@ -48,7 +54,7 @@ class WireCondition(Wire):
 
 
 def conditions(wire: list[WireCondition] | None) -> tuple[Condition, ...]:
-    """Conditions in the order printed: the first of a type counts."""
+    """The conditions in the order printed; of equal types the first counts."""
     return tuple(
         Condition(entry.type, entry.status, entry.reason or "", entry.message or "", entry.last_transition_time or "")
         for entry in wire or ()
@@ -92,37 +98,37 @@ class Subject:
 _AnyWire = TypeVar("_AnyWire", bound=Wire)
 
 
-def shape(kind: str, raw: object, wire: type[_AnyWire]) -> _AnyWire:
-    """A decoded JSON or YAML object checked against a wire type.
+def decode_object(kind: str, raw: object, wire: type[_AnyWire]) -> _AnyWire:
+    """Checks a decoded JSON or YAML object against a wire type.
 
     Raises:
-        ObjectError: naming the object, the field and what was expected
+        ObjectError: a field is missing or wrong; names the object, the field and what was expected
     """
     try:
         return msgspec.convert(raw, wire)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$")
-        raise ObjectError(_name(kind, raw), path.strip("`.").removeprefix("."), problem) from error
+        raise ObjectError(_object_name(kind, raw), path.strip("`.").removeprefix("."), problem) from error
     except RecursionError as error:
-        raise ObjectError(_name(kind, raw), "", "is nested too deeply") from error
+        raise ObjectError(_object_name(kind, raw), "", "is nested too deeply") from error
 
 
-def shape_json(kind: str, raw: bytes | msgspec.Raw, wire: type[_AnyWire]) -> _AnyWire:
-    """An object as the API server sends it, checked against a wire type without a detour through dictionaries.
+def decode_json(kind: str, raw: bytes | msgspec.Raw, wire: type[_AnyWire]) -> _AnyWire:
+    """Decodes an object as the API server sends it, without a detour through dictionaries.
 
     Raises:
-        ObjectError: as `shape`
+        ObjectError: it is no JSON; or as `decode_object`
     """
     try:
         try:
             return msgspec.json.decode(raw, type=wire)
         except msgspec.ValidationError:
-            return shape(kind, msgspec.json.decode(raw), wire)  # tells which object it is
+            return decode_object(kind, msgspec.json.decode(raw), wire)  # its error names the object
     except (msgspec.DecodeError, RecursionError) as error:
         raise ObjectError(kind, "", f"is not JSON: {error}") from error
 
 
-def _name(kind: str, raw: object) -> str:
+def _object_name(kind: str, raw: object) -> str:
     metadata = raw.get("metadata") if isinstance(raw, dict) else None
     if not isinstance(metadata, dict):
         return f"{kind} (no name)"

@@ -1,4 +1,4 @@
-"""What every object says of itself, whatever else of it cannot be read."""
+"""Reads an object's header: the metadata that all kinds have, even if the rest of the object cannot be read."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class _Object(Wire):
     metadata: _Metadata
 
 
-class _Phased(_Object):
+class _ObjectWithPhase(_Object):
     status: _Status | None = None
 
 
-_Shape = TypeVar("_Shape", _Object, _Phased)
+_Shape = TypeVar("_Shape", _Object, _ObjectWithPhase)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """An object's name, its version, whether it is being deleted, and what holds that up."""
+    """An object's name, version, deletion and finalizers."""
 
     name: str
     version: str
@@ -49,22 +49,26 @@ def header(raw: bytes | msgspec.Raw) -> Header:
     Raises:
         ObjectError: it has none
     """
-    found = _decoded(raw, _Object).metadata
-    finalizers = tuple(found.finalizers or ())
-    return Header(found.name, found.resource_version, found.deletion_timestamp is not None, finalizers)
+    metadata = _decode(raw, _Object).metadata
+    return Header(
+        name=metadata.name,
+        version=metadata.resource_version,
+        deleting=metadata.deletion_timestamp is not None,
+        finalizers=tuple(metadata.finalizers or ()),
+    )
 
 
 def pod_phase(raw: bytes | msgspec.Raw) -> tuple[str, str]:
-    """The name and phase of a pod of which nothing else matters.
+    """The name and phase of a pod, without reading the rest of it.
 
     Raises:
         ObjectError: it has no name or its phase is no text
     """
-    found = _decoded(raw, _Phased)
-    return found.metadata.name, (found.status.phase if found.status else None) or ""
+    pod = _decode(raw, _ObjectWithPhase)
+    return pod.metadata.name, (pod.status.phase if pod.status else None) or ""
 
 
-def _decoded(raw: bytes | msgspec.Raw, shape: type[_Shape]) -> _Shape:
+def _decode(raw: bytes | msgspec.Raw, shape: type[_Shape]) -> _Shape:
     try:
         return msgspec.json.decode(raw, type=shape)
     except msgspec.DecodeError as error:

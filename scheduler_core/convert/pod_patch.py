@@ -1,12 +1,18 @@
-"""The condition PodScheduled of a pod that waits, as kube-scheduler writes it (schedule_one.go: updatePod, podutil.UpdatePodCondition)."""
+"""Patches of a pod: the annotation that nudges it, and the condition PodScheduled.
+
+The annotation makes kube-scheduler retry the pod. The condition is written by `longhorn-extender schedule` as kube-scheduler
+writes it (schedule_one.go: updatePod, podutil.UpdatePodCondition).
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, shape_json
+from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
 from scheduler_core.model.kube import condition
 
+# The extender writes nothing else to a pod; manifests/access/admissionpolicy.yaml allows no other change.
+NUDGE_ANNOTATION: Final = "longhorn.io/scheduler-extender-nudged"
 POD_REASON_UNSCHEDULABLE: Final = "Unschedulable"
 POD_REASON_SCHEDULER_ERROR: Final = "SchedulerError"
 _POD_SCHEDULED: Final = "PodScheduled"
@@ -31,23 +37,32 @@ class _Pod(Wire):
     status: _Status | None = None
 
 
-def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: str) -> dict[str, Any] | None:
-    """The strategic merge patch of a pod's status by which it is not scheduled; None if there is nothing to write.
+def nudge_patch(uid: str, at: str) -> dict[str, Any]:
+    """The merge patch that notes when a pod was nudged.
 
-    There is nothing if the pod says so already, has a node, or is another one of its name. Bearing the version that was read, the patch is
-    refused with a conflict if the pod is bound meanwhile. `now` is when it stopped to be scheduled, should it have been.
+    It carries the pod's UID, so it is refused for a different pod of the same name.
+    """
+    return {"metadata": {"uid": uid, "annotations": {NUDGE_ANNOTATION: at}}}
+
+
+def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: str) -> dict[str, Any] | None:
+    """The strategic merge patch that sets PodScheduled to False, None if none is needed.
+
+    None is needed if the pod has this very condition already, has a node, or is a different pod of the same name. The patch
+    carries the version that was read, so it is refused with a conflict if the pod is bound in the meantime. `now` becomes the
+    last transition, unless the condition was False already.
 
     Raises:
         ObjectError: it is no pod
     """
-    pod = shape_json("Pod", raw, _Pod)
+    pod = decode_json("Pod", raw, _Pod)
     if pod.metadata.uid != uid or (pod.spec and pod.spec.node_name):
         return None
-    found = condition(conditions(pod.status.conditions if pod.status else None), _POD_SCHEDULED)
-    if (found.status, found.reason, found.message) == (_FALSE, reason, message):
+    current = condition(conditions(pod.status.conditions if pod.status else None), _POD_SCHEDULED)
+    if (current.status, current.reason, current.message) == (_FALSE, reason, message):
         return None
-    since = found.last_transition_time if found.status == _FALSE else ""
-    wanted: dict[str, Any] = {
+    since = current.last_transition_time if current.status == _FALSE else ""
+    desired: dict[str, Any] = {
         "type": _POD_SCHEDULED,
         "status": _FALSE,
         "reason": reason,
@@ -55,5 +70,5 @@ def not_scheduled_patch(raw: bytes, uid: str, reason: str, message: str, now: st
         "lastTransitionTime": since or now,
     }
     if pod.metadata.generation:  # from Kubernetes 1.33 on
-        wanted["observedGeneration"] = pod.metadata.generation
-    return {"metadata": {"resourceVersion": pod.metadata.resource_version}, "status": {"conditions": [wanted]}}
+        desired["observedGeneration"] = pod.metadata.generation
+    return {"metadata": {"resourceVersion": pod.metadata.resource_version}, "status": {"conditions": [desired]}}

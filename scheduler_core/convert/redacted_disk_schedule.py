@@ -1,6 +1,6 @@
-"""A DiskSchedule as decisions about pods read it, and as it is shown to strangers: requests and answers, nothing else.
+"""A DiskSchedule cut down to requests and answers: as decisions about pods read it, and as a bug report shows it.
 
-Its controllers read the same object through `disk_schedule.DiskSchedule`, which keeps every field, because they write it back.
+The controllers read the same object through `convert/disk_schedule.py`, which keeps every field, because they write it back.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class _Status(Wire):
     backing_images: Any = None
 
 
-class DiskSchedule(disk_schedule.DiskSchedule):
-    """longhorn.io DiskSchedule, cut down to what counts."""
+class RedactedDiskSchedule(disk_schedule.DiskSchedule):
+    """longhorn.io DiskSchedule, cut down to requests and answers."""
 
     spec: _Spec | None = None
     status: _Status | None = None
 
 
-def shown_disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
-    """What counts of a DiskSchedule; a request or an answer that cannot be used is a fault of it, never an exception."""
+def redacted_disk_schedule(wire: RedactedDiskSchedule) -> model.DiskSchedule:
+    """Converts a DiskSchedule; unusable fields become faults, never an exception."""
     spec, status = msgspec.to_builtins((wire.spec, wire.status))
     return disk_schedule.disk_schedule(disk_schedule.DiskSchedule(metadata=wire.metadata, spec=spec, status=status))
