@@ -1,7 +1,12 @@
-"""Whether volumes fit a node's disks jointly, and whether every order of placing them succeeds. All sizes are bytes.
+"""Bin packing of volumes onto the disks of a node, where disks differ in size and a volume may use only some of them.
 
-Callers use `feasible` (is there a packing), `order_safe` and `safe_many` (can Longhorn's own order fail) and `budget`.
-Inside, `solve` is the ladder from cheap to expensive: `reduce` takes out what is forced, `greedy` tries, `bounds` proves
-that nothing fits, `search` over the table of `fills` decides, and `refill` shrinks what is too large for that. `quick`
-answers what needs none of it; `cover` is the question that order safety comes down to.
+The package answers two questions, exactly or with UNDECIDED when the search budget ends: whether the volumes fit the
+disks together, and whether every order of placing them succeeds. All sizes are bytes.
+
+Callers use `feasible` (is there a packing), `order_safe` and `order_safe_batch` (can a placement order fail),
+`items` (volume sizes, prepared once) and `budget` (search steps, their fair division, the three answers). Inside,
+`fast_path` answers what needs no search. `solve` runs everything else from cheap to expensive: `presolve` places
+forced volumes, `greedy` tries, `bounds` proves infeasibility, `exact_search` decides over the table of `patterns`,
+and `minimum_bin_slack` shrinks what is too large for that; they share `subproblem`. `blocking` solves the problem that
+order safety comes down to.
 """

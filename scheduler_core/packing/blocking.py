@@ -1,9 +1,10 @@
-"""Can other volumes shut a volume out of every disk? That is all that order safety is about.
+"""Searches for a blocking set: other volumes that leave a volume no disk. Order safety comes down to this.
 
-Whatever the order and whoever picks the disks, a volume fails exactly when some of the others lie on its disks so that
+Whatever the order and the choice of disks, a volume fails exactly when some of the others lie on its disks so that
 none has room for it. Which of them came first does not matter: what lies on a disk is possible in some order if its
-sizes sum to at most the free bytes and what it writes stays below the headroom, because both sums only grow. So instead
-of orders we look for *blocking fills*, one for each disk, made of different volumes.
+sizes sum to at most the free bytes and what it writes stays below the headroom, because both sums only grow. So
+instead of orders we look for *blocking patterns*, one for each disk, made of different volumes: together they are a
+blocking set.
 """
 
 from __future__ import annotations
@@ -14,14 +15,21 @@ from typing import Final
 
 from scheduler_core.packing.budget import Budget, OutOfStepsError
 
-_FILLS_PER_STEP: Final = 10
-# The search descends one gate at a time, so Python's recursion limit bounds them; no real node comes near.
-_MOST_GATES: Final = 200
+_PATTERNS_PER_STEP: Final = 10
+# The search descends one target at a time, so Python's recursion limit bounds them; no real node comes near.
+_MAX_TARGETS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Sort:
-    """Volumes that are interchangeable: `size` and `written` bytes each, the `disks` they may use as a bit mask."""
+class BlockingClass:
+    """Interchangeable volumes.
+
+    Attributes:
+        size: bytes that each takes from a disk's free bytes
+        written: bytes that each takes from a disk's headroom
+        disks: the disks they may use, as a bit mask
+        members: the volumes, by index
+    """
 
     size: int
     written: int
@@ -30,217 +38,256 @@ class Sort:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """A disk as seen by the volume that is to be shut out.
+class TargetDisk:
+    """A disk that could take the volume to be blocked.
 
-    It is shut once at least `shut_size` bytes are assigned or `shut_written` bytes written. Before, at most `free` may
-    be assigned, and less than `headroom` written. A disk that nothing can shut by writing has `shut_written` above
-    what can be written.
+    It is blocked once at least `blocking_size` bytes are assigned or `blocking_written` bytes written. Before, at most
+    `free` may be assigned, and less than `headroom` written. A disk that cannot be blocked by writing has
+    `blocking_written` above what can be written.
     """
 
     disk: int
     free: int
     headroom: int
-    shut_size: int
-    shut_written: int
+    blocking_size: int
+    blocking_written: int
 
 
 @dataclass(frozen=True, slots=True)
-class Siege:
-    """The question: can the volumes of `sorts`, `counts` of each, shut all the gates?"""
+class BlockingProblem:
+    """Whether volumes, `counts` of each of the `classes`, can block all `targets`."""
 
-    sorts: tuple[Sort, ...]
+    classes: tuple[BlockingClass, ...]
     counts: tuple[int, ...]
-    gates: tuple[Gate, ...]
+    targets: tuple[TargetDisk, ...]
 
 
-Fill = tuple[int, ...]
-Sized = tuple[int, int]
+# How many volumes of each class lie on a target.
+BlockingPattern = tuple[int, ...]
+# The bytes of a blocking pattern, and its packed counts.
+SizedPattern = tuple[int, int]
 
 
-def too_few(siege: Siege) -> bool:
-    """Whether counting proves that the gates cannot all be shut.
+def too_small_to_block(problem: BlockingProblem) -> bool:
+    """Whether counting proves that no blocking set exists.
 
-    The cost of a gate is measured in bytes assigned or written, whichever is the smaller share of all there is; a
-    volume pays with the larger. A gate also costs at least one volume.
+    The cost of a target is measured in bytes assigned or written, whichever is the smaller share of all that exist; a
+    volume contributes the larger. A target also costs at least one volume.
     """
-    size = sum([sort.size * count for sort, count in zip(siege.sorts, siege.counts, strict=True)])
-    written = sum([sort.written * count for sort, count in zip(siege.sorts, siege.counts, strict=True)])
-    if sum(siege.counts) < len(siege.gates):
+    size = sum(
+        [blocking_class.size * count for blocking_class, count in zip(problem.classes, problem.counts, strict=True)]
+    )
+    written = sum(
+        [blocking_class.written * count for blocking_class, count in zip(problem.classes, problem.counts, strict=True)]
+    )
+    if sum(problem.counts) < len(problem.targets):
         return True
     if not written:
-        return sum([gate.shut_size for gate in siege.gates]) > size
-    price = sum([min(gate.shut_size * written, gate.shut_written * size) for gate in siege.gates])
-    purse = sum(
+        return sum([target.blocking_size for target in problem.targets]) > size
+    cost = sum([min(target.blocking_size * written, target.blocking_written * size) for target in problem.targets])
+    available = sum(
         [
-            max(sort.size * written, sort.written * size) * count
-            for sort, count in zip(siege.sorts, siege.counts, strict=True)
+            max(blocking_class.size * written, blocking_class.written * size) * count
+            for blocking_class, count in zip(problem.classes, problem.counts, strict=True)
         ]
     )
-    return price > purse
+    return cost > available
 
 
-def probe(siege: Siege, budget: Budget) -> list[Fill] | None:
-    """Blocking fills found by taking volumes in a fixed order; None proves nothing.
+def greedy_blocking_set(problem: BlockingProblem, budget: Budget) -> list[BlockingPattern] | None:
+    """Blocking patterns made greedily; None proves nothing.
 
-    Gates that need little, or much, go first. On each, volumes are added largest first, smallest first, or those that
-    write most first, until it is shut.
+    Targets that need little, or much, go first. On each target, volumes are added largest first, smallest first, or
+    those that write most first, until it is blocked.
 
     Raises:
         OutOfStepsError: the budget ended first
     """
-    gates = sorted(range(len(siege.gates)), key=lambda at: siege.gates[at].shut_size)
-    largest = range(len(siege.sorts))
-    orders: list[Sequence[int]] = [largest, largest[::-1]]
-    if any(sort.written for sort in siege.sorts):
-        orders.append(sorted(largest, key=lambda at: -siege.sorts[at].written))
+    targets = sorted(range(len(problem.targets)), key=lambda index: problem.targets[index].blocking_size)
+    # Classes are sorted by size already.
+    largest_first = range(len(problem.classes))
+    orders: list[Sequence[int]] = [largest_first, largest_first[::-1]]
+    if any(blocking_class.written for blocking_class in problem.classes):
+        orders.append(sorted(largest_first, key=lambda index: -problem.classes[index].written))
     for order in orders:
-        for sequence in (gates, gates[::-1]):
-            budget.charge(len(gates) + len(order) // 2)
-            left = list(siege.counts)
-            fills: dict[int, Fill] = {}
-            for at in sequence:
-                fill = _greedy_fill(siege, siege.gates[at], order, left)
-                if fill is None:
+        for sequence in (targets, targets[::-1]):
+            budget.charge(len(targets) + len(order) // 2)
+            remaining = list(problem.counts)
+            patterns: dict[int, BlockingPattern] = {}
+            for index in sequence:
+                pattern = _greedy_pattern(problem, problem.targets[index], order, remaining)
+                if pattern is None:
                     break
-                fills[at] = fill
-            if len(fills) == len(gates):
-                return [fills[at] for at in range(len(gates))]
+                patterns[index] = pattern
+            if len(patterns) == len(targets):
+                return [patterns[index] for index in range(len(targets))]
     return None
 
 
-def _greedy_fill(siege: Siege, gate: Gate, order: Sequence[int], left: list[int]) -> Fill | None:
-    """Volumes in `order` until the gate is shut; takes them off `left`. None when it stays open."""
-    fill = [0] * len(left)
-    size = written = 0
-    for at in order:
-        sort = siege.sorts[at]
-        if not sort.disks >> gate.disk & 1:
+def _greedy_pattern(
+    problem: BlockingProblem, target: TargetDisk, order: Sequence[int], remaining: list[int]
+) -> BlockingPattern | None:
+    """Adds volumes in `order` until the target is blocked.
+
+    Subtracts them from `remaining`. Returns None when the target cannot be blocked.
+    """
+    pattern = [0] * len(remaining)
+    size = 0
+    written = 0
+    for index in order:
+        blocking_class = problem.classes[index]
+        if not blocking_class.disks >> target.disk & 1:
             continue
-        while fill[at] < left[at] and size + sort.size <= gate.free and written + sort.written < gate.headroom:
-            fill[at] += 1
-            size += sort.size
-            written += sort.written
-            if size >= gate.shut_size or written >= gate.shut_written:
-                for used, count in enumerate(fill):
-                    left[used] -= count
-                return tuple(fill)
+        while (
+            pattern[index] < remaining[index]
+            and size + blocking_class.size <= target.free
+            and written + blocking_class.written < target.headroom
+        ):
+            pattern[index] += 1
+            size += blocking_class.size
+            written += blocking_class.written
+            if size >= target.blocking_size or written >= target.blocking_written:
+                for used, count in enumerate(pattern):
+                    remaining[used] -= count
+                return tuple(pattern)
     return None
 
 
-def shut_out(siege: Siege, budget: Budget) -> list[Fill] | None:
-    """A blocking fill for every gate (how many of each sort), or None when there is no way to shut them all.
+def find_blocking_set(problem: BlockingProblem, budget: Budget) -> list[BlockingPattern] | None:
+    """A blocking pattern per target, or None when none exists.
 
-    Only minimal fills matter: a fill that still blocks without one of its volumes would only take that from others.
+    Only minimal patterns matter: one that still blocks without one of its volumes would only take that from others.
 
     Raises:
-        OutOfStepsError: the budget ended first, or there are far too many gates
+        OutOfStepsError: the budget ended first, or there are far too many targets
     """
-    if len(siege.gates) > _MOST_GATES:
+    if len(problem.targets) > _MAX_TARGETS:
         raise OutOfStepsError
-    pack = _Packer(siege.counts)
-    by_gate: list[list[Sized]] = []
-    for gate in siege.gates:
-        fills = _minimal_fills(siege, gate, pack, budget)
-        if not fills:
+    packed = _PackedCounts(problem.counts)
+    patterns_by_target: list[list[SizedPattern]] = []
+    for target in problem.targets:
+        patterns = _minimal_patterns(problem, target, packed, budget)
+        if not patterns:
             return None
-        by_gate.append(fills)
-    sequence = sorted(range(len(by_gate)), key=lambda at: len(by_gate[at]))
-    total = sum([sort.size * count for sort, count in zip(siege.sorts, siege.counts, strict=True)])
-    chosen = _disjoint([by_gate[at] for at in sequence], pack, total, budget)
+        patterns_by_target.append(patterns)
+    sequence = sorted(range(len(patterns_by_target)), key=lambda index: len(patterns_by_target[index]))
+    total = sum(
+        [blocking_class.size * count for blocking_class, count in zip(problem.classes, problem.counts, strict=True)]
+    )
+    chosen = _choose_disjoint([patterns_by_target[index] for index in sequence], packed, total, budget)
     if chosen is None:
         return None
-    found = dict(zip(sequence, chosen, strict=True))
-    return [pack.counts(found[at]) for at in range(len(by_gate))]
+    by_target = dict(zip(sequence, chosen, strict=True))
+    return [packed.unpack(by_target[index]) for index in range(len(patterns_by_target))]
 
 
-class _Packer:
-    """Counts of each sort in one integer, with a guard bit above each field: one subtraction compares them all."""
+class _PackedCounts:
+    """Counts of each class packed into one integer.
+
+    A guard bit above each field lets one subtraction compare them all.
+    """
 
     def __init__(self, counts: Sequence[int]) -> None:
         self.width = max(counts, default=0).bit_length() + 1
         self.length = len(counts)
-        self.guards = sum(1 << (at + 1) * self.width - 1 for at in range(len(counts)))
-        self.everything = self.guards | sum(count << at * self.width for at, count in enumerate(counts))
+        self.guards = sum(1 << (index + 1) * self.width - 1 for index in range(len(counts)))
+        self.everything = self.guards | sum(count << index * self.width for index, count in enumerate(counts))
 
-    def one(self, at: int) -> int:
-        """A single volume of a sort."""
-        return 1 << at * self.width
+    def one(self, index: int) -> int:
+        """A single volume of a class."""
+        return 1 << index * self.width
 
-    def counts(self, packed: int) -> Fill:
-        """The counts, unpacked."""
+    def unpack(self, packed: int) -> BlockingPattern:
+        """The counts of all classes."""
         field = (1 << self.width - 1) - 1
-        return tuple([packed >> at * self.width & field for at in range(self.length)])
+        return tuple([packed >> index * self.width & field for index in range(self.length)])
 
 
-def _minimal_fills(siege: Siege, gate: Gate, pack: _Packer, budget: Budget) -> list[Sized]:
-    """The ways to shut a gate, (bytes, packed counts), those that take the fewest bytes first.
+def _minimal_patterns(
+    problem: BlockingProblem, target: TargetDisk, packed_counts: _PackedCounts, budget: Budget
+) -> list[SizedPattern]:
+    """Minimal patterns that block a target, smallest first.
 
-    Volumes are added largest first and the last one added shuts the gate, so every minimal fill is among them.
+    Volumes are added largest first and the last one added blocks the target, so every minimal pattern is among them.
     """
-    size_to_come, written_to_come = _reserves(siege, gate)
+    size_to_come, written_to_come = _admitted_totals(problem, target)
     partial = [(0, 0, 0)]
-    done: list[Sized] = []
-    for at, (sort, count) in enumerate(zip(siege.sorts, siege.counts, strict=True)):
-        if not sort.disks >> gate.disk & 1 or not count:
+    patterns: list[SizedPattern] = []
+    for index, (blocking_class, count) in enumerate(zip(problem.classes, problem.counts, strict=True)):
+        if not blocking_class.disks >> target.disk & 1 or not count:
             continue
         budget.charge(1 + len(partial) * (2 + count) // 3)
-        size_to_come -= sort.size * count
-        written_to_come -= sort.written * count
-        grown: list[tuple[int, int, int]] = []
-        one = pack.one(at)
+        size_to_come -= blocking_class.size * count
+        written_to_come -= blocking_class.written * count
+        extended: list[tuple[int, int, int]] = []
+        one = packed_counts.one(index)
         for size, written, packed in partial:
             for number in range(count + 1):
-                total, wrote = size + sort.size * number, written + sort.written * number
-                if number and (total > gate.free or wrote >= gate.headroom):
+                new_size = size + blocking_class.size * number
+                new_written = written + blocking_class.written * number
+                if number and (new_size > target.free or new_written >= target.headroom):
                     break
-                if total >= gate.shut_size or wrote >= gate.shut_written:
-                    done.append((total, packed + one * number))
+                if new_size >= target.blocking_size or new_written >= target.blocking_written:
+                    patterns.append((new_size, packed + one * number))
                     break
-                if total + size_to_come >= gate.shut_size or wrote + written_to_come >= gate.shut_written:
-                    grown.append((total, wrote, packed + one * number))
-        partial = grown
-    done.sort()
-    return done
+                # Keep only what the classes to come can still complete.
+                if (
+                    new_size + size_to_come >= target.blocking_size
+                    or new_written + written_to_come >= target.blocking_written
+                ):
+                    extended.append((new_size, new_written, packed + one * number))
+        partial = extended
+    patterns.sort()
+    return patterns
 
 
-def _reserves(siege: Siege, gate: Gate) -> tuple[int, int]:
-    """The bytes that all volumes allowed on the gate's disk would assign and write."""
-    able = [(sort, count) for sort, count in zip(siege.sorts, siege.counts, strict=True) if sort.disks >> gate.disk & 1]
-    return sum([sort.size * count for sort, count in able]), sum([sort.written * count for sort, count in able])
+def _admitted_totals(problem: BlockingProblem, target: TargetDisk) -> tuple[int, int]:
+    """Bytes that all admitted volumes would assign and write."""
+    admitted = [
+        (blocking_class, count)
+        for blocking_class, count in zip(problem.classes, problem.counts, strict=True)
+        if blocking_class.disks >> target.disk & 1
+    ]
+    return (
+        sum([blocking_class.size * count for blocking_class, count in admitted]),
+        sum([blocking_class.written * count for blocking_class, count in admitted]),
+    )
 
 
-def _disjoint(by_gate: list[list[Sized]], pack: _Packer, total: int, budget: Budget) -> list[int] | None:
-    """One fill for each gate so that no volume is used twice; depth first, remembering what was left in dead ends.
+def _choose_disjoint(
+    patterns_by_target: list[list[SizedPattern]], packed_counts: _PackedCounts, total: int, budget: Budget
+) -> list[int] | None:
+    """Chooses a pattern per target, using no volume twice.
 
-    `total` is what all volumes together have in bytes: a fill may not take so much that the gates still to come,
-    by their smallest fills, could not be paid for.
+    Searches depth first and remembers the volumes left in dead ends. `total` is the bytes of all volumes together: a
+    pattern may not take so much that too little is left for the smallest patterns of the targets still to come.
     """
     chosen: list[int] = []
-    dead: set[tuple[int, int]] = set()
-    guards = pack.guards
+    dead_ends: set[tuple[int, int]] = set()
+    guards = packed_counts.guards
     to_come = [0]
-    for fills in reversed(by_gate):
-        to_come.append(to_come[-1] + fills[0][0])
+    for patterns in reversed(patterns_by_target):
+        to_come.append(to_come[-1] + patterns[0][0])
     to_come.reverse()
 
-    def descend(depth: int, left: int, purse: int) -> bool:
-        if depth == len(by_gate):
+    def descend(depth: int, remaining: int, bytes_left: int) -> bool:
+        if depth == len(patterns_by_target):
             return True
-        if (depth, left) in dead:
+        if (depth, remaining) in dead_ends:
             return False
-        budget.charge(1 + len(by_gate[depth]) // _FILLS_PER_STEP)
-        affordable = purse - to_come[depth + 1]
-        for size, fill in by_gate[depth]:
+        budget.charge(1 + len(patterns_by_target[depth]) // _PATTERNS_PER_STEP)
+        affordable = bytes_left - to_come[depth + 1]
+        for size, pattern in patterns_by_target[depth]:
             if size > affordable:
                 break
-            rest = left - fill
-            if rest & guards == guards:
-                chosen.append(fill)
-                if descend(depth + 1, rest, purse - size):
+            remainder = remaining - pattern
+            # A guard bit is cleared where the pattern needs more volumes of a class than remain.
+            if remainder & guards == guards:
+                chosen.append(pattern)
+                if descend(depth + 1, remainder, bytes_left - size):
                     return True
                 chosen.pop()
-        dead.add((depth, left))
+        dead_ends.add((depth, remaining))
         return False
 
-    return chosen if descend(0, pack.everything, total) else None
+    return chosen if descend(0, packed_counts.everything, total) else None

@@ -1,14 +1,14 @@
-"""The exact search: give disks whole fills, most constrained disk or volume first, remembering dead ends.
+"""Exact search: gives whole patterns to disks, most constrained disk or item class first, remembering dead ends.
 
-It either finds a packing, or has proved that there is none, or the budget ended. Three facts keep it small:
+It finds a packing, or proves that none exists, or runs out of budget. Three facts keep it small:
 
-* *Slack.* The bytes that will stay free in total are known from the start, so every disk must be filled to within
+* *Slack.* The bytes that will stay free in total are certain from the start, so every disk must be filled to within
   what is left of them, less what the other disks cannot help wasting.
-* *Full fills suffice.* If a volume that is still waiting also fits into a fill, moving it there leaves every other
-  disk no worse, so fills with such a gap need no attempt. (The volume stays in every fill it was in: nothing is swapped
+* *Dominance.* If a remaining volume also fits into a pattern, moving it there leaves every other disk no
+  worse, so patterns with such a gap need no attempt. (The volume stays in every pattern it was in: nothing is swapped
   out, which is what would make the argument wrong for a volume that is being branched on.)
-* *Equals are equal.* Volumes of one kind and disks of one class are counted, not told apart; states are remembered
-  by these counts.
+* *Symmetry.* Volumes of one item class and disks of one disk class are counted, not distinguished; states are
+  remembered by these counts.
 """
 
 from __future__ import annotations
@@ -18,234 +18,281 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.packing.budget import Budget, TooManyFillsError
-from scheduler_core.packing.patterns import MOST_ALIKE, Fills, Kind, Limits, bits_of, layout, table_of
-from scheduler_core.packing.subproblem import Part
+from scheduler_core.packing.budget import Budget, TooManyPatternsError
+from scheduler_core.packing.patterns import (
+    MAX_EQUAL_ITEMS,
+    ItemClass,
+    PatternLimits,
+    Patterns,
+    enumerate_patterns,
+    field_layout,
+    packed_bits,
+)
+from scheduler_core.packing.subproblem import Subproblem
 
 # The search descends one disk at a time, so Python's recursion limit bounds them; no real node comes near.
-_MOST_DISKS: Final = 200
+_MAX_DISKS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class DiskClass:
-    """Disks that admit the same kinds and can be filled to the same sums.
+    """Disks that have the same possible patterns.
 
-    `start` and `end` bound the numbers of their fills, `room` is what the fullest of them holds, `admitted` the kinds
-    they take as a bit mask.
+    Attributes:
+        capacity: the sum of the fullest pattern
+        start, end: the range of their patterns' numbers
+        admitted: the item classes they take, as a bit mask
+        disks: the disks, by index
     """
 
-    room: int
+    capacity: int
     start: int
     end: int
     admitted: int
     disks: tuple[int, ...]
 
 
-Choice = tuple[int, int]
-Take = tuple[int, int, list[int]]
+# A disk class and the pattern that one of its disks gets, by number.
+PatternChoice = tuple[int, int]
+# Shift and mask of an item class's count, and the patterns with fewer of its volumes (`Patterns.with_fewer`).
+CountFilter = tuple[int, int, list[int]]
 
 
-class FillSearch:
-    """One run of the search. `solve` answers with a fill for each disk used, or None when there is none."""
+class PatternSearch:
+    """One run of the depth-first search over patterns."""
 
-    def __init__(self, kinds: Sequence[Kind], classes: Sequence[DiskClass], fills: Fills, budget: Budget) -> None:
-        self.kinds = kinds
-        self.classes = classes
-        self.fills = fills
+    def __init__(
+        self,
+        item_classes: Sequence[ItemClass],
+        disk_classes: Sequence[DiskClass],
+        patterns: Patterns,
+        budget: Budget,
+    ) -> None:
+        self.item_classes = item_classes
+        self.disk_classes = disk_classes
+        self.patterns = patterns
         self.budget = budget
-        self.ascending = sorted(range(len(kinds)), key=lambda kind: kinds[kind].size)
-        self.masks = [field.mask for field in fills.fields]
-        self.dead: set[int] = set()
-        self.reach = [(1 << cls.end) - (1 << cls.start) for cls in classes]
-        self.takes: dict[int, list[Take]] = {}
-        self.key_bits = sum(len(cls.disks) for cls in classes).bit_length()
-        self.node_cost = 2 + (len(kinds) + 3 * len(classes)) * (4 + len(fills.sums) // 1000) // 32
-        self.path: list[Choice] = []
+        self.ascending = sorted(range(len(item_classes)), key=lambda index: item_classes[index].size)
+        self.masks = [field.mask for field in patterns.fields]
+        self.dead_ends: set[int] = set()
+        self.patterns_of = [(1 << disk_class.end) - (1 << disk_class.start) for disk_class in disk_classes]
+        self.filters: dict[int, list[CountFilter]] = {}
+        self.key_bits = sum(len(disk_class.disks) for disk_class in disk_classes).bit_length()
+        self.node_cost = 2 + (len(item_classes) + 3 * len(disk_classes)) * (4 + len(patterns.sums) // 1000) // 32
+        self.path: list[PatternChoice] = []
 
-    def solve(self) -> list[Choice] | None:
-        """The (class, fill) of every disk that holds something, or None when no packing exists."""
+    def solve(self) -> list[PatternChoice] | None:
+        """A pattern for each disk used, or None when no packing exists."""
         remaining = sum(
-            field.one * len(kind.members) for kind, field in zip(self.kinds, self.fills.fields, strict=True)
+            field.one * len(item_class.members)
+            for item_class, field in zip(self.item_classes, self.patterns.fields, strict=True)
         )
-        counts = [len(cls.disks) for cls in self.classes]
-        slack = sum(cls.room * len(cls.disks) for cls in self.classes)
-        slack -= sum(kind.size * len(kind.members) for kind in self.kinds)
-        return self.path if slack >= 0 and self._extend(self.fills.everything, remaining, counts, slack) else None
+        counts = [len(disk_class.disks) for disk_class in self.disk_classes]
+        slack = sum(disk_class.capacity * len(disk_class.disks) for disk_class in self.disk_classes)
+        slack -= sum(item_class.size * len(item_class.members) for item_class in self.item_classes)
+        return self.path if slack >= 0 and self._place(self.patterns.all_patterns, remaining, counts, slack) else None
 
-    def _extend(self, possible: int, remaining: int, counts: list[int], slack: int) -> bool:
+    def _place(self, possible: int, remaining: int, counts: list[int], slack: int) -> bool:
+        """Places remaining volumes on remaining disks, depth first."""
         if not remaining:
             return True
         key = remaining
         for count in counts:
             key = key << self.key_bits | count
-        if key in self.dead:
+        if key in self.dead_ends:
             return False
         self.budget.charge(self.node_cost)
         windows = self._windows(possible, counts, slack)
         if windows is not None:
-            for cls, fill in self._branches(windows, remaining):
-                if self._leaves_a_gap(cls, fill, remaining):
+            for disk_class, pattern in self._branches(windows, remaining):
+                if self._leaves_usable_gap(disk_class, pattern, remaining):
                     continue
-                self.path.append((cls, fill))
-                counts[cls] -= 1
-                waste = self.classes[cls].room - self.fills.sums[fill]
-                left = remaining - self.fills.packed[fill]
-                found = self._extend(self._narrowed(possible, fill, left), left, counts, slack - waste)
-                counts[cls] += 1
-                if found:
+                self.path.append((disk_class, pattern))
+                counts[disk_class] -= 1
+                waste = self.disk_classes[disk_class].capacity - self.patterns.sums[pattern]
+                left = remaining - self.patterns.packed[pattern]
+                placed = self._place(self._narrow(possible, pattern, left), left, counts, slack - waste)
+                counts[disk_class] += 1
+                if placed:
                     return True
                 self.path.pop()
-        self.dead.add(key)
+        self.dead_ends.add(key)
         return False
 
     def _windows(self, possible: int, counts: list[int], slack: int) -> list[tuple[int, int]] | None:
-        """For each class with disks left, the fills that waste no more than can be afforded; None when none can."""
-        sums = self.fills.sums
-        tops: list[tuple[int, int, int]] = []
-        for cls, count in enumerate(counts):
+        """Patterns that the slack allows, per remaining disk class.
+
+        None when a class has no pattern left, or when even the fullest patterns waste more than the slack.
+        """
+        sums = self.patterns.sums
+        fullest: list[tuple[int, int, int]] = []
+        for disk_class, count in enumerate(counts):
             if count:
-                reachable = possible & self.reach[cls]
+                reachable = possible & self.patterns_of[disk_class]
                 if not reachable:
                     return None
-                top = sums[reachable.bit_length() - 1]
-                slack -= (self.classes[cls].room - top) * count
-                tops.append((cls, reachable, top))
+                max_sum = sums[reachable.bit_length() - 1]
+                slack -= (self.disk_classes[disk_class].capacity - max_sum) * count
+                fullest.append((disk_class, reachable, max_sum))
         if slack < 0:
             return None
         windows = []
-        for cls, reachable, top in tops:
-            low = bisect_left(sums, top - slack, self.classes[cls].start, self.classes[cls].end)
-            windows.append((cls, reachable >> low << low))
+        for disk_class, reachable, max_sum in fullest:
+            low = bisect_left(
+                sums, max_sum - slack, self.disk_classes[disk_class].start, self.disk_classes[disk_class].end
+            )
+            windows.append((disk_class, reachable >> low << low))
         return windows
 
-    def _branches(self, windows: list[tuple[int, int]], remaining: int) -> Iterator[Choice]:
-        """The choices for the most constrained disk or kind: exactly one of them must be part of any packing."""
-        fewest, cls, window = min((window.bit_count(), cls, window) for cls, window in windows)
+    def _branches(self, windows: list[tuple[int, int]], remaining: int) -> Iterator[PatternChoice]:
+        """Choices for the most constrained disk or item class.
+
+        Any packing contains exactly one of them.
+        """
+        fewest, disk_class, window = min((window.bit_count(), disk_class, window) for disk_class, window in windows)
         if fewest == 1:
-            return _each(cls, window)
+            return _choices(disk_class, window)
         union = 0
-        for _, fills in windows:
-            union |= fills
-        containing = self.fills.containing
+        for _, patterns in windows:
+            union |= patterns
+        containing = self.patterns.containing
         rarest = -1
-        for kind, mask in enumerate(self.masks):
+        for item_class, mask in enumerate(self.masks):
             if remaining & mask:
-                count = (union & containing[kind]).bit_count()
+                count = (union & containing[item_class]).bit_count()
                 if not count:
                     return iter(())
                 if count < fewest:
-                    fewest, rarest = count, kind
+                    fewest = count
+                    rarest = item_class
         if rarest < 0:
-            return _each(cls, window)
-        return (choice for cls, fills in windows for choice in _each(cls, fills & containing[rarest]))
+            return _choices(disk_class, window)
+        return (
+            choice for disk_class, patterns in windows for choice in _choices(disk_class, patterns & containing[rarest])
+        )
 
-    def _leaves_a_gap(self, cls: int, fill: int, remaining: int) -> bool:
-        """Whether a volume that would keep waiting still fits beside the fill."""
-        disk = self.classes[cls]
-        waste = disk.room - self.fills.sums[fill]
-        left = remaining - self.fills.packed[fill]
-        for kind in self.ascending:
-            if self.kinds[kind].size > waste:
+    def _leaves_usable_gap(self, disk_class: int, pattern: int, remaining: int) -> bool:
+        """Whether a remaining volume would also fit on the disk."""
+        candidate = self.disk_classes[disk_class]
+        waste = candidate.capacity - self.patterns.sums[pattern]
+        left = remaining - self.patterns.packed[pattern]
+        for item_class in self.ascending:
+            if self.item_classes[item_class].size > waste:
                 return False
-            if disk.admitted >> kind & 1 and left & self.masks[kind]:
+            if candidate.admitted >> item_class & 1 and left & self.masks[item_class]:
                 return True
         return False
 
-    def _narrowed(self, possible: int, fill: int, left: int) -> int:
-        """The fills that are still possible once a fill is taken and `left` is what keeps waiting."""
-        takes = self.takes.get(fill)
-        if takes is None:
-            takes = self.takes[fill] = self._takes(self.fills.packed[fill])
-        for shift, mask, without in takes:
-            possible &= without[(left >> shift & mask) + 1]
+    def _narrow(self, possible: int, pattern: int, left: int) -> int:
+        """Patterns still possible once `pattern` is taken.
+
+        `left` is what then remains.
+        """
+        filters = self.filters.get(pattern)
+        # Cached, because the same pattern is tried often.
+        if filters is None:
+            filters = self.filters[pattern] = self._count_filters(self.patterns.packed[pattern])
+        for shift, mask, with_fewer in filters:
+            possible &= with_fewer[(left >> shift & mask) + 1]
         return possible
 
-    def _takes(self, packed: int) -> list[Take]:
-        """For each kind in a fill, where its count is and which fills have fewer of it: kept, as it is used often."""
+    def _count_filters(self, packed: int) -> list[CountFilter]:
+        """A filter for each item class in a pattern."""
         return [
-            (field.shift, (1 << field.width) - 1, without)
-            for field, without in zip(self.fills.fields, self.fills.without, strict=True)
+            (field.shift, (1 << field.width) - 1, with_fewer)
+            for field, with_fewer in zip(self.patterns.fields, self.patterns.with_fewer, strict=True)
             if field.count(packed)
         ]
 
 
-def _each(cls: int, fills: int) -> Iterator[Choice]:
-    """The members of a set of fills, the fullest first."""
-    while fills:
-        fill = fills.bit_length() - 1
-        fills ^= 1 << fill
-        yield cls, fill
+def _choices(disk_class: int, patterns: int) -> Iterator[PatternChoice]:
+    """A choice per pattern of a set, fullest first."""
+    while patterns:
+        pattern = patterns.bit_length() - 1
+        patterns ^= 1 << pattern
+        yield disk_class, pattern
 
 
-def search(part: Part, limits: Limits, budget: Budget) -> list[int] | None:
-    """A disk for every volume, or None when there is none.
+def search(subproblem: Subproblem, limits: PatternLimits, budget: Budget) -> list[int] | None:
+    """Returns a disk for every volume, or None when no packing exists.
 
     Raises:
-        TooManyFillsError: more fills than the limits allow would have to be looked at
+        TooManyPatternsError: the table would need more patterns than the limits allow
         OutOfStepsError: the budget ended
     """
-    slack = part.slack
+    slack = subproblem.slack
     if slack < 0:
         return None
-    if len(part.rooms) > _MOST_DISKS:
-        raise TooManyFillsError
-    kinds = kinds_of(part)
-    fields = layout(kinds)
+    if len(subproblem.capacities) > _MAX_DISKS:
+        raise TooManyPatternsError
+    item_classes = group_into_classes(subproblem)
+    fields = field_layout(item_classes)
+    # Disks that admit the same item classes share one table of patterns.
     groups: dict[int, list[int]] = {}
-    for disk in range(len(part.rooms)):
-        groups.setdefault(sum([1 << at for at, kind in enumerate(kinds) if kind.disks >> disk & 1]), []).append(disk)
+    for disk in range(len(subproblem.capacities)):
+        admitted = sum([1 << index for index, item_class in enumerate(item_classes) if item_class.disks >> disk & 1])
+        groups.setdefault(admitted, []).append(disk)
     tables: list[list[int]] = []
     for admitted, disks in groups.items():
-        inside = [pair for at, pair in enumerate(zip(kinds, fields, strict=True)) if admitted >> at & 1]
-        ranges = [(max(0, part.rooms[disk] - slack), part.rooms[disk]) for disk in disks]
-        table = table_of(inside, bits_of(fields), ranges, limits, budget)
+        inside = [pair for index, pair in enumerate(zip(item_classes, fields, strict=True)) if admitted >> index & 1]
+        ranges = [(max(0, subproblem.capacities[disk] - slack), subproblem.capacities[disk]) for disk in disks]
+        table = enumerate_patterns(inside, packed_bits(fields), ranges, limits, budget)
         if not table:
             return None
         tables.append(table)
-    if sum(map(len, tables)) > limits.kept:
-        raise TooManyFillsError
-    fills = Fills(kinds, fields, tables)
-    classes = _classes(groups, part.rooms, fills)
-    chosen = FillSearch(kinds, classes, fills, budget).solve() if classes else None
-    return None if chosen is None else _spread(chosen, kinds, classes, fills)
+    if sum(map(len, tables)) > limits.max_complete:
+        raise TooManyPatternsError
+    patterns = Patterns(item_classes, fields, tables)
+    disk_classes = _disk_classes(groups, subproblem.capacities, patterns)
+    choices = PatternSearch(item_classes, disk_classes, patterns, budget).solve() if disk_classes else None
+    return None if choices is None else _assignment(choices, item_classes, disk_classes, patterns)
 
 
-def _classes(groups: dict[int, list[int]], rooms: Sequence[int], fills: Fills) -> list[DiskClass]:
-    """The disks of each group by the fullest fill they can have; none at all when some disk has no fill."""
-    classes: list[DiskClass] = []
-    for (admitted, disks), (start, end) in zip(groups.items(), fills.segments, strict=True):
+def _disk_classes(groups: dict[int, list[int]], capacities: Sequence[int], patterns: Patterns) -> list[DiskClass]:
+    """Divides groups of disks by their fullest possible pattern.
+
+    Returns no class at all when some disk has no pattern.
+    """
+    disk_classes: list[DiskClass] = []
+    for (admitted, disks), (start, end) in zip(groups.items(), patterns.segments, strict=True):
         by_end: dict[int, list[int]] = {}
         for disk in disks:
-            by_end.setdefault(bisect_right(fills.sums, rooms[disk], start, end), []).append(disk)
+            by_end.setdefault(bisect_right(patterns.sums, capacities[disk], start, end), []).append(disk)
         if start in by_end:
             return []
-        classes += [
-            DiskClass(fills.sums[last - 1], start, last, admitted, tuple(alike)) for last, alike in by_end.items()
+        disk_classes += [
+            DiskClass(patterns.sums[last - 1], start, last, admitted, tuple(members))
+            for last, members in by_end.items()
         ]
-    return classes
+    return disk_classes
 
 
-def kinds_of(part: Part) -> list[Kind]:
-    """The volumes grouped into kinds, largest first."""
+def group_into_classes(subproblem: Subproblem) -> list[ItemClass]:
+    """Groups interchangeable volumes, largest first."""
     members: dict[tuple[int, int], list[int]] = {}
-    for volume, key in enumerate(zip(part.sizes, part.masks, strict=True)):
+    for volume, key in enumerate(zip(subproblem.sizes, subproblem.masks, strict=True)):
         members.setdefault(key, []).append(volume)
     ordered = sorted(members.items(), key=lambda item: (-item[0][0], item[0][1]))
     return [
-        Kind(size, mask, tuple(volumes[start : start + MOST_ALIKE]))
+        ItemClass(size, mask, tuple(volumes[start : start + MAX_EQUAL_ITEMS]))
         for (size, mask), volumes in ordered
-        for start in range(0, len(volumes), MOST_ALIKE)
+        for start in range(0, len(volumes), MAX_EQUAL_ITEMS)
     ]
 
 
-def _spread(chosen: Sequence[Choice], kinds: Sequence[Kind], classes: Sequence[DiskClass], fills: Fills) -> list[int]:
-    """The disk of each volume, from the fills chosen for the classes."""
-    picked = [-1] * sum(len(kind.members) for kind in kinds)
-    disks = [list(cls.disks) for cls in classes]
-    waiting = [list(kind.members) for kind in kinds]
-    for cls, fill in chosen:
-        disk = disks[cls].pop()
-        for kind, field in enumerate(fills.fields):
-            for _ in range(field.count(fills.packed[fill])):
-                picked[waiting[kind].pop()] = disk
-    return picked
+def _assignment(
+    choices: Sequence[PatternChoice],
+    item_classes: Sequence[ItemClass],
+    disk_classes: Sequence[DiskClass],
+    patterns: Patterns,
+) -> list[int]:
+    """The disk of each volume, from the chosen patterns."""
+    assignment = [-1] * sum(len(item_class.members) for item_class in item_classes)
+    unused_disks = [list(disk_class.disks) for disk_class in disk_classes]
+    waiting = [list(item_class.members) for item_class in item_classes]
+    for disk_class, pattern in choices:
+        disk = unused_disks[disk_class].pop()
+        for item_class, field in enumerate(patterns.fields):
+            for _ in range(field.count(patterns.packed[pattern])):
+                assignment[waiting[item_class].pop()] = disk
+    return assignment

@@ -1,6 +1,7 @@
-"""The questions that need no search, and are nearly all of them: each takes about a microsecond.
+"""Answers that need no search, which are nearly all of them: each takes about a microsecond.
 
-A request asks about thousands of disk profiles and one load, so whatever depends on the load alone is worked out once.
+A request checks thousands of disk profiles against the same items, so whatever depends on the items alone is computed
+once.
 """
 
 from __future__ import annotations
@@ -10,93 +11,104 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from scheduler_core.packing.answer import Answer
+from scheduler_core.packing.budget import PackingAnswer
 from scheduler_core.packing.greedy import best_fit_succeeds, worst_fit_succeeds
-from scheduler_core.packing.items import Load
+from scheduler_core.packing.items import Items
 
-Quick = Callable[[tuple[int, ...]], Answer]
-# The sums take as long as a dozen attempts; beside other pods nearly every node has a load of its own.
-_LOOKS_BEFORE_SUMS: Final = 16
+FastCheck = Callable[[tuple[int, ...]], PackingAnswer]
+# The subset sums take as long as a dozen greedy attempts, and with competing pods nearly every node has items of its
+# own.
+_CHECKS_BEFORE_SUMS: Final = 16
 
 
 @lru_cache(maxsize=64)
-def quick_answers(load: Load) -> Quick:
-    """A function from free bytes to an answer, for volumes that may use any disk; UNDECIDED means: search.
+def fast_check(items: Items) -> FastCheck:
+    """Returns a check for volumes that may use any disk.
 
-    It is a closure because it runs for every node of the cluster and attribute look-ups were a third of its time.
+    The check maps the free bytes of a node's disks to an answer. UNDECIDED means that a search is needed.
     """
-    largest, total, descending = load.largest, load.total, load.descending
+    # A closure, because it runs for every node of the cluster and attribute look-ups were a third of its time.
+    largest = items.largest
+    total = items.total
+    descending = items.descending
     sums: list[int] | None = None
-    looks = 0
-    yes, no, undecided = Answer.YES, Answer.NO, Answer.UNDECIDED
+    checks = 0
+    yes = PackingAnswer.YES
+    no = PackingAnswer.NO
+    undecided = PackingAnswer.UNDECIDED
 
-    def answer(free: tuple[int, ...]) -> Answer:
-        nonlocal sums, looks
-        most = max(free, default=-1)
-        if most < largest:
+    def check(free: tuple[int, ...]) -> PackingAnswer:
+        nonlocal sums, checks
+        most_free = max(free, default=-1)
+        if most_free < largest:
             return yes if not descending else no
-        if most >= total:
+        if most_free >= total:
             return yes
         if sums is None:
-            looks += 1
-            if looks <= _LOOKS_BEFORE_SUMS and best_fit_succeeds(descending, free):
+            checks += 1
+            if checks <= _CHECKS_BEFORE_SUMS and best_fit_succeeds(descending, free):
                 return yes
-            sums = load.subset_sums
+            sums = items.subset_sums
         if len(free) == 2:
-            one, other = free
-            if one + other < total or one < 0 or other < 0:
+            first, second = free
+            if first + second < total or first < 0 or second < 0:
                 return no
+            # Two disks: the best packing fills the first with the largest sum it holds.
             if sums:
-                return yes if total - sums[bisect_right(sums, one) - 1] <= other else no
-        elif _reachable(free) < total:
+                return yes if total - sums[bisect_right(sums, first) - 1] <= second else no
+        elif _reachable_bytes(free) < total:
             return no
         if best_fit_succeeds(descending, free) or worst_fit_succeeds(descending, free):
             return yes
         return undecided
 
-    def _reachable(free: tuple[int, ...]) -> int:
-        """An upper bound of the bytes that can be placed: on each disk the largest sum it holds."""
+    def _reachable_bytes(free: tuple[int, ...]) -> int:
+        """Upper bound of placed bytes: each disk's largest reachable sum."""
         if sums:
-            return sum([sums[bisect_right(sums, room) - 1] for room in free if room > 0])
-        return sum([room for room in free if room > 0])
+            return sum([sums[bisect_right(sums, capacity) - 1] for capacity in free if capacity > 0])
+        return sum([capacity for capacity in free if capacity > 0])
 
-    return answer
+    return check
 
 
 @lru_cache(maxsize=256)
-def quick_restricted_answers(load: Load, allowed: tuple[int, ...]) -> Quick:
-    """The same for volumes with a mask each of the disks they may use.
+def fast_restricted_check(items: Items, allowed: tuple[int, ...]) -> FastCheck:
+    """`fast_check` for volumes that may use only some disks.
 
-    What only one disk can take is taken off that disk at once. When the rest all share one mask, the other disks do not
-    exist for them, and the unrestricted answer on what is left is exact. That is nearly always so: disks have one tag or
-    two, and a pod's volumes come from few StorageClasses.
+    `allowed` has a mask of disks for each volume. What only one disk can take is subtracted from that disk at once.
+    When the remaining volumes all share one mask, the other disks do not exist for them, and the unrestricted answer
+    for what is left is exact. That is nearly always so: disks have one tag or two, and a pod's volumes come from few
+    StorageClasses.
     """
-    no, undecided = Answer.NO, Answer.UNDECIDED
-    fixed: dict[int, int] = {}
-    shared: list[int] = []
+    no = PackingAnswer.NO
+    undecided = PackingAnswer.UNDECIDED
+    bytes_by_disk: dict[int, int] = {}
+    movable: list[int] = []
     masks: set[int] = set()
-    for size, mask in zip(load.sizes, allowed, strict=True):
+    for size, mask in zip(items.sizes, allowed, strict=True):
         if mask.bit_count() == 1:
             disk = mask.bit_length() - 1
-            fixed[disk] = fixed.get(disk, 0) + size
+            bytes_by_disk[disk] = bytes_by_disk.get(disk, 0) + size
         else:
-            shared.append(size)
+            movable.append(size)
             masks.add(mask)
     common = masks.pop() if masks else 0
-    rest = quick_answers(Load(shared))
-    taken = list(fixed.items())
+    check_movable = fast_check(Items(movable))
+    forced = list(bytes_by_disk.items())
 
-    def answer(free: tuple[int, ...]) -> Answer:
-        rooms = list(free)
-        for disk, size in taken:
-            rooms[disk] -= size
-            if rooms[disk] < 0:
+    def check(free: tuple[int, ...]) -> PackingAnswer:
+        capacities = list(free)
+        for disk, size in forced:
+            capacities[disk] -= size
+            if capacities[disk] < 0:
                 return no
-        if not shared:
-            return Answer.YES
-        return rest(tuple([room if common >> disk & 1 else -1 for disk, room in enumerate(rooms)]))
+        if not movable:
+            return PackingAnswer.YES
+        return check_movable(
+            tuple([capacity if common >> disk & 1 else -1 for disk, capacity in enumerate(capacities)])
+        )
 
-    def unknown(_: tuple[int, ...]) -> Answer:
+    def leave_undecided(_: tuple[int, ...]) -> PackingAnswer:
         return undecided
 
-    return unknown if masks else answer
+    return leave_undecided if masks else check

@@ -1,4 +1,4 @@
-"""Quick attempts at a packing: a success is a proof, a failure proves nothing."""
+"""Greedy packings: a success is a proof, a failure proves nothing."""
 
 from __future__ import annotations
 
@@ -7,30 +7,40 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heapreplace
 from typing import Protocol
 
-from scheduler_core.packing.subproblem import Part
+from scheduler_core.packing.subproblem import Subproblem
 
 
-class Rule(Protocol):
-    """`min` takes the eligible disk with the least room left (best fit), `max` the one with the most (worst fit)."""
+class DiskSelector(Protocol):
+    """Selects an eligible disk by its free bytes.
+
+    `min` selects the disk with the least free bytes (best fit), `max` the one with the most (worst fit).
+    """
 
     def __call__(self, eligible: list[int], /, *, key: Callable[[int], int]) -> int:
-        """The disk to use."""
+        """Returns the disk to use."""
 
 
 def best_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
-    """Whether giving each volume, largest first, the fullest disk that still takes it places them all."""
-    rooms = sorted(free)
+    """Whether best fit decreasing places all volumes.
+
+    Each volume, largest first, goes to the fullest disk that still takes it.
+    """
+    capacities = sorted(free)
     for size in descending:
-        at = bisect_left(rooms, size)
-        if at == len(rooms):
+        index = bisect_left(capacities, size)
+        if index == len(capacities):
             return False
-        insort(rooms, rooms.pop(at) - size)
+        insort(capacities, capacities.pop(index) - size)
     return True
 
 
 def worst_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
-    """Whether giving each volume, largest first, the emptiest disk places them all."""
-    emptiest_first = [-room for room in free]
+    """Whether worst fit decreasing places all volumes.
+
+    Each volume, largest first, goes to the emptiest disk.
+    """
+    # heapq is a min-heap: negated, the emptiest disk is on top.
+    emptiest_first = [-capacity for capacity in free]
     heapify(emptiest_first)
     for size in descending:
         left = -emptiest_first[0] - size
@@ -40,28 +50,31 @@ def worst_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
     return True
 
 
-def place(part: Part, order: Sequence[int], rule: Rule) -> list[int] | None:
-    """A disk for every volume, taken in `order`, the disk chosen by `rule`; None when a volume finds no disk."""
-    left = list(part.rooms)
-    picked = [-1] * len(part.sizes)
+def place_in_order(subproblem: Subproblem, order: Sequence[int], select: DiskSelector) -> list[int] | None:
+    """Places volumes in `order`; None when one finds no disk."""
+    capacities = list(subproblem.capacities)
+    assignment = [-1] * len(subproblem.sizes)
     for volume in order:
-        size = part.sizes[volume]
-        mask = part.masks[volume]
-        eligible = [disk for disk, room in enumerate(left) if room >= size and mask >> disk & 1]
+        size = subproblem.sizes[volume]
+        mask = subproblem.masks[volume]
+        eligible = [disk for disk, capacity in enumerate(capacities) if capacity >= size and mask >> disk & 1]
         if not eligible:
             return None
-        disk = rule(eligible, key=left.__getitem__)
-        left[disk] -= size
-        picked[volume] = disk
-    return picked
+        disk = select(eligible, key=capacities.__getitem__)
+        capacities[disk] -= size
+        assignment[volume] = disk
+    return assignment
 
 
-def attempts(part: Part) -> Iterator[list[int] | None]:
-    """The packings found by best fit and by worst fit, in the orders that matter."""
-    largest_first = sorted(range(len(part.sizes)), key=lambda volume: -part.sizes[volume])
-    yield place(part, largest_first, min)
-    yield place(part, largest_first, max)
-    if part.restricted:
-        pickiest_first = sorted(largest_first, key=lambda volume: part.masks[volume].bit_count())
-        yield place(part, pickiest_first, min)
-        yield place(part, pickiest_first, max)
+def greedy_packings(subproblem: Subproblem) -> Iterator[list[int] | None]:
+    """Results of best fit and worst fit in several orders.
+
+    The orders are largest first and, where restrictions differ, most restricted first.
+    """
+    largest_first = sorted(range(len(subproblem.sizes)), key=lambda volume: -subproblem.sizes[volume])
+    yield place_in_order(subproblem, largest_first, min)
+    yield place_in_order(subproblem, largest_first, max)
+    if subproblem.is_restricted:
+        most_restricted_first = sorted(largest_first, key=lambda volume: subproblem.masks[volume].bit_count())
+        yield place_in_order(subproblem, most_restricted_first, min)
+        yield place_in_order(subproblem, most_restricted_first, max)

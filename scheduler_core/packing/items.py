@@ -1,21 +1,22 @@
-"""What can be known about a set of volume sizes before any disk is looked at."""
+"""Sizes of the volumes to pack, prepared once for thousands of nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-MOST_SUBSET_SUMS: Final = 1 << 12
+MAX_SUBSET_SUMS: Final = 1 << 12
 
 
-class Load:
-    """The sizes in bytes (zero or more each) of the volumes that need room together, prepared once per request.
+class Items:
+    """Sizes of volumes to be packed together.
 
-    Thousands of disk profiles are asked about the same load; everything that depends on the sizes alone lives here.
-    Two loads are equal when their sizes are, in the caller's order.
+    Sizes are bytes, zero or more each. Thousands of disk profiles are checked against the same items, so everything
+    that depends on the sizes alone is computed here, once per request. Items are equal when their sizes are, in the
+    caller's order.
     """
 
-    __slots__ = ("_sums", "_sums_known", "descending", "largest", "order", "sizes", "total")
+    __slots__ = ("_sums", "_sums_ready", "descending", "largest", "order", "sizes", "total")
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes: tuple[int, ...] = tuple(sizes)
@@ -26,37 +27,37 @@ class Load:
         self.total: int = sum(self.sizes)
         self.largest: int = self.descending[0] if self.descending else 0
         self._sums: list[int] = []
-        self._sums_known = False
+        self._sums_ready = False
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Load) and self.sizes == other.sizes
+        return isinstance(other, Items) and self.sizes == other.sizes
 
     def __hash__(self) -> int:
         return hash(self.sizes)
 
     def __repr__(self) -> str:
-        return f"Load({self.sizes!r})"
+        return f"Items({self.sizes!r})"
 
     @property
     def subset_sums(self) -> list[int]:
-        """Every sum some of the volumes can have, ascending; empty when there are more than `MOST_SUBSET_SUMS`.
+        """Sums of all subsets, ascending; empty above `MAX_SUBSET_SUMS`.
 
         Equal sums count once, so sixty volumes of a few common sizes still have a short list.
         """
-        if not self._sums_known:
+        if not self._sums_ready:
             self._sums = reachable_sums(self.descending)
-            self._sums_known = True
+            self._sums_ready = True
         return self._sums
 
 
 def reachable_sums(sizes: Sequence[int]) -> list[int]:
-    """The sums of all subsets, ascending, each once; empty when there are more than `MOST_SUBSET_SUMS`."""
+    """Distinct sums of all subsets, ascending; empty above `MAX_SUBSET_SUMS`."""
     sums = {0}
     for size in sizes:
-        sums |= {known + size for known in sums}
-        if len(sums) > MOST_SUBSET_SUMS:
+        sums |= {smaller + size for smaller in sums}
+        if len(sums) > MAX_SUBSET_SUMS:
             return []
     return sorted(sums)

@@ -1,4 +1,4 @@
-"""Parts of a question that answer themselves, taken out before any search. Every step keeps the answer the same."""
+"""Presolve: simplifies a packing problem before any search. No step changes the answer."""
 
 from __future__ import annotations
 
@@ -7,109 +7,123 @@ from dataclasses import dataclass
 
 
 class DoesNotFitError(Exception):
-    """A volume has no disk left that could take it; never leaves the package."""
+    """No disk can take some volume; never leaves the package."""
 
 
 @dataclass(slots=True)
-class Case:
-    """A question in progress: which volumes wait for a disk, what room is left, what has been decided.
+class PartialAssignment:
+    """A packing problem with some volumes placed already.
 
-    `sizes` (bytes) and `masks` (disks a volume may use) are indexed by volume, `rooms` (bytes left) by disk; `picked`
-    holds the disk of each volume that is decided, -1 for those in `waiting`.
+    Attributes:
+        sizes: bytes of each volume
+        masks: the disks each volume may use, as a bit mask
+        capacities: bytes left on each disk
+        unassigned: the volumes that still have to be placed
+        assignment: the disk of each volume, -1 until it has one
     """
 
     sizes: Sequence[int]
     masks: list[int]
-    rooms: list[int]
-    waiting: list[int]
-    picked: list[int]
+    capacities: list[int]
+    unassigned: list[int]
+    assignment: list[int]
 
 
-def opened(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int]) -> Case:
-    """The question with forced volumes placed: those that only one disk can take, again and again.
+def place_forced(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int]) -> PartialAssignment:
+    """Places volumes that only one disk can take, repeatedly.
 
     Raises:
         DoesNotFitError: some volume fits no disk
     """
-    case = Case(sizes, list(masks), list(free), list(range(len(sizes))), [-1] * len(sizes))
+    partial = PartialAssignment(sizes, list(masks), list(free), list(range(len(sizes))), [-1] * len(sizes))
     progress = True
     while progress:
         progress = False
-        for volume in list(case.waiting):
+        for volume in list(partial.unassigned):
             size = sizes[volume]
-            mask = case.masks[volume]
-            takers = [disk for disk, room in enumerate(case.rooms) if mask >> disk & 1 and room >= size]
-            if not takers:
+            mask = partial.masks[volume]
+            eligible = [
+                disk for disk, capacity in enumerate(partial.capacities) if mask >> disk & 1 and capacity >= size
+            ]
+            if not eligible:
                 raise DoesNotFitError
-            # A volume without bytes takes nothing from anyone, so any disk it may use is as good as another.
-            if len(takers) == 1 or not size:
-                _settle(case, volume, takers[0])
+            # A volume without bytes takes no space from the others, so any disk it may use will do.
+            if len(eligible) == 1 or not size:
+                _place(partial, volume, eligible[0])
                 progress = True
-    _forget_useless_disks(case)
-    return case
+    _mask_out_small_disks(partial)
+    return partial
 
 
-def _settle(case: Case, volume: int, disk: int) -> None:
-    case.picked[volume] = disk
-    case.rooms[disk] -= case.sizes[volume]
-    case.waiting.remove(volume)
+def _place(partial: PartialAssignment, volume: int, disk: int) -> None:
+    partial.assignment[volume] = disk
+    partial.capacities[disk] -= partial.sizes[volume]
+    partial.unassigned.remove(volume)
 
 
-def _forget_useless_disks(case: Case) -> None:
-    """Take disks that are too small for any waiting volume out of the masks, so that alike volumes look alike."""
-    if not case.waiting:
-        return
-    smallest = min(case.sizes[volume] for volume in case.waiting)
-    useful = sum(1 << disk for disk, room in enumerate(case.rooms) if room >= smallest)
-    for volume in case.waiting:
-        case.masks[volume] &= useful
+def _mask_out_small_disks(partial: PartialAssignment) -> None:
+    """Removes disks that have become too small from the masks.
 
-
-def set_aside_small(case: Case) -> list[int]:
-    """Take out volumes that will find room however the others are packed, and return them, smallest first.
-
-    A volume of s bytes finds no disk only if each of its n disks has at most s - 1 bytes left. Its disks hold at most
-    the other volumes that may use any of them; if that still leaves more than n * (s - 1) bytes, it cannot happen.
-    Those set aside are placed after all others, largest first, which is the situation the argument speaks about.
+    They are too small for any unassigned volume. More volumes then have equal masks and are interchangeable.
     """
-    aside: list[int] = []
-    waiting: dict[int, int] = {}
-    for volume in case.waiting:
-        waiting[case.masks[volume]] = waiting.get(case.masks[volume], 0) + case.sizes[volume]
-    for volume in sorted(case.waiting, key=lambda volume: case.sizes[volume]):
-        size, mask = case.sizes[volume], case.masks[volume]
-        rooms = [room for disk, room in enumerate(case.rooms) if mask >> disk & 1]
-        others = sum([total for area, total in waiting.items() if area & mask]) - size
-        if sum(rooms) - others > len(rooms) * (size - 1):
-            aside.append(volume)
-            case.waiting.remove(volume)
-            waiting[mask] -= size
-    return aside
+    if not partial.unassigned:
+        return
+    smallest = min(partial.sizes[volume] for volume in partial.unassigned)
+    usable = sum(1 << disk for disk, capacity in enumerate(partial.capacities) if capacity >= smallest)
+    for volume in partial.unassigned:
+        partial.masks[volume] &= usable
 
 
-def put_back(case: Case, aside: Sequence[int]) -> None:
-    """Place the volumes that were set aside, the last one set aside first."""
-    for volume in reversed(aside):
-        size = case.sizes[volume]
-        mask = case.masks[volume]
-        case.picked[volume] = disk = next(
-            disk for disk, room in enumerate(case.rooms) if mask >> disk & 1 and room >= size
+def defer_small_items(partial: PartialAssignment) -> list[int]:
+    """Takes out volumes that fit in any case.
+
+    They fit however the others are packed; they are returned smallest first. A volume of s bytes finds no disk only if
+    each of its n disks has at most s - 1 bytes left. Its disks hold at most the other volumes that may use any of
+    them; if that still leaves more than n * (s - 1) bytes, it cannot happen. Deferred volumes are placed after all
+    others, largest first, which is the situation the argument is about.
+    """
+    deferred: list[int] = []
+    bytes_by_mask: dict[int, int] = {}
+    for volume in partial.unassigned:
+        bytes_by_mask[partial.masks[volume]] = bytes_by_mask.get(partial.masks[volume], 0) + partial.sizes[volume]
+    for volume in sorted(partial.unassigned, key=lambda volume: partial.sizes[volume]):
+        size = partial.sizes[volume]
+        mask = partial.masks[volume]
+        capacities = [capacity for disk, capacity in enumerate(partial.capacities) if mask >> disk & 1]
+        others = sum([total for other, total in bytes_by_mask.items() if other & mask]) - size
+        if sum(capacities) - others > len(capacities) * (size - 1):
+            deferred.append(volume)
+            partial.unassigned.remove(volume)
+            bytes_by_mask[mask] -= size
+    return deferred
+
+
+def place_deferred(partial: PartialAssignment, deferred: Sequence[int]) -> None:
+    """Places the deferred volumes, the last one deferred first."""
+    for volume in reversed(deferred):
+        size = partial.sizes[volume]
+        mask = partial.masks[volume]
+        partial.assignment[volume] = disk = next(
+            disk for disk, capacity in enumerate(partial.capacities) if mask >> disk & 1 and capacity >= size
         )
-        case.rooms[disk] -= size
+        partial.capacities[disk] -= size
 
 
-def components(case: Case) -> list[list[int]]:
-    """The waiting volumes in groups that share no disk: each group is a question of its own."""
+def components(partial: PartialAssignment) -> list[list[int]]:
+    """Groups of unassigned volumes that share no disk.
+
+    Each group is an independent packing problem.
+    """
     groups: list[tuple[int, list[int]]] = []
-    for volume in case.waiting:
-        disks = case.masks[volume]
+    for volume in partial.unassigned:
+        disks = partial.masks[volume]
         members = [volume]
-        apart = []
-        for area, others in groups:
-            if area & disks:
-                disks |= area
-                members = others + members
+        separate = []
+        for other_disks, other_members in groups:
+            if other_disks & disks:
+                disks |= other_disks
+                members = other_members + members
             else:
-                apart.append((area, others))
-        groups = [*apart, (disks, members)]
+                separate.append((other_disks, other_members))
+        groups = [*separate, (disks, members)]
     return [sorted(members) for _, members in groups]

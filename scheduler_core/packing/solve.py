@@ -1,102 +1,114 @@
-"""The order in which the ideas of this package are tried on one question: what is cheap and often enough goes first."""
+"""Runs the methods of this package on one packing problem, from cheap to expensive.
+
+What is cheap and often enough goes first: presolve, greedy packings, bounds, exact search, minimum bin slack.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from scheduler_core.packing.bounds import some_class_overflows, with_usable_rooms
-from scheduler_core.packing.budget import Budget, OutOfStepsError, TooManyFillsError
+from scheduler_core.packing.bounds import some_class_overflows, with_reachable_capacities
+from scheduler_core.packing.budget import Budget, OutOfStepsError, TooManyPatternsError
 from scheduler_core.packing.exact_search import search
-from scheduler_core.packing.greedy import attempts
-from scheduler_core.packing.minimum_bin_slack import refill
-from scheduler_core.packing.patterns import Limits
-from scheduler_core.packing.presolve import Case, DoesNotFitError, components, opened, put_back, set_aside_small
-from scheduler_core.packing.subproblem import Part
+from scheduler_core.packing.greedy import greedy_packings
+from scheduler_core.packing.minimum_bin_slack import minimum_bin_slack
+from scheduler_core.packing.patterns import PatternLimits
+from scheduler_core.packing.presolve import (
+    DoesNotFitError,
+    PartialAssignment,
+    components,
+    defer_small_items,
+    place_deferred,
+    place_forced,
+)
+from scheduler_core.packing.subproblem import Subproblem
 
 # What each stage costs per volume; measured.
-_STEPS_TO_REDUCE: Final = 1
-_STEPS_TO_TRY: Final = 1
-_STEPS_TO_PROVE: Final = 4
-# A few thousand fills are the search's best size, tens of thousands its last resort: each step then costs ten times as
-# much and more of them are needed.
-_FEW_FILLS: Final = Limits(looked_at=30_000, kept=6_000)
-_MANY_FILLS: Final = Limits(looked_at=200_000, kept=40_000)
+_PRESOLVE_STEPS: Final = 1
+_GREEDY_STEPS: Final = 1
+_BOUND_STEPS: Final = 4
+# A few thousand patterns are the search's best size, tens of thousands its last resort: each step then costs ten times
+# as much and more of them are needed.
+_SMALL_TABLE: Final = PatternLimits(max_partial=30_000, max_complete=6_000)
+_LARGE_TABLE: Final = PatternLimits(max_partial=200_000, max_complete=40_000)
 
 
 def solve(sizes: Sequence[int], masks: Sequence[int], free: Sequence[int], budget: Budget) -> list[int] | None:
-    """A disk for every volume, or None when no packing exists.
+    """Returns a disk per volume, or None if infeasible.
 
     Raises:
-        OutOfStepsError: the budget ended before either was known
+        OutOfStepsError: the budget ended before the answer was certain
     """
-    budget.charge(len(sizes) * _STEPS_TO_REDUCE)
+    budget.charge(len(sizes) * _PRESOLVE_STEPS)
     try:
-        case = opened(sizes, masks, free)
+        partial = place_forced(sizes, masks, free)
     except DoesNotFitError:
         return None
-    aside = set_aside_small(case)
+    deferred = defer_small_items(partial)
     undecided = False
-    for members in components(case):
+    for members in components(partial):
         try:
-            if not _solve_component(case, members, budget):
+            if not _solve_component(partial, members, budget):
                 return None
         except OutOfStepsError:
             # Another component may still prove that nothing fits.
             undecided = True
     if undecided:
         raise OutOfStepsError
-    put_back(case, aside)
-    return case.picked
+    place_deferred(partial, deferred)
+    return partial.assignment
 
 
-def _solve_component(case: Case, members: list[int], budget: Budget) -> bool:
-    """Place the members of one component; False when they do not fit."""
-    area = 0
+def _solve_component(partial: PartialAssignment, members: list[int], budget: Budget) -> bool:
+    """Places one component; False when it does not fit."""
+    mask = 0
     for volume in members:
-        area |= case.masks[volume]
-    disks = [disk for disk in range(len(case.rooms)) if area >> disk & 1]
-    found = _pack(Part(case.sizes, case.masks, case.rooms).narrowed(members, disks), budget)
-    if found is None:
+        mask |= partial.masks[volume]
+    disks = [disk for disk in range(len(partial.capacities)) if mask >> disk & 1]
+    subproblem = Subproblem(partial.sizes, partial.masks, partial.capacities).restrict(members, disks)
+    packing = _pack(subproblem, budget)
+    if packing is None:
         return False
-    for volume, at in zip(members, found, strict=True):
-        case.picked[volume] = disks[at]
-        case.rooms[disks[at]] -= case.sizes[volume]
+    for volume, index in zip(members, packing, strict=True):
+        partial.assignment[volume] = disks[index]
+        partial.capacities[disks[index]] -= partial.sizes[volume]
     return True
 
 
-def _pack(part: Part, budget: Budget) -> list[int] | None:
-    """The ladder for volumes that have to be searched together."""
-    if part.slack < 0:
+def _pack(subproblem: Subproblem, budget: Budget) -> list[int] | None:
+    """Tries greedy packings, then proofs, then a search."""
+    if subproblem.slack < 0:
         return None
-    budget.charge(len(part.sizes) * _STEPS_TO_TRY)
-    for found in attempts(part):
-        if found is not None:
-            return found
-    budget.charge(len(part.sizes) * _STEPS_TO_PROVE)
-    tight = with_usable_rooms(part)
-    return None if some_class_overflows(tight) else _searched(tight, budget)
+    budget.charge(len(subproblem.sizes) * _GREEDY_STEPS)
+    for packing in greedy_packings(subproblem):
+        if packing is not None:
+            return packing
+    budget.charge(len(subproblem.sizes) * _BOUND_STEPS)
+    tightened = with_reachable_capacities(subproblem)
+    return None if some_class_overflows(tightened) else _search(tightened, budget)
 
 
-def _searched(part: Part, budget: Budget) -> list[int] | None:
-    """Exact search where it is small; else try to shrink it by filling disks first; else search at any size.
+def _search(subproblem: Subproblem, budget: Budget) -> list[int] | None:
+    """Searches exactly, as far as the table of patterns allows.
 
-    The larger search would only repeat a small one that ran out of steps, so it follows only where that never began.
+    First with a small table, then by filling disks first, then with a large table. The larger search would only repeat
+    a small one that ran out of steps, so it follows only where that never began.
     """
     portion = budget.portion(budget.left * 4 // 5)
     try:
-        return search(part, _FEW_FILLS, portion)
-    except TooManyFillsError:
-        larger = _MANY_FILLS
+        return search(subproblem, _SMALL_TABLE, portion)
+    except TooManyPatternsError:
+        larger_table = _LARGE_TABLE
     except OutOfStepsError:
-        larger = None
+        larger_table = None
     finally:
         budget.take_back([portion])
-    portion = budget.portion(budget.left if larger is None else budget.left // 2)
-    found = refill(part, portion)
+    portion = budget.portion(budget.left if larger_table is None else budget.left // 2)
+    packing = minimum_bin_slack(subproblem, portion)
     budget.take_back([portion])
-    if found is not None:
-        return found
-    if larger is None:
+    if packing is not None:
+        return packing
+    if larger_table is None:
         raise OutOfStepsError
-    return search(part, larger, budget)
+    return search(subproblem, larger_table, budget)

@@ -1,4 +1,4 @@
-"""Volumes and disks that have to be looked at together."""
+"""A packing problem as plain numbers: volume sizes, eligible disks, disk capacities."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A packing question, or a piece of one that is independent of the rest.
+class Subproblem:
+    """A packing problem, or an independent component of one.
 
     Attributes:
         sizes: bytes of each volume, positive
         masks: the disks each volume may use, as a bit mask; never empty
-        rooms: bytes free on each disk, not negative
+        capacities: bytes free on each disk, not negative
     """
 
     sizes: Sequence[int]
     masks: Sequence[int]
-    rooms: Sequence[int]
+    capacities: Sequence[int]
 
     @property
     def slack(self) -> int:
-        """The bytes that stay free in any packing."""
-        return sum(self.rooms) - sum(self.sizes)
+        """Bytes that stay free in any packing."""
+        return sum(self.capacities) - sum(self.sizes)
 
     @property
-    def restricted(self) -> bool:
-        """Whether the volumes differ in what they may use."""
+    def is_restricted(self) -> bool:
+        """Whether volumes differ in the disks they may use."""
         return len(set(self.masks)) > 1
 
-    def admitted(self, disk: int) -> list[int]:
-        """The volumes that may use the disk."""
+    def admissible(self, disk: int) -> list[int]:
+        """Volumes that may use the disk."""
         return [volume for volume, mask in enumerate(self.masks) if mask >> disk & 1]
 
-    def narrowed(self, volumes: Sequence[int], disks: Sequence[int]) -> Part:
-        """Only these volumes and disks, numbered by their places in the two lists."""
+    def restrict(self, volumes: Sequence[int], disks: Sequence[int]) -> Subproblem:
+        """Keeps only these volumes and disks, renumbered in order."""
         masks = [
-            sum([1 << at for at, disk in enumerate(disks) if self.masks[volume] >> disk & 1]) for volume in volumes
+            sum([1 << index for index, disk in enumerate(disks) if self.masks[volume] >> disk & 1])
+            for volume in volumes
         ]
-        return Part([self.sizes[volume] for volume in volumes], masks, [self.rooms[disk] for disk in disks])
+        return Subproblem([self.sizes[volume] for volume in volumes], masks, [self.capacities[disk] for disk in disks])
