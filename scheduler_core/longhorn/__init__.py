@@ -1,8 +1,18 @@
-"""Longhorn's own placement policy, as a pure engine: what longhorn-manager would decide about a replica, and why.
+"""Longhorn's own placement rules as a pure engine: what longhorn-manager would decide about a replica, and why.
 
-`settings` and `cluster` hold what a decision reads, `space`, `node_stage` and `disk_stage` one small function per rule,
-`anti_affinity` the order of preference, `balance` the choice among equals, `placement` their composition. The rest is
-built on those: `new_volume`, `replenish`, `reuse`, `expansion`, `capacity`, `node_status`, `explanation`. Where Longhorn
-leaves a choice to chance (Go's map order), the engine returns every possible outcome with the reason why it is possible.
-`vectors` replays recorded decisions of the real Longhorn.
+Every rule cites the Go function of longhorn-manager that it mirrors.
+
+- What a decision reads: `settings`, `cluster` (a prepared snapshot), `replica_request` (the replica to place).
+- One small function per rule: `node_stage`, `disk_stage` and `space`, with `tags`, `readiness` and `linked_clone` below
+  them. `rules` lists all rules and what Longhorn reports for each.
+- The decision: `anti_affinity` orders the nodes in tiers, `disk_choice` chooses among candidates, `placement` composes
+  them, and `explain` names the first rule that refuses each node and disk.
+- Built on the decision: `new_volume`, `replenish` (with `replenish_wait` and `disk_pressure`), `replica_reuse`, and
+  `expansion`.
+- What surrounds it: `provisioning` (the volume a claim would get), `node_status` (what the node controller writes),
+  `capacity` (CSI GetCapacity), `timestamps`.
+- `vectors` replays recorded decisions of the real Longhorn, with the help of `conformance`.
+
+Where Longhorn leaves a choice to chance (Go's map order), the engine returns every possible outcome with the reason why
+it is possible.
 """

@@ -1,4 +1,4 @@
-"""Anti-affinity: which nodes and zones the volume's replicas use, and the tiers in which nodes are then tried."""
+"""Anti-affinity: the nodes and zones a volume's replicas use, and the tiers in which nodes are tried."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeVar
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.node_stage import tag_refusal
-from scheduler_core.longhorn.replica_request import Ask, balances_best_effort, override
+from scheduler_core.longhorn.replica_request import ReplicaRequest, balances_best_effort, effective_soft_anti_affinity
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import under_pressure
 from scheduler_core.model.longhorn import Node, Replica, Volume
@@ -18,7 +18,7 @@ from scheduler_core.model.longhorn import Node, Replica, Volume
 
 @dataclass(frozen=True, slots=True)
 class SoftAntiAffinity:
-    """Whether replicas of a volume may share a node, a zone, a disk: the volume's fields over the settings."""
+    """Whether replicas of a volume may share nodes, zones and disks."""
 
     node: bool
     zone: bool
@@ -26,17 +26,26 @@ class SoftAntiAffinity:
 
     @classmethod
     def of(cls, volume: Volume, settings: Settings) -> SoftAntiAffinity:
-        """What counts for a volume."""
+        """What counts for a volume: its fields over the settings."""
         return cls(
-            node=override(volume.replica_soft_anti_affinity, settings.replica_soft_anti_affinity),
-            zone=override(volume.replica_zone_soft_anti_affinity, settings.replica_zone_soft_anti_affinity),
-            disk=override(volume.replica_disk_soft_anti_affinity, settings.replica_disk_soft_anti_affinity),
+            node=effective_soft_anti_affinity(volume.replica_soft_anti_affinity, settings.replica_soft_anti_affinity),
+            zone=effective_soft_anti_affinity(
+                volume.replica_zone_soft_anti_affinity, settings.replica_zone_soft_anti_affinity
+            ),
+            disk=effective_soft_anti_affinity(
+                volume.replica_disk_soft_anti_affinity, settings.replica_disk_soft_anti_affinity
+            ),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Occupied:
-    """Names of the nodes and zones that replicas of the volume use, and of those that only evicting ones use."""
+class Occupancy:
+    """Nodes and zones that replicas of a volume use, by name.
+
+    Attributes:
+        evicting_nodes: the nodes that only evicting replicas use
+        evicting_zones: the zones that only evicting replicas use
+    """
 
     nodes: frozenset[str]
     zones: frozenset[str]
@@ -44,10 +53,13 @@ class Occupied:
     evicting_zones: frozenset[str]
 
 
-def occupied(
+def occupancy(
     replicas: Iterable[Replica], candidates: Mapping[str, Node], *, ignore_failed: bool, replenishing: bool
-) -> Occupied:
-    """Where replicas count (getCurrentNodesAndZones): only on node candidates, so a cordoned node frees its zone."""
+) -> Occupancy:
+    """The nodes and zones that replicas use (getCurrentNodesAndZones).
+
+    Replicas count only on node candidates, so a cordoned node frees its zone.
+    """
     counting = [
         replica
         for replica in replicas
@@ -58,7 +70,7 @@ def occupied(
     staying = [replica for replica in counting if not replica.eviction_requested]
     nodes, zones = _places(counting, candidates)
     staying_nodes, staying_zones = _places(staying, candidates)
-    return Occupied(nodes, zones, nodes - staying_nodes, zones - staying_zones)
+    return Occupancy(nodes, zones, nodes - staying_nodes, zones - staying_zones)
 
 
 def _places(replicas: Iterable[Replica], nodes: Mapping[str, Node]) -> tuple[frozenset[str], frozenset[str]]:
@@ -67,7 +79,10 @@ def _places(replicas: Iterable[Replica], nodes: Mapping[str, Node]) -> tuple[fro
 
 
 class Tier(Enum):
-    """A set of nodes that is tried as a whole; a later one only when no disk of the earlier ones fits."""
+    """A set of nodes that are tried together.
+
+    A later tier is tried only if no disk of the earlier ones fits.
+    """
 
     UNUSED_ZONE = "unused node in an unused zone"
     EVICTING_ZONE = "node whose zone only holds evicting replicas"
@@ -86,15 +101,15 @@ TIER_ORDER: Final[Mapping[tuple[bool, bool], tuple[Tier, ...]]] = {
 
 
 def tiers(
-    cluster: Cluster, ask: Ask, candidates: Mapping[str, Node], used: Occupied
+    cluster: Cluster, request: ReplicaRequest, candidates: Mapping[str, Node], used: Occupancy
 ) -> Sequence[tuple[Tier, tuple[Node, ...]]]:
-    """The tiers in the order getDiskCandidates tries them, each with its nodes in the order of their names.
+    """Tiers with their nodes, in the order of getDiskCandidates.
 
-    Every tier but the last, USED_NODE, only holds nodes whose tags fit.
+    The nodes of a tier are ordered by name. Every tier but the last, USED_NODE, only holds nodes whose tags fit.
     """
-    soft = SoftAntiAffinity.of(ask.volume, cluster.settings)
-    tagged = [node for node in candidates.values() if tag_refusal(cluster, ask, node) is None]
-    best_effort = balances_best_effort(ask.volume, cluster.settings)
+    soft = SoftAntiAffinity.of(request.volume, cluster.settings)
+    tagged = [node for node in candidates.values() if tag_refusal(cluster, request, node) is None]
+    best_effort = balances_best_effort(request.volume, cluster.settings)
     members = {
         Tier.UNUSED_ZONE: [node for node in tagged if node.zone not in used.zones],
         Tier.EVICTING_ZONE: [
@@ -103,7 +118,9 @@ def tiers(
             if node.name in used.evicting_nodes and (best_effort or node.zone in used.evicting_zones)
         ],
         Tier.UNUSED_NODE: [
-            node for node in tagged if node.name not in used.nodes or (best_effort and _pressed(node, cluster.settings))
+            node
+            for node in tagged
+            if node.name not in used.nodes or (best_effort and _has_disk_pressure(node, cluster.settings))
         ],
         Tier.EVICTING_NODE: [node for node in tagged if node.name in used.evicting_nodes],
         Tier.USED_NODE: [node for node in candidates.values() if node.name in used.nodes],
@@ -111,14 +128,17 @@ def tiers(
     return [(tier, tuple(members[tier])) for tier in TIER_ORDER[soft.zone, soft.node]]
 
 
-def _pressed(node: Node, settings: Settings) -> bool:
-    """Whether a disk is under pressure, so that best-effort auto-balance may use the node again for another disk."""
+def _has_disk_pressure(node: Node, settings: Settings) -> bool:
+    """Whether a disk of the node is under pressure.
+
+    Then best-effort auto-balance may use the node again, for another disk.
+    """
     percentage = settings.replica_auto_balance_disk_pressure_percentage
     return percentage > 0 and any(under_pressure(disk, percentage) for disk in node.disks if disk.in_status)
 
 
-class OnDisk(Protocol):
-    """Something that stands for a disk."""
+class HasDisk(Protocol):
+    """Something that belongs to one disk."""
 
     @property
     def disk_uuid(self) -> str:
@@ -126,20 +146,21 @@ class OnDisk(Protocol):
         ...
 
 
-_OnDisk = TypeVar("_OnDisk", bound=OnDisk)
+_HasDisk = TypeVar("_HasDisk", bound=HasDisk)
 
 
 def spread_over_disks(
-    disks: Sequence[_OnDisk], replicas: Iterable[Replica], *, soft: bool, ignore_failed: bool
-) -> Sequence[_OnDisk]:
-    """The disks without a replica of the volume; without such, all of them if `soft` (filterDisksWithMatchingReplicas).
+    disks: Sequence[_HasDisk], replicas: Iterable[Replica], *, soft: bool, ignore_failed: bool
+) -> Sequence[_HasDisk]:
+    """The disks without a replica of the volume (filterDisksWithMatchingReplicas).
 
-    Deleting and evicting replicas count here, failed ones while they may be reused, also during replenishment.
+    If every disk has a replica, all of them if `soft`. Deleting and evicting replicas count here, and failed ones while
+    they may be reused, also during replenishment.
     """
-    held = Counter(
+    replica_counts = Counter(
         replica.disk_id
         for replica in replicas
         if not replica.failed_at or (not ignore_failed and replica.potentially_reusable)
     )
-    empty = [disk for disk in disks if not held[disk.disk_uuid]]
+    empty = [disk for disk in disks if not replica_counts[disk.disk_uuid]]
     return disks if soft and not empty else empty

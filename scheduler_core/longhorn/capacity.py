@@ -1,4 +1,7 @@
-"""What Longhorn's CSI driver answers to GetCapacity (csi/controller_server.go): kube-scheduler's own, coarser view."""
+"""What Longhorn's CSI driver answers to GetCapacity (csi/controller_server.go).
+
+This is the coarser view that kube-scheduler itself has of free space.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Final
 from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.space import quotient, wrapped
+from scheduler_core.longhorn.space import quotient, wrap_int64
 from scheduler_core.longhorn.tags import selectors_match
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V1, V2, Disk, Node
 
@@ -25,7 +28,7 @@ class CapacityError(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Bytes: the sum over all disks, and the largest single one."""
+    """Free bytes: the sum of all disks, the largest disk."""
 
     available: int = 0
     maximum_volume_size: int = 0
@@ -37,12 +40,12 @@ def get_capacity(cluster: Cluster, topology: Mapping[str, str], parameters: Mapp
     Raises:
         CapacityError: a topology segment is missing or unknown, or the mode is neither node nor zone
     """
-    nodes = _nodes(cluster, topology, parameters)
+    nodes = _nodes_of_segment(cluster, topology, parameters)
     free = [size for node in nodes for size in _free_sizes(cluster.settings, node, parameters)]
     return Capacity(sum(free), max(free, default=0))
 
 
-def _nodes(cluster: Cluster, topology: Mapping[str, str], parameters: Mapping[str, str]) -> list[Node]:
+def _nodes_of_segment(cluster: Cluster, topology: Mapping[str, str], parameters: Mapping[str, str]) -> list[Node]:
     mode = parameters.get(MODE, "node")
     if mode == "node":
         name = _segment(topology, HOSTNAME)
@@ -66,12 +69,15 @@ def _free_sizes(settings: Settings, node: Node, parameters: Mapping[str, str]) -
     usable = node.ready and node.schedulable and node.allow_scheduling and not node.eviction_requested
     if not usable or not selectors_match(node.tags, selector, settings.allow_empty_node_selector_volume):
         return []
-    return [free_size(disk, settings) for disk in node.disks if _usable(disk, settings, parameters)]
+    return [free_size(disk, settings) for disk in node.disks if _is_usable(disk, settings, parameters)]
 
 
-def _usable(disk: Disk, settings: Settings, parameters: Mapping[str, str]) -> bool:
-    """Whether a disk counts. The type is the reported one here, not the spec's, and a full disk counts too."""
-    wanted = _DISK_TYPE_BY_ENGINE.get(parameters.get("dataEngine", V1))
+def _is_usable(disk: Disk, settings: Settings, parameters: Mapping[str, str]) -> bool:
+    """Whether a disk counts; a full disk counts too.
+
+    The type is the reported one here, not the spec's.
+    """
+    required_type = _DISK_TYPE_BY_ENGINE.get(parameters.get("dataEngine", V1))
     selector = _selector(parameters.get("diskSelector", ""))
     return (
         disk.in_spec
@@ -79,7 +85,7 @@ def _usable(disk: Disk, settings: Settings, parameters: Mapping[str, str]) -> bo
         and disk.allow_scheduling
         and not disk.eviction_requested
         and disk.schedulable
-        and disk.status_type == wanted
+        and disk.status_type == required_type
         and selectors_match(disk.tags, selector, settings.allow_empty_disk_selector_volume)
     )
 
@@ -89,6 +95,9 @@ def _selector(text: str) -> tuple[str, ...]:
 
 
 def free_size(disk: Disk, settings: Settings) -> int:
-    """Bytes below the over-provisioning limit, in integers and not in float64 as the scheduler has it."""
+    """Free bytes below the over-provisioning limit.
+
+    Computed in integers, and not in float64 as in the scheduler.
+    """
     provisionable = (disk.storage_maximum - disk.storage_reserved) * settings.storage_over_provisioning_percentage
-    return max(0, quotient(wrapped(provisionable), 100) - disk.storage_scheduled)
+    return max(0, quotient(wrap_int64(provisionable), 100) - disk.storage_scheduled)

@@ -19,14 +19,16 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What Longhorn would read from the API server for a decision made at `now` (an aware datetime).
+    """What Longhorn would read from Kubernetes for one decision.
 
     Attributes:
+        now: when the decision is made, an aware datetime
         nodes: Longhorn's nodes by name, in the order of their names
         kube_nodes: Kubernetes' nodes by name
         replicas_by_volume: the replicas of each volume, ordered by name
-        instance_managers: by node and data engine, ordered by name; None if the snapshot does not say: then all are ready
-        engine_images: by image, ordered by name; None if the snapshot does not say: then all are ready
+        instance_managers: by node and data engine, ordered by name; None if the snapshot's source did not list them:
+            then all are ready
+        engine_images: by image, ordered by name; None if the snapshot's source did not list them: then all are ready
     """
 
     snapshot: Snapshot
@@ -40,21 +42,24 @@ class Cluster:
 
     @classmethod
     def of(cls, snapshot: Snapshot, now: datetime, settings: Settings | None = None) -> Cluster:
-        """Prepares a snapshot; `settings` replaces those of the snapshot, for instance ones with faults.
+        """Prepares a snapshot.
+
+        `settings` replaces the snapshot's settings, for instance to decide with settings that have faults.
 
         Raises:
             SettingError: a setting of the snapshot does not parse
         """
-        managers, images = snapshot.instance_managers, snapshot.engine_images
+        managers = snapshot.instance_managers
+        images = snapshot.engine_images
         return cls(
             snapshot=snapshot,
             now=now,
             settings=settings or Settings.parse(snapshot.settings),
-            nodes={node.name: node for node in _by_name(snapshot.longhorn_nodes.values())},
+            nodes={node.name: node for node in _sort_by_name(snapshot.longhorn_nodes.values())},
             kube_nodes=snapshot.nodes,
-            replicas_by_volume=_grouped(snapshot.replicas.values(), _volume),
-            instance_managers=None if managers is None else _grouped(managers.values(), _node_and_engine),
-            engine_images=None if images is None else _grouped(images.values(), _image),
+            replicas_by_volume=_group_by(snapshot.replicas.values(), _volume_name),
+            instance_managers=None if managers is None else _group_by(managers.values(), _node_and_engine),
+            engine_images=None if images is None else _group_by(images.values(), _image_name),
         )
 
     def replicas_of(self, volume: str) -> tuple[longhorn.Replica, ...]:
@@ -70,18 +75,18 @@ class Cluster:
         return replace(self, nodes={**self.nodes, **{node.name: node for node in nodes}})
 
 
-def _by_name(values: Iterable[_Named]) -> list[_Named]:
+def _sort_by_name(values: Iterable[_Named]) -> list[_Named]:
     return sorted(values, key=attrgetter("name"))
 
 
-def _grouped(values: Iterable[_Named], key: Callable[[_Named], _Key]) -> dict[_Key, tuple[_Named, ...]]:
-    found: dict[_Key, list[_Named]] = {}
-    for value in _by_name(values):
-        found.setdefault(key(value), []).append(value)
-    return {name: tuple(group) for name, group in found.items()}
+def _group_by(values: Iterable[_Named], key: Callable[[_Named], _Key]) -> dict[_Key, tuple[_Named, ...]]:
+    groups: dict[_Key, list[_Named]] = {}
+    for value in _sort_by_name(values):
+        groups.setdefault(key(value), []).append(value)
+    return {name: tuple(group) for name, group in groups.items()}
 
 
-def _volume(replica: longhorn.Replica) -> str:
+def _volume_name(replica: longhorn.Replica) -> str:
     return replica.volume
 
 
@@ -89,5 +94,5 @@ def _node_and_engine(manager: longhorn.InstanceManager) -> NodeAndEngine:
     return (manager.node, manager.data_engine)
 
 
-def _image(image: longhorn.EngineImage) -> str:
+def _image_name(image: longhorn.EngineImage) -> str:
     return image.image

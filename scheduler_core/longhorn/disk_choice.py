@@ -1,7 +1,7 @@
 """The choice among candidates (getDiskWithMostBalanceScore): every disk Longhorn may pick, and why it may.
 
 The score of a choice is (max - min) / mean of the usable bytes afterwards. The mean is the same for every choice, so
-only the range decides, and it often does not: then Go's map order does.
+only the range decides. Often several ranges are equal: then Go's map order decides.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from scheduler_core.model.longhorn import Disk, Node
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A disk that may take the replica, with its node."""
+class DiskCandidate:
+    """A disk that may take the replica."""
 
     node: Node
     disk: Disk
@@ -27,14 +27,22 @@ class Candidate:
         return self.disk.uuid
 
     @property
-    def usable(self) -> int:
-        """Bytes available, neither reserved nor promised, at least 0; used bytes count twice (also in scheduled)."""
+    def usable_bytes(self) -> int:
+        """Available bytes, neither reserved nor promised, at least 0.
+
+        Used bytes count twice: they are missing from storageAvailable and part of storageScheduled.
+        """
         disk = self.disk
         return max(0, disk.storage_available - disk.storage_reserved - disk.storage_scheduled)
 
 
-class Why(Enum):
-    """Why a choice is possible; `chance` tells that others are possible beside it."""
+class ChoiceReason(Enum):
+    """Why a choice is possible.
+
+    Attributes:
+        text: the reason for people
+        chance: whether other choices are possible, too
+    """
 
     ONLY = ("the only candidate", False)
     BEST = ("the best balance score", False)
@@ -49,37 +57,51 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A possible choice."""
+    """A candidate that Longhorn may choose, and why."""
 
-    candidate: Candidate
-    why: Why
+    candidate: DiskCandidate
+    reason: ChoiceReason
 
 
-def choices(candidates: Sequence[Candidate], size: int) -> tuple[Choice, ...]:
-    """Every candidate Longhorn may choose for a replica of `size` bytes, in the candidates' order."""
+def possible_choices(candidates: Sequence[DiskCandidate], size: int) -> tuple[Choice, ...]:
+    """Choices Longhorn may make for a replica of `size` bytes.
+
+    The choices are in the candidates' order.
+    """
     if len(candidates) == 1:
-        return (Choice(candidates[0], Why.ONLY),)
-    by_node: dict[str, list[Candidate]] = {}
+        return (Choice(candidates[0], ChoiceReason.ONLY),)
+    by_node: dict[str, list[DiskCandidate]] = {}
     for candidate in candidates:
         by_node.setdefault(candidate.node.name, []).append(candidate)
-    nodes = _Scores.of({name: sum(each.usable for each in own) for name, own in by_node.items()}, size)
-    disks = _Scores.of({candidate.disk_uuid: candidate.usable for candidate in candidates}, size)
+    nodes = _Scores.of({name: sum(each.usable_bytes for each in group) for name, group in by_node.items()}, size)
+    disks = _Scores.of({candidate.disk_uuid: candidate.usable_bytes for candidate in candidates}, size)
     best_nodes = nodes.best(by_node)
     if not best_nodes:
-        return tuple(Choice(candidate, Why.NO_NODE) for candidate in candidates)
+        return tuple(Choice(candidate, ChoiceReason.NO_NODE) for candidate in candidates)
     best_disks = {name: disks.best(each.disk_uuid for each in by_node[name]) for name in best_nodes}
     chosen = {uuid for uuids in best_disks.values() for uuid in uuids}
     if not all(best_disks.values()):
         return tuple(
-            Choice(candidate, Why.TIE if candidate.disk_uuid in chosen else Why.NO_DISK) for candidate in candidates
+            Choice(candidate, ChoiceReason.TIE if candidate.disk_uuid in chosen else ChoiceReason.NO_DISK)
+            for candidate in candidates
         )
-    why = Why.TIE if len(chosen) > 1 else Why.BEST
+    why = ChoiceReason.TIE if len(chosen) > 1 else ChoiceReason.BEST
     return tuple(Choice(candidate, why) for candidate in candidates if candidate.disk_uuid in chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """The scores of taking `size` bytes from one of several stores (nodes or disks), each in constant time."""
+    """Balance scores of nodes or disks for one replica.
+
+    Each score takes constant time. "Store" stands for a node or a disk here.
+
+    Attributes:
+        usable: usable bytes of each store
+        size: bytes that are taken from one store
+        mean: mean of the usable bytes afterwards
+        largest: the two largest of the usable bytes
+        smallest: the two smallest of the usable bytes
+    """
 
     usable: Mapping[str, int]
     size: int
@@ -89,27 +111,31 @@ class _Scores:
 
     @classmethod
     def of(cls, usable: Mapping[str, int], size: int) -> _Scores:
-        """Prepares the two largest and the two smallest: one of them is left whichever store is taken from."""
+        """Prepares the scores."""
         values = usable.values()
+        # Two extremes are enough: whichever store is taken from, one of the two is unchanged.
         mean = float(sum(values) - size) / len(usable)
         return cls(usable, size, mean, tuple(nlargest(2, values)), tuple(nsmallest(2, values)))
 
-    def best(self, among: Iterable[str]) -> list[str]:
-        """Those with the smallest score that can take the size; none if everything would be full afterwards."""
+    def best(self, keys: Iterable[str]) -> list[str]:
+        """The stores with space that have the smallest score.
+
+        None if everything would be full afterwards.
+        """
         if self.mean <= 0:
             return []
-        scores = {key: self._score(key) for key in among if self.usable[key] >= self.size}
+        scores = {key: self._score(key) for key in keys if self.usable[key] >= self.size}
         best = min(scores.values(), default=0.0)
         return [key for key, score in scores.items() if score == best]
 
     def _score(self, key: str) -> float:
         before = self.usable[key]
         after = before - self.size
-        top = max((after, *_others(self.largest, before)))
-        bottom = min((after, *_others(self.smallest, before)))
+        top = max((after, *_without_own(self.largest, before)))
+        bottom = min((after, *_without_own(self.smallest, before)))
         return float(top - bottom) / self.mean
 
 
-def _others(extremes: tuple[int, ...], own: int) -> tuple[int, ...]:
+def _without_own(extremes: tuple[int, ...], own: int) -> tuple[int, ...]:
     """The extremes without the store's own value, once."""
     return extremes[1:] if extremes[0] == own else extremes[:1]

@@ -1,4 +1,7 @@
-"""Best-effort auto-balance moves replicas off disks under pressure, one per disk at a time, to a disk beside it."""
+"""Auto-balance off disks under pressure: which replicas move to another disk of their node.
+
+Best-effort auto-balance moves one replica per disk at a time.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ from collections.abc import Iterable
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import fits_without_pressure, under_pressure
 from scheduler_core.model.longhorn import Disk, Replica, Volume
 
 
-def pressed_replicas(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> list[Replica]:
-    """The volume's replicas whose turn it is to leave a pressed disk, and for which a disk of their node is free."""
+def replicas_under_disk_pressure(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> list[Replica]:
+    """Replicas of the volume that move off disks under pressure.
+
+    It must be the replica's turn on its disk, and another disk of its node must be able to take it.
+    """
     percentage = cluster.settings.replica_auto_balance_disk_pressure_percentage
     if percentage == 0:
         return []
@@ -27,12 +33,12 @@ def pressed_replicas(cluster: Cluster, volume: Volume, replicas: Iterable[Replic
             for disk in node.disks
             if disk.in_status
         )
-        and any(_relieves(cluster, volume, disk) for disk in node.disks if disk.uuid != replica.disk_id)
+        and any(_can_relieve(cluster, volume, disk) for disk in node.disks if disk.uuid != replica.disk_id)
     ]
 
 
 def _first_in_turn(cluster: Cluster, disk: Disk) -> str | None:
-    """The first replica by name on a disk whose volume is healthy."""
+    """The first replica, by name, of a healthy volume."""
     for name in sorted(disk.scheduled_replicas):
         replica = cluster.snapshot.replicas.get(name)
         volume = None if replica is None else cluster.snapshot.volumes.get(replica.volume)
@@ -41,11 +47,14 @@ def _first_in_turn(cluster: Cluster, disk: Disk) -> str | None:
     return None
 
 
-def _relieves(cluster: Cluster, volume: Volume, disk: Disk) -> bool:
-    """Whether a disk is eligible for the volume and stays below the pressure percentage with it."""
-    ask = Ask.fresh(volume)
+def _can_relieve(cluster: Cluster, volume: Volume, disk: Disk) -> bool:
+    """Whether an eligible disk can take the volume without pressure.
+
+    It must stay below the pressure percentage with the volume.
+    """
+    request = ReplicaRequest.for_volume(volume)
     return (
-        prefilter_refusal(cluster, ask, disk) is None
-        and eligibility_refusal(cluster, ask, disk) is None
+        prefilter_refusal(cluster, request, disk) is None
+        and eligibility_refusal(cluster, request, disk) is None
         and fits_without_pressure(disk, cluster.settings, volume.size, volume.actual_size)
     )

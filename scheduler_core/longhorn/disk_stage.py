@@ -1,4 +1,4 @@
-"""The second stage: which disks of a node may take a replica (scheduler/replica_scheduler.go)."""
+"""Second stage: which disks of a node may take a replica (scheduler/replica_scheduler.go)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.linked_clone import sources
-from scheduler_core.longhorn.replica_request import Ask, is_v2
-from scheduler_core.longhorn.rules import Refusal, Rule
-from scheduler_core.longhorn.space import room, space_detail, space_refusal
-from scheduler_core.longhorn.tags import listed, selectors_match
+from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
+from scheduler_core.longhorn.rules import Refusal, Rule, missing_backing_image, setting_refusal
+from scheduler_core.longhorn.space import disk_space, space_detail, space_refusal
+from scheduler_core.longhorn.tags import selector_refusal
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, Disk, Node
 from scheduler_core.model.quantity import format_bytes
@@ -21,23 +21,34 @@ _TAG_SETTING: Final = ("allow-empty-disk-selector-volume",)
 _SPACE_SETTINGS: Final = ("storage-over-provisioning-percentage", "storage-minimal-available-percentage")
 
 
-def disk_refusal(cluster: Cluster, ask: Ask, _node: Node, disk: Disk) -> Refusal | None:
-    """The first rule that refuses a disk, space and anti-affinity apart, or None."""
-    return prefilter_refusal(cluster, ask, disk) or eligibility_refusal(cluster, ask, disk)
+def disk_refusal(cluster: Cluster, request: ReplicaRequest, _node: Node, disk: Disk) -> Refusal | None:
+    """The first rule that refuses a disk, or None.
+
+    Space and anti-affinity are not checked.
+    """
+    return prefilter_refusal(cluster, request, disk) or eligibility_refusal(cluster, request, disk)
 
 
-def disk_and_space_refusal(cluster: Cluster, ask: Ask, node: Node, disk: Disk, uncounted: int = 0) -> Refusal | None:
-    """The first rule that refuses a disk, anti-affinity apart; `uncounted` bytes are promised but not reported yet."""
-    return disk_refusal(cluster, ask, node, disk) or space_stage_refusal(cluster, ask, disk, uncounted)
+def disk_and_space_refusal(
+    cluster: Cluster, request: ReplicaRequest, node: Node, disk: Disk, uncounted: int = 0
+) -> Refusal | None:
+    """The first rule that refuses a disk, space included, or None.
+
+    Anti-affinity is not checked. `uncounted` bytes are promised on the disk but not in its storageScheduled yet.
+    """
+    return disk_refusal(cluster, request, node, disk) or space_stage_refusal(cluster, request, disk, uncounted)
 
 
-def space_fault(cluster: Cluster) -> Refusal | None:
-    """A space setting that does not parse: Longhorn then refuses every disk."""
-    return _setting_refusal(cluster, _SPACE_SETTINGS)
+def space_setting_refusal(cluster: Cluster) -> Refusal | None:
+    """The refusal of every disk for an unreadable space setting."""
+    return setting_refusal(cluster.settings, _SPACE_SETTINGS)
 
 
-def prefilter_refusal(cluster: Cluster, ask: Ask, disk: Disk) -> Refusal | None:
-    """Why FindDiskCandidates does not even consider a disk, silently. Its Ready condition is never looked at."""
+def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
+    """Why FindDiskCandidates silently skips a disk, or None.
+
+    Longhorn never reads the disk's Ready condition here.
+    """
     if not disk.in_status:
         return Refusal(Rule.DISK_NOT_IN_STATUS, f"disk {disk.name} has no status yet")
     if not disk.in_spec:
@@ -48,49 +59,56 @@ def prefilter_refusal(cluster: Cluster, ask: Ask, disk: Disk) -> Refusal | None:
         return Refusal(Rule.DISK_EVICTION_REQUESTED, f"disk {disk.name} has evictionRequested true")
     if not disk.schedulable:
         return _not_schedulable(disk)
-    if ask.linked_clone and disk.uuid not in sources(cluster, ask).disks:
+    if request.linked_clone and disk.uuid not in sources(cluster, request).disks:
         return Refusal(Rule.LINKED_CLONE_DISK, f"disk {disk.name} has no healthy replica of the cloned volume")
     return None
 
 
 def _not_schedulable(disk: Disk) -> Refusal:
-    """The disk's Schedulable condition is not True; Longhorn sets it for pressure by the space rules with size 0."""
-    found = condition(disk.conditions, "Schedulable")
-    pressure = found.reason == DISK_PRESSURE
-    because = "; ".join(filter(None, (found.reason, found.message if pressure else "")))
-    text = f"disk {disk.name} has condition Schedulable={found.status}" + (because and f" ({because})")
+    """The refusal of a disk that is not schedulable.
+
+    Longhorn sets the condition for pressure by the space rules with size 0.
+    """
+    entry = condition(disk.conditions, "Schedulable")
+    pressure = entry.reason == DISK_PRESSURE
+    because = "; ".join(filter(None, (entry.reason, entry.message if pressure else "")))
+    text = f"disk {disk.name} has condition Schedulable={entry.status}" + (because and f" ({because})")
     return Refusal(Rule.DISK_PRESSURE if pressure else Rule.DISK_NOT_SCHEDULABLE, text)
 
 
-def eligibility_refusal(cluster: Cluster, ask: Ask, disk: Disk) -> Refusal | None:
-    """Why filterNodeDisksForReplica (IsDiskEligibleForVolume) refuses a disk, space apart."""
+def eligibility_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
+    """Why filterNodeDisksForReplica (IsDiskEligibleForVolume) refuses a disk.
+
+    Space is checked later, by `space_stage_refusal`.
+    """
     return (
-        _setting_refusal(cluster, _TAG_SETTING)
-        or type_refusal(ask, disk)
-        or size_refusal(ask, disk)
-        or tag_refusal(cluster, ask, disk)
+        setting_refusal(cluster.settings, _TAG_SETTING)
+        or type_refusal(request, disk)
+        or size_refusal(request, disk)
+        or tag_refusal(cluster, request, disk)
     )
 
 
-def _setting_refusal(cluster: Cluster, names: tuple[str, ...]) -> Refusal | None:
-    fault = cluster.settings.fault(names)
-    return None if fault is None else Refusal(Rule.SETTING_FAULT, str(fault))
+def type_refusal(request: ReplicaRequest, disk: Disk) -> Refusal | None:
+    """Why the type of a disk does not suit the volume.
 
-
-def type_refusal(ask: Ask, disk: Disk) -> Refusal | None:
-    """v2 volumes need block disks, all others file systems; the type in the spec decides."""
-    wanted = BLOCK if is_v2(ask.volume.data_engine) else FILESYSTEM
-    if disk.spec_type == wanted:
+    v2 volumes need block disks, all others file systems. The type in the spec decides.
+    """
+    required_type = BLOCK if is_v2(request.volume.data_engine) else FILESYSTEM
+    if disk.spec_type == required_type:
         return None
-    return Refusal(Rule.DISK_TYPE, f"disk {disk.name} is of type {disk.spec_type!r}, the volume needs {wanted}")
+    return Refusal(Rule.DISK_TYPE, f"disk {disk.name} is of type {disk.spec_type!r}, the volume needs {required_type}")
 
 
-def size_refusal(ask: Ask, disk: Disk) -> Refusal | None:
-    """What a file system can hold at most (datastore: IsSupportedVolumeSize); v2 has no limit."""
+def size_refusal(request: ReplicaRequest, disk: Disk) -> Refusal | None:
+    """Why the volume is too large for a file system (datastore: IsSupportedVolumeSize).
+
+    v2 has no limit.
+    """
     limit = _file_size_limit(disk.filesystem_type)
-    if is_v2(ask.volume.data_engine) or limit is None or ask.volume.size < limit:
+    if is_v2(request.volume.data_engine) or limit is None or request.volume.size < limit:
         return None
-    size = format_bytes(ask.volume.size)
+    size = format_bytes(request.volume.size)
     return Refusal(Rule.FILESYSTEM_LIMIT, f"disk {disk.name}: {disk.filesystem_type} cannot hold a file of {size}")
 
 
@@ -100,33 +118,33 @@ def _file_size_limit(filesystem: str) -> int | None:
     return XFS_LIMIT if filesystem == "xfs" else None
 
 
-def tag_refusal(cluster: Cluster, ask: Ask, disk: Disk) -> Refusal | None:
-    """The volume's disk selector, then the backing image's."""
+def tag_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> Refusal | None:
+    """Why the tags of a disk keep the volume off.
+
+    The volume's disk selector decides first, then the backing image's.
+    """
+    volume = request.volume
     allow_empty = cluster.settings.allow_empty_disk_selector_volume
-    if not selectors_match(disk.tags, ask.volume.disk_selector, allow_empty):
-        wanted = listed(ask.volume.disk_selector)
-        return Refusal(Rule.DISK_TAGS, f"disk {disk.name} has tags {listed(disk.tags)}, the volume selects {wanted}")
-    if not ask.volume.backing_image:
-        return None
-    image = cluster.backing_image(ask.volume.backing_image)
+    refusal = selector_refusal(disk, volume.disk_selector, "the volume", Rule.DISK_TAGS, allow_empty=allow_empty)
+    if refusal is not None or not volume.backing_image:
+        return refusal
+    image = cluster.backing_image(volume.backing_image)
     if image is None:
-        return Refusal(Rule.BACKING_IMAGE_MISSING, f"backing image {ask.volume.backing_image} does not exist")
-    if not selectors_match(disk.tags, image.disk_selector, allow_empty):
-        wanted = listed(image.disk_selector)
-        return Refusal(
-            Rule.BACKING_IMAGE_DISK_TAGS,
-            f"disk {disk.name} has tags {listed(disk.tags)}, backing image {image.name} selects {wanted}",
-        )
-    return None
+        return missing_backing_image(volume.backing_image)
+    owner = f"backing image {image.name}"
+    return selector_refusal(disk, image.disk_selector, owner, Rule.BACKING_IMAGE_DISK_TAGS, allow_empty=allow_empty)
 
 
-def space_stage_refusal(cluster: Cluster, ask: Ask, disk: Disk, uncounted: int = 0) -> Refusal | None:
-    """Why IsSchedulableToDisk refuses a disk; a percentage that does not parse refuses it too."""
-    fault = space_fault(cluster)
-    if fault is not None:
-        return fault
-    found = room(disk, cluster.settings, uncounted)
-    rule = space_refusal(ask.volume.size, ask.volume.actual_size, found)
+def space_stage_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk, uncounted: int = 0) -> Refusal | None:
+    """Why IsSchedulableToDisk refuses a disk.
+
+    A percentage that does not parse refuses it, too.
+    """
+    refusal = space_setting_refusal(cluster)
+    if refusal is not None:
+        return refusal
+    space = disk_space(disk, cluster.settings, uncounted)
+    rule = space_refusal(request.volume.size, request.volume.actual_size, space)
     if rule is None:
         return None
-    return Refusal(rule, space_detail(rule, disk, cluster.settings, found, ask.volume))
+    return Refusal(rule, space_detail(rule, disk, cluster.settings, space, request.volume))

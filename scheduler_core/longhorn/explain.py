@@ -1,4 +1,4 @@
-"""Why a replica may or may not go where: every node and disk with the first rule that refuses it, and the numbers."""
+"""Explains a placement: every node and disk with the first rule that refuses it, and the numbers."""
 
 from __future__ import annotations
 
@@ -7,36 +7,46 @@ from dataclasses import dataclass
 
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_choice import Choice, choices
+from scheduler_core.longhorn.disk_choice import Choice, possible_choices
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.placement import (
-    Candidates,
+    DiskCandidates,
     cluster_refusal,
     find_candidates,
     node_candidates,
-    preferred,
+    preferred_disks,
     tiers_of,
-    uncounted,
+    uncounted_bytes,
 )
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.rules import Refusal, Rule
-from scheduler_core.longhorn.space import Room, room
+from scheduler_core.longhorn.space import DiskSpace, disk_space
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
 
 
 @dataclass(frozen=True, slots=True)
 class DiskExplanation:
-    """A disk: its room in bytes, and the rule that refuses it, None if the replica may go there."""
+    """A disk and its space.
+
+    Attributes:
+        refusal: the rule that refuses the disk, None if the replica may go there
+    """
 
     disk: Disk
-    room: Room
+    space: DiskSpace
     refusal: Refusal | None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeExplanation:
-    """A node: the rule that refuses it whatever its disks, or None, the tier it is in, and its disks by name."""
+    """A node and its disks.
+
+    Attributes:
+        refusal: the rule that refuses the node whatever its disks, or None
+        tier: the tier in which the node was tried, or None
+        disks: ordered by name
+    """
 
     node: Node
     refusal: Refusal | None
@@ -45,77 +55,111 @@ class NodeExplanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    """The candidates, what stops the decision before any node is looked at, and every node by name."""
+class PlacementExplanation:
+    """Why each node and disk may or may not take a replica.
 
-    candidates: Candidates
+    Attributes:
+        refusal: what stops the decision before any node is looked at, or None
+        nodes: every node, ordered by name
+    """
+
+    candidates: DiskCandidates
     refusal: Refusal | None
     nodes: tuple[NodeExplanation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NextReplica:
-    """What would become of a volume's next replica.
+    """The decision about a volume's next replica.
 
     Attributes:
-        replica: the unplaced one that is asked about, None for one more
-        choices: the candidates Longhorn may choose, and why; the others it would not
+        replica: the existing replica without a node, None if the decision is about one more
+        choices: the candidates Longhorn may choose, and why; it would not choose the others
     """
 
     replica: Replica | None
-    explanation: Explanation
+    explanation: PlacementExplanation
     choices: tuple[Choice, ...]
 
 
 def explain_next_replica(cluster: Cluster, volume: Volume) -> NextReplica:
-    """The decision about the first replica of a volume that has no place, or about one more."""
+    """Explains the placement of a volume's next replica.
+
+    That is the first replica that has no node and did not fail, or else one more.
+    """
     replicas = cluster.replicas_of(volume.name)
-    waiting = next((replica for replica in replicas if not replica.node_id and not replica.failed_at), None)
-    ask = Ask.of(volume, waiting) if waiting else Ask.fresh(volume)
-    found = explain(cluster, ask, replicas)
-    disks = found.candidates.disks
-    possible = choices(preferred(volume, disks, replicas), ask.replica_size) if disks else ()
-    return NextReplica(waiting, found, possible)
+    unplaced = next((replica for replica in replicas if not replica.node_id and not replica.failed_at), None)
+    request = ReplicaRequest.for_replica(volume, unplaced) if unplaced else ReplicaRequest.for_volume(volume)
+    explanation = explain(cluster, request, replicas)
+    disks = explanation.candidates.disks
+    choices = possible_choices(preferred_disks(volume, disks, replicas), request.replica_size) if disks else ()
+    return NextReplica(unplaced, explanation, choices)
 
 
-def explain(cluster: Cluster, ask: Ask, replicas: Sequence[Replica]) -> Explanation:
-    """Why `find_candidates` answers what it does. `replicas` are all of this volume."""
-    candidates = find_candidates(cluster, ask, replicas)
-    stop = cluster_refusal(cluster, ask)
-    open_nodes, _ = node_candidates(cluster, ask)
-    tiers = {} if stop else _tier_by_node(tiers_of(cluster, ask, open_nodes, replicas), candidates.tier)
-    chosen = {(candidate.node.name, candidate.disk.name) for candidate in candidates.disks}
-    nodes = [_node(cluster, ask, node, replicas, tiers.get(node.name), chosen) for node in cluster.nodes.values()]
-    return Explanation(candidates, stop, tuple(nodes))
+def explain(cluster: Cluster, request: ReplicaRequest, replicas: Sequence[Replica]) -> PlacementExplanation:
+    """Explains the answer of `find_candidates`.
+
+    `replicas` are all of this volume.
+    """
+    candidates = find_candidates(cluster, request, replicas)
+    refusal = cluster_refusal(cluster, request)
+    open_nodes, _ = node_candidates(cluster, request)
+    tiers = {} if refusal else _tier_by_node(tiers_of(cluster, request, open_nodes, replicas), candidates.tier)
+    candidate_disks = frozenset((candidate.node.name, candidate.disk.name) for candidate in candidates.disks)
+    placement = _Placement(cluster, request, replicas, candidate_disks)
+    nodes = [_explain_node(placement, node, tiers.get(node.name)) for node in cluster.nodes.values()]
+    return PlacementExplanation(candidates, refusal, tuple(nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    """What the explanation of every node reads.
+
+    Attributes:
+        replicas: all replicas of the volume
+        candidate_disks: node and name of each disk that the replica may go to
+    """
+
+    cluster: Cluster
+    request: ReplicaRequest
+    replicas: Sequence[Replica]
+    candidate_disks: frozenset[tuple[str, str]]
 
 
 def _tier_by_node(tiers: Sequence[tuple[Tier, tuple[Node, ...]]], winner: Tier | None) -> Mapping[str, Tier]:
-    """The tier each node was tried in; once a tier has won only its nodes were."""
+    """The tier in which each node was tried.
+
+    Once a tier has won, only its nodes are listed.
+    """
     tried = [entry for entry in tiers if winner is None or entry[0] is winner]
     return {node.name: tier for tier, nodes in reversed(tried) for node in nodes}
 
 
-def _node(  # noqa: PLR0913, PLR0917 # everything the explanation of one node needs
-    cluster: Cluster,
-    ask: Ask,
-    node: Node,
-    replicas: Sequence[Replica],
-    tier: Tier | None,
-    chosen: set[tuple[str, str]],
-) -> NodeExplanation:
-    refusal = None if tier is not None else node_refusal(cluster, ask, node) or _anti_affinity(node, replicas)
+def _explain_node(placement: _Placement, node: Node, tier: Tier | None) -> NodeExplanation:
+    cluster = placement.cluster
+    request = placement.request
+    replicas = placement.replicas
+    refusal = (
+        None if tier is not None else node_refusal(cluster, request, node) or _anti_affinity_refusal(node, replicas)
+    )
     disks: list[DiskExplanation] = []
     for disk in node.disks:
-        pending = uncounted(node, disk, replicas)
-        refused = disk_and_space_refusal(cluster, ask, node, disk, pending)
-        if refused is None and refusal is None and (node.name, disk.name) not in chosen:
-            refused = Refusal(Rule.DISK_ANTI_AFFINITY, f"disk {disk.name} has a replica of volume {ask.volume.name}")
-        disks.append(DiskExplanation(disk, room(disk, cluster.settings, pending), refused))
+        uncounted = uncounted_bytes(node, disk, replicas)
+        disk_refusal = disk_and_space_refusal(cluster, request, node, disk, uncounted)
+        is_candidate = (node.name, disk.name) in placement.candidate_disks
+        if disk_refusal is None and refusal is None and not is_candidate:
+            disk_refusal = Refusal(
+                Rule.DISK_ANTI_AFFINITY, f"disk {disk.name} has a replica of volume {request.volume.name}"
+            )
+        disks.append(DiskExplanation(disk, disk_space(disk, cluster.settings, uncounted), disk_refusal))
     return NodeExplanation(node, refusal, tier, tuple(disks))
 
 
-def _anti_affinity(node: Node, replicas: Sequence[Replica]) -> Refusal:
-    """A node in no tier that was tried: it holds a replica itself, or its zone does."""
+def _anti_affinity_refusal(node: Node, replicas: Sequence[Replica]) -> Refusal:
+    """The refusal of a node that was in no tier.
+
+    The node holds a replica itself, or its zone does.
+    """
     own = sorted(replica.name for replica in replicas if replica.node_id == node.name)
     if own:
         return Refusal(Rule.NODE_ANTI_AFFINITY, f"node {node.name} has replica {', '.join(own)} of the volume")

@@ -1,4 +1,4 @@
-"""A new volume: everything that may become of all its replicas in the volume controller's first sync."""
+"""A new volume: every possible placement of all its replicas in the volume controller's first sync."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_choice import Choice
-from scheduler_core.longhorn.placement import Reasons, Schedule, find_candidates, schedule_replica
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.placement import PlacementResult, Reasons, find_candidates, schedule_replica
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.longhorn import BEST_EFFORT, STRICT_LOCAL, Replica, Volume
 
 Place = tuple[str, str]
@@ -21,8 +21,8 @@ DEGRADED_ALLOWED: Final = "Reset schedulable due to allow volume creation with d
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
-    """The volume's Scheduled condition: True unless it has a reason."""
+class ScheduledCondition:
+    """The volume's Scheduled condition, True without a reason."""
 
     reason: str = ""
     message: str = ""
@@ -35,17 +35,28 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class VolumeOutcome:
-    """A possible outcome: (node, disk) names in order, how many replica objects there are, how many without a place."""
+    """A possible outcome of creating a volume.
+
+    Attributes:
+        placements: (node, disk) names, sorted
+        replicas: how many replica objects there are
+        unscheduled: how many of them have no place
+    """
 
     placements: tuple[Place, ...]
     replicas: int
     unscheduled: int
-    scheduled: Scheduled
+    scheduled: ScheduledCondition
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Replicas placed so far, whether chance played a part, and the reasons of those that could not be placed."""
+    """The progress of placing a volume's replicas.
+
+    Attributes:
+        chance: whether a choice so far depended on chance
+        reasons: why the remaining replicas could not be placed, None if none has failed
+    """
 
     placed: tuple[Replica, ...] = ()
     places: tuple[Place, ...] = ()
@@ -54,50 +65,56 @@ class _Progress:
 
 
 def create_volume(cluster: Cluster, volume: Volume) -> dict[VolumeOutcome, bool]:
-    """Every possible outcome for a volume without replicas, and whether it depends on chance.
+    """Every possible outcome of creating a volume, and whether it depends on chance.
 
     Mirrors controller/volume_controller.go: replenishReplicas (which prechecks each replica while none has a place yet,
-    so that anti-affinity does not bite) and reconcileVolumeCondition (which then places them one after the other).
+    so that anti-affinity has no effect) and reconcileVolumeCondition (which then places them one after the other).
     """
-    check = find_candidates(cluster, Ask.fresh(volume), ())
-    if not check.disks:
-        message = PRECHECK_FAILED + (joined(check.reasons) or "disks are unavailable")
-        return {VolumeOutcome((), 0, 0, Scheduled(SCHEDULING_FAILURE, message)): False}
+    precheck = find_candidates(cluster, ReplicaRequest.for_volume(volume), ())
+    if not precheck.disks:
+        message = PRECHECK_FAILED + (join_reasons(precheck.reasons) or "disks are unavailable")
+        return {VolumeOutcome((), 0, 0, ScheduledCondition(SCHEDULING_FAILURE, message)): False}
     if waits_for_attachment(volume):
-        return {VolumeOutcome((), volume.number_of_replicas, volume.number_of_replicas, Scheduled()): False}
+        return {VolumeOutcome((), volume.number_of_replicas, volume.number_of_replicas, ScheduledCondition()): False}
     outcomes: dict[VolumeOutcome, bool] = {}
-    for end in _runs(cluster, volume, _Progress()):
+    for end in _reachable_ends(cluster, volume, _Progress()):
         outcome = _outcome(cluster, volume, end)
         outcomes[outcome] = outcomes.get(outcome, False) or end.chance
     return outcomes
 
 
 def waits_for_attachment(volume: Volume) -> bool:
-    """Whether replicas stay unscheduled until the volume is attached: local data, and no node yet."""
+    """Whether replicas stay unscheduled until the volume is attached.
+
+    They do if the volume needs local data and has no node yet.
+    """
     return volume.data_locality in (BEST_EFFORT, STRICT_LOCAL) and not volume.node_id
 
 
-def _runs(cluster: Cluster, volume: Volume, start: _Progress) -> Iterator[_Progress]:
-    """All ends that can be reached. The replicas are alike, so their order does not matter, only the choices do."""
+def _reachable_ends(cluster: Cluster, volume: Volume, start: _Progress) -> Iterator[_Progress]:
+    """Every end that some sequence of choices reaches.
+
+    The replicas are alike, so their order does not matter, only the choices do.
+    """
     level = {start.places: start}
     for _ in range(volume.number_of_replicas):
-        following: dict[tuple[Place, ...], _Progress] = {}
+        next_level: dict[tuple[Place, ...], _Progress] = {}
         for state in level.values():
             schedule = _schedule_next(cluster, volume, state.placed)
             if not schedule.choices:
-                # Nothing changes for the replicas that are left, so they fail alike.
+                # Nothing changes for the remaining replicas, so they fail alike.
                 yield replace(state, reasons=schedule.reasons)
             for choice in schedule.choices:
-                reached = _placed(volume, state, choice)
-                known = following.get(reached.places)
-                following[reached.places] = replace(
-                    reached, chance=reached.chance or (known is not None and known.chance)
+                reached = _place_replica(volume, state, choice)
+                same = next_level.get(reached.places)
+                next_level[reached.places] = replace(
+                    reached, chance=reached.chance or (same is not None and same.chance)
                 )
-        level = following
+        level = next_level
     yield from level.values()
 
 
-def _schedule_next(cluster: Cluster, volume: Volume, placed: tuple[Replica, ...]) -> Schedule:
+def _schedule_next(cluster: Cluster, volume: Volume, placed: tuple[Replica, ...]) -> PlacementResult:
     affinity = volume.node_id if volume.data_locality == STRICT_LOCAL else ""
     pending = Replica(
         name="",
@@ -110,8 +127,9 @@ def _schedule_next(cluster: Cluster, volume: Volume, placed: tuple[Replica, ...]
     return schedule_replica(cluster, volume, pending, placed)
 
 
-def _placed(volume: Volume, state: _Progress, choice: Choice) -> _Progress:
-    node, disk = choice.candidate.node, choice.candidate.disk
+def _place_replica(volume: Volume, state: _Progress, choice: Choice) -> _Progress:
+    node = choice.candidate.node
+    disk = choice.candidate.disk
     replica = Replica(
         name=f"{volume.name}-{len(state.placed)}",
         volume=volume.name,
@@ -121,7 +139,7 @@ def _placed(volume: Volume, state: _Progress, choice: Choice) -> _Progress:
         data_engine=volume.data_engine,
     )
     places = tuple(sorted((*state.places, (node.name, disk.name))))
-    return _Progress((*state.placed, replica), places, state.chance or choice.why.chance)
+    return _Progress((*state.placed, replica), places, state.chance or choice.reason.chance)
 
 
 def _outcome(cluster: Cluster, volume: Volume, end: _Progress) -> VolumeOutcome:
@@ -129,17 +147,17 @@ def _outcome(cluster: Cluster, volume: Volume, end: _Progress) -> VolumeOutcome:
     return VolumeOutcome(end.places, total, total - len(end.places), _condition(cluster, volume, end))
 
 
-def _condition(cluster: Cluster, volume: Volume, end: _Progress) -> Scheduled:
+def _condition(cluster: Cluster, volume: Volume, end: _Progress) -> ScheduledCondition:
     """The Scheduled condition at the end of reconcileVolumeCondition."""
     if end.reasons is None:
-        return Scheduled()
+        return ScheduledCondition()
     degraded_allowed = cluster.settings.allow_volume_creation_with_degraded_availability
     if degraded_allowed and end.places and not volume.current_node_id:
-        return Scheduled(message=DEGRADED_ALLOWED)
+        return ScheduledCondition(message=DEGRADED_ALLOWED)
     reason = LOCAL_SCHEDULING_FAILURE if volume.data_locality == STRICT_LOCAL else SCHEDULING_FAILURE
-    return Scheduled(reason, joined(end.reasons) or "replica scheduling failed")
+    return ScheduledCondition(reason, join_reasons(end.reasons) or "replica scheduling failed")
 
 
-def joined(reasons: Reasons) -> str:
+def join_reasons(reasons: Reasons) -> str:
     """Reasons as Longhorn joins them: sorted, with semicolons."""
     return "; ".join(sorted(reasons))

@@ -1,4 +1,4 @@
-"""The first stage: which nodes may take a replica at all, whatever their disks (scheduler/replica_scheduler.go)."""
+"""First stage: which nodes may take a replica, whatever their disks (scheduler/replica_scheduler.go)."""
 
 from __future__ import annotations
 
@@ -8,30 +8,34 @@ from typing import Final
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.linked_clone import source_missing, sources
 from scheduler_core.longhorn.readiness import engine_image_ready, instance_manager_ready, v2_disabled
-from scheduler_core.longhorn.replica_request import Ask, is_v2
-from scheduler_core.longhorn.rules import Refusal, Rule
-from scheduler_core.longhorn.tags import listed, selectors_match
+from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
+from scheduler_core.longhorn.rules import Refusal, Rule, missing_backing_image
+from scheduler_core.longhorn.tags import selector_refusal
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import Node, TopologyTerm
 
-NodeRule = Callable[[Cluster, Ask, Node], Refusal | None]
+NodeRule = Callable[[Cluster, ReplicaRequest, Node], Refusal | None]
 
 
-def node_refusal(cluster: Cluster, ask: Ask, node: Node) -> Refusal | None:
-    """The first rule that refuses a node, or None: the schedulable ones, then the candidates, then the tags.
+def node_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+    """The first rule that refuses a node, or None.
 
-    Anti-affinity is not looked at: it needs all nodes (`placement`).
+    The order is ListSchedulableNodes, linked clone, getNodeCandidates, tags. Anti-affinity is not checked here: it
+    needs all nodes (`placement`).
     """
     return (
-        schedulable_refusal(cluster, ask, node)
-        or linked_clone_refusal(cluster, ask, node)
-        or candidate_refusal(cluster, ask, node)
-        or tag_refusal(cluster, ask, node)
+        schedulable_refusal(cluster, request, node)
+        or linked_clone_refusal(cluster, request, node)
+        or candidate_refusal(cluster, request, node)
+        or tag_refusal(cluster, request, node)
     )
 
 
-def schedulable_refusal(cluster: Cluster, ask: Ask, node: Node) -> Refusal | None:
-    """Why ListSchedulableNodes leaves a node out. node.spec.evictionRequested is not looked at."""
+def schedulable_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+    """Why ListSchedulableNodes leaves a node out.
+
+    Longhorn does not read node.spec.evictionRequested here.
+    """
     if node.deleting:
         return Refusal(Rule.NODE_DELETING, f"node {node.name} is being deleted")
     if not node.ready:
@@ -40,13 +44,13 @@ def schedulable_refusal(cluster: Cluster, ask: Ask, node: Node) -> Refusal | Non
         return _condition_refusal(Rule.NODE_NOT_SCHEDULABLE, node, "Schedulable")
     if not node.allow_scheduling:
         return Refusal(Rule.NODE_SCHEDULING_DISABLED, f"node {node.name} has allowScheduling false")
-    return _v2_refusal(cluster, ask.volume.data_engine, node)
+    return _v2_refusal(cluster, request.volume.data_engine, node)
 
 
 def _condition_refusal(rule: Rule, node: Node, kind: str) -> Refusal:
-    found = condition(node.conditions, kind)
-    because = found.reason or found.message
-    return Refusal(rule, f"node {node.name} has condition {kind}={found.status}" + (because and f" ({because})"))
+    entry = condition(node.conditions, kind)
+    because = entry.reason or entry.message
+    return Refusal(rule, f"node {node.name} has condition {kind}={entry.status}" + (because and f" ({because})"))
 
 
 def _v2_refusal(cluster: Cluster, data_engine: str, node: Node) -> Refusal | None:
@@ -55,27 +59,27 @@ def _v2_refusal(cluster: Cluster, data_engine: str, node: Node) -> Refusal | Non
     return None
 
 
-def linked_clone_refusal(cluster: Cluster, ask: Ask, node: Node) -> Refusal | None:
-    """Why FindDiskCandidates leaves a node out for a linked clone."""
-    if not ask.linked_clone:
+def linked_clone_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+    """Why FindDiskCandidates leaves a node out: linked clone."""
+    if not request.linked_clone:
         return None
-    if source_missing(cluster, ask):
-        return Refusal(Rule.LINKED_CLONE_SOURCE_MISSING, f"source replica {ask.linked_clone_source} does not exist")
-    if node.name not in sources(cluster, ask).nodes:
+    if source_missing(cluster, request):
+        return Refusal(Rule.LINKED_CLONE_SOURCE_MISSING, f"source replica {request.linked_clone_source} does not exist")
+    if node.name not in sources(cluster, request).nodes:
         return Refusal(Rule.LINKED_CLONE, f"node {node.name} has no healthy replica of the cloned volume")
     return None
 
 
-def hard_affinity_refusal(_cluster: Cluster, ask: Ask, node: Node) -> Refusal | None:
-    """Why getNodeCandidates leaves a node out: the replica may be on one node only."""
-    if ask.hard_node_affinity in ("", node.name):
+def hard_affinity_refusal(_cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+    """Why getNodeCandidates leaves a node out: hard node affinity."""
+    if request.hard_node_affinity in ("", node.name):
         return None
-    return Refusal(Rule.HARD_NODE_AFFINITY, f"the replica must be on node {ask.hard_node_affinity}")
+    return Refusal(Rule.HARD_NODE_AFFINITY, f"the replica must be on node {request.hard_node_affinity}")
 
 
-def topology_refusal(_cluster: Cluster, ask: Ask, node: Node) -> Refusal | None:
-    """Why getNodeCandidates leaves a node out: no term of volume.spec.topologyRequirement matches it."""
-    terms = ask.volume.topology_requirement
+def topology_refusal(_cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+    """Why getNodeCandidates leaves a node out: volume.spec.topologyRequirement."""
+    terms = request.volume.topology_requirement
     if not terms or any(_matches(term, node) for term in terms):
         return None
     return Refusal(
@@ -87,15 +91,18 @@ def _matches(term: TopologyTerm, node: Node) -> bool:
     return term.zone in ("", node.zone) and term.region in ("", node.region)
 
 
-def engine_refusal(cluster: Cluster, ask: Ask, node: Node) -> Refusal | None:
-    """Why getNodeCandidates leaves a node out: nothing there can run the replica. The replica's engine decides."""
-    refusal = _v2_refusal(cluster, ask.data_engine, node)
+def engine_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+    """Why getNodeCandidates leaves a node out: engine readiness.
+
+    The replica's data engine decides, not the volume's.
+    """
+    refusal = _v2_refusal(cluster, request.data_engine, node)
     if refusal is not None:
         return refusal
-    if not instance_manager_ready(cluster, ask.data_engine, node.name):
-        return Refusal(Rule.INSTANCE_MANAGER, f"node {node.name} has no ready {ask.data_engine} instance manager")
-    if not engine_image_ready(cluster, ask.data_engine, ask.image, node.name):
-        image = ask.image or "the default engine image"
+    if not instance_manager_ready(cluster, request.data_engine, node.name):
+        return Refusal(Rule.INSTANCE_MANAGER, f"node {node.name} has no ready {request.data_engine} instance manager")
+    if not engine_image_ready(cluster, request.data_engine, request.image, node.name):
+        image = request.image or "the default engine image"
         return Refusal(Rule.ENGINE_IMAGE, f"node {node.name} does not have {image} deployed")
     return None
 
@@ -104,30 +111,27 @@ CANDIDATE_RULES: Final[tuple[NodeRule, ...]] = (hard_affinity_refusal, topology_
 """getNodeCandidates, in Longhorn's order."""
 
 
-def candidate_refusal(cluster: Cluster, ask: Ask, node: Node) -> Refusal | None:
-    """Why getNodeCandidates leaves a node out."""
+def candidate_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+    """The first refusal by getNodeCandidates, or None."""
     for rule in CANDIDATE_RULES:
-        refusal = rule(cluster, ask, node)
+        refusal = rule(cluster, request, node)
         if refusal is not None:
             return refusal
     return None
 
 
-def tag_refusal(cluster: Cluster, ask: Ask, node: Node) -> Refusal | None:
-    """Why getDiskCandidates keeps a node out of the tiers; Longhorn reports nothing about it."""
+def tag_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -> Refusal | None:
+    """Why the tags keep a node out of the tiers (getDiskCandidates).
+
+    The volume's node selector decides first, then the backing image's. Longhorn reports nothing about either.
+    """
+    volume = request.volume
     allow_empty = cluster.settings.allow_empty_node_selector_volume
-    if not selectors_match(node.tags, ask.volume.node_selector, allow_empty):
-        wanted = listed(ask.volume.node_selector)
-        return Refusal(Rule.NODE_TAGS, f"node {node.name} has tags {listed(node.tags)}, the volume selects {wanted}")
-    if not ask.volume.backing_image:
-        return None
-    image = cluster.backing_image(ask.volume.backing_image)
+    refusal = selector_refusal(node, volume.node_selector, "the volume", Rule.NODE_TAGS, allow_empty=allow_empty)
+    if refusal is not None or not volume.backing_image:
+        return refusal
+    image = cluster.backing_image(volume.backing_image)
     if image is None:
-        return Refusal(Rule.BACKING_IMAGE_MISSING, f"backing image {ask.volume.backing_image} does not exist")
-    if not selectors_match(node.tags, image.node_selector, allow_empty):
-        wanted = listed(image.node_selector)
-        return Refusal(
-            Rule.BACKING_IMAGE_NODE_TAGS,
-            f"node {node.name} has tags {listed(node.tags)}, backing image {image.name} selects {wanted}",
-        )
-    return None
+        return missing_backing_image(volume.backing_image)
+    owner = f"backing image {image.name}"
+    return selector_refusal(node, image.node_selector, owner, Rule.BACKING_IMAGE_NODE_TAGS, allow_empty=allow_empty)

@@ -1,6 +1,6 @@
 """What the node controller writes into a Longhorn node's status (controller/node_controller.go).
 
-The scheduler only sees a cluster through this status, so its delays and its arithmetic decide as much as the rules do.
+The scheduler sees a cluster only through this status, so its delays and its arithmetic decide as much as the rules do.
 Sizes are bytes. Nothing here depends on allowScheduling or evictionRequested.
 """
 
@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.space import room, space_detail, space_refusal
+from scheduler_core.longhorn.space import disk_space, space_detail, space_refusal
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Condition
@@ -24,7 +24,7 @@ REGION_LABEL: Final = "topology.kubernetes.io/region"
 ROUNDING: Final = 100 * 1024**2
 _NOT_READY_GRACE: Final = timedelta(seconds=15)
 _PRESSURES: Final = ("DiskPressure", "PIDPressure", "MemoryPressure", "NetworkUnavailable")
-_ASKS_NOTHING: Final = longhorn.Volume(name="")
+_EMPTY_VOLUME: Final = longhorn.Volume(name="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,11 @@ class ManagerPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
-    """What the disk monitor found on one disk; an `error_reason` voids the numbers."""
+class CollectedDisk:
+    """What the disk monitor measured on one disk.
+
+    An `error_reason` voids the numbers.
+    """
 
     uuid: str
     storage_maximum: int = 0
@@ -47,39 +50,45 @@ class Collected:
     error_reason: str = ""
 
 
-def synced_node(
-    cluster: Cluster, node: Node, pods: Iterable[ManagerPod], collected: Mapping[str, Collected] | None = None
+def sync_node(
+    cluster: Cluster, node: Node, pods: Iterable[ManagerPod], collected: Mapping[str, CollectedDisk] | None = None
 ) -> Node:
-    """The node with the status a sync would write; `collected` is by disk name, None if the monitor has not run yet."""
+    """The node with the status a sync would write.
+
+    `collected` is by disk name, None if the monitor has not run yet.
+    """
     kube_node = cluster.kube_nodes.get(node.name)
     labels = kube_node.labels if kube_node else {}
     ready = ready_condition(cluster, node, tuple(pods))
-    disks = node.disks if ready.status == "True" else tuple(_of_lost_node(disk) for disk in node.disks)
+    disks = node.disks if ready.status == "True" else tuple(_mark_node_not_ready(disk) for disk in node.disks)
     if collected is not None:
-        disks = collected_disks(disks, collected)
+        disks = collect_disks(disks, collected)
     return replace(
         node,
         zone=labels.get(ZONE_LABEL, ""),
         region=labels.get(REGION_LABEL, ""),
         conditions=(ready, schedulable_condition(cluster, node)),
-        disks=tuple(accounted_disk(cluster, disk) for disk in disks),
+        disks=tuple(sync_disk(cluster, disk) for disk in disks),
     )
 
 
 def ready_condition(cluster: Cluster, node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
-    """The node's Ready condition: the manager pod's, over which Kubernetes' conditions win, the last one that is bad."""
+    """The node's Ready condition, from manager pod and Kubernetes node.
+
+    Kubernetes' conditions win over the pod's; of several bad ones, the last wins.
+    """
     kube_node = cluster.kube_nodes.get(node.name)
     if kube_node is None:
         return Condition("Ready", "False", "KubernetesNodeGone", f"Kubernetes node {node.name} does not exist")
-    found = _pod_condition(node, pods)
+    ready = _pod_condition(node, pods)
     for entry in kube_node.conditions:
-        if entry.type == "Ready" and _down(cluster, entry):
+        if entry.type == "Ready" and _is_not_ready(cluster, entry):
             because = f"Kubernetes node {node.name} is not ready"
-            found = Condition("Ready", "False", "KubernetesNodeNotReady", because)
+            ready = Condition("Ready", "False", "KubernetesNodeNotReady", because)
         elif entry.type in _PRESSURES and entry.status == "True":
             because = f"Kubernetes node {node.name} has {entry.type}"
-            found = Condition("Ready", "False", "KubernetesNodePressure", because)
-    return found
+            ready = Condition("Ready", "False", "KubernetesNodePressure", because)
+    return ready
 
 
 def _pod_condition(node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
@@ -90,8 +99,11 @@ def _pod_condition(node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
     return Condition("Ready", "True")
 
 
-def _down(cluster: Cluster, ready: Condition) -> bool:
-    """Whether Kubernetes holds a node for not ready; a False younger than 15 s is not believed yet."""
+def _is_not_ready(cluster: Cluster, ready: Condition) -> bool:
+    """Whether a Kubernetes node counts as not ready.
+
+    A False younger than 15 s does not count yet.
+    """
     if ready.status != "False":
         return ready.status != "True"
     since = parse_time(ready.last_transition_time)
@@ -99,7 +111,10 @@ def _down(cluster: Cluster, ready: Condition) -> bool:
 
 
 def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
-    """The node's Schedulable condition: only a cordon counts, and only if the setting says so (SetSchedulableCondition)."""
+    """The node's Schedulable condition (SetSchedulableCondition).
+
+    Only a cordon counts, and only if the setting says so.
+    """
     kube_node = cluster.kube_nodes.get(node.name)
     cordoned = kube_node is not None and kube_node.unschedulable
     if cordoned and cluster.settings.disable_scheduling_on_cordoned_node:
@@ -107,85 +122,95 @@ def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
     return Condition("Schedulable", "True")
 
 
-def _of_lost_node(disk: Disk) -> Disk:
-    """MarkAllDisksNotReadyWhenNodeNotReady."""
+def _mark_node_not_ready(disk: Disk) -> Disk:
+    """A disk whose node is not ready (MarkAllDisksNotReadyWhenNodeNotReady)."""
     return _with_conditions(disk, Condition("Ready", "False", "NodeNotReady", f"disk {disk.name}: node is not ready"))
 
 
 def _with_conditions(disk: Disk, *conditions: Condition) -> Disk:
-    kept = (entry for entry in disk.conditions if entry.type not in {new.type for new in conditions})
-    return replace(disk, conditions=(*conditions, *kept))
+    unchanged = (entry for entry in disk.conditions if entry.type not in {new.type for new in conditions})
+    return replace(disk, conditions=(*conditions, *unchanged))
 
 
-def collected_disks(disks: Iterable[Disk], collected: Mapping[str, Collected]) -> tuple[Disk, ...]:
-    """The disks with the monitor's numbers: size and Ready condition."""
+def collect_disks(disks: Iterable[Disk], collected: Mapping[str, CollectedDisk]) -> tuple[Disk, ...]:
+    """The disks with the monitor's sizes and Ready conditions."""
     fsids = Counter(entry.fsid for entry in collected.values() if entry.fsid)
-    return tuple(_collected_disk(disk, collected.get(disk.name), fsids) for disk in disks)
+    return tuple(_collect_disk(disk, collected.get(disk.name), fsids) for disk in disks)
 
 
-def _collected_disk(disk: Disk, found: Collected | None, fsids: Mapping[str, int]) -> Disk:
-    if found is None or found.error_reason:
-        return _lost(disk, (found.error_reason if found else "") or "NoDiskInfo", "the monitor could not read it")
-    if disk.uuid not in ("", found.uuid):
-        return _lost(disk, "DiskFilesystemChanged", "the disk's UUID is not the recorded one")
-    if fsids.get(found.fsid, 0) > 1:
-        return _lost(disk, "DiskFilesystemChanged", "another disk is on the same file system")
-    available = found.storage_available
+def _collect_disk(disk: Disk, measured: CollectedDisk | None, fsids: Mapping[str, int]) -> Disk:
+    if measured is None or measured.error_reason:
+        reason = (measured.error_reason if measured else "") or "NoDiskInfo"
+        return _mark_disk_not_ready(disk, reason, "the monitor could not read it")
+    if disk.uuid not in ("", measured.uuid):
+        return _mark_disk_not_ready(disk, "DiskFilesystemChanged", "the disk's UUID is not the recorded one")
+    if fsids.get(measured.fsid, 0) > 1:
+        return _mark_disk_not_ready(disk, "DiskFilesystemChanged", "another disk is on the same file system")
+    available = measured.storage_available
     if disk.spec_type == FILESYSTEM:
         available -= available % ROUNDING
     return replace(
         _with_conditions(disk, Condition("Ready", "True")),
-        uuid=found.uuid,
-        storage_maximum=found.storage_maximum,
+        uuid=measured.uuid,
+        storage_maximum=measured.storage_maximum,
         storage_available=available,
-        filesystem_type=found.filesystem_type,
+        filesystem_type=measured.filesystem_type,
     )
 
 
-def _lost(disk: Disk, reason: str, because: str) -> Disk:
+def _mark_disk_not_ready(disk: Disk, reason: str, because: str) -> Disk:
     condition = Condition("Ready", "False", reason, f"disk {disk.name}: {because}")
     return replace(_with_conditions(disk, condition), storage_maximum=0, storage_available=0)
 
 
-def accounted_disk(cluster: Cluster, disk: Disk) -> Disk:
-    """The disk with what is scheduled on it, and its Schedulable condition (syncDiskStatus)."""
+def sync_disk(cluster: Cluster, disk: Disk) -> Disk:
+    """The disk with its scheduled bytes and Schedulable condition (syncDiskStatus)."""
     if not disk.ready:
-        lost = Condition("Schedulable", "False", "DiskNotReady", f"disk {disk.name} is not ready")
-        return replace(_with_conditions(disk, lost), storage_scheduled=0, scheduled_replicas={})
+        not_ready = Condition("Schedulable", "False", "DiskNotReady", f"disk {disk.name} is not ready")
+        return replace(_with_conditions(disk, not_ready), storage_scheduled=0, scheduled_replicas={})
     replicas = scheduled_replicas(cluster, disk)
     images = scheduled_backing_images(cluster, disk)
-    counted = replace(
+    synced = replace(
         disk,
         storage_scheduled=sum(replicas.values()) + sum(images.values()),
         scheduled_replicas=replicas,
         scheduled_backing_images=images,
     )
-    return _with_conditions(counted, disk_schedulable_condition(cluster, counted))
+    return _with_conditions(synced, disk_schedulable_condition(cluster, synced))
 
 
 def scheduled_replicas(cluster: Cluster, disk: Disk) -> dict[str, int]:
-    """Every replica object on the disk with its size: failed, deleting, inactive and evicting ones too."""
-    found = {
+    """Sizes of the disk's replica objects, by name.
+
+    Failed, deleting, inactive and evicting replicas count, too.
+    """
+    sizes = {
         replica.name: replica.size
         for replicas in cluster.replicas_by_volume.values()
         for replica in replicas
         if replica.disk_id == disk.uuid
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(sizes.items()))
 
 
 def scheduled_backing_images(cluster: Cluster, disk: Disk) -> dict[str, int]:
-    """Every backing image that is, or is to be, on the disk with its real size (0 until known)."""
+    """Real sizes of the disk's backing images, by name.
+
+    Images that are to be on the disk count, too. A size is 0 until it is known.
+    """
     images = cluster.snapshot.backing_images
     return {name: image.real_size for name, image in sorted(images.items()) if disk.uuid in image.disks}
 
 
 def disk_schedulable_condition(cluster: Cluster, disk: Disk) -> Condition:
-    """The Schedulable condition of a ready disk: could it take a replica of no size (IsSchedulableToDisk(0, 0))?"""
-    found = room(disk, cluster.settings)
-    rule = space_refusal(0, 0, found)
+    """The Schedulable condition of a ready disk.
+
+    True if the disk could take a replica of no size (IsSchedulableToDisk(0, 0)).
+    """
+    space = disk_space(disk, cluster.settings)
+    rule = space_refusal(0, 0, space)
     if rule is None:
         return Condition("Schedulable", "True")
     return Condition(
-        "Schedulable", "False", "DiskPressure", space_detail(rule, disk, cluster.settings, found, _ASKS_NOTHING)
+        "Schedulable", "False", "DiskPressure", space_detail(rule, disk, cluster.settings, space, _EMPTY_VOLUME)
     )

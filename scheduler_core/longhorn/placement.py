@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.longhorn import node_stage
-from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupied, spread_over_disks, tiers
+from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier, occupancy, spread_over_disks, tiers
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.disk_choice import Candidate, Choice, choices
+from scheduler_core.longhorn.disk_choice import Choice, DiskCandidate, possible_choices
 from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal, space_stage_refusal
 from scheduler_core.longhorn.linked_clone import source_missing
-from scheduler_core.longhorn.replenish_wait import DEGRADED, being_replenished, wait_refusal
-from scheduler_core.longhorn.replica_request import Ask
-from scheduler_core.longhorn.rules import Refusal, Rule, ScheduleError
+from scheduler_core.longhorn.replenish_wait import DEGRADED, is_replenishing, wait_refusal
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.rules import Refusal, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 
 _READ_BEFORE_WAIT: Final = (
@@ -32,149 +32,169 @@ Reasons = frozenset[ScheduleError]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
-    """The disks a replica may go to, ordered by node and disk name, all of one tier; without any, Longhorn's reasons.
+class DiskCandidates:
+    """Disks that may take a replica, or why none may.
 
-    The reasons may be empty although there is no disk: node tags and anti-affinity refuse silently.
+    Attributes:
+        disks: ordered by node and disk name, all of one tier
+        reasons: Longhorn's reasons if there is no disk; may be empty even then, because node tags and anti-affinity
+            refuse silently
     """
 
-    disks: tuple[Candidate, ...] = ()
+    disks: tuple[DiskCandidate, ...] = ()
     tier: Tier | None = None
     reasons: Reasons = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """What may become of a replica: every possible choice, none if it cannot be scheduled, and then the reasons."""
+class PlacementResult:
+    """Possible choices for a replica, or why there are none.
+
+    Attributes:
+        choices: every choice Longhorn may make, none if the replica cannot be scheduled
+        reasons: Longhorn's reasons if there is no choice
+    """
 
     choices: tuple[Choice, ...] = ()
     reasons: Reasons = frozenset()
 
 
-def find_candidates(cluster: Cluster, ask: Ask, replicas: Iterable[Replica]) -> Candidates:
-    """The disks of the first tier that has any (FindDiskCandidates). `replicas` are all of this volume."""
-    nodes, error = node_candidates(cluster, ask)
+def find_candidates(cluster: Cluster, request: ReplicaRequest, replicas: Iterable[Replica]) -> DiskCandidates:
+    """The disks of the first tier that has any (FindDiskCandidates).
+
+    `replicas` are all of this volume.
+    """
+    nodes, error = node_candidates(cluster, request)
     if error is not None:
-        return Candidates(reasons=frozenset({error}))
-    disks = {node.name: prefiltered(cluster, ask, node) for node in nodes.values()}
-    return disk_candidates(cluster, ask, nodes, disks, tuple(replicas))
+        return DiskCandidates(reasons=frozenset({error}))
+    disks = {node.name: prefilter_disks(cluster, request, node) for node in nodes.values()}
+    return disk_candidates(cluster, request, nodes, disks, tuple(replicas))
 
 
-def node_candidates(cluster: Cluster, ask: Ask) -> tuple[Mapping[str, Node], ScheduleError | None]:
-    """The nodes that may take the replica, tags and anti-affinity apart, or the reason why there is none.
+def node_candidates(cluster: Cluster, request: ReplicaRequest) -> tuple[Mapping[str, Node], ScheduleError | None]:
+    """The nodes that may take the replica, or an error.
 
     Mirrors ListSchedulableNodes, the linked clone filter and getNodeCandidates: the filter that leaves nothing reports.
+    The error is that filter's. Tags and anti-affinity are not checked here.
     """
-    if source_missing(cluster, ask):
+    if source_missing(cluster, request):
         return {}, ScheduleError.CLIENT_OPERATION_FAILED
-    nodes = _passing(cluster, ask, cluster.nodes, node_stage.schedulable_refusal)
-    if ask.linked_clone:
-        nodes = _passing(cluster, ask, nodes, node_stage.linked_clone_refusal)
+    nodes = _passing(cluster, request, cluster.nodes, node_stage.schedulable_refusal)
+    if request.linked_clone:
+        nodes = _passing(cluster, request, nodes, node_stage.linked_clone_refusal)
         if not nodes:
             return {}, ScheduleError.LINKED_CLONE
-    nodes = _passing(cluster, ask, nodes, node_stage.hard_affinity_refusal)
-    if not nodes and ask.hard_node_affinity:
+    nodes = _passing(cluster, request, nodes, node_stage.hard_affinity_refusal)
+    if not nodes and request.hard_node_affinity:
         return {}, ScheduleError.HARD_AFFINITY
-    nodes = _passing(cluster, ask, nodes, node_stage.topology_refusal)
+    nodes = _passing(cluster, request, nodes, node_stage.topology_refusal)
     if not nodes:
-        return {}, ScheduleError.TOPOLOGY if ask.volume.topology_requirement else ScheduleError.NODES_UNAVAILABLE
-    nodes = _passing(cluster, ask, nodes, node_stage.engine_refusal)
+        return {}, ScheduleError.TOPOLOGY if request.volume.topology_requirement else ScheduleError.NODES_UNAVAILABLE
+    nodes = _passing(cluster, request, nodes, node_stage.engine_refusal)
     return nodes, None if nodes else ScheduleError.ENGINE_IMAGE_NOT_READY
 
 
-def _passing(cluster: Cluster, ask: Ask, nodes: Mapping[str, Node], rule: node_stage.NodeRule) -> Mapping[str, Node]:
-    return {name: node for name, node in nodes.items() if rule(cluster, ask, node) is None}
+def _passing(
+    cluster: Cluster, request: ReplicaRequest, nodes: Mapping[str, Node], rule: node_stage.NodeRule
+) -> Mapping[str, Node]:
+    return {name: node for name, node in nodes.items() if rule(cluster, request, node) is None}
 
 
-def prefiltered(cluster: Cluster, ask: Ask, node: Node) -> tuple[Disk, ...]:
-    """The disks of a node FindDiskCandidates considers at all."""
-    return tuple(disk for disk in node.disks if prefilter_refusal(cluster, ask, disk) is None)
+def prefilter_disks(cluster: Cluster, request: ReplicaRequest, node: Node) -> tuple[Disk, ...]:
+    """A node's disks that FindDiskCandidates considers at all."""
+    return tuple(disk for disk in node.disks if prefilter_refusal(cluster, request, disk) is None)
 
 
-def cluster_refusal(cluster: Cluster, ask: Ask) -> Refusal | None:
-    """What stops getDiskCandidates before it looks at any node, in the order Longhorn reads it."""
-    image = ask.volume.backing_image
+def cluster_refusal(cluster: Cluster, request: ReplicaRequest) -> Refusal | None:
+    """What stops getDiskCandidates before it looks at any node.
+
+    The checks are in Longhorn's order.
+    """
+    image = request.volume.backing_image
     if image and cluster.backing_image(image) is None:
-        return Refusal(Rule.BACKING_IMAGE_MISSING, f"backing image {image} does not exist")
+        return missing_backing_image(image)
     return (
-        _setting_refusal(cluster, _READ_BEFORE_WAIT)
-        or (wait_refusal(cluster, ask.volume) if ask.volume.robustness == DEGRADED else None)
-        or _setting_refusal(cluster, _READ_AFTER_WAIT)
+        setting_refusal(cluster.settings, _READ_BEFORE_WAIT)
+        or (wait_refusal(cluster, request.volume) if request.volume.robustness == DEGRADED else None)
+        or setting_refusal(cluster.settings, _READ_AFTER_WAIT)
     )
-
-
-def _setting_refusal(cluster: Cluster, names: Iterable[str]) -> Refusal | None:
-    fault = cluster.settings.fault(names)
-    return None if fault is None else Refusal(Rule.SETTING_FAULT, str(fault))
 
 
 def disk_candidates(  # noqa: PLR0913 # the parameters of Longhorn's getDiskCandidates
     cluster: Cluster,
-    ask: Ask,
+    request: ReplicaRequest,
     nodes: Mapping[str, Node],
     disks: Mapping[str, Sequence[Disk]],
     replicas: tuple[Replica, ...],
     *,
     reuse: bool = False,
-) -> Candidates:
+) -> DiskCandidates:
     """The eligible disks of the first tier that has any (getDiskCandidates).
 
     With `reuse`, failed replicas use neither node, zone nor disk, and space is not checked.
     """
-    stop = cluster_refusal(cluster, ask)
-    if stop is not None:
-        return Candidates(reasons=_reported([stop]))
-    soft = SoftAntiAffinity.of(ask.volume, cluster.settings)
+    refusal = cluster_refusal(cluster, request)
+    if refusal is not None:
+        return DiskCandidates(reasons=_reported_reasons([refusal]))
+    soft = SoftAntiAffinity.of(request.volume, cluster.settings)
     reasons: Reasons = frozenset()
-    for tier, members in tiers_of(cluster, ask, nodes, replicas, reuse=reuse):
-        eligible: list[Candidate] = []
+    for tier, members in tiers_of(cluster, request, nodes, replicas, reuse=reuse):
+        eligible: list[DiskCandidate] = []
         for node in members:
-            found, refused = eligible_disks(cluster, ask, node, disks[node.name], None if reuse else replicas)
-            eligible += found
+            candidates, refused = eligible_disks(cluster, request, node, disks[node.name], None if reuse else replicas)
+            eligible += candidates
             reasons |= refused
-        left = spread_over_disks(eligible, replicas, soft=soft.disk, ignore_failed=reuse)
-        if left:
-            return Candidates(tuple(left), tier)
-    return Candidates(reasons=reasons)
+        spread = spread_over_disks(eligible, replicas, soft=soft.disk, ignore_failed=reuse)
+        if spread:
+            return DiskCandidates(tuple(spread), tier)
+    return DiskCandidates(reasons=reasons)
 
 
 def tiers_of(
-    cluster: Cluster, ask: Ask, nodes: Mapping[str, Node], replicas: Iterable[Replica], *, reuse: bool = False
+    cluster: Cluster,
+    request: ReplicaRequest,
+    nodes: Mapping[str, Node],
+    replicas: Iterable[Replica],
+    *,
+    reuse: bool = False,
 ) -> Sequence[tuple[Tier, tuple[Node, ...]]]:
     """The tiers of node candidates, in the order they are tried."""
-    replenishing = being_replenished(cluster, ask.volume)
-    used = occupied(replicas, nodes, ignore_failed=reuse, replenishing=replenishing)
-    return tiers(cluster, ask, nodes, used)
+    replenishing = is_replenishing(cluster, request.volume)
+    used = occupancy(replicas, nodes, ignore_failed=reuse, replenishing=replenishing)
+    return tiers(cluster, request, nodes, used)
 
 
 def eligible_disks(
-    cluster: Cluster, ask: Ask, node: Node, disks: Sequence[Disk], replicas: tuple[Replica, ...] | None
-) -> tuple[list[Candidate], Reasons]:
-    """The disks of a node that may take the replica, and the reasons for the others (filterNodeDisksForReplica).
+    cluster: Cluster, request: ReplicaRequest, node: Node, disks: Sequence[Disk], replicas: tuple[Replica, ...] | None
+) -> tuple[list[DiskCandidate], Reasons]:
+    """Splits a node's disks into candidates and reasons (filterNodeDisksForReplica).
 
-    Without `replicas` space is not checked.
+    The reasons are those for the disks that are not eligible. If `replicas` is None, space is not checked.
     """
     if not disks:
         return [], frozenset({ScheduleError.DISKS_UNAVAILABLE})
-    found: list[Candidate] = []
+    eligible: list[DiskCandidate] = []
     refusals: list[Refusal] = []
     for disk in disks:
-        refusal = eligibility_refusal(cluster, ask, disk)
+        refusal = eligibility_refusal(cluster, request, disk)
         if refusal is None and replicas is not None:
-            refusal = space_stage_refusal(cluster, ask, disk, uncounted(node, disk, replicas))
+            refusal = space_stage_refusal(cluster, request, disk, uncounted_bytes(node, disk, replicas))
         if refusal is None:
-            found.append(Candidate(node, disk))
+            eligible.append(DiskCandidate(node, disk))
         else:
             refusals.append(refusal)
-    return found, _reported(refusals)
+    return eligible, _reported_reasons(refusals)
 
 
-def _reported(refusals: Iterable[Refusal]) -> Reasons:
+def _reported_reasons(refusals: Iterable[Refusal]) -> Reasons:
     return frozenset(refusal.rule.reported for refusal in refusals if refusal.rule.reported is not None)
 
 
-def uncounted(node: Node, disk: Disk, replicas: Iterable[Replica]) -> int:
-    """Bytes of this volume's replicas on the disk that status.scheduledReplica does not list yet, failed ones included."""
+def uncounted_bytes(node: Node, disk: Disk, replicas: Iterable[Replica]) -> int:
+    """Bytes of replicas that status.scheduledReplica does not list yet.
+
+    They are those of this volume's replicas on the disk, failed ones included.
+    """
     return sum(
         replica.size
         for replica in replicas
@@ -182,25 +202,33 @@ def uncounted(node: Node, disk: Disk, replicas: Iterable[Replica]) -> int:
     )
 
 
-def schedule_replica(cluster: Cluster, volume: Volume, replica: Replica, replicas: Iterable[Replica]) -> Schedule:
-    """Everything that may become of a replica object (ScheduleReplica). `replicas` are all of this volume."""
+def schedule_replica(
+    cluster: Cluster, volume: Volume, replica: Replica, replicas: Iterable[Replica]
+) -> PlacementResult:
+    """Every possible outcome for a replica object (ScheduleReplica).
+
+    `replicas` are all of this volume.
+    """
     if replica.node_id:
-        return Schedule(reasons=frozenset({ScheduleError.ALREADY_SCHEDULED}))
+        return PlacementResult(reasons=frozenset({ScheduleError.ALREADY_SCHEDULED}))
     if replica.failed_at and not replica.healthy_at:
-        return Schedule(reasons=frozenset({ScheduleError.UNUSED_FAILED_REPLICA}))
+        return PlacementResult(reasons=frozenset({ScheduleError.UNUSED_FAILED_REPLICA}))
     replicas = tuple(replicas)
-    ask = Ask.of(volume, replica)
-    found = find_candidates(cluster, ask, replicas)
-    if not found.disks:
-        return Schedule(reasons=found.reasons)
-    return Schedule(choices(preferred(volume, found.disks, replicas), ask.replica_size))
+    request = ReplicaRequest.for_replica(volume, replica)
+    candidates = find_candidates(cluster, request, replicas)
+    if not candidates.disks:
+        return PlacementResult(reasons=candidates.reasons)
+    return PlacementResult(possible_choices(preferred_disks(volume, candidates.disks, replicas), request.replica_size))
 
 
-def preferred(volume: Volume, candidates: Sequence[Candidate], replicas: Iterable[Replica]) -> Sequence[Candidate]:
-    """The candidates on the node the volume is attached to, if data locality is best-effort and none is there yet.
+def preferred_disks(
+    volume: Volume, candidates: Sequence[DiskCandidate], replicas: Iterable[Replica]
+) -> Sequence[DiskCandidate]:
+    """The candidates that data locality best-effort prefers, or all of them.
 
-    Mirrors scheduleReplicaToDiskOnLocalNode: it only chooses inside the winning tier; any replica on the node that did
-    not fail, even a deleting one, ends the preference; spec.nodeID counts, not status.currentNodeID.
+    Longhorn prefers disks of the node the volume is attached to, if no replica is there yet. Mirrors
+    scheduleReplicaToDiskOnLocalNode: it only chooses inside the winning tier; any replica on the node that did not
+    fail, even a deleting one, ends the preference; spec.nodeID counts, not status.currentNodeID.
     """
     local = volume.node_id
     if volume.data_locality != BEST_EFFORT or not local:

@@ -15,8 +15,8 @@ from scheduler_core.model import longhorn
 from scheduler_core.model.kube import ClaimSpec
 
 DRIVER: Final = "driver.longhorn.io"
-MINIMUM_SIZE: Final = 10 * 1024**2
-MINIMUM_XFS_SIZE: Final = 300 * 1024**2
+MIN_SIZE: Final = 10 * 1024**2
+MIN_XFS_SIZE: Final = 300 * 1024**2
 SIZE_STEP: Final = 2 * 1024**2
 SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 _LOCALITIES: Final = (longhorn.DISABLED, longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL)
@@ -25,23 +25,29 @@ _FILE_SYSTEM_PARAMETERS: Final = ("csi.storage.k8s.io/fstype", "fsType")
 
 
 def csi_size(request: int, file_system: str) -> int:
-    """The size in bytes Longhorn's CSI driver creates for a request in bytes.
+    """The volume size the CSI driver creates for a request.
 
-    At least 10 MiB (300 MiB on xfs), rounded up to 2 MiB (csi/controller_server.go:CreateVolume, util.RoundUpSize).
+    Both are in bytes. The size is at least 10 MiB (300 MiB on xfs), rounded up to 2 MiB
+    (csi/controller_server.go:CreateVolume, util.RoundUpSize).
     """
-    smallest = MINIMUM_XFS_SIZE if file_system == "xfs" else MINIMUM_SIZE
+    smallest = MIN_XFS_SIZE if file_system == "xfs" else MIN_SIZE
     return -(-max(request, smallest) // SIZE_STEP) * SIZE_STEP
 
 
 def file_system(parameters: Mapping[str, str]) -> str:
-    """The file system a StorageClass asks for, "" if it leaves that to the driver (ext4)."""
+    """The file system a StorageClass asks for.
+
+    "" if it leaves the choice to the driver (ext4).
+    """
     return next((parameters[key] for key in _FILE_SYSTEM_PARAMETERS if parameters.get(key)), "")
 
 
 def volume_for_claim(
     name: str, claim: ClaimSpec, parameters: Mapping[str, str], settings: Settings, *, subject: str
 ) -> longhorn.Volume:
-    """The volume a bound claim would have had; `subject` names the claim in errors.
+    """The volume that Longhorn would create for a claim.
+
+    `subject` names the claim in errors.
 
     Raises:
         ResolutionError: the claim asks for no storage, or a parameter is no number
@@ -77,11 +83,11 @@ def _number_of_replicas(
     parameters: Mapping[str, str], locality: str, engine: str, settings: Settings, subject: str
 ) -> int:
     if locality == longhorn.STRICT_LOCAL:
-        return 1  # the webhook refuses anything else
+        return 1  # Longhorn's webhook refuses any other number
     text = parameters.get("numberOfReplicas", "")
     if not text:
         return settings.default_replica_count.get(engine, 3)
-    return int(_parsed(parse_int, parameters, "numberOfReplicas", subject))
+    return int(_parse(parse_int, parameters, "numberOfReplicas", subject))
 
 
 def _locality(parameters: Mapping[str, str], settings: Settings, subject: str) -> str:
@@ -94,20 +100,26 @@ def _locality(parameters: Mapping[str, str], settings: Settings, subject: str) -
 
 
 def _backing_image(parameters: Mapping[str, str]) -> str:
-    """The image, if it must exist: one that the CSI driver creates with the first volume is nowhere yet and of unknown size."""
+    """The backing image, if it must exist already.
+
+    One that the CSI driver creates with the first volume is nowhere yet, and its size is unknown.
+    """
     return "" if parameters.get("backingImageDataSourceType") in _CREATED_IMAGES else parameters.get("backingImage", "")
 
 
 def _data_source(claim: ClaimSpec, parameters: Mapping[str, str]) -> str:
-    """What the volume is cloned from, as Longhorn writes it; the claim's own source wins over the class's parameter."""
+    """The source of a clone, as Longhorn writes it.
+
+    The claim's own source wins over the class's parameter.
+    """
     return f"vol://{claim.source_volume}" if claim.source_volume else parameters.get("dataSource", "")
 
 
 def _flag(parameters: Mapping[str, str], key: str, subject: str) -> bool:
-    return bool(parameters.get(key)) and bool(_parsed(parse_bool, parameters, key, subject))
+    return bool(parameters.get(key)) and bool(_parse(parse_bool, parameters, key, subject))
 
 
-def _parsed(parse: Callable[[str], int], parameters: Mapping[str, str], key: str, subject: str) -> int:
+def _parse(parse: Callable[[str], int], parameters: Mapping[str, str], key: str, subject: str) -> int:
     try:
         return parse(parameters[key])
     except ValueError as error:
@@ -115,5 +127,8 @@ def _parsed(parse: Callable[[str], int], parameters: Mapping[str, str], key: str
 
 
 def _selector(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """A selector as the CSI driver splits it: untrimmed, and a present but empty one holds one empty tag, which no disk bears."""
+    """A selector as the CSI driver splits it, untrimmed.
+
+    One that is present but empty holds one empty tag, which no disk has.
+    """
     return tuple(parameters[key].split(",")) if key in parameters else ()

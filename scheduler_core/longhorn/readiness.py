@@ -16,7 +16,10 @@ _DEPLOYED = ("deployed", "deploying")
 
 
 def v2_disabled(cluster: Cluster, node: str) -> bool:
-    """Whether v2 volumes cannot use a node: no Kubernetes node, or its label says so (IsV2DataEngineDisabledForNode)."""
+    """Whether v2 volumes cannot use a node (IsV2DataEngineDisabledForNode).
+
+    There is no Kubernetes node, or its label says so.
+    """
     kube_node = cluster.kube_nodes.get(node)
     return kube_node is None or kube_node.labels.get(DISABLE_V2_LABEL) == "true"
 
@@ -24,8 +27,8 @@ def v2_disabled(cluster: Cluster, node: str) -> bool:
 def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> bool:
     """Whether an instance manager can take a replica (CheckInstanceManagersReadiness).
 
-    v2: any running one that is not terminating. v1: the one with the default image, running or terminating; of several
-    Longhorn looks at a random one (`one_manager_per_node` lists the possibilities), here all of them must be ready.
+    v2: any running manager that is not terminating. v1: the manager with the default image, running or terminating. Of
+    several Longhorn looks at a random one (`one_manager_per_node` lists the possibilities); here all must be ready.
     """
     if cluster.instance_managers is None:
         return True
@@ -37,7 +40,10 @@ def instance_manager_ready(cluster: Cluster, data_engine: str, node: str) -> boo
 
 
 def one_manager_per_node(cluster: Cluster) -> Iterator[Cluster]:
-    """The clusters Longhorn may see where a node has several default v1 managers: one for each random pick."""
+    """The clusters Longhorn may see, one per random pick.
+
+    Longhorn picks where a node has several v1 instance managers with the default image.
+    """
     managers = cluster.instance_managers
     ambiguous = (
         []
@@ -59,19 +65,24 @@ def _with_default_image(cluster: Cluster, managers: tuple[InstanceManager, ...])
 
 
 def engine_image_ready(cluster: Cluster, data_engine: str, image: str, node: str) -> bool:
-    """Whether an engine image is usable on a node (CheckDataEngineImageReadiness); v2 needs none.
+    """Whether an engine image is usable on a node (CheckDataEngineImageReadiness).
 
-    An image being deployed counts where the node is in its map already. "" is the default image, any if that is unknown.
+    v2 needs none. An image that is being deployed counts on the nodes that are in its map already. "" is the default
+    image, any image if the default is unknown.
     """
     if is_v2(data_engine) or cluster.engine_images is None:
         return True
-    wanted = image or cluster.settings.default_engine_image
-    groups = cluster.engine_images.values() if wanted is None else (cluster.engine_images.get(wanted, ()),)
+    effective_image = image or cluster.settings.default_engine_image
+    images = cluster.engine_images
+    groups = images.values() if effective_image is None else (images.get(effective_image, ()),)
     return any(entry.state in _DEPLOYED and node in entry.nodes for group in groups for entry in group)
 
 
-def running_instance_manager(cluster: Cluster, data_engine: str, node: str) -> bool:
-    """Whether the manager of a replica that may be used again runs and stays (GetInstanceManagerByInstanceRO)."""
+def instance_manager_running(cluster: Cluster, data_engine: str, node: str) -> bool:
+    """Whether a failed replica's instance manager is running (GetInstanceManagerByInstanceRO).
+
+    One that is being deleted does not count. Longhorn checks it for a replica that may be reused.
+    """
     if cluster.instance_managers is None:
         return True
     managers = cluster.instance_managers.get((node, data_engine), ())

@@ -1,4 +1,4 @@
-"""What is to be placed: a volume, and the fields of the replica that decide beside it."""
+"""The replica to place: its volume, and the fields that the replica itself contributes to the decision."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from scheduler_core.longhorn.settings import BEST_EFFORT, Settings
 from scheduler_core.model.longhorn import V1, V2, Replica, Volume
 
 LINKED_CLONE = "linked-clone"
-_SOURCES = ("vol://", "snap://")
-_IGNORED = ("", "ignored")
+_SOURCE_PREFIXES = ("vol://", "snap://")
+_LEAVES_THE_SETTING = ("", "ignored")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A replica to place. Longhorn takes some fields from the volume and some from the replica, so both are kept.
+class ReplicaRequest:
+    """A replica to place.
+
+    Longhorn takes some fields from the volume and some from the replica, so both are kept.
 
     Attributes:
         replica_size: bytes of the replica (spec.volumeSize); only the choice among candidates reads it, all space rules
             read the volume's size
         data_engine: the replica's; decides about instance manager and engine image, the volume's about disks
         image: the engine image, "" for the default one
+        hard_node_affinity: the only node the replica may be on, "" for any
+        linked_clone_source: the replica whose data a linked clone shares, "" for any of the source volume
     """
 
     volume: Volume
@@ -31,13 +35,13 @@ class Ask:
     linked_clone_source: str = ""
 
     @classmethod
-    def fresh(cls, volume: Volume, hard_node_affinity: str = "") -> Ask:
-        """A replica as volume_controller.go:newReplicaCR would create it."""
+    def for_volume(cls, volume: Volume, hard_node_affinity: str = "") -> ReplicaRequest:
+        """A new replica, as volume_controller.go:newReplicaCR would create it."""
         return cls(volume, volume.size, volume.data_engine, volume.image, hard_node_affinity)
 
     @classmethod
-    def of(cls, volume: Volume, replica: Replica) -> Ask:
-        """An existing replica that has no place yet."""
+    def for_replica(cls, volume: Volume, replica: Replica) -> ReplicaRequest:
+        """An existing replica that has no node yet."""
         return cls(
             volume,
             replica.size,
@@ -49,32 +53,41 @@ class Ask:
 
     @property
     def linked_clone(self) -> bool:
-        """Whether the volume shares its source's data, so that its replicas must stay with the source's."""
+        """Whether the volume is a linked clone.
+
+        A linked clone shares its source's data, so its replicas must stay with the source's.
+        """
         return self.volume.clone_mode == LINKED_CLONE
 
     @property
     def linked_clone_source_volume(self) -> str:
         """The volume that is cloned (types.GetVolumeName of spec.dataSource)."""
         kind, separator, source = self.volume.data_source.partition("://")
-        return source.partition("/")[0] if kind + separator in _SOURCES else ""
+        return source.partition("/")[0] if kind + separator in _SOURCE_PREFIXES else ""
 
 
 def is_v2(data_engine: str) -> bool:
-    """types.IsDataEngineV2; everything else counts as v1."""
+    """Whether an engine is v2 (types.IsDataEngineV2).
+
+    Everything else counts as v1.
+    """
     return data_engine == V2
 
 
-def override(volume_value: str, setting: bool) -> bool:  # noqa: FBT001 # the pair reads as in Longhorn
-    """A volume's soft anti-affinity field over its setting: "" and "ignored" leave the setting, only "enabled" is true."""
-    return setting if volume_value in _IGNORED else volume_value == "enabled"
+def effective_soft_anti_affinity(volume_value: str, setting: bool) -> bool:  # noqa: FBT001 # the pair reads as in Longhorn
+    """A soft anti-affinity setting after the volume's override.
+
+    "" and "ignored" leave the setting; of all other values only "enabled" is true.
+    """
+    return setting if volume_value in _LEAVES_THE_SETTING else volume_value == "enabled"
 
 
-def auto_balance(volume: Volume, settings: Settings) -> str:
+def auto_balance_mode(volume: Volume, settings: Settings) -> str:
     """The auto-balance mode that counts for a volume (datastore: GetAutoBalancedReplicasSetting)."""
     own = volume.replica_auto_balance
-    return settings.replica_auto_balance if own in _IGNORED else own
+    return settings.replica_auto_balance if own in _LEAVES_THE_SETTING else own
 
 
 def balances_best_effort(volume: Volume, settings: Settings) -> bool:
     """Whether best-effort auto-balance is on for a volume."""
-    return auto_balance(volume, settings) == BEST_EFFORT
+    return auto_balance_mode(volume, settings) == BEST_EFFORT

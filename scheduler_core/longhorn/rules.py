@@ -2,18 +2,21 @@
 
 `ScheduleError` holds the reasons of k8s/pkg/apis/longhorn/v1beta2/node.go (ErrorReplicaSchedule...). Many rules are
 silent in Longhorn: it drops the node or disk without a word, which is why its conditions so often say nothing useful.
-Here every refusal has a rule, and `Rule.reported` tells what Longhorn itself would say, None where it is silent.
+Here every refusal has a rule, and `Rule.reported` is what Longhorn itself would say, None where it is silent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final
 
+from scheduler_core.longhorn.settings import Settings
+
 
 class ScheduleError(StrEnum):
-    """The reasons Longhorn reports for a replica that cannot be scheduled."""
+    """Reasons Longhorn reports for a replica it cannot schedule."""
 
     INSUFFICIENT_STORAGE = "insufficient storage"
     DISK_NOT_FOUND = "disk not found"
@@ -32,7 +35,12 @@ class ScheduleError(StrEnum):
 
 
 class Rule(Enum):
-    """A rule that can refuse a node or a disk: its text for people, and the reason Longhorn reports (None: silent)."""
+    """A rule that can refuse a node or a disk.
+
+    Attributes:
+        text: the rule for people
+        reported: the reason Longhorn reports, None where it is silent
+    """
 
     SETTING_FAULT = ("a setting cannot be read", ScheduleError.CLIENT_OPERATION_FAILED)
     BACKING_IMAGE_MISSING = ("the volume's backing image does not exist", ScheduleError.CLIENT_OPERATION_FAILED)
@@ -79,14 +87,29 @@ class Rule(Enum):
 
 _RULES: Final = tuple(Rule)
 NODE_RULES: Final = _RULES[_RULES.index(Rule.NODE_DELETING) : _RULES.index(Rule.DISK_NOT_IN_STATUS)]
-"""The rules a node meets, in Longhorn's order; what stops everything comes before them."""
+"""The rules a node meets, in Longhorn's order. Rules that stop the whole decision come before them."""
 DISK_RULES: Final = _RULES[_RULES.index(Rule.DISK_NOT_IN_STATUS) :]
 """The rules a disk meets, in Longhorn's order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why one node or disk is out: the rule, and a sentence with the names and numbers."""
+    """The rule that refuses a node or a disk.
+
+    Attributes:
+        detail: the refusal as a sentence, with the names and numbers
+    """
 
     rule: Rule
     detail: str
+
+
+def setting_refusal(settings: Settings, names: Iterable[str]) -> Refusal | None:
+    """The refusal for the first unreadable setting, or None."""
+    fault = settings.first_fault(names)
+    return None if fault is None else Refusal(Rule.SETTING_FAULT, str(fault))
+
+
+def missing_backing_image(name: str) -> Refusal:
+    """The refusal for a backing image that does not exist."""
+    return Refusal(Rule.BACKING_IMAGE_MISSING, f"backing image {name} does not exist")

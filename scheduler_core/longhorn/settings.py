@@ -1,8 +1,8 @@
 """Longhorn's settings that decide about placement (longhorn-manager: types/setting.go), parsed once.
 
 A setting that is missing takes Longhorn's default. A value that does not parse stops Longhorn only where it reads that
-setting, so `Settings.read` keeps such faults by name and the engine asks for them in Longhorn's order; `Settings.parse`
-raises the first one.
+setting. So `Settings.read` keeps these faults by name, and the engine looks them up in Longhorn's order;
+`Settings.parse` raises the first one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def parse_int(text: str) -> int:
 
 
 def _per_engine(parser: Parser) -> Parser:
-    """One value for both data engines, or a JSON object of texts by engine (types.SettingDefinition.DataEngineSpecific)."""
+    """A parser of values by data engine (types.SettingDefinition.DataEngineSpecific).
+
+    The text is one value for both data engines, or a JSON object of texts by engine.
+    """
 
     def parse(text: str) -> dict[str, Any]:
         if not text.lstrip().startswith("{"):
@@ -83,12 +86,15 @@ def _one_of(*choices: str) -> Parser:
     return parse
 
 
-def _image(text: str) -> str | None:
+def _parse_image(text: str) -> str | None:
     return text or None
 
 
 def _setting(name: str, default: str, parser: Parser) -> Any:
-    """A field that is read from the setting `name`; `default` is written as Longhorn writes it."""
+    """A field that is read from the setting `name`.
+
+    `default` is written as Longhorn writes it.
+    """
     value = parser(default)
     metadata = {"name": name, "default": default, "parser": parser}
     if isinstance(value, dict):
@@ -98,7 +104,7 @@ def _setting(name: str, default: str, parser: Parser) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting a placement decision reads, with Longhorn's defaults; `faults` holds those that do not parse."""
+    """Every setting a placement decision reads, with Longhorn's defaults."""
 
     replica_soft_anti_affinity: bool = _setting("replica-soft-anti-affinity", "false", parse_bool)
     """Whether two replicas of a volume may share a node. Default false."""
@@ -170,18 +176,21 @@ class Settings:
     node_drain_policy: str = _setting("node-drain-policy", "block-if-contains-last-replica", str)
     """What `kubectl drain` does to replicas; only the block-for-eviction policies evict them."""
 
-    default_engine_image: str | None = _setting("default-engine-image", "", _image)
-    """The engine image of volumes that name none; None means unknown: then any image counts as it."""
+    default_engine_image: str | None = _setting("default-engine-image", "", _parse_image)
+    """The engine image of volumes that name none. None means unknown: then any image counts as the default."""
 
-    default_instance_manager_image: str | None = _setting("default-instance-manager-image", "", _image)
-    """The image a v1 instance manager must have to count; None means unknown: then any image does."""
+    default_instance_manager_image: str | None = _setting("default-instance-manager-image", "", _parse_image)
+    """The image a v1 instance manager must have to count. None means unknown: then any image counts."""
 
     faults: Mapping[str, SettingError] = field(default_factory=dict[str, SettingError])
     """The settings that do not parse, by name; their fields hold the default."""
 
     @classmethod
     def read(cls, values: Mapping[str, str]) -> Settings:
-        """The settings by name; values that do not parse go to `faults`, unknown names are ignored."""
+        """Settings from values by name, with the faults.
+
+        Values that do not parse go to `faults`; unknown names are ignored.
+        """
         parsed: dict[str, Any] = {}
         faults: dict[str, SettingError] = {}
         for entry in fields(cls):
@@ -196,7 +205,7 @@ class Settings:
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Settings:
-        """The settings by name; unknown names are ignored.
+        """Settings from values by name; unknown names are ignored.
 
         Raises:
             SettingError: a value does not parse; the first by name
@@ -206,6 +215,9 @@ class Settings:
             raise settings.faults[name]
         return settings
 
-    def fault(self, names: Iterable[str]) -> SettingError | None:
-        """The first of `names` that does not parse: what stops Longhorn when it reads them in this order."""
+    def first_fault(self, names: Iterable[str]) -> SettingError | None:
+        """The first of `names` that does not parse, or None.
+
+        It is what stops Longhorn when it reads the settings in this order.
+        """
         return next((self.faults[name] for name in names if name in self.faults), None) if self.faults else None

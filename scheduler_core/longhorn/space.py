@@ -18,35 +18,41 @@ _INT64: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DiskSpace:
     """What a disk can still take, in bytes.
 
     Attributes:
         free: scheduling limit - storageScheduled; a replica fits when its volume's size <= free
-        headroom: storageAvailable - minimal-available limit; fits when the volume's actual size < headroom
-        closed: the rule that shuts the disk whatever the size, or None
+        headroom: storageAvailable - minimal-available limit; a replica fits when its volume's actual size < headroom
+        closed_by: the rule that closes the disk to any size, or None
         grants: what the disk's DiskSchedule would still grant, which `free` never exceeds; None without a DiskSchedule
     """
 
     free: int
     headroom: int
-    closed: Rule | None = None
+    closed_by: Rule | None = None
     grants: int | None = None
 
     @property
     def open(self) -> bool:
         """Whether storageMaximum and storageAvailable are both positive."""
-        return self.closed is None
+        return self.closed_by is None
 
 
 def percent_of(size: int, percentage: int) -> int:
-    """int64(float64(size) * float64(percentage) / 100), as Go computes it; past 2^63 that is -2^63 on amd64."""
+    """int64(float64(size) * float64(percentage) / 100), as Go computes it.
+
+    Past 2^63 that is -2^63 on amd64.
+    """
     limit = int(float(size) * float(percentage) / 100)
     return limit if limit < _INT64 else -_INT64
 
 
-def wrapped(value: int) -> int:
-    """A value as Go's int64 arithmetic leaves it: past 2^63 it wraps around (percentages of disks past 92 PB do)."""
+def wrap_int64(value: int) -> int:
+    """A value after Go's int64 arithmetic, wrapped past 2^63.
+
+    Percentages of disks past 92 PB wrap around.
+    """
     return (value + _INT64) % (2 * _INT64) - _INT64
 
 
@@ -56,31 +62,37 @@ def quotient(dividend: int, divisor: int) -> int:
 
 
 def minimal_available(disk: Disk, settings: Settings) -> int:
-    """Bytes that must stay available: a percentage of the maximum; the reserve plays no part."""
+    """Bytes that must stay available: a percentage of the maximum.
+
+    The reserve plays no part.
+    """
     return percent_of(disk.storage_maximum, settings.storage_minimal_available_percentage)
 
 
 def scheduling_limit(disk: Disk, settings: Settings) -> int:
-    """Bytes that may be promised to replicas in total: a percentage of what is left of the maximum after the reserve."""
+    """Bytes that may be promised to replicas in total.
+
+    A percentage of what is left of the maximum after the reserve.
+    """
     return percent_of(disk.storage_maximum - disk.storage_reserved, settings.storage_over_provisioning_percentage)
 
 
-def room(disk: Disk, settings: Settings, uncounted: int = 0, grants: int | None = None) -> Room:
-    """The room of a disk.
+def disk_space(disk: Disk, settings: Settings, uncounted: int = 0, grants: int | None = None) -> DiskSpace:
+    """The space of a disk.
 
-    `uncounted` bytes are promised already but not in storageScheduled yet; `grants` is a limit of its own, in addition to
-    Longhorn's.
+    `uncounted` bytes are promised already but not in storageScheduled yet. `grants` is a limit of its own, in addition
+    to Longhorn's.
     """
     free = scheduling_limit(disk, settings) - disk.storage_scheduled - uncounted
-    return Room(
+    return DiskSpace(
         free=free if grants is None else min(free, grants),
         headroom=disk.storage_available - minimal_available(disk, settings),
-        closed=_closed(disk),
+        closed_by=_closing_rule(disk),
         grants=grants,
     )
 
 
-def _closed(disk: Disk) -> Rule | None:
+def _closing_rule(disk: Disk) -> Rule | None:
     if disk.storage_maximum <= 0:
         return Rule.STORAGE_MAXIMUM
     if disk.storage_available <= 0:
@@ -88,21 +100,22 @@ def _closed(disk: Disk) -> Rule | None:
     return None
 
 
-def space_refusal(size: int, required: int, room: Room) -> Rule | None:
-    """The first space rule that refuses a volume of `size` of which `required` is written (IsSchedulableToDisk).
+def space_refusal(size: int, required: int, space: DiskSpace) -> Rule | None:
+    """The first space rule that refuses a volume, or None (IsSchedulableToDisk).
 
-    Equal fails for the actual space and passes for the scheduling space.
+    `size` is the volume's size in bytes, `required` the bytes of it that are written. Equal fails for the actual space
+    and passes for the scheduling space.
     """
-    if room.closed is not None:
-        return room.closed
-    if required >= room.headroom:
+    if space.closed_by is not None:
+        return space.closed_by
+    if required >= space.headroom:
         return Rule.ACTUAL_SPACE
-    if size > room.free:
+    if size > space.free:
         return Rule.SCHEDULING_SPACE
     return None
 
 
-def space_detail(rule: Rule, disk: Disk, settings: Settings, room: Room, volume: Volume) -> str:
+def space_detail(rule: Rule, disk: Disk, settings: Settings, space: DiskSpace, volume: Volume) -> str:
     """The numbers behind a space refusal, as a sentence."""
     if rule is Rule.ACTUAL_SPACE:
         return (
@@ -110,16 +123,16 @@ def space_detail(rule: Rule, disk: Disk, settings: Settings, room: Room, volume:
             f"actual size must be more than {format_bytes(minimal_available(disk, settings))} "
             f"({settings.storage_minimal_available_percentage} % of {format_bytes(disk.storage_maximum)})"
         )
-    if rule is Rule.SCHEDULING_SPACE and room.grants is not None and room.grants == room.free:
-        granted = format_bytes(max(0, room.grants))
+    if rule is Rule.SCHEDULING_SPACE and space.grants is not None and space.grants == space.free:
+        granted = format_bytes(max(0, space.grants))
         return (
             f"disk {disk.name}: {format_bytes(volume.size)} must be at most the {granted} its DiskSchedule still grants"
         )
     if rule is Rule.SCHEDULING_SPACE:
         limit = scheduling_limit(disk, settings)
         return (
-            f"disk {disk.name}: {format_bytes(volume.size)} + {format_bytes(limit - room.free)} scheduled must be at most "
-            f"{format_bytes(limit)} ({settings.storage_over_provisioning_percentage} % of "
+            f"disk {disk.name}: {format_bytes(volume.size)} + {format_bytes(limit - space.free)} scheduled must be "
+            f"at most {format_bytes(limit)} ({settings.storage_over_provisioning_percentage} % of "
             f"{format_bytes(disk.storage_maximum)} - {format_bytes(disk.storage_reserved)} reserved)"
         )
     value = disk.storage_maximum if rule is Rule.STORAGE_MAXIMUM else disk.storage_available
@@ -127,20 +140,24 @@ def space_detail(rule: Rule, disk: Disk, settings: Settings, room: Room, volume:
 
 
 def under_pressure(disk: Disk, percentage: int) -> bool:
-    """Whether so little is unused that best-effort auto-balance moves replicas away (IsDiskUnderPressure)."""
+    """Whether best-effort auto-balance moves replicas off a disk (IsDiskUnderPressure).
+
+    It does when the unused bytes (available - reserved) are less than 100 - `percentage` per cent of the maximum.
+    """
     unused = disk.storage_available - disk.storage_reserved
-    share = quotient(wrapped(unused * 100), disk.storage_maximum) if unused > 0 and disk.storage_maximum > 0 else 0
+    share = quotient(wrap_int64(unused * 100), disk.storage_maximum) if unused > 0 and disk.storage_maximum > 0 else 0
     return share < 100 - percentage
 
 
 def fits_without_pressure(disk: Disk, settings: Settings, size: int, required: int) -> bool:
-    """Whether a replica fits and leaves the disk below the pressure percentage.
+    """Whether a replica fits without putting the disk under pressure.
 
-    Mirrors IsSchedulableToDiskConsiderDiskPressure: the use counts `required`, not `size`.
+    The use must stay below the pressure percentage. Mirrors IsSchedulableToDiskConsiderDiskPressure: the use counts
+    `required`, not `size`.
     """
     if disk.storage_maximum <= 0:
         return False
     used = required + disk.storage_scheduled + disk.storage_reserved
-    used_percentage = quotient(wrapped(used * 100), disk.storage_maximum)
+    used_percentage = quotient(wrap_int64(used * 100), disk.storage_maximum)
     pressure = settings.replica_auto_balance_disk_pressure_percentage
-    return space_refusal(size, required, room(disk, settings)) is None and used_percentage < pressure
+    return space_refusal(size, required, disk_space(disk, settings)) is None and used_percentage < pressure

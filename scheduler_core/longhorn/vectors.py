@@ -1,8 +1,9 @@
 """Replays recorded decisions of the real Longhorn: ``python -m scheduler_core.longhorn.vectors FILE.jsonl [...]``.
 
 Every line is a scenario, a question and what Longhorn answered. Where Longhorn's answer depends on chance, the engine's
-set of possible outcomes must contain everything recorded, and whatever it holds beyond that must be due to chance; where
-Longhorn's answer was always the same, the sets must be equal. Reasons compare as sets, texts for people not at all.
+set of possible outcomes must contain everything recorded, and all other outcomes in it must be due to chance. Where
+Longhorn's answer was always the same, the sets must be equal. Reasons are compared as sets; texts for people are not
+compared.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ import msgspec
 
 from scheduler_core.conformance import InputError, Runner
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.conformance.questions import QUESTIONS, Answer, Answers, Question
+from scheduler_core.longhorn.conformance.questions import QUESTIONS, Answer, Answers, RecordedQuestion
 from scheduler_core.longhorn.conformance.scenario import Json, read_cluster
 from scheduler_core.longhorn.readiness import one_manager_per_node
 
-_SHOWN: Final = 400
+_MAX_CHARACTERS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A recorded decision the engine does not reproduce, and the rules that decided here."""
+class LonghornMismatch:
+    """A recorded decision that the engine does not reproduce.
+
+    Attributes:
+        decided: the rules that decided in the engine
+    """
 
     id: str
     note: str
@@ -38,7 +43,7 @@ class Mismatch:
         return f"{heading}\n  expected {self.expected}\n  got      {self.got}\n  decided  {self.decided}"
 
 
-def check(vector: Json) -> Mismatch | None:
+def check(vector: Json) -> LonghornMismatch | None:
     """The difference between a recorded decision and the engine's, or None.
 
     Raises:
@@ -46,43 +51,46 @@ def check(vector: Json) -> Mismatch | None:
     """
     question = QUESTIONS[vector["schedule"]["op"]]
     cluster, recorded = _read(vector, question)
-    possible = _possible(vector, question, cluster)
+    possible = _possible_answers(vector, question, cluster)
     by_chance = vector["decision"]["result"].get("deterministic") is False
     extra = {answer for answer, chance in possible.items() if answer not in recorded and not (by_chance and chance)}
     if recorded <= possible.keys() and not extra:
         return None
-    return Mismatch(
+    return LonghornMismatch(
         id=str(vector.get("id")),
         note=str(vector.get("note", "")),
-        expected=_shown(recorded),
-        got=_shown(possible),
-        decided=question.decided(cluster, vector),
+        expected=_format_answers(recorded),
+        got=_format_answers(possible),
+        decided=question.describe_rules(cluster, vector),
     )
 
 
-def _read(vector: Json, question: Question) -> tuple[Cluster, frozenset[Answer]]:
+def _read(vector: Json, question: RecordedQuestion) -> tuple[Cluster, frozenset[Answer]]:
     try:
-        return read_cluster(vector), frozenset(question.read(vector["decision"]))
+        return read_cluster(vector), frozenset(question.read_answers(vector["decision"]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{vector.get('id')}: not a recorded decision: {error!r}") from error
 
 
-def _possible(vector: Json, question: Question, cluster: Cluster) -> Answers:
-    """Every possible answer, over all clusters Longhorn may see, and whether it depends on chance."""
-    seen = list(one_manager_per_node(cluster))
+def _possible_answers(vector: Json, question: RecordedQuestion, cluster: Cluster) -> Answers:
+    """Every possible answer, and whether it depends on chance.
+
+    The answers are those over all clusters that Longhorn may see.
+    """
+    clusters = list(one_manager_per_node(cluster))
     possible: Answers = {}
     try:
-        for each in seen:
-            for answer, chance in question.ask(each, vector).items():
-                possible[answer] = possible.get(answer, False) or chance or len(seen) > 1
+        for visible_cluster in clusters:
+            for answer, chance in question.answer(visible_cluster, vector).items():
+                possible[answer] = possible.get(answer, False) or chance or len(clusters) > 1
     except KeyError as error:
         raise InputError(f"{vector.get('id')}: the question names {error}, which the scenario lacks") from error
     return possible
 
 
-def _shown(answers: Iterable[object]) -> str:
+def _format_answers(answers: Iterable[object]) -> str:
     text = " | ".join(sorted(str(answer) for answer in answers)) or "nothing"
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "..."
 
 
 class _Schedule(msgspec.Struct, rename="camel"):
@@ -112,16 +120,17 @@ class _Vector(msgspec.Struct):
     decision: _Decision
 
 
-def _fault(vector: _Vector) -> str:
-    known = ", ".join(QUESTIONS)
-    return "" if vector.schedule.op in QUESTIONS else f"schedule.op {vector.schedule.op!r} is none of {known}"
+def _find_problem(vector: _Vector) -> str:
+    if vector.schedule.op in QUESTIONS:
+        return ""
+    return f"schedule.op {vector.schedule.op!r} is none of {', '.join(QUESTIONS)}"
 
 
 RUNNER: Final = Runner(
     "scheduler_core.longhorn.vectors",
     "Replays recorded decisions of the real Longhorn through the policy engine.",
     _Vector,
-    _fault,
+    _find_problem,
     check,
 )
 

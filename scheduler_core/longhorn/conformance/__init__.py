@@ -1,1 +1,1 @@
-"""scheduler_core.longhorn.conformance"""
+"""Test harness: reads recorded decisions of the real Longhorn and puts their questions to the engine."""

@@ -1,7 +1,8 @@
-"""The questions recorded decisions ask, each answered by one function of the engine.
+"""The questions of recorded decisions, each answered by one function of the engine.
 
-`ask` answers with every possible outcome and whether it depends on chance, `read` turns what was recorded into the same
-form, and `decided` names the rules, for whoever looks at a mismatch.
+Data flow: `schedule.op` of a recorded line selects a `RecordedQuestion`. Its `answer` puts the question to the engine,
+its `read_answers` turns Longhorn's recorded decision into the same form, and `vectors` compares the two.
+`describe_rules` names the rules that decided, for the report of a mismatch.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from scheduler_core.longhorn.conformance.scenario import Json, node_schedulable
 from scheduler_core.longhorn.disk_choice import Choice
 from scheduler_core.longhorn.explain import explain
 from scheduler_core.longhorn.new_volume import create_volume
-from scheduler_core.longhorn.node_status import Collected, ManagerPod, synced_node
+from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, sync_node
 from scheduler_core.longhorn.placement import Reasons, find_candidates, schedule_replica
 from scheduler_core.longhorn.replenish import replenishments
-from scheduler_core.longhorn.replica_request import Ask
-from scheduler_core.longhorn.replica_reuse import reused, wait_before_new_replica
-from scheduler_core.longhorn.space import fits_without_pressure, room, space_refusal, under_pressure
-from scheduler_core.longhorn.volume_expansion import expansions
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.replica_reuse import replica_to_reuse, wait_before_new_replica
+from scheduler_core.longhorn.space import disk_space, fits_without_pressure, space_refusal, under_pressure
+from scheduler_core.longhorn.volume_expansion import check_expansion
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Disk, Replica, Volume
 
@@ -31,12 +32,18 @@ Answers = dict[Answer, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """How a question is put to the engine, how its recorded answer is read, and which rules decided."""
+class RecordedQuestion:
+    """How to answer one kind of recorded question.
 
-    ask: Callable[[Cluster, Json], Answers]
-    read: Callable[[Json], Iterable[Answer]]
-    decided: Callable[[Cluster, Json], str]
+    Attributes:
+        answer: every possible answer of the engine, and whether it depends on chance
+        read_answers: the recorded answers, in the engine's form
+        describe_rules: the rules that decided, as one line
+    """
+
+    answer: Callable[[Cluster, Json], Answers]
+    read_answers: Callable[[Json], Iterable[Answer]]
+    describe_rules: Callable[[Cluster, Json], str]
 
 
 def _volume(cluster: Cluster, vector: Json) -> Volume:
@@ -47,19 +54,19 @@ def _replicas(cluster: Cluster, vector: Json) -> tuple[Replica, ...]:
     return cluster.replicas_of(vector["schedule"]["volume"])
 
 
-def _ask_of(cluster: Cluster, vector: Json) -> Ask:
+def _request(cluster: Cluster, vector: Json) -> ReplicaRequest:
     schedule = vector["schedule"]
     volume = _volume(cluster, vector)
     if "replica" in schedule:
-        return Ask.of(volume, cluster.snapshot.replicas[schedule["replica"]])
-    return Ask.fresh(volume, schedule.get("hardNodeAffinity", ""))
+        return ReplicaRequest.for_replica(volume, cluster.snapshot.replicas[schedule["replica"]])
+    return ReplicaRequest.for_volume(volume, schedule.get("hardNodeAffinity", ""))
 
 
-def _placement_rules(cluster: Cluster, vector: Json) -> str:
+def _describe_placement(cluster: Cluster, vector: Json) -> str:
     """Every refusal of the placement, in one line."""
-    found = explain(cluster, _ask_of(cluster, vector), _replicas(cluster, vector))
-    words = [found.refusal.rule.name] if found.refusal else []
-    for entry in found.nodes:
+    explanation = explain(cluster, _request(cluster, vector), _replicas(cluster, vector))
+    words = [explanation.refusal.rule.name] if explanation.refusal else []
+    for entry in explanation.nodes:
         verdict = entry.refusal.rule.name if entry.refusal else entry.tier.name if entry.tier else "open"
         words.append(f"{entry.node.name}: {verdict}")
         words += [
@@ -69,15 +76,15 @@ def _placement_rules(cluster: Cluster, vector: Json) -> str:
     return ", ".join(words)
 
 
-def _no_rules(_cluster: Cluster, vector: Json) -> str:
+def _describe_schedule(_cluster: Cluster, vector: Json) -> str:
     return str(vector["schedule"])
 
 
-def _ask_candidates(cluster: Cluster, vector: Json) -> Answers:
-    found = find_candidates(cluster, _ask_of(cluster, vector), _replicas(cluster, vector))
-    disks = tuple(sorted((each.node.name, each.disk.name, each.disk.uuid) for each in found.disks))
+def _answer_candidates(cluster: Cluster, vector: Json) -> Answers:
+    candidates = find_candidates(cluster, _request(cluster, vector), _replicas(cluster, vector))
+    disks = tuple(sorted((each.node.name, each.disk.name, each.disk.uuid) for each in candidates.disks))
     cordons = [(name, node_schedulable(node)) for name, node in cluster.nodes.items()]
-    return {(disks, _texts(found.reasons), tuple(cordons) if vector.get("deriveSchedulable") else ()): False}
+    return {(disks, _texts(candidates.reasons), tuple(cordons) if vector.get("deriveSchedulable") else ()): False}
 
 
 def _read_candidates(decision: Json) -> Iterable[Answer]:
@@ -92,17 +99,17 @@ def _texts(reasons: Reasons) -> frozenset[str]:
     return frozenset(str(reason) for reason in reasons)
 
 
-def _ask_schedule(cluster: Cluster, vector: Json) -> Answers:
+def _answer_schedule(cluster: Cluster, vector: Json) -> Answers:
     replica = cluster.snapshot.replicas[vector["schedule"]["replica"]]
-    found = schedule_replica(cluster, _volume(cluster, vector), replica, _replicas(cluster, vector))
-    if not found.choices:
-        return {(None, _texts(found.reasons)): False}
-    return {(_place(choice), frozenset[str]()): choice.why.chance for choice in found.choices}
+    placement = schedule_replica(cluster, _volume(cluster, vector), replica, _replicas(cluster, vector))
+    if not placement.choices:
+        return {(None, _texts(placement.reasons)): False}
+    return {(_place(choice), frozenset[str]()): choice.reason.chance for choice in placement.choices}
 
 
 def _place(choice: Choice) -> Answer:
-    node, disk = choice.candidate.node, choice.candidate.disk
-    return node.name, disk.name, disk.uuid, disk.path
+    disk = choice.candidate.disk
+    return choice.candidate.node.name, disk.name, disk.uuid, disk.path
 
 
 def _read_schedule(decision: Json) -> Iterable[Answer]:
@@ -112,14 +119,16 @@ def _read_schedule(decision: Json) -> Iterable[Answer]:
         yield place, frozenset(decision["errors"])
 
 
-def _ask_disk(cluster: Cluster, vector: Json) -> Answers:
-    schedule, settings = vector["schedule"], cluster.settings
+def _answer_disk(cluster: Cluster, vector: Json) -> Answers:
+    schedule = vector["schedule"]
+    settings = cluster.settings
     disk = _disk(cluster, vector)
-    size, required = schedule.get("size", 0), schedule.get("required", 0)
-    found = room(disk, settings)
+    size = schedule.get("size", 0)
+    required = schedule.get("required", 0)
+    space = disk_space(disk, settings)
     answer = (
-        space_refusal(size, required, found) is None,
-        space_refusal(0, 0, found) is None,
+        space_refusal(size, required, space) is None,
+        space_refusal(0, 0, space) is None,
         under_pressure(disk, settings.replica_auto_balance_disk_pressure_percentage),
         fits_without_pressure(disk, settings, size, required),
     )
@@ -136,12 +145,13 @@ def _read_disk(decision: Json) -> Iterable[Answer]:
     return [tuple(decision["result"][key] for key in keys)]
 
 
-def _disk_rules(cluster: Cluster, vector: Json) -> str:
-    schedule, found = vector["schedule"], room(_disk(cluster, vector), cluster.settings)
-    return f"{space_refusal(schedule.get('size', 0), schedule.get('required', 0), found)}, {found}"
+def _describe_disk(cluster: Cluster, vector: Json) -> str:
+    schedule = vector["schedule"]
+    space = disk_space(_disk(cluster, vector), cluster.settings)
+    return f"{space_refusal(schedule.get('size', 0), schedule.get('required', 0), space)}, {space}"
 
 
-def _ask_capacity(cluster: Cluster, vector: Json) -> Answers:
+def _answer_capacity(cluster: Cluster, vector: Json) -> Answers:
     schedule = vector["schedule"]
     try:
         capacity = get_capacity(cluster, schedule["topology"], schedule["parameters"])
@@ -160,24 +170,25 @@ def _code(error: str) -> str:
     return error.partition(":")[0]
 
 
-def _ask_node_status(cluster: Cluster, vector: Json) -> Answers:
+def _answer_node_status(cluster: Cluster, vector: Json) -> Answers:
     schedule = vector["schedule"]
-    name, collected = schedule["node"], schedule.get("collected")
-    pods = [ManagerPod(pod["ready"], pod["phase"]) for pod in _pods(vector, name)]
-    found = None if collected is None else {disk: _collected(entry) for disk, entry in collected.items()}
-    node = synced_node(cluster, cluster.nodes[name], pods, found)
+    name = schedule["node"]
+    collected = schedule.get("collected")
+    pods = [ManagerPod(pod["ready"], pod["phase"]) for pod in _manager_pods(vector, name)]
+    disks_by_name = None if collected is None else {disk: _collected_disk(entry) for disk, entry in collected.items()}
+    node = sync_node(cluster, cluster.nodes[name], pods, disks_by_name)
     disks = frozenset(_synced_disk(disk) for disk in node.disks if disk.in_status)
     verdicts = (_verdict(condition(node.conditions, kind)) for kind in ("Ready", "Schedulable"))
     return {(*verdicts, node.zone, node.region, disks): False}
 
 
-def _pods(vector: Json, node: str) -> Sequence[Json]:
+def _manager_pods(vector: Json, node: str) -> Sequence[Json]:
     ready = {"node": node, "ready": True, "phase": "Running"}
     return [pod for pod in vector.get("managerPods", [ready]) if pod["node"] == node]
 
 
-def _collected(entry: Json) -> Collected:
-    return Collected(
+def _collected_disk(entry: Json) -> CollectedDisk:
+    return CollectedDisk(
         uuid=entry["diskUUID"],
         storage_maximum=entry["storageMaximum"],
         storage_available=entry["storageAvailable"],
@@ -199,8 +210,8 @@ def _synced_disk(disk: Disk) -> Answer:
     )
 
 
-def _verdict(found: Condition) -> Answer:
-    return found.status, found.reason
+def _verdict(entry: Condition) -> Answer:
+    return entry.status, entry.reason
 
 
 def _read_node_status(decision: Json) -> Iterable[Answer]:
@@ -226,7 +237,7 @@ def _recorded_verdict(entry: Json) -> Answer:
     return entry["status"], entry["reason"]
 
 
-def _ask_volume(cluster: Cluster, vector: Json) -> Answers:
+def _answer_volume(cluster: Cluster, vector: Json) -> Answers:
     answers: Answers = {}
     for outcome, chance in create_volume(cluster, _volume(cluster, vector)).items():
         scheduled = (outcome.scheduled.status, outcome.scheduled.reason)
@@ -242,19 +253,20 @@ def _read_volume(decision: Json) -> Iterable[Answer]:
         yield places, outcome["replicas"], outcome["unscheduled"], scheduled
 
 
-def _ask_replenish(cluster: Cluster, vector: Json) -> Answers:
-    found = replenishments(cluster, _volume(cluster, vector), _replicas(cluster, vector))
-    return {(entry.count, entry.hard_node_affinity): len(found) > 1 for entry in found}
+def _answer_replenish(cluster: Cluster, vector: Json) -> Answers:
+    answers = replenishments(cluster, _volume(cluster, vector), _replicas(cluster, vector))
+    return {(entry.count, entry.hard_node_affinity): len(answers) > 1 for entry in answers}
 
 
 def _read_replenish(decision: Json) -> Iterable[Answer]:
     return [(entry["count"], entry["hardNodeAffinity"]) for entry in decision["result"]["outcomes"]]
 
 
-def _ask_reuse(cluster: Cluster, vector: Json) -> Answers:
+def _answer_reuse(cluster: Cluster, vector: Json) -> Answers:
     affinity = vector["schedule"].get("hardNodeAffinity", "")
-    volume, replicas = _volume(cluster, vector), _replicas(cluster, vector)
-    names = reused(cluster, volume, replicas, affinity) or {""}
+    volume = _volume(cluster, vector)
+    replicas = _replicas(cluster, vector)
+    names = replica_to_reuse(cluster, volume, replicas, affinity) or {""}
     wait = wait_before_new_replica(cluster, volume, replicas, affinity).total_seconds()
     return {(name, wait): len(names) > 1 for name in names}
 
@@ -265,10 +277,10 @@ def _read_reuse(decision: Json) -> Iterable[Answer]:
     ]
 
 
-def _ask_expand(cluster: Cluster, vector: Json) -> Answers:
+def _answer_expand(cluster: Cluster, vector: Json) -> Answers:
     size = vector["schedule"]["newSize"]
-    found = expansions(cluster, _volume(cluster, vector), _replicas(cluster, vector), size)
-    return {(each.allowed, each.reason and str(each.reason)): len(found) > 1 for each in found}
+    results = check_expansion(cluster, _volume(cluster, vector), _replicas(cluster, vector), size)
+    return {(each.allowed, each.reason and str(each.reason)): len(results) > 1 for each in results}
 
 
 def _read_expand(decision: Json) -> Iterable[Answer]:
@@ -276,14 +288,14 @@ def _read_expand(decision: Json) -> Iterable[Answer]:
         yield outcome["allowed"], next(iter(outcome["reasons"]), None)
 
 
-QUESTIONS: Final[dict[Any, Question]] = {
-    "candidates": Question(_ask_candidates, _read_candidates, _placement_rules),
-    "schedule": Question(_ask_schedule, _read_schedule, _placement_rules),
-    "disk": Question(_ask_disk, _read_disk, _disk_rules),
-    "capacity": Question(_ask_capacity, _read_capacity, _no_rules),
-    "nodestatus": Question(_ask_node_status, _read_node_status, _no_rules),
-    "volume": Question(_ask_volume, _read_volume, _placement_rules),
-    "replenish": Question(_ask_replenish, _read_replenish, _placement_rules),
-    "reuse": Question(_ask_reuse, _read_reuse, _placement_rules),
-    "expand": Question(_ask_expand, _read_expand, _no_rules),
+QUESTIONS: Final[dict[Any, RecordedQuestion]] = {
+    "candidates": RecordedQuestion(_answer_candidates, _read_candidates, _describe_placement),
+    "schedule": RecordedQuestion(_answer_schedule, _read_schedule, _describe_placement),
+    "disk": RecordedQuestion(_answer_disk, _read_disk, _describe_disk),
+    "capacity": RecordedQuestion(_answer_capacity, _read_capacity, _describe_schedule),
+    "nodestatus": RecordedQuestion(_answer_node_status, _read_node_status, _describe_schedule),
+    "volume": RecordedQuestion(_answer_volume, _read_volume, _describe_placement),
+    "replenish": RecordedQuestion(_answer_replenish, _read_replenish, _describe_placement),
+    "reuse": RecordedQuestion(_answer_reuse, _read_reuse, _describe_placement),
+    "expand": RecordedQuestion(_answer_expand, _read_expand, _describe_schedule),
 }

@@ -1,4 +1,7 @@
-"""A recorded scenario as a Cluster: its objects in Kubernetes' own form, and the recorder's short forms of the rest."""
+"""Reads a recorded scenario as a `Cluster`.
+
+A scenario holds objects in Kubernetes' own form, and the recorder's short forms of engine images and instance managers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ _IMAGES: Final = {"default-engine-image": ENGINE_IMAGE, "default-instance-manage
 
 
 def read_cluster(scenario: Json) -> Cluster:
-    """The cluster of a scenario; settings that do not parse are kept as faults.
+    """The cluster of a scenario.
+
+    Settings that do not parse are kept as faults.
 
     Raises:
         ObjectError: an object cannot be read
@@ -41,7 +46,7 @@ def read_cluster(scenario: Json) -> Cluster:
     cluster = Cluster.of(snapshot, now, Settings.read(values))
     if not scenario.get("deriveSchedulable"):
         return cluster
-    return cluster.with_nodes(_cordoned(cluster, node) for node in cluster.nodes.values())
+    return cluster.with_nodes(_derive_schedulable(cluster, node) for node in cluster.nodes.values())
 
 
 def _snapshot(scenario: Json) -> Snapshot:
@@ -58,7 +63,7 @@ def _snapshot(scenario: Json) -> Snapshot:
 
 
 def _with_zero_values(replicas: Mapping[str, longhorn.Replica], raw: Iterable[Json]) -> dict[str, longhorn.Replica]:
-    """Replicas as the recorder decoded them: an absent spec.active is false there."""
+    """Replicas as recorded: an absent spec.active is false."""
     active = {entry["metadata"]["name"]: bool(entry.get("spec", {}).get("active")) for entry in raw}
     return {name: replace(replica, active=active[name]) for name, replica in replicas.items()}
 
@@ -90,10 +95,10 @@ def _instance_managers(entries: Iterable[Json] | None) -> dict[str, longhorn.Ins
     return {manager.name: manager for manager in managers}
 
 
-def _cordoned(cluster: Cluster, node: longhorn.Node) -> longhorn.Node:
-    """The node after the node controller looked at its cordon."""
-    others = tuple(entry for entry in node.conditions if entry.type != "Schedulable")
-    return replace(node, conditions=(schedulable_condition(cluster, node), *others))
+def _derive_schedulable(cluster: Cluster, node: longhorn.Node) -> longhorn.Node:
+    """The node with the node controller's Schedulable condition."""
+    other_conditions = tuple(entry for entry in node.conditions if entry.type != "Schedulable")
+    return replace(node, conditions=(schedulable_condition(cluster, node), *other_conditions))
 
 
 def node_schedulable(node: longhorn.Node) -> str:
