@@ -1,7 +1,7 @@
-"""The rule: from what is asked and what is held to what is granted.
+"""The allocation rule: which requests of a DiskSchedule are granted, and which bytes count on its disk.
 
-After `allocate` the sum of all that is held exceeds `storageAvailable` only if it did before: then nothing is granted,
-and nothing is taken back either, because the bytes may be written. A rejected request is looked at again each time.
+After `allocate` the sum of everything held exceeds `storageAvailable` only if it did before: then nothing is granted,
+and nothing is taken back either, because the bytes may be written. A rejected request is decided again each time.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Final
 from scheduler_core.model.disk_schedule import (
     Allocation,
     Allocations,
+    AllocationState,
     DiskSchedule,
-    Kind,
+    DiskScheduleSpec,
+    DiskScheduleStatus,
+    RequestKind,
     Requests,
-    Spec,
-    State,
-    Status,
 )
 from scheduler_core.model.quantity import MAX_BYTES
 
-_Key = tuple[Kind, str]
-_NOTHING: Final = Allocation(State.REJECTED, 0)
+_Key = tuple[RequestKind, str]
+_HOLDS_NOTHING: Final = Allocation(AllocationState.REJECTED, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Limit:
 
     Attributes:
         available: storageAvailable in bytes; None if it is not known: then requests stay as they are
-        reason: why every request is refused, whatever its size, as a condition's reason; "" if it is not
+        reason: why every request is refused, whatever its size, as a condition's reason; "" if requests may be granted
         message: the same as a sentence
     """
 
@@ -40,69 +40,74 @@ class Limit:
     reason: str = ""
     message: str = ""
 
-    def grants(self, held: int, more: int) -> bool:
-        """Whether `more` bytes may be granted where `held` bytes are."""
-        return not self.reason and self.available is not None and held + more <= self.available
+    def grants(self, held: int, additional: int) -> bool:
+        """Whether `additional` bytes may be granted on top of `held` bytes."""
+        return not self.reason and self.available is not None and held + additional <= self.available
 
 
-def allocate(spec: Spec, status: Status, limit: Limit) -> Status:
-    """The next status; its conditions stay as they are.
+def allocate(spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit) -> DiskScheduleStatus:
+    """Decides which requests are granted and returns the next status.
 
-    First what is withdrawn is released and what asks for less shrinks. Then requests are served one by one: those that
-    hold something and want to grow, then the others; backing images before replicas, since a replica may need one; then by name. Each is
-    granted as a whole if the total then still is at most `limit.available`, and rejected otherwise: a growth keeps what
-    it holds. A size that cannot be read is rejected the same way.
+    First, withdrawn requests are released and smaller requests shrink. Then requests are served one by one: those that hold
+    something and want to grow, then the others; backing images before replicas, since a replica may need one; then by name.
+    Each is granted as a whole if the total then still is at most `limit.available`, and rejected otherwise: a rejected growth
+    keeps what it holds. A size that cannot be read is rejected the same way. The conditions stay as they are.
     """
-    held = dict(_kept(spec, status))
+    held = dict(_current_allocations(spec, status))
     total = sum(entry.size for entry in held.values())
-    for kind, name in _waiting(spec, held):
-        size, before = spec.of(kind)[name], held.get((kind, name), _NOTHING)
+    for kind, name in _unsatisfied_requests(spec, held):
+        size = spec.requests(kind)[name]
+        current = held.get((kind, name), _HOLDS_NOTHING)
+        rejected = Allocation(AllocationState.REJECTED, current.size)
         if size is None:
-            held[kind, name] = Allocation(State.REJECTED, before.size)
+            held[kind, name] = rejected
         elif limit.available is not None or limit.reason:
-            granted = limit.grants(total, size - before.size)
-            total += size - before.size if granted else 0
-            held[kind, name] = Allocation(State.SCHEDULED, size) if granted else Allocation(State.REJECTED, before.size)
+            granted = limit.grants(total, size - current.size)
+            total += size - current.size if granted else 0
+            held[kind, name] = Allocation(AllocationState.SCHEDULED, size) if granted else rejected
     return replace(
         status,
-        replicas=_of(held, Kind.REPLICA),
-        backing_images=_of(held, Kind.BACKING_IMAGE),
+        replicas=_allocations_of(held, RequestKind.REPLICA),
+        backing_images=_allocations_of(held, RequestKind.BACKING_IMAGE),
         storage_scheduled=min(total, MAX_BYTES),
     )
 
 
-def _kept(spec: Spec, status: Status) -> Iterable[tuple[_Key, Allocation]]:
-    """What is held already and still asked for."""
-    for kind in Kind:
-        for name, size in spec.of(kind).items():
-            entry = status.of(kind).get(name)
+def _current_allocations(spec: DiskScheduleSpec, status: DiskScheduleStatus) -> Iterable[tuple[_Key, Allocation]]:
+    """Yields the current allocations without what was withdrawn.
+
+    A smaller request shrinks its allocation.
+    """
+    for kind in RequestKind:
+        for name, size in spec.requests(kind).items():
+            entry = status.allocations(kind).get(name)
             if entry is None or size == 0:
                 continue
             if size is not None and entry.size >= size:
-                entry = Allocation(State.SCHEDULED, size)
+                entry = Allocation(AllocationState.SCHEDULED, size)
             yield (kind, name), entry
 
 
-def _waiting(spec: Spec, held: dict[_Key, Allocation]) -> list[_Key]:
-    """The requests that want more than they hold, in the order they are served."""
-    waiting = [
+def _unsatisfied_requests(spec: DiskScheduleSpec, held: dict[_Key, Allocation]) -> list[_Key]:
+    """Returns requests for more than is held, as they are served."""
+    requests = [
         (kind, name)
-        for kind in Kind
-        for name, size in sorted(spec.of(kind).items(), key=lambda request: request[0])
-        if size is None or size > held.get((kind, name), _NOTHING).size
+        for kind in RequestKind
+        for name, size in sorted(spec.requests(kind).items(), key=lambda request: request[0])
+        if size is None or size > held.get((kind, name), _HOLDS_NOTHING).size
     ]
-    return sorted(waiting, key=lambda key: held.get(key, _NOTHING).size == 0)
+    return sorted(requests, key=lambda key: held.get(key, _HOLDS_NOTHING).size == 0)
 
 
-def _of(held: dict[_Key, Allocation], kind: Kind) -> Allocations:
+def _allocations_of(held: dict[_Key, Allocation], kind: RequestKind) -> Allocations:
     return {name: held[kind, name] for name in sorted(name for each, name in held if each is kind)}
 
 
 def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:
-    """By name, the bytes that count: what is held or may still be granted.
+    """Returns the bytes that count for each name.
 
-    A pending request and a pending growth count in full, a rejected one only what it holds: 0 for a newcomer. What is
-    withdrawn counts until it is released.
+    That is what is held or may still be granted: a pending request and a pending growth count in full, a rejected request
+    only what it holds: 0 if it is new. A withdrawn request counts until it is released.
     """
     return {
         name: claim(requests.get(name), allocations.get(name)) for name in sorted(requests.keys() | allocations.keys())
@@ -110,17 +115,25 @@ def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:
 
 
 def claim(size: int | None, entry: Allocation | None) -> int:
-    """The bytes that count for one name; `size` is None if nothing readable is asked."""
+    """Returns the bytes that count for one name.
+
+    `size` is the requested size, None without a request that can be read; `entry` is its allocation.
+    """
     if entry is None:
         return size or 0
-    return entry.size if size is None or entry.state is State.REJECTED else max(entry.size, size)
+    return entry.size if size is None or entry.state is AllocationState.REJECTED else max(entry.size, size)
 
 
-def claimed(schedule: DiskSchedule) -> int:
-    """The sum of `claims` of a disk."""
-    return sum(sum(claims(schedule.spec.of(kind), schedule.status.of(kind)).values()) for kind in Kind)
+def claimed_bytes(schedule: DiskSchedule) -> int:
+    """Returns the sum of `claims` of a disk."""
+    return sum(
+        sum(claims(schedule.spec.requests(kind), schedule.status.allocations(kind)).values()) for kind in RequestKind
+    )
 
 
-def would_grant(schedule: DiskSchedule, limit: Limit, more: int) -> bool:
-    """Whether a disk has room for `more` bytes beside everything that is held or pending; only the controller grants it."""
-    return not schedule.deleting and limit.grants(claimed(schedule), more)
+def would_grant(schedule: DiskSchedule, limit: Limit, additional: int) -> bool:
+    """Whether a disk has space for `additional` bytes.
+
+    Everything held or pending counts. Only the DiskSchedule controller grants the space.
+    """
+    return not schedule.deleting and limit.grants(claimed_bytes(schedule), additional)

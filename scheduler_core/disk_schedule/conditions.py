@@ -1,11 +1,13 @@
-"""Conditions: their types and reasons, and how one is set."""
+"""Conditions of DiskSchedules and volumes: types, reasons, how one is set, and why a disk grants nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from scheduler_core.model.kube import Condition
+from scheduler_core.model.disk_schedule import DiskSchedule
+from scheduler_core.model.kube import Condition, condition
 
 SCHEDULABLE: Final = "Schedulable"
 REQUESTS_VALID: Final = "RequestsValid"
@@ -31,22 +33,42 @@ EXPANSION_REJECTED: Final = "ExpansionRejected"
 
 
 def with_condition(conditions: tuple[Condition, ...], wanted: Condition, now: str) -> tuple[Condition, ...]:
-    """The conditions with one set, in its place; its time is kept unless its status changes. Others' stay as they are."""
-    known = next((entry for entry in conditions if entry.type == wanted.type), None)
-    since = known.last_transition_time if known and known.status == wanted.status else ""
+    """Returns the conditions with one set, in its place.
+
+    Its transition time changes only with its status. Conditions of other types stay as they are.
+    """
+    current = next((entry for entry in conditions if entry.type == wanted.type), None)
+    since = current.last_transition_time if current and current.status == wanted.status else ""
     wanted = replace(wanted, last_transition_time=since or now)
-    if known is None:
+    if current is None:
         return (*conditions, wanted)
     return tuple(
-        wanted if entry is known else entry for entry in conditions if entry is known or entry.type != wanted.type
+        wanted if entry is current else entry for entry in conditions if entry is current or entry.type != wanted.type
     )
 
 
 def without_condition(conditions: tuple[Condition, ...], kind: str) -> tuple[Condition, ...]:
-    """The conditions without one type."""
+    """Returns the conditions without one type."""
     return tuple(entry for entry in conditions if entry.type != kind)
 
 
-def says(known: Condition | None, wanted: Condition) -> bool:
-    """Whether a condition says what is wanted, its time apart."""
-    return known is not None and replace(known, last_transition_time="") == replace(wanted, last_transition_time="")
+def condition_matches(current: Condition | None, wanted: Condition) -> bool:
+    """Whether a condition equals the wanted one, ignoring the transition time."""
+    return current is not None and replace(current, last_transition_time="") == replace(wanted, last_transition_time="")
+
+
+def disk_problem(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
+    """Returns why a disk grants nothing at all, or "".
+
+    A sentence for a volume's condition; "" if only space is lacking.
+    """
+    schedule = schedules.get(uuid)
+    if schedule is None:
+        return f"no node lists disk {uuid}"
+    schedulable = condition(schedule.status.conditions, SCHEDULABLE)
+    return "" if schedulable.status != "False" or schedulable.reason == OVER_ALLOCATED else schedulable.message
+
+
+def disk_name(schedules: Mapping[str, DiskSchedule], uuid: str) -> str:
+    """Returns the disk's name; its UUID if it has no DiskSchedule."""
+    return schedules[uuid].spec.disk if uuid in schedules else uuid

@@ -1,16 +1,16 @@
-"""A volume that grows: every disk is asked for the new size, and none grows before all have answered yes.
+"""Decides about a volume that grows: no replica gets the new size before all disks have granted it.
 
-Which way it goes is in the volume's condition, so that a controller that was stopped half-way goes on the same way:
+The direction is in the volume's condition, so that a controller that was stopped half-way goes on in the same direction:
 
-    reason ExpansionPending    forward: ask every disk for the new size, wait for all answers; all granted: on to the next;
-                               one rejected: turn round
+    reason ExpansionPending    forward: request the new size on every disk, wait for all answers; all granted: go on to
+                               ExpansionGranted; one rejected: turn to ExpansionRejected
     reason ExpansionGranted    no way back: write the sizes
-    reason ExpansionRejected   back: ask every disk for the old size again, and stay so until every disk would grant the new
-                               one; then forward again
+    reason ExpansionRejected   back: request the old size on every disk again, and stay so until every disk would grant the
+                               new size; then forward again
 
 The condition is written before what follows from it, against the version of the volume that was read. So of two controllers of
-which one sees all disks granting and the other one of them refusing (before it found room after all), one only goes on. What
-is granted is held, so once the first size is written the others follow, however often a controller is stopped.
+which one sees all disks granting and the other sees one of them refusing (before it found space after all), only one goes on.
+What is granted is held, so once the first size is written the others follow, however often a controller is stopped.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from scheduler_core.disk_schedule.allocation import claim, would_grant
-from scheduler_core.disk_schedule.causes import disk_name, trouble
 from scheduler_core.disk_schedule.conditions import (
     DISK_ALLOCATION,
     EXPANSION_GRANTED,
     EXPANSION_PENDING,
     EXPANSION_REJECTED,
-    says,
+    condition_matches,
+    disk_name,
+    disk_problem,
 )
 from scheduler_core.disk_schedule.reconcile import limit_of
-from scheduler_core.disk_schedule.replica_stage import Stage, Standing, has_run
-from scheduler_core.disk_schedule.writes import Grow, Require, Write
+from scheduler_core.disk_schedule.replica_stage import ReplicaAllocation, Stage, has_run
+from scheduler_core.disk_schedule.writes import SetReplicaSize, SetRequirement, Write
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.model.disk_schedule import DiskSchedule, Kind, State
+from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Volume
 from scheduler_core.model.quantity import format_bytes
@@ -40,138 +41,163 @@ from scheduler_core.model.quantity import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What to write for a volume's growth, and the condition while it lasts, None without one."""
+    """What to do about a volume's growth.
+
+    Attributes:
+        writes: in order; the first that fails ends them
+        condition: the condition while the volume grows, None if it does not
+        requeue: no watch may bring the change that helps: reconcile again after a back-off
+    """
 
     writes: tuple[Write, ...] = ()
     condition: Condition | None = None
-    waiting: bool = False
+    requeue: bool = False
 
 
-def expanded(
+def expand(
     volume: Volume,
-    found: Iterable[Standing],
+    allocations: Iterable[ReplicaAllocation],
     schedules: Mapping[str, DiskSchedule],
     cluster: Cluster,
-    known: Condition | None,
+    current_condition: Condition | None,
 ) -> Expansion:
-    """What follows from `volume.size` being more than some replica's.
+    """Decides what to write while `volume.size` exceeds the size of some replica.
 
-    All replicas with a place grow together, or none: also one that does not even hold what it needs now must be granted the
-    new size. One that has no place yet just takes the new size when they do.
+    All replicas with a place grow together, or none does: a replica that does not even hold its current size must be granted
+    the new size, too. A replica without a place just takes the new size when the others do.
     """
-    found = list(found)
-    unplaced = [entry for entry in found if entry.stage is Stage.UNPLACED and entry.base < volume.size]
-    growing = [entry for entry in found if entry.stage is not Stage.UNPLACED and entry.base < volume.size]
+    allocations = list(allocations)
+    unplaced = [entry for entry in allocations if entry.stage is Stage.UNPLACED and entry.current_size < volume.size]
+    growing = [entry for entry in allocations if entry.stage is not Stage.UNPLACED and entry.current_size < volume.size]
     if not growing:
-        return Expansion((*_back(found), *_grown(unplaced, volume.size)))
-    if known is not None and known.reason == EXPANSION_REJECTED:
-        short = _short(volume, growing, schedules, cluster)
-        if short or not all(_rests(entry) for entry in growing):
-            return Expansion((*_back(found),), _rejected(volume, growing, schedules, short, known), waiting=True)
-        return Expansion(_asked(volume, growing), _pending(volume))
-    large = [entry for entry in growing if entry.stage is Stage.HOLDS and entry.held >= volume.size]
-    if len(large) == len(growing) or says(known, _granted(volume)):
-        lacking = len(large) < len(growing)
-        asked = _asked(volume, growing) if lacking else ()
-        return Expansion((*_grown((*large, *unplaced), volume.size), *asked), _granted(volume), waiting=lacking)
-    if not all(_answered(entry, volume.size) for entry in growing):
-        return Expansion(_asked(volume, growing), _pending(volume))
-    return Expansion((*_back(found),), _rejected(volume, growing, schedules), waiting=True)
+        return Expansion((*_rollback_requests(allocations), *_size_writes(unplaced, volume.size)))
+    if current_condition is not None and current_condition.reason == EXPANSION_REJECTED:
+        full_disks = _disks_without_space(volume, growing, schedules, cluster)
+        if full_disks or not all(_is_at_current_size(entry) for entry in growing):
+            condition = _rejected_condition(volume, growing, schedules, full_disks, current_condition)
+            return Expansion(_rollback_requests(allocations), condition, requeue=True)
+        return Expansion(_growth_requests(volume, growing), _pending_condition(volume))
+    granted = [entry for entry in growing if entry.stage is Stage.ALLOCATED and entry.held >= volume.size]
+    if len(granted) == len(growing) or condition_matches(current_condition, _granted_condition(volume)):
+        incomplete = len(granted) < len(growing)
+        requests = _growth_requests(volume, growing) if incomplete else ()
+        sizes = _size_writes((*granted, *unplaced), volume.size)
+        return Expansion((*sizes, *requests), _granted_condition(volume), requeue=incomplete)
+    if not all(_has_answer(entry, volume.size) for entry in growing):
+        return Expansion(_growth_requests(volume, growing), _pending_condition(volume))
+    return Expansion(_rollback_requests(allocations), _rejected_condition(volume, growing, schedules), requeue=True)
 
 
-def _rests(entry: Standing) -> bool:
-    """Whether a replica holds what it needs as it is, and asks for no more."""
-    return entry.stage is Stage.HOLDS and entry.settled and entry.asked == entry.base
+def _is_at_current_size(entry: ReplicaAllocation) -> bool:
+    """Whether a replica requests and holds exactly its current size."""
+    return entry.stage is Stage.ALLOCATED and entry.in_sync and entry.requested == entry.current_size
 
 
-def _answered(entry: Standing, size: int) -> bool:
-    """Whether its disk answered for the new size. One that has no request from a replica with data, and gets none, is gone."""
+def _has_answer(entry: ReplicaAllocation, size: int) -> bool:
+    """Whether a replica's disk has granted or rejected the new size."""
     if entry.stage is Stage.REFUSED:
-        return not entry.listed or entry.asked == size
-    rejected = entry.answer is not None and entry.answer.state is State.REJECTED
-    return entry.stage is Stage.HOLDS and entry.asked == size and (entry.settled or rejected)
+        # A disk without a request from a replica with data, which gets none either, is gone.
+        return not entry.has_request or entry.requested == size
+    rejected = entry.allocation is not None and entry.allocation.state is AllocationState.REJECTED
+    return entry.stage is Stage.ALLOCATED and entry.requested == size and (entry.in_sync or rejected)
 
 
-def _can_be_asked(entry: Standing) -> bool:
-    """Whether the new size may be asked for now.
+def _may_request_growth(entry: ReplicaAllocation) -> bool:
+    """Whether the new size may be requested now.
 
-    A replica that never ran first gets what it needs as it is: refused more, it would leave a disk that has room for it, and
-    might come back for ever.
+    A replica that never ran is granted its current size first: if the new size were refused, it would leave a disk that has
+    space for its current size, and might come back for ever.
     """
-    return entry.stage is Stage.HOLDS or (
-        entry.stage in {Stage.PENDING, Stage.REFUSED} and entry.listed and has_run(entry.replica)
+    return entry.stage is Stage.ALLOCATED or (
+        entry.stage in {Stage.PENDING, Stage.REFUSED} and entry.has_request and has_run(entry.replica)
     )
 
 
-def _asked(volume: Volume, growing: Iterable[Standing]) -> tuple[Write, ...]:
-    """Requests for the new size. A rejection of a size that is not asked any more must go first, or it would look like the answer."""
+def _growth_requests(volume: Volume, growing: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
+    """Returns requests for the new size.
+
+    A rejection of a size that is not requested any more must go first, or it would look like the answer to the new request.
+    """
     return tuple(
-        Require(entry.replica.disk_id, Kind.REPLICA, entry.name, volume.size)
+        SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, volume.size)
         for entry in growing
-        if _can_be_asked(entry) and entry.asked != volume.size and (entry.settled or entry.asked != entry.held)
+        if _may_request_growth(entry)
+        and entry.requested != volume.size
+        and (entry.in_sync or entry.requested != entry.held)
     )
 
 
-def _back(found: Iterable[Standing]) -> tuple[Write, ...]:
-    """Requests for what replicas need as they are, where more is asked: an expansion failed or was called off."""
+def _rollback_requests(allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
+    """Returns requests for the current size where more is requested.
+
+    Then an expansion failed or was called off.
+    """
     return tuple(
-        Require(entry.replica.disk_id, Kind.REPLICA, entry.name, entry.base)
-        for entry in found
-        if entry.asked is not None and entry.asked > entry.base and entry.stage is not Stage.REFUSED_NEW
+        SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
+        for entry in allocations
+        if entry.requested is not None and entry.requested > entry.current_size and entry.stage is not Stage.REFUSED_NEW
     )
 
 
-def _grown(found: Iterable[Standing], size: int) -> tuple[Write, ...]:
-    return tuple(Grow(entry.name, size) for entry in found)
+def _size_writes(allocations: Iterable[ReplicaAllocation], size: int) -> tuple[Write, ...]:
+    return tuple(SetReplicaSize(entry.name, size) for entry in allocations)
 
 
-def _short(
-    volume: Volume, growing: Iterable[Standing], schedules: Mapping[str, DiskSchedule], cluster: Cluster
+def _disks_without_space(
+    volume: Volume, growing: Iterable[ReplicaAllocation], schedules: Mapping[str, DiskSchedule], cluster: Cluster
 ) -> frozenset[str]:
-    """The UUIDs of the disks that would not grant what all of their replicas lack together."""
-    lacking = Counter[str]()
+    """Returns the UUIDs of disks without space for the growth.
+
+    They would not grant what all of their replicas lack together.
+    """
+    growth = Counter[str]()
     for entry in growing:
-        lacking[entry.replica.disk_id] += max(0, volume.size - claim(entry.asked, entry.answer))
+        growth[entry.replica.disk_id] += max(0, volume.size - claim(entry.requested, entry.allocation))
     return frozenset(
         uuid
-        for uuid, size in lacking.items()
-        if (found := schedules.get(uuid))
-        and not would_grant(found, limit_of(found, cluster.nodes.get(found.spec.node)), size)
+        for uuid, size in growth.items()
+        if (schedule := schedules.get(uuid))
+        and not would_grant(schedule, limit_of(schedule, cluster.nodes.get(schedule.spec.node)), size)
     )
 
 
-def _pending(volume: Volume) -> Condition:
+def _pending_condition(volume: Volume) -> Condition:
     message = f"waiting for all disks to answer for {format_bytes(volume.size)} per replica"
     return Condition(DISK_ALLOCATION, "False", EXPANSION_PENDING, message)
 
 
-def _granted(volume: Volume) -> Condition:
+def _granted_condition(volume: Volume) -> Condition:
     message = f"all disks granted {format_bytes(volume.size)} per replica"
     return Condition(DISK_ALLOCATION, "False", EXPANSION_GRANTED, message)
 
 
-def _rejected(
+def _rejected_condition(
     volume: Volume,
-    growing: Iterable[Standing],
+    growing: Iterable[ReplicaAllocation],
     schedules: Mapping[str, DiskSchedule],
-    short: Collection[str] = (),
-    known: Condition | None = None,
+    full_disks: Collection[str] = (),
+    current_condition: Condition | None = None,
 ) -> Condition:
-    """Which disks refused, or would refuse; while replicas go back to the old size perhaps only the message still tells."""
+    """Returns the condition that names the refusing disks.
+
+    They refused, or would refuse. While replicas go back to the old size, perhaps only the message of the current condition
+    still names them.
+    """
     start = f"the volume cannot grow to {format_bytes(volume.size)}"
-    refused = [entry.replica for entry in growing if _refused(entry) or entry.replica.disk_id in short]
-    if not refused and known is not None and known.message.startswith(f"{start}:"):
-        return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, known.message)
+    refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in full_disks]
+    if not refused and current_condition is not None and current_condition.message.startswith(f"{start}:"):
+        return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, current_condition.message)
     nodes = {replica.disk_id: replica.node_id for replica in refused}
-    full = [uuid for uuid in nodes if not trouble(schedules, uuid)]
-    disks = ", ".join(f"disk {disk_name(schedules, uuid)} on node {nodes[uuid]}" for uuid in full)
-    because = [
+    lacking_space = [uuid for uuid in nodes if not disk_problem(schedules, uuid)]
+    disks = ", ".join(f"disk {disk_name(schedules, uuid)} on node {nodes[uuid]}" for uuid in lacking_space)
+    causes = [
         *([f"no room on {disks}"] if disks else []),
-        *(trouble(schedules, uuid) for uuid in nodes if uuid not in full),
+        *(disk_problem(schedules, uuid) for uuid in nodes if uuid not in lacking_space),
     ]
-    told = "; ".join(because) or "its disks are asked for the old size first"
-    return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, f"{start}: {told}")
+    cause = "; ".join(causes) or "its disks are asked for the old size first"
+    return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, f"{start}: {cause}")
 
 
-def _refused(entry: Standing) -> bool:
-    return entry.stage is Stage.REFUSED or (entry.answer is not None and entry.answer.state is State.REJECTED)
+def _has_refusal(entry: ReplicaAllocation) -> bool:
+    rejected = entry.allocation is not None and entry.allocation.state is AllocationState.REJECTED
+    return entry.stage is Stage.REFUSED or rejected

@@ -1,4 +1,4 @@
-"""The DiskSchedule controller's decision: what is asked of a disk, what the disk is, and the status that follows."""
+"""Decides the next status of a DiskSchedule from its requests and the state of its disk."""
 
 from __future__ import annotations
 
@@ -22,45 +22,55 @@ from scheduler_core.disk_schedule.conditions import (
     with_condition,
     without_condition,
 )
-from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, Fault, Status
+from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleStatus, Fault
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.quantity import format_bytes
 
-NodeRead = Node | Fault | None
-_MOST_FAULTS: Final = 5
+NodeLookup = Node | Fault | None
+"""A Longhorn node; None if it does not exist, a Fault if it cannot be read."""
+
+_MAX_FAULTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
-    """What to write: the status unless it is None, and then, if it is over, the object without Longhorn's finalizer."""
+class Reconciliation:
+    """What to write for a DiskSchedule, in this order.
 
-    status: Status | None = None
-    drop_finalizer: bool = False
+    Attributes:
+        status: the next status, None if it is up to date
+        remove_finalizer: whether to remove Longhorn's finalizer, so that the object goes
+    """
+
+    status: DiskScheduleStatus | None = None
+    remove_finalizer: bool = False
 
 
-def reconciled(schedule: DiskSchedule, node: NodeRead, now: str) -> Reconciled:
-    """The next status of a DiskSchedule, None if it is right as it is.
+def reconcile(schedule: DiskSchedule, node: NodeLookup, now: str) -> Reconciliation:
+    """Decides the next status of a DiskSchedule.
 
-    `node` is the one that `spec.node` names, None if there is none, a Fault if it cannot be read; `now` is RFC 3339. An
-    object that is being deleted grants nothing more and goes when nobody asks for anything and nothing is held.
+    `node` is the Longhorn node that `spec.node` names; `now` is RFC 3339. An object that is being deleted grants nothing more
+    and goes when it has no requests and nothing is held.
     """
     limit = limit_of(schedule, node)
-    status = described(schedule, allocate(schedule.spec, schedule.status, limit), limit, now)
-    over = schedule.deleting and replace(schedule, status=status).empty
-    return Reconciled(
-        status if status != schedule.status or _misread(schedule.faults) else None,
-        drop_finalizer=over and FINALIZER in schedule.finalizers,
+    status = describe_status(schedule, allocate(schedule.spec, schedule.status, limit), limit, now)
+    # Fields of the status that cannot be read are ignored: they have to be overwritten even if nothing else differs.
+    outdated = status != schedule.status or _has_status_faults(schedule.faults)
+    finished = schedule.deleting and replace(schedule, status=status).empty
+    return Reconciliation(
+        status if outdated else None,
+        remove_finalizer=finished and FINALIZER in schedule.finalizers,
     )
 
 
-def limit_of(schedule: DiskSchedule, node: NodeRead) -> Limit:
-    """How much may be granted on the disk of a DiskSchedule.
+def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
+    """Returns how much a DiskSchedule may grant.
 
-    Only a node that cannot be read leaves requests undecided: what that node says is unknown, but it may be known soon.
-    A node or disk that is not there refuses, so that whoever asked looks elsewhere; what is held stays held.
+    Only a node that cannot be read leaves requests undecided: its disks are unknown, but they may be known soon. A node or
+    disk that does not exist refuses, so that its requests are made on other disks; what is held stays held.
     """
-    disk, where = _disk(node, schedule.spec.disk), f"Disk {schedule.spec.disk} on node {schedule.spec.node}"
+    disk = _find_disk(node, schedule.spec.disk)
+    where = f"Disk {schedule.spec.disk} on node {schedule.spec.node}"
     if schedule.deleting:
         return Limit(0, BEING_DELETED, f"{where}: its DiskSchedule is being deleted")
     if isinstance(node, Fault):
@@ -72,52 +82,54 @@ def limit_of(schedule: DiskSchedule, node: NodeRead) -> Limit:
     if disk.uuid != schedule.name:
         return Limit(0, DISK_REPLACED, f"{where} has the UUID {disk.uuid or 'none'}, not {schedule.name}")
     for kind, reason in (("Ready", DISK_NOT_READY), (SCHEDULABLE, DISK_NOT_SCHEDULABLE)):
-        found = condition(disk.conditions, kind)
-        if found.status != "True":
-            told = f": {found.message}" if found.message else ""
-            return Limit(disk.storage_available, found.reason or reason, f"{where} has {kind} {found.status}{told}")
+        entry = condition(disk.conditions, kind)
+        if entry.status != "True":
+            details = f": {entry.message}" if entry.message else ""
+            return Limit(disk.storage_available, entry.reason or reason, f"{where} has {kind} {entry.status}{details}")
     return Limit(disk.storage_available)
 
 
-def described(schedule: DiskSchedule, status: Status, limit: Limit, now: str) -> Status:
-    """A status with the limit it was decided by and its conditions.
+def describe_status(schedule: DiskSchedule, status: DiskScheduleStatus, limit: Limit, now: str) -> DiskScheduleStatus:
+    """Returns a status with its limit and its conditions.
 
-    Those are whether the disk grants anything at all, and what of the object cannot be read.
+    The limit is the one it was decided by. The conditions say whether the disk grants anything at all, and which fields of
+    the object cannot be read.
     """
     available = status.storage_available if limit.available is None else max(0, limit.available)
     status = replace(status, storage_available=available)
-    conditions = with_condition(status.conditions, _schedulable(schedule, status, limit), now)
+    conditions = with_condition(status.conditions, _schedulable_condition(schedule, status, limit), now)
     if not schedule.faults:
         return replace(status, conditions=without_condition(conditions, REQUESTS_VALID))
-    message = _listed(schedule.faults)
+    message = _join_faults(schedule.faults)
     invalid = Condition(REQUESTS_VALID, "False", INVALID_REQUESTS, message)
     return replace(status, conditions=with_condition(conditions, invalid, now))
 
 
-def _schedulable(schedule: DiskSchedule, status: Status, limit: Limit) -> Condition:
+def _schedulable_condition(schedule: DiskSchedule, status: DiskScheduleStatus, limit: Limit) -> Condition:
     where = f"Disk {schedule.spec.disk} %s on node {schedule.spec.node}"
     if limit.reason:
         return Condition(SCHEDULABLE, "False", limit.reason, limit.message)
     if limit.available is None:
         return Condition(SCHEDULABLE, "Unknown", NODE_UNREADABLE, limit.message)
     if status.storage_scheduled > max(0, limit.available):
-        held, available = format_bytes(status.storage_scheduled), format_bytes(max(0, limit.available))
+        held = format_bytes(status.storage_scheduled)
+        available = format_bytes(max(0, limit.available))
         message = f"{where % 'is over-allocated'}: {held} are scheduled, {available} are available"
         return Condition(SCHEDULABLE, "False", OVER_ALLOCATED, message)
     return Condition(SCHEDULABLE, "True", "", where % "is ready for scheduling")
 
 
-def _disk(node: NodeRead, name: str) -> Disk | None:
+def _find_disk(node: NodeLookup, name: str) -> Disk | None:
     disks: Iterable[Disk] = node.disks if isinstance(node, Node) else ()
     return next((disk for disk in disks if disk.name == name and disk.in_status), None)
 
 
-def _misread(faults: Iterable[Fault]) -> bool:
-    """Whether the status as it is written is not the one that was read, so that it has to be written again."""
+def _has_status_faults(faults: Iterable[Fault]) -> bool:
+    """Whether some field of the status cannot be read."""
     return any(fault.in_status for fault in faults)
 
 
-def _listed(faults: tuple[Fault, ...]) -> str:
-    shown = "; ".join(str(fault) for fault in faults[:_MOST_FAULTS])
-    more = len(faults) - _MOST_FAULTS
+def _join_faults(faults: tuple[Fault, ...]) -> str:
+    shown = "; ".join(str(fault) for fault in faults[:_MAX_FAULTS])
+    more = len(faults) - _MAX_FAULTS
     return f"{shown}; and {more} more" if more > 0 else shown

@@ -1,30 +1,37 @@
-"""The replica controller's decision, which is on deletion only; and who has to look again when answers change."""
+"""Releases what a deleted replica held.
+
+It also names the objects to reconcile when allocations change.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scheduler_core.disk_schedule.writes import Finalize, Require, Write
-from scheduler_core.model.disk_schedule import Allocations, DiskSchedule, Kind
+from scheduler_core.disk_schedule.writes import RemoveFinalizer, SetRequirement, Write
+from scheduler_core.model.disk_schedule import Allocations, DiskSchedule, RequestKind
 from scheduler_core.model.longhorn import Replica
 
 
-def released(name: str, replica: Replica | None, schedules: Mapping[str, DiskSchedule]) -> tuple[Write, ...]:
-    """What a replica that is being deleted, or does not exist, must give back; nothing for any other.
+def release_replica(name: str, replica: Replica | None, schedules: Mapping[str, DiskSchedule]) -> tuple[Write, ...]:
+    """Returns the writes that release a deleted replica.
 
-    The finalizer goes last, so that a replica with a request is never forgotten half-way. A request for a replica that does not exist
-    comes from a volume controller that was about to ask when the replica went; it is `stray` (see `Require`).
+    The replica is being deleted or does not exist; there are no writes for any other replica. The finalizer is removed last,
+    so that a replica never disappears while it has a request. A request for a replica that does not exist comes from a volume
+    controller that was about to write it when the replica was deleted; it is `stray` (see `writes.SetRequirement`).
     """
     if replica is not None and not replica.deleting:
         return ()
-    found = tuple(
-        Require(uuid, Kind.REPLICA, name, 0, stray=replica is None)
+    withdrawals = tuple(
+        SetRequirement(uuid, RequestKind.REPLICA, name, 0, stray=replica is None)
         for uuid, schedule in sorted(schedules.items())
         if name in schedule.spec.replicas
     )
-    return found if replica is None else (*found, Finalize(Kind.REPLICA, name))
+    return withdrawals if replica is None else (*withdrawals, RemoveFinalizer(RequestKind.REPLICA, name))
 
 
-def changed(before: Allocations, after: Allocations) -> frozenset[str]:
-    """The names whose answer differs: their volumes (or backing images) look again, all others do not."""
+def changed_names(before: Allocations, after: Allocations) -> frozenset[str]:
+    """Returns the names whose allocation differs.
+
+    Only their volumes (or backing images) are reconciled.
+    """
     return frozenset(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

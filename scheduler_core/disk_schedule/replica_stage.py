@@ -1,4 +1,4 @@
-"""How far a replica has come: placed, asked for, answered."""
+"""How far one replica's allocation is: whether it is placed, requested, and granted or refused."""
 
 from __future__ import annotations
 
@@ -6,38 +6,44 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from scheduler_core.model.disk_schedule import Allocation, DiskSchedule, State
+from scheduler_core.model.disk_schedule import Allocation, AllocationState, DiskSchedule
 from scheduler_core.model.longhorn import Replica, Volume
 
 
 class Stage(Enum):
-    """Where a replica stands with its present size; growing beyond it is another matter."""
+    """How far the allocation of a replica's current size is.
+
+    `expansion` decides about growth.
+    """
 
     UNPLACED = auto()
-    UNASKED = auto()
+    UNREQUESTED = auto()
     PENDING = auto()
     REFUSED_NEW = auto()
     REFUSED = auto()
-    HOLDS = auto()
+    ALLOCATED = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A replica beside its disk's DiskSchedule.
+class ReplicaAllocation:
+    """A replica together with its request and allocation.
 
     Attributes:
-        base: the bytes it needs as it is: its own size; of one without, what is asked for it, and before that the volume's
-        listed: whether its disk's DiskSchedule has a request for it
-        asked: the bytes of that request, None if there is none that can be read
-        answer: what the disk answered, None while it did not
+        replica: the replica
+        current_size: the bytes it needs without growing: its own size; if it has none, what is requested for it, and before
+            that the volume's size
+        stage: how far the allocation of its current size is
+        has_request: whether its disk's DiskSchedule has a request for it
+        requested: the bytes of that request, None if there is none that can be read
+        allocation: what its disk granted or rejected, None while the request is pending
     """
 
     replica: Replica
-    base: int
+    current_size: int
     stage: Stage
-    listed: bool = False
-    asked: int | None = None
-    answer: Allocation | None = None
+    has_request: bool = False
+    requested: int | None = None
+    allocation: Allocation | None = None
 
     @property
     def name(self) -> str:
@@ -47,42 +53,59 @@ class Standing:
     @property
     def held(self) -> int:
         """The bytes it holds."""
-        return self.answer.size if self.answer else 0
+        return self.allocation.size if self.allocation else 0
 
     @property
-    def settled(self) -> bool:
-        """Whether the answer is to the request as it is: neither granted less nor a rejection from before."""
-        return self.answer is not None and self.answer.state is State.SCHEDULED and self.answer.size == self.asked
+    def in_sync(self) -> bool:
+        """Whether exactly the requested bytes are scheduled.
+
+        False while the request is pending, when a different size is granted, and after a rejection, which may answer an
+        earlier request.
+        """
+        scheduled = self.allocation is not None and self.allocation.state is AllocationState.SCHEDULED
+        return scheduled and self.held == self.requested
 
 
-def standing(
+def replica_allocation(
     volume: Volume, replica: Replica, schedules: Mapping[str, DiskSchedule], disks: Collection[str]
-) -> Standing:
-    """How far a replica has come; `disks` are the UUIDs that some node's status lists.
+) -> ReplicaAllocation:
+    """Determines the stage of a replica.
+
+    `disks` are the UUIDs that some node's status lists.
 
     REFUSED_NEW has never run, so it can go elsewhere: its request was rejected, its DiskSchedule is being deleted, or there is
     none and no node lists the disk. REFUSED is the same for a replica with data. A listed disk without a DiskSchedule is
     PENDING: node sync creates it, or a cache has yet to show it.
     """
     schedule = schedules.get(replica.disk_id)
-    asked = schedule.spec.replicas.get(replica.name) if schedule else None
-    base = replica.size or min(asked or volume.size, volume.size)
+    requested = schedule.spec.replicas.get(replica.name) if schedule else None
+    current_size = replica.size or min(requested or volume.size, volume.size)
     if not replica.node_id or not replica.disk_id:
-        return Standing(replica, base, Stage.UNPLACED)
+        return ReplicaAllocation(replica, current_size, Stage.UNPLACED)
     refused = Stage.REFUSED if has_run(replica) else Stage.REFUSED_NEW
     if schedule is None:
-        return Standing(replica, base, Stage.PENDING if replica.disk_id in disks else refused)
-    listed = replica.name in schedule.spec.replicas
-    answer = schedule.status.replicas.get(replica.name)
-    if asked is None or asked < base:
-        stage = refused if schedule.deleting else Stage.UNASKED
-    elif answer is not None and answer.size >= base:
-        stage = Stage.HOLDS
+        return ReplicaAllocation(replica, current_size, Stage.PENDING if replica.disk_id in disks else refused)
+    allocation = schedule.status.replicas.get(replica.name)
+    if requested is None or requested < current_size:
+        stage = refused if schedule.deleting else Stage.UNREQUESTED
+    elif allocation is not None and allocation.size >= current_size:
+        stage = Stage.ALLOCATED
     else:
-        stage = refused if answer is not None and answer.state is State.REJECTED else Stage.PENDING
-    return Standing(replica, base, stage, listed, asked, answer)
+        rejected = allocation is not None and allocation.state is AllocationState.REJECTED
+        stage = refused if rejected else Stage.PENDING
+    return ReplicaAllocation(
+        replica,
+        current_size,
+        stage,
+        has_request=replica.name in schedule.spec.replicas,
+        requested=requested,
+        allocation=allocation,
+    )
 
 
 def has_run(replica: Replica) -> bool:
-    """Whether there may be data: it runs or ran, so it never leaves its disk for want of room."""
+    """Whether a replica may have data, because it runs or ran.
+
+    A replica with data never leaves its disk for lack of space.
+    """
     return bool(replica.healthy_at or replica.failed_at) or replica.current_state not in {"", "stopped"}

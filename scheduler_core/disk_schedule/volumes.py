@@ -1,41 +1,43 @@
-"""The volume controller's decision: places, requests and sizes of one volume's replicas, and its condition DiskAllocation.
+"""Decides about one volume: places, requests and sizes of its replicas, and its condition DiskAllocation.
 
-`expansion` decides about a volume that grows; this module about everything else, and puts both together. Caches of different
-kinds are not equally new: whoever calls this takes the DiskSchedules first, from a cache if he likes, and reads the volume
+`expansion` decides about a volume that grows; this module decides about everything else, and combines both. Caches of
+different kinds are not equally new: the caller takes the DiskSchedules first, from a cache if it likes, and reads the volume
 and its replicas after them from the API server. Then a request is never younger than the place or size it was made for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_core.disk_schedule.candidates import place_for
-from scheduler_core.disk_schedule.causes import trouble
+from scheduler_core.disk_schedule.candidates import choose_disk
 from scheduler_core.disk_schedule.conditions import (
     ALLOCATION_PENDING,
     ALLOCATION_REJECTED,
     DISK_ALLOCATION,
     NO_DISK,
     PLACE_CONTRADICTED,
-    says,
+    condition_matches,
+    disk_problem,
 )
-from scheduler_core.disk_schedule.expansion import expanded
-from scheduler_core.disk_schedule.replica_stage import Stage, Standing, standing
-from scheduler_core.disk_schedule.writes import Assign, Grow, Report, Require, Write
+from scheduler_core.disk_schedule.expansion import expand
+from scheduler_core.disk_schedule.replica_stage import ReplicaAllocation, Stage, replica_allocation
+from scheduler_core.disk_schedule.writes import AssignReplica, SetReplicaSize, SetRequirement, SetVolumeCondition, Write
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume import waits_for_attachment
-from scheduler_core.model.disk_schedule import DiskSchedule, Kind
+from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Replica, Volume
 from scheduler_core.model.quantity import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class VolumeSight:
-    """What a decision about a volume reads.
+class VolumeSnapshot:
+    """Input of a decision about a volume.
 
     Attributes:
+        cluster: what Longhorn's placement rules read
+        volume: the volume
         replicas: all of the volume
         schedules: all DiskSchedules, by disk UUID
         condition: the volume's condition DiskAllocation, None if it has none
@@ -54,106 +56,131 @@ class VolumeDecision:
 
     Attributes:
         writes: in order; the first that fails ends them
-        ready: the names of the replicas whose room is granted, so that their instances may be created
-        waiting: something is refused, so no watch may bring the change that helps: look again after a back-off
+        ready: the names of the replicas whose space is granted, so that their instances may be created
+        requeue: no watch may bring the change that helps: reconcile again after a back-off
     """
 
     writes: tuple[Write, ...] = ()
     ready: frozenset[str] = frozenset()
-    waiting: bool = False
+    requeue: bool = False
 
 
-def decided(sight: VolumeSight, now: str) -> VolumeDecision:
-    """What to write for a volume; `now` is RFC 3339.
+def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
+    """Decides what to write for a volume; `now` is RFC 3339.
 
-    A replica without a place gets one, is noted there, and its size is asked for. One that was rejected before it ever ran loses
-    request and place and is tried on another disk; one that has data stays and asks on. A request on a disk
-    that is not the replica's is withdrawn. A replica without a size gets one, or it would never count as one that has to grow. A
-    volume that is being deleted is left to the replica controller.
+    A replica without a place gets one, which is noted in the Replica, and its size is requested there. A replica that was
+    rejected before it ever ran loses request and place and is tried on another disk; a replica with data stays and keeps its
+    request. A request on a disk that is not the replica's is withdrawn. A replica without a size gets one, or it would never
+    count as one that has to grow. A volume that is being deleted is left to the replica controller.
     """
-    if sight.volume.deleting:
+    if snapshot.volume.deleting:
         return VolumeDecision()
-    disks = {disk.uuid for node in sight.cluster.nodes.values() for disk in node.disks if disk.in_status}
-    found = [
-        standing(sight.volume, replica, sight.schedules, disks)
-        for replica in sorted(sight.replicas, key=lambda each: each.name)
+    disks = {disk.uuid for node in snapshot.cluster.nodes.values() for disk in node.disks if disk.in_status}
+    allocations = [
+        replica_allocation(snapshot.volume, replica, snapshot.schedules, disks)
+        for replica in sorted(snapshot.replicas, key=lambda each: each.name)
         if not replica.deleting
     ]
-    growth = expanded(sight.volume, found, sight.schedules, sight.cluster, sight.condition)
-    sizes = tuple(Grow(entry.name, entry.base) for entry in found if entry.base and not entry.replica.size)
+    growth = expand(snapshot.volume, allocations, snapshot.schedules, snapshot.cluster, snapshot.condition)
+    sizes = tuple(
+        SetReplicaSize(entry.name, entry.current_size)
+        for entry in allocations
+        if entry.current_size and not entry.replica.size
+    )
     requests = tuple(
-        Require(entry.replica.disk_id, Kind.REPLICA, entry.name, entry.base)
-        for entry in found
-        if entry.stage is Stage.UNASKED
+        SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
+        for entry in allocations
+        if entry.stage is Stage.UNREQUESTED
     )
-    moves, homeless = _placed(sight, found)
-    contradicted = tuple(_contradictions(sight, found))
-    condition = growth.condition or _condition(sight, found, homeless, contradicted, moved=bool(moves))
-    report = _report(sight.condition, condition, now)
+    placement, without_disk = _place_next_replica(snapshot, allocations)
+    contradictions = tuple(_contradictions(snapshot, allocations))
+    condition = growth.condition or _condition(
+        snapshot, allocations, without_disk, contradictions, placing=bool(placement)
+    )
+    # The condition is written first: an expansion must not be forgotten half-way (see `expansion`).
+    condition_writes = _condition_writes(snapshot.condition, condition, now)
+    strays = _stray_withdrawals(snapshot, allocations)
+    unresolved = bool(without_disk or contradictions)
     return VolumeDecision(
-        writes=(*report, *_strays(sight, found), *sizes, *growth.writes, *requests, *moves),
-        ready=frozenset(entry.name for entry in found if entry.stage is Stage.HOLDS),
-        waiting=growth.waiting or bool(homeless or contradicted) or any(_unwatched(sight, entry) for entry in found),
+        writes=(*condition_writes, *strays, *sizes, *growth.writes, *requests, *placement),
+        ready=frozenset(entry.name for entry in allocations if entry.stage is Stage.ALLOCATED),
+        requeue=growth.requeue or unresolved or any(_needs_requeue(snapshot, entry) for entry in allocations),
     )
 
 
-def _unwatched(sight: VolumeSight, entry: Standing) -> bool:
-    """Whether what a replica waits for wakes nobody: room on its disk, or a DiskSchedule that is not there yet."""
-    missing = entry.stage is Stage.PENDING and entry.replica.disk_id not in sight.schedules
+def _needs_requeue(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> bool:
+    """Whether no event may show that a replica can go on.
+
+    It waits for space on its disk, or a DiskSchedule that does not exist yet.
+    """
+    missing = entry.stage is Stage.PENDING and entry.replica.disk_id not in snapshot.schedules
     return missing or entry.stage is Stage.REFUSED
 
 
-def _report(known: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
-    """The condition is written first: an expansion must not be forgotten half-way (see `expansion`)."""
-    if says(known, wanted):
+def _condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
+    """Returns the write of a condition that changed."""
+    if condition_matches(current, wanted):
         return ()
-    same = known is not None and known.status == wanted.status
-    since = known.last_transition_time if known is not None and same else now
-    return (Report(replace(wanted, last_transition_time=since or now)),)
+    same_status = current is not None and current.status == wanted.status
+    since = current.last_transition_time if current is not None and same_status else now
+    return (SetVolumeCondition(replace(wanted, last_transition_time=since or now)),)
 
 
-def _strays(sight: VolumeSight, found: Iterable[Standing]) -> tuple[Write, ...]:
-    """Requests on disks their replica is not on: left by a controller that was stopped, or was behind."""
+def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
+    """Returns withdrawals of requests on other disks than the replica's.
+
+    They were left by a controller that was stopped, or was behind.
+    """
     return tuple(
-        Require(uuid, Kind.REPLICA, entry.name, 0, stray=True)
-        for entry in found
-        for uuid, schedule in sorted(sight.schedules.items())
+        SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0, stray=True)
+        for entry in allocations
+        for uuid, schedule in sorted(snapshot.schedules.items())
         if entry.name in schedule.spec.replicas and uuid != entry.replica.disk_id
     )
 
 
-def _placed(sight: VolumeSight, found: Iterable[Standing]) -> tuple[tuple[Write, ...], tuple[str, ...]]:
-    """A place for one replica, since the next one's depends on it, and the names of those that found none."""
+def _place_next_replica(
+    snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]
+) -> tuple[tuple[Write, ...], tuple[str, ...]]:
+    """Places the first replica that can be placed.
+
+    Only one, because the next one's place depends on it. Returns the writes, and the names of the replicas without a disk that
+    come before it.
+    """
     writes: list[Write] = []
-    homeless: list[str] = []
-    for entry in found:
-        if _idle(sight.volume, entry) or entry.stage not in {Stage.UNPLACED, Stage.REFUSED_NEW}:
+    without_disk: list[str] = []
+    for entry in allocations:
+        if _waits_for_attachment(snapshot.volume, entry) or entry.stage not in {Stage.UNPLACED, Stage.REFUSED_NEW}:
             continue
-        choice = place_for(sight.cluster, sight.schedules, sight.volume, entry.replica, sight.replicas)
-        if entry.replica.disk_id and entry.listed:
-            writes.append(Require(entry.replica.disk_id, Kind.REPLICA, entry.name, 0))
+        choice = choose_disk(snapshot.cluster, snapshot.schedules, snapshot.volume, entry.replica, snapshot.replicas)
+        if entry.replica.disk_id and entry.has_request:
+            writes.append(SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, 0))
         if choice is not None:
             disk = choice.disk
             writes += [
-                Assign(entry.name, choice.node.name, disk.uuid, disk.path),
-                Require(disk.uuid, Kind.REPLICA, entry.name, entry.base),
+                AssignReplica(entry.name, choice.node.name, disk.uuid, disk.path),
+                SetRequirement(disk.uuid, RequestKind.REPLICA, entry.name, entry.current_size),
             ]
             break
         if entry.replica.node_id or entry.replica.disk_id:
-            writes.append(Assign(entry.name))
-        homeless.append(entry.name)
-    return tuple(writes), tuple(homeless)
+            writes.append(AssignReplica(entry.name))
+        without_disk.append(entry.name)
+    return tuple(writes), tuple(without_disk)
 
 
-def _idle(volume: Volume, entry: Standing) -> bool:
-    """Whether a replica is to be placed once the volume is attached, and not before."""
+def _waits_for_attachment(volume: Volume, entry: ReplicaAllocation) -> bool:
+    """Whether a replica is placed only once the volume is attached."""
     return entry.stage is Stage.UNPLACED and waits_for_attachment(volume)
 
 
-def _contradictions(sight: VolumeSight, found: Iterable[Standing]) -> Iterable[str]:
-    """Places whose node is not the disk's: edited by hand, or a disk that was moved. Only told; the disk is where the data is."""
-    for entry in found:
-        replica, schedule = entry.replica, sight.schedules.get(entry.replica.disk_id)
+def _contradictions(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> Iterable[str]:
+    """Yields replicas whose node is not their disk's node, as sentences.
+
+    The place was edited by hand, or the disk was moved. It is only reported: the disk is where the data is.
+    """
+    for entry in allocations:
+        replica = entry.replica
+        schedule = snapshot.schedules.get(replica.disk_id)
         moves = entry.stage in {Stage.UNPLACED, Stage.REFUSED_NEW}
         if schedule is not None and not moves and replica.node_id != schedule.spec.node:
             disk = f"disk {replica.disk_id} is on node {schedule.spec.node}"
@@ -161,39 +188,43 @@ def _contradictions(sight: VolumeSight, found: Iterable[Standing]) -> Iterable[s
 
 
 def _condition(
-    sight: VolumeSight,
-    found: Iterable[Standing],
-    homeless: tuple[str, ...],
-    contradicted: tuple[str, ...],
+    snapshot: VolumeSnapshot,
+    allocations: Sequence[ReplicaAllocation],
+    without_disk: tuple[str, ...],
+    contradictions: tuple[str, ...],
     *,
-    moved: bool,
+    placing: bool,
 ) -> Condition:
-    found = list(found)
-    refused = [_refusal(sight, entry) for entry in found if entry.stage is Stage.REFUSED]
-    if refused:
-        return _not_yet(ALLOCATION_REJECTED, "; ".join(refused))
-    if homeless:
-        return _not_yet(NO_DISK, f"no disk can be asked for {format_bytes(sight.volume.size)} for {_names(homeless)}")
-    if contradicted:
-        return _not_yet(PLACE_CONTRADICTED, "; ".join(contradicted))
-    idle = tuple(entry.name for entry in found if _idle(sight.volume, entry))
-    pending = tuple(entry.name for entry in found if entry.stage is not Stage.HOLDS and entry.name not in idle)
-    if pending or moved:
-        return _not_yet(ALLOCATION_PENDING, f"waiting for room for {_names(pending)}")
-    if idle:
-        return _not_yet(ALLOCATION_PENDING, f"waiting for the volume to be attached, then for room for {_names(idle)}")
+    """Returns the condition DiskAllocation of a volume that does not grow."""
+    refusals = [_refusal(snapshot, entry) for entry in allocations if entry.stage is Stage.REFUSED]
+    if refusals:
+        return _false_condition(ALLOCATION_REJECTED, "; ".join(refusals))
+    if without_disk:
+        size = format_bytes(snapshot.volume.size)
+        return _false_condition(NO_DISK, f"no disk can be asked for {size} for {_list_replicas(without_disk)}")
+    if contradictions:
+        return _false_condition(PLACE_CONTRADICTED, "; ".join(contradictions))
+    detached = tuple(entry.name for entry in allocations if _waits_for_attachment(snapshot.volume, entry))
+    pending = tuple(
+        entry.name for entry in allocations if entry.stage is not Stage.ALLOCATED and entry.name not in detached
+    )
+    if pending or placing:
+        return _false_condition(ALLOCATION_PENDING, f"waiting for room for {_list_replicas(pending)}")
+    if detached:
+        message = f"waiting for the volume to be attached, then for room for {_list_replicas(detached)}"
+        return _false_condition(ALLOCATION_PENDING, message)
     return Condition(DISK_ALLOCATION, "True")
 
 
-def _refusal(sight: VolumeSight, entry: Standing) -> str:
-    what = f"{format_bytes(entry.base)} for replica {entry.name}, which has data there"
-    cause = trouble(sight.schedules, entry.replica.disk_id)
-    return f"{cause}: it cannot grant {what}" if cause else f"the disk has no room for {what}"
+def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:
+    request = f"{format_bytes(entry.current_size)} for replica {entry.name}, which has data there"
+    cause = disk_problem(snapshot.schedules, entry.replica.disk_id)
+    return f"{cause}: it cannot grant {request}" if cause else f"the disk has no room for {request}"
 
 
-def _not_yet(reason: str, message: str) -> Condition:
+def _false_condition(reason: str, message: str) -> Condition:
     return Condition(DISK_ALLOCATION, "False", reason, message)
 
 
-def _names(names: tuple[str, ...]) -> str:
+def _list_replicas(names: tuple[str, ...]) -> str:
     return f"replica{'s' if len(names) > 1 else ''} {', '.join(names)}"

@@ -1,32 +1,41 @@
-"""What the volume, replica and backing image controllers may write: values, carried out in order by the caller."""
+"""Writes that the volume, replica and backing image decisions return; the caller carries them out in order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler_core.model.disk_schedule import Kind
+from scheduler_core.model.disk_schedule import RequestKind
 from scheduler_core.model.kube import Condition
 
 
 @dataclass(frozen=True, slots=True)
-class Require:
-    """Ask disk `disk` (a UUID) for `size` bytes for `name`; 0 withdraws the request.
+class SetRequirement:
+    """Request `size` bytes for `name` on a disk; 0 withdraws the request.
 
-    With `stray`, the object is not on this disk as far as is known. Caches of two kinds are not equally new, so the caller
-    reads the Replica (or BackingImage) once more from the API server, after it has read the DiskSchedule version that it
-    is about to change, and leaves the request alone if the object says that it is on this disk after all.
+    Attributes:
+        disk: the disk's UUID, which is the DiskSchedule's name
+        kind: what `name` is
+        name: the Replica or BackingImage
+        size: bytes
+        stray: the object is, as far as the decision could see, not on this disk. Caches of two kinds are not equally new, so
+            the caller reads the Replica (or BackingImage) once more from the API server, after it has read the DiskSchedule
+            version that it is about to change, and leaves the request alone if the object says that it is on this disk
+            after all.
     """
 
     disk: str
-    kind: Kind
+    kind: RequestKind
     name: str
     size: int
     stray: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Assign:
-    """Note a replica's place in the Replica, at the version that was read; with "" take it away."""
+class AssignReplica:
+    """Write a replica's place into the Replica; "" removes it.
+
+    The write is against the version that was read.
+    """
 
     replica: str
     node: str = ""
@@ -35,35 +44,44 @@ class Assign:
 
 
 @dataclass(frozen=True, slots=True)
-class Grow:
-    """Write a replica's new size, which its disk has granted (or nobody needs to grant: it has no place yet)."""
+class SetReplicaSize:
+    """Write a replica's new size.
+
+    Its disk has granted the size, or no grant is needed, because the replica has no place yet.
+    """
 
     replica: str
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SetVolumeCondition:
     """Set the volume's condition."""
 
     condition: Condition
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
-    """Write the disks a backing image is to be on, at the version that was read: some more, some fewer."""
+class ChangeCopies:
+    """Add and remove disks in a backing image's spec.
+
+    The write is against the version that was read.
+    """
 
     image: str
     added: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Finalize:
-    """Take Longhorn's finalizer off the Replica or BackingImage: all that it held is released."""
+class RemoveFinalizer:
+    """Remove Longhorn's finalizer from the Replica or BackingImage.
 
-    kind: Kind
+    Everything that it held is released before.
+    """
+
+    kind: RequestKind
     name: str
 
 
-Write = Require | Assign | Grow | Report | Copies | Finalize
+Write = SetRequirement | AssignReplica | SetReplicaSize | SetVolumeCondition | ChangeCopies | RemoveFinalizer
