@@ -1,11 +1,14 @@
 """The classic scheduler: predicates filter nodes, priorities score them, a policy file selects and weights both.
 
-It decides as Kubernetes 1.1 did (docs/generic-scheduler.md), and has Longhorn's own rules in the same table.
+It decides as Kubernetes 1.1 did (docs/generic-scheduler.md). Longhorn's own rules are in the same table.
 
-    model, state            what is read: nodes, pods and services, with what each node has left
-    predicates, priorities  the classic rules; longhorn: this project's
-    registry                every rule by the name a policy calls it
-    policy, policy_file     which rules, with what arguments and weights
-    scheduler               filter, prioritise, select
-    vectors                 replays recorded decisions of Kubernetes
+    cluster_state, node_info   the input: nodes, pods and services, with what each node's pods request
+    cycle_state                one pod's scheduling cycle: values that several rules share
+    predicates, priorities     the classic rules
+    longhorn_rules             this project's rules, computed from volume_facts
+    registry                   every rule by its name in a policy file
+    policy, policy_file        which rules apply, with their arguments and weights
+    scheduler                  filter, prioritise, select
+    extender_policy            a policy's predicates as part of the extender's /filter
+    vectors                    replays recorded decisions of Kubernetes
 """

@@ -1,10 +1,11 @@
-"""What a decision reads: nodes with what their pods take, and services with the pods they select. Immutable.
+"""Immutable state of the cluster: nodes with their pods, and services with the pods they select.
 
-A change makes a new state at the cost of what changed; the maps share the rest, so decisions that are still being made go on
-reading the state they began with.
+A change makes a new state at the cost of the change; the maps share everything else. A decision that is still being made
+goes on reading the state it began with.
 
-"First" (of several services, of several pods of a service) is the one that was listed or added first: the real scheduler takes
-them as its cache happens to list them. A replaced pod or service keeps its turn.
+"First" (of several services, or of several pods of a service) is the one that was listed or added first. The real
+scheduler takes them in the order in which its cache happens to list them. A replaced pod or service keeps its place in
+the order.
 """
 
 from __future__ import annotations
@@ -15,170 +16,195 @@ from typing import TypeAlias
 
 from rpds import HashTrieMap
 
-from scheduler_core.generic.node_info import NodeState
+from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.model.generic import Node, Pod, PodKey, Service
 
-Turn = int
-_Members: TypeAlias = "HashTrieMap[Turn, Pod]"
+SequenceNumber = int
+_NumberedPods: TypeAlias = "HashTrieMap[SequenceNumber, Pod]"
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """A service and the assigned pods it selects, finished ones included, by turn."""
-
-    service: Service
-    members: _Members = field(default_factory=HashTrieMap)
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """The cluster as the generic scheduler reads it; make one by `of`, the next one by the methods.
+class ServicePods:
+    """A service and the assigned pods it selects.
 
     Attributes:
-        nodes: those that exist, by name
-        names: their names in order
-        strays: pods assigned to nodes that do not exist, by that node's name
-        turns: for every assigned pod, its place in the order of first ones, and the pod
-        services: by namespace, in order, with what they select
+        pods: by sequence number, finished ones included
     """
 
-    nodes: HashTrieMap[str, NodeState] = field(default_factory=HashTrieMap)
-    names: tuple[str, ...] = ()
-    strays: HashTrieMap[str, tuple[Pod, ...]] = field(default_factory=HashTrieMap)
-    turns: HashTrieMap[PodKey, tuple[Turn, Pod]] = field(default_factory=HashTrieMap)
-    services: HashTrieMap[str, tuple[Selection, ...]] = field(default_factory=HashTrieMap)
-    next_turn: Turn = 0
+    service: Service
+    pods: _NumberedPods = field(default_factory=HashTrieMap)
+
+
+@dataclass(frozen=True, slots=True)
+class GenericClusterState:
+    """The cluster as the generic scheduler reads it.
+
+    `of` makes the first state; every other method returns a changed one.
+
+    Attributes:
+        nodes: the nodes that exist, by name
+        node_names: their names in order
+        orphaned_pods: pods assigned to nodes that do not exist, by the node's name
+        assigned_pods: every pod with a node, with its sequence number: the lowest one is the first pod
+        services: by namespace, in order, with the pods they select
+        next_number: the sequence number of the next new pod
+    """
+
+    nodes: HashTrieMap[str, NodeInfo] = field(default_factory=HashTrieMap)
+    node_names: tuple[str, ...] = ()
+    orphaned_pods: HashTrieMap[str, tuple[Pod, ...]] = field(default_factory=HashTrieMap)
+    assigned_pods: HashTrieMap[PodKey, tuple[SequenceNumber, Pod]] = field(default_factory=HashTrieMap)
+    services: HashTrieMap[str, tuple[ServicePods, ...]] = field(default_factory=HashTrieMap)
+    next_number: SequenceNumber = 0
 
     @classmethod
-    def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], services: Iterable[Service]) -> State:
-        """The state of a whole cluster; pods without a node are left out."""
+    def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], services: Iterable[Service]) -> GenericClusterState:
+        """The state of a whole cluster.
+
+        Pods without a node are left out.
+        """
         assigned = {pod.key: pod for pod in pods if pod.node_name}
-        on_node: dict[str, list[Pod]] = {}
+        pods_by_node: dict[str, list[Pod]] = {}
         for pod in assigned.values():
-            on_node.setdefault(pod.node_name, []).append(pod)
-        known = {node.name: NodeState.of(node, on_node.pop(node.name, ())) for node in nodes}
-        turns = {key: (turn, pod) for turn, (key, pod) in enumerate(assigned.items())}
+            pods_by_node.setdefault(pod.node_name, []).append(pod)
+        node_infos = {node.name: NodeInfo.of(node, pods_by_node.pop(node.name, ())) for node in nodes}
+        numbered = {key: (number, pod) for number, (key, pod) in enumerate(assigned.items())}
+        service_by_key = {(service.namespace, service.name): service for service in services}
         return cls(
-            nodes=HashTrieMap(known),
-            names=tuple(sorted(known)),
-            strays=HashTrieMap({name: tuple(stray) for name, stray in on_node.items()}),
-            turns=HashTrieMap(turns),
-            services=HashTrieMap(_selections({(one.namespace, one.name): one for one in services}, turns)),
-            next_turn=len(turns),
+            nodes=HashTrieMap(node_infos),
+            node_names=tuple(sorted(node_infos)),
+            orphaned_pods=HashTrieMap({name: tuple(orphans) for name, orphans in pods_by_node.items()}),
+            assigned_pods=HashTrieMap(numbered),
+            services=HashTrieMap(_select_pods(service_by_key, numbered)),
+            next_number=len(numbered),
         )
 
-    def with_node(self, node: Node) -> State:
-        """A node was added or has changed."""
-        known = self.nodes.get(node.name)
-        if known is not None:
-            return replace(self, nodes=self.nodes.insert(node.name, replace(known, node=node)))
+    def with_node(self, node: Node) -> GenericClusterState:
+        """Adds or replaces a node."""
+        node_info = self.nodes.get(node.name)
+        if node_info is not None:
+            return replace(self, nodes=self.nodes.insert(node.name, replace(node_info, node=node)))
         return replace(
             self,
-            nodes=self.nodes.insert(node.name, NodeState.of(node, self.strays.get(node.name, ()))),
-            names=tuple(sorted((*self.names, node.name))),
-            strays=self.strays.discard(node.name),
+            nodes=self.nodes.insert(node.name, NodeInfo.of(node, self.orphaned_pods.get(node.name, ()))),
+            node_names=tuple(sorted((*self.node_names, node.name))),
+            orphaned_pods=self.orphaned_pods.discard(node.name),
         )
 
-    def without_node(self, name: str) -> State:
-        """A node is gone; its pods count on as those of a node that does not exist."""
-        known = self.nodes.get(name)
-        if known is None:
+    def without_node(self, name: str) -> GenericClusterState:
+        """Removes a node; its pods stay as orphaned pods."""
+        node_info = self.nodes.get(name)
+        if node_info is None:
             return self
         return replace(
             self,
             nodes=self.nodes.remove(name),
-            names=tuple(other for other in self.names if other != name),
-            strays=self.strays.insert(name, known.pods) if known.pods else self.strays,
+            node_names=tuple(node_name for node_name in self.node_names if node_name != name),
+            orphaned_pods=(self.orphaned_pods.insert(name, node_info.pods) if node_info.pods else self.orphaned_pods),
         )
 
-    def with_pod(self, pod: Pod) -> State:
-        """A pod was added or has changed; without a node it plays no part."""
-        turn, before = self.turns.get(pod.key, (self.next_turn, None))
-        if before == pod:
+    def with_pod(self, pod: Pod) -> GenericClusterState:
+        """Adds or replaces a pod.
+
+        A pod without a node is left out.
+        """
+        number, previous = self.assigned_pods.get(pod.key, (self.next_number, None))
+        if previous == pod:
             return self
-        state = self if before is None else self.without_pod(pod.key)
+        state = self if previous is None else self.without_pod(pod.key)
         if not pod.node_name:
             return state
         state = replace(
-            _on_node(state, pod),
-            turns=state.turns.insert(pod.key, (turn, pod)),
-            next_turn=max(state.next_turn, turn + 1),
+            _add_to_node(state, pod),
+            assigned_pods=state.assigned_pods.insert(pod.key, (number, pod)),
+            next_number=max(state.next_number, number + 1),
         )
-        return _selected(state, pod, lambda members: members.insert(turn, pod))
+        return _update_services(state, pod, lambda pods: pods.insert(number, pod))
 
-    def without_pod(self, key: PodKey) -> State:
-        """A pod is gone."""
-        if key not in self.turns:
+    def without_pod(self, key: PodKey) -> GenericClusterState:
+        """Removes a pod."""
+        if key not in self.assigned_pods:
             return self
-        turn, pod = self.turns[key]
-        state = replace(_off_node(self, pod), turns=self.turns.remove(key))
-        return _selected(state, pod, lambda members: members.remove(turn))
+        number, pod = self.assigned_pods[key]
+        state = replace(_remove_from_node(self, pod), assigned_pods=self.assigned_pods.remove(key))
+        return _update_services(state, pod, lambda pods: pods.remove(number))
 
-    def bound(self, pod: Pod, node: str) -> State:
-        """The pod is bound to the node."""
+    def with_binding(self, pod: Pod, node: str) -> GenericClusterState:
+        """Binds the pod to the node."""
         return self.with_pod(replace(pod, node_name=node))
 
-    def with_service(self, service: Service) -> State:
-        """A service was added or has changed; looks at every pod."""
-        members = {
-            turn: pod
-            for turn, pod in self.turns.values()
+    def with_service(self, service: Service) -> GenericClusterState:
+        """Adds or replaces a service.
+
+        Cost: compares it with every assigned pod.
+        """
+        selected = {
+            number: pod
+            for number, pod in self.assigned_pods.values()
             if pod.namespace == service.namespace and service.selects(pod.labels)
         }
-        found = {other.service.name: other for other in self.services.get(service.namespace, ())}
-        found[service.name] = Selection(service, HashTrieMap(members))
-        return replace(self, services=self.services.insert(service.namespace, tuple(found.values())))
+        by_name = {entry.service.name: entry for entry in self.services.get(service.namespace, ())}
+        # Assignment to a name that is there already keeps its place in the order.
+        by_name[service.name] = ServicePods(service, HashTrieMap(selected))
+        return replace(self, services=self.services.insert(service.namespace, tuple(by_name.values())))
 
-    def without_service(self, namespace: str, name: str) -> State:
-        """A service is gone."""
-        left = tuple(other for other in self.services.get(namespace, ()) if other.service.name != name)
-        services = self.services.insert(namespace, left) if left else self.services.discard(namespace)
+    def without_service(self, namespace: str, name: str) -> GenericClusterState:
+        """Removes a service."""
+        remaining = tuple(entry for entry in self.services.get(namespace, ()) if entry.service.name != name)
+        services = self.services.insert(namespace, remaining) if remaining else self.services.discard(namespace)
         return replace(self, services=services)
 
 
-def _on_node(state: State, pod: Pod) -> State:
+def _add_to_node(state: GenericClusterState, pod: Pod) -> GenericClusterState:
     name = pod.node_name
-    known = state.nodes.get(name)
-    if known is not None:
-        return replace(state, nodes=state.nodes.insert(name, known.added(pod)))
-    return replace(state, strays=state.strays.insert(name, (*state.strays.get(name, ()), pod)))
+    node_info = state.nodes.get(name)
+    if node_info is not None:
+        return replace(state, nodes=state.nodes.insert(name, node_info.add_pod(pod)))
+    orphans = (*state.orphaned_pods.get(name, ()), pod)
+    return replace(state, orphaned_pods=state.orphaned_pods.insert(name, orphans))
 
 
-def _off_node(state: State, pod: Pod) -> State:
+def _remove_from_node(state: GenericClusterState, pod: Pod) -> GenericClusterState:
     name = pod.node_name
-    known = state.nodes.get(name)
-    if known is not None:
-        return replace(state, nodes=state.nodes.insert(name, known.removed(pod.key)))
-    left = tuple(other for other in state.strays[name] if other.key != pod.key)
-    return replace(state, strays=state.strays.insert(name, left) if left else state.strays.remove(name))
+    node_info = state.nodes.get(name)
+    if node_info is not None:
+        return replace(state, nodes=state.nodes.insert(name, node_info.remove_pod(pod.key)))
+    remaining = tuple(orphan for orphan in state.orphaned_pods[name] if orphan.key != pod.key)
+    orphaned = state.orphaned_pods.insert(name, remaining) if remaining else state.orphaned_pods.remove(name)
+    return replace(state, orphaned_pods=orphaned)
 
 
-def _selected(state: State, pod: Pod, change: Callable[[_Members], _Members]) -> State:
-    """Changes the members of every service that selects the pod."""
-    found = state.services.get(pod.namespace)
-    if not found or not any(one.service.selects(pod.labels) for one in found):
+def _update_services(
+    state: GenericClusterState, pod: Pod, change: Callable[[_NumberedPods], _NumberedPods]
+) -> GenericClusterState:
+    """Changes the pods of all services that select `pod`."""
+    services = state.services.get(pod.namespace)
+    if not services or not any(entry.service.selects(pod.labels) for entry in services):
         return state
-    changed = tuple(
-        replace(one, members=change(one.members)) if one.service.selects(pod.labels) else one for one in found
+    updated = tuple(
+        replace(entry, pods=change(entry.pods)) if entry.service.selects(pod.labels) else entry for entry in services
     )
-    return replace(state, services=state.services.insert(pod.namespace, changed))
+    return replace(state, services=state.services.insert(pod.namespace, updated))
 
 
-def _selections(
-    services: Mapping[tuple[str, str], Service], turns: Mapping[PodKey, tuple[Turn, Pod]]
-) -> dict[str, tuple[Selection, ...]]:
-    """What all services select: each pod is compared with those services only that share a certain label with it."""
-    members: dict[tuple[str, str], dict[Turn, Pod]] = {key: {} for key in services}
+def _select_pods(
+    services: Mapping[tuple[str, str], Service], numbered: Mapping[PodKey, tuple[SequenceNumber, Pod]]
+) -> dict[str, tuple[ServicePods, ...]]:
+    """All services by namespace, with the pods they select.
+
+    Each service is indexed by one label of its selector, and a pod is compared only with services under its own labels.
+    """
+    selected: dict[tuple[str, str], dict[SequenceNumber, Pod]] = {key: {} for key in services}
     by_label: dict[tuple[str, tuple[str, str]], list[Service]] = {}
     for service in services.values():
         if service.selector:
             by_label.setdefault((service.namespace, min(service.selector)), []).append(service)
-    for turn, pod in turns.values():
+    for number, pod in numbered.values():
         for label in pod.labels:
             for service in by_label.get((pod.namespace, label), ()):
                 if service.selects(pod.labels):
-                    members[service.namespace, service.name][turn] = pod
-    found: dict[str, list[Selection]] = {}
+                    selected[service.namespace, service.name][number] = pod
+    by_namespace: dict[str, list[ServicePods]] = {}
     for key, service in services.items():
-        found.setdefault(service.namespace, []).append(Selection(service, HashTrieMap(members[key])))
-    return {namespace: tuple(selections) for namespace, selections in found.items()}
+        by_namespace.setdefault(service.namespace, []).append(ServicePods(service, HashTrieMap(selected[key])))
+    return {namespace: tuple(entries) for namespace, entries in by_namespace.items()}

@@ -1,4 +1,7 @@
-"""One pod to be scheduled, and what several rules want to know about it: found once, when the first of them asks."""
+"""State of one scheduling cycle: the pod, the cluster, and values that several rules share.
+
+Each shared value is computed once, when the first rule reads it.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,26 @@ from functools import cached_property
 from typing import Final
 
 from scheduler_core.errors import CoreError
-from scheduler_core.generic.cluster_state import Selection, State, Turn
-from scheduler_core.generic.volume_facts import NOTHING_KNOWN, LonghornFacts
+from scheduler_core.generic.cluster_state import GenericClusterState, SequenceNumber, ServicePods
+from scheduler_core.generic.volume_facts import NO_FACTS, LonghornFacts
 from scheduler_core.model.generic import Pod
 
 
 class UndecidableError(CoreError):
-    """A predicate cannot be decided for any node, so the pod is not scheduled now."""
+    """A predicate cannot be decided for any node.
+
+    The pod is not scheduled in this cycle.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What a configurable rule was given: labels (a priority has one), and whether they shall be there."""
+    """Argument of a configurable rule.
+
+    Attributes:
+        labels: node labels; a priority has one
+        presence: whether the labels are required or unwanted
+    """
 
     labels: tuple[str, ...] = ()
     presence: bool = False
@@ -30,33 +41,42 @@ NO_ARGUMENT: Final = Argument()
 
 
 @dataclass(frozen=True)
-class Question:
-    """A pod, the cluster, and what was found out about the pod's Longhorn volumes."""
+class CycleState:
+    """A pod, the cluster, and facts about its Longhorn volumes."""
 
     pod: Pod
-    state: State
-    longhorn: LonghornFacts = field(default=NOTHING_KNOWN)
+    cluster: GenericClusterState
+    longhorn_facts: LonghornFacts = field(default=NO_FACTS)
 
     @cached_property
-    def services(self) -> tuple[Selection, ...]:
-        """The services that select the pod, in order, with the assigned pods they select (GetPodServices)."""
-        listed = self.state.services.get(self.pod.namespace, ())
-        return tuple(one for one in listed if one.service.selects(self.pod.labels))
+    def services(self) -> tuple[ServicePods, ...]:
+        """The services that select the pod, in order (GetPodServices)."""
+        services = self.cluster.services.get(self.pod.namespace, ())
+        return tuple(entry for entry in services if entry.service.selects(self.pod.labels))
 
     @cached_property
-    def peers(self) -> Mapping[Turn, Pod]:
-        """The assigned pods of the pod's first service by turn; finished ones too."""
-        return self.services[0].members if self.services else {}
+    def first_service_pods(self) -> Mapping[SequenceNumber, Pod]:
+        """The assigned pods of the pod's first service.
+
+        Finished pods are included.
+        """
+        return self.services[0].pods if self.services else {}
 
     @cached_property
-    def peers_by_node(self) -> Counter[str]:
-        """How many peers are on each node, whether it exists or not."""
-        return Counter(pod.node_name for pod in self.peers.values())
+    def first_service_pods_by_node(self) -> Counter[str]:
+        """Number of the first service's pods per node.
+
+        The node may not exist.
+        """
+        return Counter(pod.node_name for pod in self.first_service_pods.values())
 
     @cached_property
-    def relatives_by_node(self) -> Counter[str]:
-        """The same for the assigned pods of any of the pod's services; a pod of several counts once."""
+    def service_pods_by_node(self) -> Counter[str]:
+        """Number of all services' pods per node.
+
+        The services are those that select the pod. A pod of several services counts once; the node may not exist.
+        """
         if len(self.services) <= 1:
-            return self.peers_by_node
-        relatives = {turn: pod for one in self.services for turn, pod in one.members.items()}
-        return Counter(pod.node_name for pod in relatives.values())
+            return self.first_service_pods_by_node
+        pods = {number: pod for entry in self.services for number, pod in entry.pods.items()}
+        return Counter(pod.node_name for pod in pods.values())

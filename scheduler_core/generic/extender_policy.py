@@ -1,7 +1,7 @@
-"""A policy beside kube-scheduler: what its predicates refuse in the extender's /filter, and what all of that reads.
+"""Applies a policy's predicates in the extender's /filter, and lists the kinds that a policy reads.
 
-Availability is left to kube-scheduler, which knows tolerations: a pod of a DaemonSet belongs on cordoned nodes, too. So is
-`LonghornVolumeFit`, which is /filter's own decision.
+Whether a node is available is left to kube-scheduler, which knows tolerations: a pod of a DaemonSet belongs on cordoned
+nodes, too. `LonghornVolumeFit` is skipped, because it is /filter's own decision.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.cooperative import Steps
-from scheduler_core.generic.cluster_state import State
-from scheduler_core.generic.cycle_state import Question
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.cycle_state import CycleState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.predicates import Check
 from scheduler_core.generic.rule_registry import PREDICATES
-from scheduler_core.generic.scheduler import UNKNOWN
+from scheduler_core.generic.scheduler import NODE_NOT_FOUND
 from scheduler_core.model.generic import Pod
 
 NODES: Final = frozenset({"nodes"})
 PODS: Final = NODES | {"pods"}
 SERVICES: Final = PODS | {"services"}
 _NOTHING: Final = frozenset[str]()
-# A rule that is not named here reads everything.
-_READS: Final = {
+# A rule that is missing here reads everything.
+_KINDS_READ: Final = {
     "EqualPriority": _NOTHING,
     "HostName": _NOTHING,
     "MatchNodeSelector": NODES,
@@ -36,75 +36,106 @@ _READS: Final = {
     "LeastRequestedPriority": PODS,
     "BalancedResourceAllocation": PODS,
 }
-# What evicting pods may change.
-_PASSING: Final = frozenset({"PodFitsPorts", "PodFitsResources", "NoDiskConflict"})
-_NODES_A_SLICE: Final = 256
+# Predicates whose refusal may end when pods are evicted.
+_RESOLVABLE_BY_EVICTION: Final = frozenset({"PodFitsPorts", "PodFitsResources", "NoDiskConflict"})
+_NODES_PER_SLICE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class PolicyRefusal:
     """Why a policy's predicate does not let the pod on a node.
 
     Attributes:
-        text: the predicate's name in the policy, and what it says; without names and numbers of nodes, so that kube-scheduler can
-            count equal ones together
-        lasting: whether evicting pods would change nothing
+        text: the predicate's name in the policy, and its reason; without names and numbers of nodes, so that kube-scheduler
+            can count equal ones together
+        unresolvable: whether evicting pods would change nothing
     """
 
     text: str
-    lasting: bool
+    unresolvable: bool
 
 
-def reads(policy: Policy) -> frozenset[str]:
-    """Which kinds (nodes, pods, services) a policy's rules read; none if they are all Longhorn's."""
+@dataclass(frozen=True, slots=True)
+class _BoundPredicate:
+    """A predicate of the policy, bound to one pod.
+
+    Attributes:
+        name: the predicate's name in the policy
+    """
+
+    name: str
+    unresolvable: bool
+    check: Check
+
+
+def kinds_read(policy: Policy) -> frozenset[str]:
+    """The kinds that a policy's rules read.
+
+    A subset of nodes, pods and services; empty if all rules are Longhorn's.
+    """
     rules = [*(entry.rule for entry in policy.predicates), *(entry.rule for entry in policy.priorities)]
-    return frozenset().union(*(_reads(rule) for rule in rules))
+    return frozenset().union(*(_kinds_read_by(rule) for rule in rules))
 
 
-def _reads(rule: str) -> frozenset[str]:
-    return _NOTHING if _of_longhorn(rule) else _READS.get(rule, SERVICES)
+def _kinds_read_by(rule: str) -> frozenset[str]:
+    return _NOTHING if _is_longhorn_rule(rule) else _KINDS_READ.get(rule, SERVICES)
 
 
-def scores_longhorn(policy: Policy) -> bool:
+def priorities_read_longhorn(policy: Policy) -> bool:
     """Whether a priority reads `LonghornFacts`."""
-    return any(_of_longhorn(entry.rule) for entry in policy.priorities)
+    return any(_is_longhorn_rule(entry.rule) for entry in policy.priorities)
 
 
-def _of_longhorn(rule: str) -> bool:
+def _is_longhorn_rule(rule: str) -> bool:
     return rule.startswith("Longhorn")
 
 
-def refusals(pod: Pod, names: Sequence[str], state: State, policy: Policy) -> Steps[dict[str, Refused]]:
-    """The nodes among those asked that a predicate refuses, each with the first one that does; pauses every few nodes.
+def policy_refusals(
+    pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
+) -> Cooperative[dict[str, PolicyRefusal]]:
+    """Returns the nodes that the policy's predicates refuse.
+
+    Each has the text of the first predicate that refuses it. Pauses every few nodes.
 
     Raises:
         UndecidableError: a predicate cannot be decided for any node
     """
-    question = Question(pod, state)
-    checks: list[tuple[str, bool, Check]] = [
-        (entry.name, entry.rule not in _PASSING, PREDICATES[entry.rule](question, entry.argument))
+    cycle_state = CycleState(pod, cluster)
+    predicates = [
+        _BoundPredicate(
+            name=entry.name,
+            unresolvable=entry.rule not in _RESOLVABLE_BY_EVICTION,
+            check=PREDICATES[entry.rule](cycle_state, entry.argument),
+        )
         for entry in policy.predicates
-        if not _of_longhorn(entry.rule)
+        if not _is_longhorn_rule(entry.rule)
     ]
-    refused: dict[str, Refused] = {}
-    if not checks:
-        return refused
-    alike: dict[tuple[str, ...], Refused] = {}
+    refusals: dict[str, PolicyRefusal] = {}
+    if not predicates:
+        return refusals
+    checks = [predicate.check for predicate in predicates]
+    # Many nodes fail alike: they share one value.
+    refusal_by_texts: dict[tuple[str, ...], PolicyRefusal] = {}
     for count, name in enumerate(names, start=1):
-        if count % _NODES_A_SLICE == 0:
+        if count % _NODES_PER_SLICE == 0:
             yield
-        known = state.nodes.get(name)
-        if known is None:
-            refused[name] = Refused(UNKNOWN, lasting=True)
+        node_info = cluster.nodes.get(name)
+        if node_info is None:
+            refusals[name] = PolicyRefusal(NODE_NOT_FOUND, unresolvable=True)
             continue
-        texts = tuple([check(known) for _, _, check in checks])
+        texts = tuple([check(node_info) for check in checks])
         if any(texts):
-            if texts not in alike:
-                alike[texts] = _first(checks, texts)
-            refused[name] = alike[texts]
-    return refused
+            if texts not in refusal_by_texts:
+                refusal_by_texts[texts] = _refusal(predicates, texts)
+            refusals[name] = refusal_by_texts[texts]
+    return refusals
 
 
-def _first(checks: Sequence[tuple[str, bool, Check]], texts: Sequence[str]) -> Refused:
-    failed = [(f"{name}: {text}", lasting) for (name, lasting, _), text in zip(checks, texts, strict=True) if text]
-    return Refused(failed[0][0], lasting=any(lasting for _, lasting in failed))
+def _refusal(predicates: Sequence[_BoundPredicate], texts: Sequence[str]) -> PolicyRefusal:
+    """The refusal of the first predicate that fails.
+
+    It is unresolvable if any predicate that fails is.
+    """
+    failures = [(predicate, text) for predicate, text in zip(predicates, texts, strict=True) if text]
+    first, text = failures[0]
+    return PolicyRefusal(f"{first.name}: {text}", unresolvable=any(predicate.unresolvable for predicate, _ in failures))

@@ -1,7 +1,7 @@
-"""Longhorn's rules in the shape of the classic scheduler's, all computed from `LonghornFacts`.
+"""Longhorn's rules as predicates and priorities, all computed from `LonghornFacts`.
 
-They exist so that one policy can mix both; /filter's own decision does not need them. Scores are exact integer arithmetic; where
-the pod's volumes do not fit, or nobody looked, each is 0.
+They exist so that one policy can mix both kinds; /filter's own decision does not need them. Scores are exact integer
+arithmetic; each is 0 on a node where the pod's volumes do not fit or that was not evaluated.
 """
 
 from __future__ import annotations
@@ -10,84 +10,110 @@ from collections.abc import Sequence
 from functools import cmp_to_key
 from typing import Final
 
-from scheduler_core.generic.cycle_state import Argument, Question
-from scheduler_core.generic.node_info import NodeState
+from scheduler_core.generic.cycle_state import Argument, CycleState
+from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.predicates import FITS, Check
-from scheduler_core.generic.priorities import BEST
+from scheduler_core.generic.priorities import MAX_SCORE
 from scheduler_core.generic.volume_facts import DiskFacts, NodeFacts
 
-NOT_LOOKED_AT: Final = "node was not looked at for Longhorn volumes"
+NOT_EVALUATED: Final = "node was not looked at for Longhorn volumes"
 _Share = tuple[int, int]
 
 
-def _compared(one: _Share, other: _Share) -> int:
-    """Shares (part, whole) by cross-multiplication, so that nothing is rounded."""
-    return one[0] * other[1] - other[0] * one[1]
+def _compare(first: _Share, second: _Share) -> int:
+    """Compares two shares (part, whole) without rounding."""
+    return first[0] * second[1] - second[0] * first[1]
 
 
-_BY_SIZE: Final = cmp_to_key(_compared)
+_BY_SIZE: Final = cmp_to_key(_compare)
 
 
-def volume_fit(question: Question, _: Argument) -> Check:
-    """All the pod's Longhorn volumes have room on the node together, or need none: /filter's decision, with its reason."""
-    nodes = question.longhorn.nodes
+def volume_fit(cycle_state: CycleState, _: Argument) -> Check:
+    """Whether /filter accepts the node for the pod's Longhorn volumes.
 
-    def check(state: NodeState) -> str:
-        facts = nodes.get(state.node.name)
+    All volumes fit on the node together, or need no space there; a refusal has /filter's reason.
+    """
+    facts_by_node = cycle_state.longhorn_facts.nodes
+
+    def check(node_info: NodeInfo) -> str:
+        facts = facts_by_node.get(node_info.node.name)
         if facts is None:
-            return NOT_LOOKED_AT
+            return NOT_EVALUATED
         return FITS if facts.reason.fits else facts.reason.text
 
     return check
 
 
-def data_locality(question: Question, _: Argument, states: Sequence[NodeState]) -> list[int]:
-    """The share of the bytes of the pod's Longhorn volumes that have a kept replica on the node, in tenths; 10 without volumes."""
-    total = question.longhorn.total
-    if not total:
-        return [BEST] * len(states)
-    return [min(facts.kept, total) * BEST // total if facts else 0 for facts in _facts(question, states)]
+def data_locality(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """Scores the share of volume bytes with a kept replica on the node.
 
-
-def order_safe(question: Question, _: Argument, states: Sequence[NodeState]) -> list[int]:
-    """10 where Longhorn finds room in whatever order it places the volumes, or places none; otherwise 0."""
-    return [BEST if facts is not None and facts.order_safe else 0 for facts in _facts(question, states)]
-
-
-def balanced_disks(question: Question, _: Argument, states: Sequence[NodeState]) -> list[int]:
-    """10 less the difference between the fullest and the emptiest disk of the node after the plan, in tenths of their limits.
-
-    10 where nothing would be placed, or there is one disk only.
+    In tenths of the bytes of all the pod's Longhorn volumes; 10 for a pod without volumes.
     """
-    return [0 if facts is None else evenness(facts.disks) for facts in _facts(question, states)]
+    total = cycle_state.longhorn_facts.total_bytes
+    if not total:
+        return [MAX_SCORE] * len(node_infos)
+    return [
+        min(facts.replica_bytes, total) * MAX_SCORE // total if facts else 0
+        for facts in _fitting_facts(cycle_state, node_infos)
+    ]
 
 
-def evenness(disks: Sequence[DiskFacts]) -> int:
-    """The score of disks that are left so."""
+def order_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """10 where every order of placement succeeds, otherwise 0.
+
+    Also 10 where Longhorn places no volume.
+    """
+    return [
+        MAX_SCORE if facts is not None and facts.order_safe else 0 for facts in _fitting_facts(cycle_state, node_infos)
+    ]
+
+
+def balanced_disks(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """Scores how evenly the node's disks are filled after the plan.
+
+    10 less the difference between the fullest and the emptiest disk, in tenths of their limits. 10 where nothing would be
+    placed, or there is only one disk.
+    """
+    return [
+        0 if facts is None else balanced_disks_score(facts.disks) for facts in _fitting_facts(cycle_state, node_infos)
+    ]
+
+
+def balanced_disks_score(disks: Sequence[DiskFacts]) -> int:
+    """The score of one node's disks for `balanced_disks`."""
     shares = [(max(0, min(disk.free, disk.limit)), disk.limit) for disk in disks if disk.limit > 0]
     if not shares:
-        return BEST
-    (most, whole), (least, other) = max(shares, key=_BY_SIZE), min(shares, key=_BY_SIZE)
-    return BEST - -(-BEST * (most * other - least * whole) // (whole * other))
+        return MAX_SCORE
+    max_free, max_limit = max(shares, key=_BY_SIZE)
+    min_free, min_limit = min(shares, key=_BY_SIZE)
+    difference = max_free * min_limit - min_free * max_limit
+    return MAX_SCORE - -(-MAX_SCORE * difference // (max_limit * min_limit))
 
 
-def least_fragmentation(question: Question, _: Argument, states: Sequence[NodeState]) -> list[int]:
-    """How much of the node's free bytes after the plan is on one disk, in tenths: what a large volume could still have.
+def least_fragmentation(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """Scores the share of the node's free bytes that is on one disk.
 
-    10 where nothing would be placed, or nothing is left.
+    In tenths, after the plan: the larger the share, the larger a volume that still fits. 10 where nothing would be placed, or
+    nothing is free.
     """
-    return [0 if facts is None else wholeness(facts.disks) for facts in _facts(question, states)]
+    return [
+        0 if facts is None else least_fragmentation_score(facts.disks)
+        for facts in _fitting_facts(cycle_state, node_infos)
+    ]
 
 
-def wholeness(disks: Sequence[DiskFacts]) -> int:
-    """The score of disks that are left so."""
+def least_fragmentation_score(disks: Sequence[DiskFacts]) -> int:
+    """The score of one node's disks for `least_fragmentation`."""
     free = [max(0, disk.free) for disk in disks]
     total = sum(free)
-    return BEST * max(free) // total if total else BEST
+    return MAX_SCORE * max(free) // total if total else MAX_SCORE
 
 
-def _facts(question: Question, states: Sequence[NodeState]) -> list[NodeFacts | None]:
-    """What is known of each node; None where it was not looked at or does not fit, which is worth nothing."""
-    nodes = question.longhorn.nodes
-    found = (nodes.get(state.node.name) for state in states)
-    return [facts if facts is not None and facts.reason.fits else None for facts in found]
+def _fitting_facts(cycle_state: CycleState, node_infos: Sequence[NodeInfo]) -> list[NodeFacts | None]:
+    """Facts of each node, in order.
+
+    None where the volumes do not fit or were not evaluated.
+    """
+    facts_by_node = cycle_state.longhorn_facts.nodes
+    facts_in_order = (facts_by_node.get(node_info.node.name) for node_info in node_infos)
+    return [facts if facts is not None and facts.reason.fits else None for facts in facts_in_order]

@@ -1,4 +1,4 @@
-"""A node and what is taken of it, kept current pod by pod."""
+"""A node with the sums over its pods, updated pod by pod."""
 
 from __future__ import annotations
 
@@ -7,76 +7,82 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_core.model.generic import Cloud, Node, Pod, PodKey
 
-Disk = tuple[Cloud, str]
+DiskKey = tuple[Cloud, str]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeState:
-    """A node and what its unfinished pods, of all namespaces, take of it.
+class NodeInfo:
+    """A node and what its pods request and use.
 
     Attributes:
-        pods: all that are assigned to it, finished ones included
-        count: how many are unfinished; the sums below are over these
-        disks: the cloud disks they mount, and whether all mount it read-only
+        pods: all pods assigned to the node, of all namespaces, finished ones included
+        pod_count: the number of unfinished pods; the sums below are over these
+        requested_cpu, requested_memory: sums of `Pod.cpu` and `Pod.memory`
+        nonzero_requested_cpu, nonzero_requested_memory: sums of `Pod.nonzero_cpu` and `Pod.nonzero_memory`
+        used_ports: their host ports
+        disks: the cloud disks they mount, and whether all of them mount it read-only
     """
 
     node: Node
     pods: tuple[Pod, ...] = ()
-    count: int = 0
-    cpu: int = 0
-    memory: int = 0
-    assumed_cpu: int = 0
-    assumed_memory: int = 0
-    ports: frozenset[int] = frozenset()
-    disks: Mapping[Disk, bool] = field(default_factory=dict[Disk, bool])
+    pod_count: int = 0
+    requested_cpu: int = 0
+    requested_memory: int = 0
+    nonzero_requested_cpu: int = 0
+    nonzero_requested_memory: int = 0
+    used_ports: frozenset[int] = frozenset()
+    disks: Mapping[DiskKey, bool] = field(default_factory=dict[DiskKey, bool])
 
     @classmethod
-    def of(cls, node: Node, pods: Iterable[Pod]) -> NodeState:
-        """Counts everything anew."""
+    def of(cls, node: Node, pods: Iterable[Pod]) -> NodeInfo:
+        """Sums up all pods."""
         pods = tuple(pods)
-        running = [pod for pod in pods if not pod.finished]
-        ports: set[int] = set()
-        disks: dict[Disk, bool] = {}
-        for pod in running:
-            ports |= pod.ports
-            _mount(pod, disks)
+        unfinished = [pod for pod in pods if not pod.finished]
+        used_ports: set[int] = set()
+        disks: dict[DiskKey, bool] = {}
+        for pod in unfinished:
+            used_ports |= pod.ports
+            _mount_disks(pod, disks)
         return cls(
             node=node,
             pods=pods,
-            count=len(running),
-            cpu=sum(pod.cpu for pod in running),
-            memory=sum(pod.memory for pod in running),
-            assumed_cpu=sum(pod.assumed_cpu for pod in running),
-            assumed_memory=sum(pod.assumed_memory for pod in running),
-            ports=frozenset(ports),
+            pod_count=len(unfinished),
+            requested_cpu=sum(pod.cpu for pod in unfinished),
+            requested_memory=sum(pod.memory for pod in unfinished),
+            nonzero_requested_cpu=sum(pod.nonzero_cpu for pod in unfinished),
+            nonzero_requested_memory=sum(pod.nonzero_memory for pod in unfinished),
+            used_ports=frozenset(used_ports),
             disks=disks,
         )
 
-    def added(self, pod: Pod) -> NodeState:
-        """With one pod more; equal to counting anew."""
+    def add_pod(self, pod: Pod) -> NodeInfo:
+        """Returns the node with one more pod.
+
+        The sums are equal to those over all pods.
+        """
         if pod.finished:
             return replace(self, pods=(*self.pods, pod))
         disks = self.disks
         if pod.disks:
-            _mount(pod, disks := {**self.disks})
-        return NodeState(
+            _mount_disks(pod, disks := {**self.disks})
+        return NodeInfo(
             node=self.node,
             pods=(*self.pods, pod),
-            count=self.count + 1,
-            cpu=self.cpu + pod.cpu,
-            memory=self.memory + pod.memory,
-            assumed_cpu=self.assumed_cpu + pod.assumed_cpu,
-            assumed_memory=self.assumed_memory + pod.assumed_memory,
-            ports=self.ports | pod.ports if pod.ports else self.ports,
+            pod_count=self.pod_count + 1,
+            requested_cpu=self.requested_cpu + pod.cpu,
+            requested_memory=self.requested_memory + pod.memory,
+            nonzero_requested_cpu=self.nonzero_requested_cpu + pod.nonzero_cpu,
+            nonzero_requested_memory=self.nonzero_requested_memory + pod.nonzero_memory,
+            used_ports=self.used_ports | pod.ports if pod.ports else self.used_ports,
             disks=disks,
         )
 
-    def removed(self, key: PodKey) -> NodeState:
-        """Without a pod."""
-        return NodeState.of(self.node, (pod for pod in self.pods if pod.key != key))
+    def remove_pod(self, key: PodKey) -> NodeInfo:
+        """Returns the node without the pod."""
+        return NodeInfo.of(self.node, (pod for pod in self.pods if pod.key != key))
 
 
-def _mount(pod: Pod, disks: dict[Disk, bool]) -> None:
+def _mount_disks(pod: Pod, disks: dict[DiskKey, bool]) -> None:
     for disk in pod.disks:
         key = (disk.cloud, disk.name)
         disks[key] = disks.get(key, True) and disk.read_only

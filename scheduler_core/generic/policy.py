@@ -1,8 +1,8 @@
-"""A policy: which predicates filter, which priorities score and how much each weighs; and the JSON file it is read from.
+"""A policy: its predicates filter, its priorities score with weights. Parses the JSON file it is read from.
 
-A file replaces the default policy as a whole. It is judged as Kubernetes 1.1 did (factory/plugins.go, api/validation), in three
-stages of which the first that finds a fault ends the reading: decode, validate, build. What Kubernetes accepted but hardly anybody
-can have meant is accepted with a warning.
+A file replaces the default policy as a whole. It is checked as Kubernetes 1.1 did (factory/plugins.go, api/validation),
+in three stages: decode, validate, build. The first stage that finds a fault ends the reading. An entry that Kubernetes
+accepted but that is hardly ever meant is accepted with a warning.
 """
 
 from __future__ import annotations
@@ -15,32 +15,38 @@ from typing import Any, Final
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument
 from scheduler_core.generic.policy_file import (
-    Entry,
-    PolicyFile,
-    Problem,
+    PolicyDocument,
+    PolicyEntry,
+    PolicyStage,
     WrongShapeError,
     read_policy_file,
 )
-from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, Rules
+from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, RuleRegistry
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
 
 
 class PolicyError(CoreError):
-    """A policy file that cannot be used; the text names each entry that is wrong.
+    """A policy file cannot be used; names each wrong entry.
 
     Attributes:
-        problem: the stage that found it
+        stage: the stage that found the fault
     """
 
-    def __init__(self, problem: Problem, faults: Sequence[str]) -> None:
+    def __init__(self, stage: PolicyStage, faults: Sequence[str]) -> None:
         super().__init__("policy: " + "; ".join(faults))
-        self.problem = problem
+        self.stage = stage
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyPredicate:
-    """A predicate of a policy: its name there, the rule in the registry, and what that is given."""
+    """A predicate of a policy.
+
+    Attributes:
+        name: its name in the policy
+        rule: its rule in the registry
+        argument: the argument of that rule
+    """
 
     name: str
     rule: str
@@ -49,7 +55,7 @@ class PolicyPredicate:
 
 @dataclass(frozen=True, slots=True)
 class PolicyPriority:
-    """A priority of a policy, with its weight."""
+    """A priority of a policy; attributes as in `PolicyPredicate`."""
 
     name: str
     rule: str
@@ -59,7 +65,12 @@ class PolicyPriority:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the scheduler goes by. No priorities: all nodes that fit are equal. `warnings` tell what was read but is odd."""
+    """The rules that a scheduler applies.
+
+    Attributes:
+        priorities: without any, all nodes that fit are equal
+        warnings: entries of the file that were accepted but are odd
+    """
 
     predicates: tuple[PolicyPredicate, ...] = ()
     priorities: tuple[PolicyPriority, ...] = ()
@@ -67,7 +78,10 @@ class Policy:
 
     @property
     def reads_longhorn(self) -> bool:
-        """Whether some rule needs `LonghornFacts`, so that whoever asks must find them first."""
+        """Whether a rule needs `LonghornFacts`.
+
+        The caller must then compute them first.
+        """
         rules = [*(entry.rule for entry in self.predicates), *(entry.rule for entry in self.priorities)]
         return any(rule.startswith("Longhorn") for rule in rules)
 
@@ -85,108 +99,119 @@ DEFAULT_POLICY: Final = Policy(
     _static_predicates(*_CLASSIC),
     _static_priorities(LeastRequestedPriority=1, BalancedResourceAllocation=1, ServiceSpreadingPriority=1),
 )
-"""The document's default (10.5.1), in force where no policy file is given."""
+"""The default of OpenShift's document (10.5.1), in force without a policy file."""
 
 EXTENDER_POLICY: Final = Policy(
     _static_predicates("LonghornVolumeFit"),
     _static_priorities(LonghornDataLocality=4, LonghornOrderSafe=4, LonghornBalancedDisks=2),
 )
-"""The default of the extender's /prioritize: kube-scheduler scores CPU, memory and spreading itself, so only what it cannot know
-counts. Data that is there weighs as much as a node where nothing can go wrong; both weigh more than even disks."""
+"""The default of the extender's /prioritize.
+
+kube-scheduler itself scores CPU, memory and spreading, so only rules that it does not have count. Data that is on the
+node weighs as much as order safety; both weigh more than even disks."""
 
 
 def parse_policy(text: bytes) -> Policy:
-    """Reads a policy file.
+    """Parses a policy file.
 
     Raises:
         PolicyError: it is no JSON, no policy, or an entry of it cannot be used
     """
     try:
-        file = read_policy_file(text)
+        document = read_policy_file(text)
     except WrongShapeError as error:
-        raise PolicyError(Problem.DECODE, [str(error)]) from error
-    weights = [fault for entry in file.priorities for fault in _weight_fault(entry)]
-    if weights:
-        raise PolicyError(Problem.VALIDATE, weights)
-    predicates, priorities = _Table(PREDICATES), _Table(PRIORITIES)
+        raise PolicyError(PolicyStage.DECODE, [str(error)]) from error
+    weight_faults = [fault for entry in document.priorities for fault in _weight_faults(entry)]
+    if weight_faults:
+        raise PolicyError(PolicyStage.VALIDATE, weight_faults)
+    predicates = _Section(PREDICATES)
+    priorities = _Section(PRIORITIES)
     faults = [
         fault
-        for table, entries in ((predicates, file.predicates), (priorities, file.priorities))
+        for section, entries in ((predicates, document.predicates), (priorities, document.priorities))
         for entry in entries
-        for fault in table.add(entry)
+        for fault in section.register(entry)
     ]
     if faults:
-        raise PolicyError(Problem.BUILD, faults)
+        raise PolicyError(PolicyStage.BUILD, faults)
     return Policy(
-        tuple(PolicyPredicate(entry.name, rule, argument) for entry, rule, argument in predicates.chosen.values()),
+        tuple(PolicyPredicate(entry.name, rule, argument) for entry, rule, argument in predicates.registered.values()),
         tuple(
             PolicyPriority(entry.name, rule, entry.weight, argument)
-            for entry, rule, argument in priorities.chosen.values()
+            for entry, rule, argument in priorities.registered.values()
         ),
-        (*file.warnings, *_emptiness(file), *predicates.warnings, *priorities.warnings),
+        (*document.warnings, *_empty_section_warnings(document), *predicates.warnings, *priorities.warnings),
     )
 
 
-def _weight_fault(entry: Entry) -> Iterable[str]:
-    if not entry.weighed:
-        yield f"{entry.where}: weight is missing; a positive whole number is required"
+def _weight_faults(entry: PolicyEntry) -> Iterable[str]:
+    if not entry.has_weight:
+        yield f"{entry.location}: weight is missing; a positive whole number is required"
     elif entry.weight <= 0:
-        yield f"{entry.where}: weight is {entry.weight}; a positive whole number is required"
+        yield f"{entry.location}: weight is {entry.weight}; a positive whole number is required"
 
 
-def _emptiness(file: PolicyFile) -> Iterable[str]:
-    if not file.predicates:
+def _empty_section_warnings(document: PolicyDocument) -> Iterable[str]:
+    if not document.predicates:
         yield "policy: there are no predicates, so every ready node fits; a policy replaces the default one as a whole"
-    if not file.priorities:
+    if not document.priorities:
         yield "policy: there are no priorities, so all nodes that fit are equal; a policy replaces the default one as a whole"
 
 
-class _Table:
-    """The entries of one section as they are registered, one after the other: the last one of a name wins."""
+class _Section:
+    """Registers the entries of one section of a policy.
 
-    def __init__(self, rules: Rules[Any]) -> None:
-        self._rules = rules
-        self.chosen: dict[str, tuple[Entry, str, Argument]] = {}
+    Of several entries with one name the last one wins.
+    """
+
+    def __init__(self, registry: RuleRegistry[Any]) -> None:
+        self._registry = registry
+        self.registered: dict[str, tuple[PolicyEntry, str, Argument]] = {}
         self.warnings: list[str] = []
 
-    def add(self, entry: Entry) -> Iterable[str]:
-        """Registers an entry, or tells what is wrong with it."""
-        known = self.chosen.get(entry.name)
+    def register(self, entry: PolicyEntry) -> Iterable[str]:
+        """Registers an entry, or yields what is wrong with it."""
+        previous = self.registered.get(entry.name)
         if entry.arguments is not None:
-            fault = self._custom_fault(entry)
+            fault = self._argument_fault(entry)
             if fault:
-                yield f"{entry.where}: {fault}"
+                yield f"{entry.location}: {fault}"
                 return
             rule, argument = next(iter(entry.arguments.items()))
-            self._warn_of_argument(entry, rule, argument)
-        elif known is not None:
-            _, rule, argument = known
-        elif entry.name in self._rules.static:
-            rule, argument = entry.name, NO_ARGUMENT
+            self._warn_about_argument(entry, rule, argument)
+        elif previous is not None:
+            _, rule, argument = previous
+        elif entry.name in self._registry.static:
+            rule = entry.name
+            argument = NO_ARGUMENT
         else:
-            yield f"{entry.where}: {self._unknown()}"
+            yield f"{entry.location}: {self._unknown_name_fault()}"
             return
-        if known is not None:
-            self.warnings.append(f"{entry.where}: the name was used before; the last entry wins, and counts once")
-        self.chosen[entry.name] = (entry, rule, argument)
+        if previous is not None:
+            self.warnings.append(f"{entry.location}: the name was used before; the last entry wins, and counts once")
+        self.registered[entry.name] = (entry, rule, argument)
 
-    def _custom_fault(self, entry: Entry) -> str:
-        found, kinds = entry.arguments or {}, " or ".join(self._rules.configurable)
-        if len(found) > 1:
-            return f"argument has both {' and '.join(found)}; a {self._rules.what} takes one of them"
-        if not found:
-            return f"argument must have {kinds}" + (f", not {', '.join(entry.strange)}" if entry.strange else "")
+    def _argument_fault(self, entry: PolicyEntry) -> str:
+        arguments = entry.arguments or {}
+        rules = " or ".join(self._registry.configurable)
+        if len(arguments) > 1:
+            return f"argument has both {' and '.join(arguments)}; a {self._registry.rule_kind} takes one of them"
+        if not arguments:
+            return f"argument must have {rules}" + (
+                f", not {', '.join(entry.unknown_keys)}" if entry.unknown_keys else ""
+            )
         if not _NAME.fullmatch(entry.name):
             return "a name of your own must be letters, digits and -, at least two, with no - at either end"
         return ""
 
-    def _unknown(self) -> str:
-        kinds = " or ".join(self._rules.configurable)
-        known = ", ".join(self._rules.static)
-        return f"no {self._rules.what} has this name ({known}), and a name of your own needs an argument: {kinds}"
+    def _unknown_name_fault(self) -> str:
+        rules = " or ".join(self._registry.configurable)
+        names = ", ".join(self._registry.static)
+        kind = self._registry.rule_kind
+        return f"no {kind} has this name ({names}), and a name of your own needs an argument: {rules}"
 
-    def _warn_of_argument(self, entry: Entry, rule: str, argument: Argument) -> None:
+    def _warn_about_argument(self, entry: PolicyEntry, rule: str, argument: Argument) -> None:
         if not any(argument.labels):
-            self.warnings.append(f"{entry.where}: {rule} names no label, so it tells no nodes apart")
-        if entry.name in self._rules.static:
-            self.warnings.append(f"{entry.where}: the argument replaces the {self._rules.what} of this name")
+            self.warnings.append(f"{entry.location}: {rule} names no label, so it tells no nodes apart")
+        if entry.name in self._registry.static:
+            self.warnings.append(f"{entry.location}: the argument replaces the {self._registry.rule_kind} of this name")

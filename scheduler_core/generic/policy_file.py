@@ -1,8 +1,9 @@
-"""The shape of a policy file, before anybody asks what its names mean.
+"""Reads the shape of a policy file; the names in it are not interpreted here.
 
-Go's rules for JSON, as Kubernetes 1.1 had them: keys in any case, unknown keys ignored, null the same as absent, whole numbers
-written as such. `version` is a key nobody reads; `kind` and `apiVersion` may be absent, but not wrong. Beyond these rules a byte
-order mark, which some editors write, is skipped, and a file that is just null is refused: whoever wrote it has lost a policy.
+The rules are those of Go's JSON decoder as Kubernetes 1.1 used it: keys in any case, unknown keys ignored, null the same
+as absent, whole numbers written as such. The key `version` is ignored; `kind` and `apiVersion` may be absent, but not
+wrong. Two rules are added: a byte order mark, which some editors write, is skipped, and a file that is just null is
+refused, because a policy was lost when it was written.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from scheduler_core.generic.cycle_state import Argument
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 
 _INT64: Final = 2**63
-_SHOWN: Final = 60
+_MAX_SHOWN_LENGTH: Final = 60
 _VERSION: Final = "v1"
 _KIND: Final = "Policy"
 _FILE_KEYS: Final = ("kind", "apiVersion", "version", "predicates", "priorities", "metadata")
@@ -29,11 +30,14 @@ _ONE_LABEL: Final = frozenset(PRIORITIES.configurable)
 _WITH_PRESENCE: Final = frozenset({"labelsPresence", "labelPreference"})
 
 Json = Mapping[str, object]
-_Kind = TypeVar("_Kind", str, int, bool, list[object], dict[str, object])
+_Value = TypeVar("_Value", str, int, bool, list[object], dict[str, object])
 
 
-class Problem(Enum):
-    """The stage of reading a policy that found a fault; the values are the real scheduler's words for them."""
+class PolicyStage(Enum):
+    """A stage of reading a policy file.
+
+    The values are the real scheduler's words.
+    """
 
     DECODE = "decode"
     VALIDATE = "validate"
@@ -41,12 +45,12 @@ class Problem(Enum):
 
 
 class WrongShapeError(Exception):
-    """The text is no JSON, or something in it has the wrong type."""
+    """The text is no JSON, or a value has the wrong type."""
 
 
 @contextmanager
-def _noted(faults: list[str]) -> Iterator[None]:
-    """What is wrong is written down, and the rest is read too."""
+def _collect(faults: list[str]) -> Iterator[None]:
+    """Collects a fault of its block; reading goes on after it."""
     try:
         yield
     except WrongShapeError as error:
@@ -54,39 +58,39 @@ def _noted(faults: list[str]) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PolicyEntry:
     """A predicate or priority as written.
 
     Attributes:
-        where: how messages call it, ``priorities[1] (RackSpread)``
-        weight: 0 where it is absent; predicates have none
-        weighed: whether a weight is written
-        arguments: by the key in `argument`; None where there is no argument
-        strange: keys of the argument that do not belong there
+        location: how messages call it, ``priorities[1] (RackSpread)``
+        weight: 0 if it is absent; predicates have none
+        has_weight: whether a weight is written
+        arguments: by the key in `argument`; None if there is no argument
+        unknown_keys: keys of the argument that do not belong there
     """
 
-    where: str
+    location: str
     name: str
     weight: int
-    weighed: bool
+    has_weight: bool
     arguments: Mapping[str, Argument] | None
-    strange: tuple[str, ...] = ()
+    unknown_keys: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class PolicyFile:
-    """The entries of both sections in order, and what was ignored."""
+class PolicyDocument:
+    """The entries of both sections, and warnings about ignored keys."""
 
-    predicates: list[Entry] = field(default_factory=list)
-    priorities: list[Entry] = field(default_factory=list)
+    predicates: list[PolicyEntry] = field(default_factory=list)
+    priorities: list[PolicyEntry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
-def read_policy_file(text: bytes) -> PolicyFile:
+def read_policy_file(text: bytes) -> PolicyDocument:
     """Reads the JSON of a policy.
 
     Raises:
-        WrongShapeError: it is no JSON, or values have the wrong type; names every entry that is wrong
+        WrongShapeError: it is no JSON, or values have the wrong type; names each entry that is wrong
     """
     try:
         decoded = msgspec.json.decode(text.removeprefix(BOM_UTF8))
@@ -94,107 +98,114 @@ def read_policy_file(text: bytes) -> PolicyFile:
         raise WrongShapeError(f"is not JSON: {error}") from error
     if decoded is None:
         raise WrongShapeError("the file: must be an object, not null")
-    file, faults = PolicyFile(), list[str]()
-    top = _Object(decoded, "the file", _FILE_KEYS, file.warnings)
-    for key, wanted in (("kind", _KIND), ("apiVersion", _VERSION)):
-        with _noted(faults):
-            _expect(top.text(key), wanted, key)
+    document = PolicyDocument()
+    faults: list[str] = []
+    top = _JsonObject(decoded, "the file", _FILE_KEYS, document.warnings)
+    for key, expected in (("kind", _KIND), ("apiVersion", _VERSION)):
+        with _collect(faults):
+            _expect(top.text(key), expected, key)
     version = top.values.get("version")
     if version not in (None, _VERSION):
-        file.warnings.append(f"version: {version!r:.60} is not looked at")
-    for section, rules, entries in (
-        ("predicates", PREDICATES, file.predicates),
-        ("priorities", PRIORITIES, file.priorities),
+        document.warnings.append(f"version: {version!r:.60} is not looked at")
+    for section, registry, entries in (
+        ("predicates", PREDICATES, document.predicates),
+        ("priorities", PRIORITIES, document.priorities),
     ):
-        with _noted(faults):
+        with _collect(faults):
             for index, raw in enumerate(top.list(section)):
-                with _noted(faults):
-                    entries.append(_entry(raw, section, index, tuple(rules.configurable), file.warnings))
+                with _collect(faults):
+                    entries.append(_entry(raw, section, index, tuple(registry.configurable), document.warnings))
     if faults:
         raise WrongShapeError("; ".join(faults))
-    return file
+    return document
 
 
-def _expect(found: str, wanted: str, key: str) -> None:
-    if found not in ("", wanted):
-        raise WrongShapeError(f"{key}: {found!r:.60} is not {wanted!r}")
+def _expect(text: str, expected: str, key: str) -> None:
+    if text not in ("", expected):
+        raise WrongShapeError(f"{key}: {text!r:.60} is not {expected!r}")
 
 
-def _entry(raw: object, section: str, index: int, kinds: Sequence[str], warnings: list[str]) -> Entry:
+def _entry(raw: object, section: str, index: int, rules: Sequence[str], warnings: list[str]) -> PolicyEntry:
     keys = ("name", "argument", "weight") if section == "priorities" else ("name", "argument")
     place = f"{section}[{index}]"
-    named = _Object(raw, place, keys, []).text("name")
-    where = f"{place} ({_shown(named)})"
-    entry = _Object(raw, where, keys, warnings)
-    argument = entry.values.get("argument")
-    weight, weighed = entry.whole("weight"), entry.values.get("weight") is not None
-    if argument is None:
-        return Entry(where, named, weight, weighed, None)
-    given = _Object(argument, f"{where}: argument", kinds, warnings)
-    arguments = {kind: _argument(given, kind, warnings) for kind in kinds if given.values.get(kind) is not None}
-    return Entry(where, named, weight, weighed, arguments, tuple(map(_shown, given.strange)))
+    # Read without warnings: the second reading has the name for their location.
+    name = _JsonObject(raw, place, keys, []).text("name")
+    location = f"{place} ({_shorten(name)})"
+    entry = _JsonObject(raw, location, keys, warnings)
+    raw_argument = entry.values.get("argument")
+    weight = entry.integer("weight")
+    has_weight = entry.values.get("weight") is not None
+    if raw_argument is None:
+        return PolicyEntry(location, name, weight, has_weight, None)
+    argument = _JsonObject(raw_argument, f"{location}: argument", rules, warnings)
+    arguments = {rule: _argument(argument, rule, warnings) for rule in rules if argument.values.get(rule) is not None}
+    unknown_keys = tuple(map(_shorten, argument.unknown_keys))
+    return PolicyEntry(location, name, weight, has_weight, arguments, unknown_keys)
 
 
-def _shown(name: str) -> str:
-    """A name in a message, which is one line: cut where it is long, escaped where it is odd."""
-    short = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
+def _shorten(name: str) -> str:
+    """Shortens and escapes a name for a one-line message."""
+    short = name if len(name) <= _MAX_SHOWN_LENGTH else name[:_MAX_SHOWN_LENGTH] + "..."
     return short if short.isprintable() else repr(short)
 
 
-def _argument(given: _Object, kind: str, warnings: list[str]) -> Argument:
-    labels = "label" if kind in _ONE_LABEL else "labels"
-    keys = (labels, "presence") if kind in _WITH_PRESENCE else (labels,)
-    values = _Object(given.values[kind], f"{given.where}: {kind}", keys, warnings)
-    if values.strange and values.values.get(labels) is None:
-        # Go reads it as a rule without labels, which tells no nodes apart; nobody who misspells a key means that.
-        raise WrongShapeError(f"{values.where}: needs {labels}, and {values.strange[0]!r:.60} is not known")
-    if kind in _ONE_LABEL:
+def _argument(parent: _JsonObject, rule: str, warnings: list[str]) -> Argument:
+    labels = "label" if rule in _ONE_LABEL else "labels"
+    keys = (labels, "presence") if rule in _WITH_PRESENCE else (labels,)
+    values = _JsonObject(parent.values[rule], f"{parent.location}: {rule}", keys, warnings)
+    if values.unknown_keys and values.values.get(labels) is None:
+        # Go reads it as a rule without labels, which treats all nodes alike; a misspelt key never means that.
+        raise WrongShapeError(f"{values.location}: needs {labels}, and {values.unknown_keys[0]!r:.60} is not known")
+    if rule in _ONE_LABEL:
         return Argument((values.text("label"),), values.flag("presence"))
     names = values.list("labels")
     if not all(name is None or isinstance(name, str) for name in names):
-        raise WrongShapeError(f"{values.where}: labels: must be a list of texts")
+        raise WrongShapeError(f"{values.location}: labels: must be a list of texts")
     return Argument(tuple(str(name or "") for name in names), values.flag("presence"))
 
 
-class _Object:
-    """A JSON object by its known keys, whatever case they are written in; others are ignored with a warning."""
+class _JsonObject:
+    """The known keys of a JSON object, in any case.
 
-    def __init__(self, raw: object, where: str, keys: Sequence[str], warnings: list[str]) -> None:
-        self.where = where
+    Other keys are ignored with a warning.
+    """
+
+    def __init__(self, raw: object, location: str, keys: Sequence[str], warnings: list[str]) -> None:
+        self.location = location
         self.values: dict[str, object] = {}
-        known = {key.lower(): key for key in keys}
-        strange = []
-        for key, value in _typed(raw, dict, where, "an object").items():
-            if key.lower() in known:
-                self.values[known[key.lower()]] = value
+        key_by_lowercase = {key.lower(): key for key in keys}
+        unknown_keys = []
+        for key, value in _check_type(raw, dict, location, "an object").items():
+            if key.lower() in key_by_lowercase:
+                self.values[key_by_lowercase[key.lower()]] = value
             else:
-                strange.append(key)
-        self.strange = tuple(strange)
-        warnings.extend(f"{where}: {key!r:.60} is not known and is ignored" for key in strange)
+                unknown_keys.append(key)
+        self.unknown_keys = tuple(unknown_keys)
+        warnings.extend(f"{location}: {key!r:.60} is not known and is ignored" for key in unknown_keys)
 
     def text(self, key: str) -> str:
-        """A text; "" where it is absent."""
-        return _typed(self.values.get(key), str, f"{self.where}: {key}", "a text")
+        """A text; "" if it is absent."""
+        return _check_type(self.values.get(key), str, f"{self.location}: {key}", "a text")
 
     def flag(self, key: str) -> bool:
-        """True or false; false where it is absent."""
-        return _typed(self.values.get(key), bool, f"{self.where}: {key}", "true or false")
+        """True or false; false if it is absent."""
+        return _check_type(self.values.get(key), bool, f"{self.location}: {key}", "true or false")
 
     def list(self, key: str) -> list[object]:
-        """A list; empty where it is absent."""
-        return _typed(self.values.get(key), list, f"{self.where}: {key}", "a list")
+        """A list; empty if it is absent."""
+        return _check_type(self.values.get(key), list, f"{self.location}: {key}", "a list")
 
-    def whole(self, key: str) -> int:
-        """A whole number; 0 where it is absent."""
-        found = _typed(self.values.get(key), int, f"{self.where}: {key}", "a whole number")
-        if isinstance(found, bool) or not -_INT64 <= found < _INT64:
-            raise WrongShapeError(f"{self.where}: {key}: {found!r} is not a whole number of 64 bits")
-        return found
+    def integer(self, key: str) -> int:
+        """A whole number; 0 if it is absent."""
+        number = _check_type(self.values.get(key), int, f"{self.location}: {key}", "a whole number")
+        if isinstance(number, bool) or not -_INT64 <= number < _INT64:
+            raise WrongShapeError(f"{self.location}: {key}: {number!r} is not a whole number of 64 bits")
+        return number
 
 
-def _typed(raw: object, kind: type[_Kind], where: str, what: str) -> _Kind:
+def _check_type(raw: object, expected: type[_Value], location: str, description: str) -> _Value:
     if raw is None:
-        return kind()
-    if not isinstance(raw, kind):
-        raise WrongShapeError(f"{where}: must be {what}, not {raw!r:.60}")
+        return expected()
+    if not isinstance(raw, expected):
+        raise WrongShapeError(f"{location}: must be {description}, not {raw!r:.60}")
     return raw

@@ -1,6 +1,6 @@
-"""The classic priorities: how good is a node for the pod, from 0 to 10, in whole numbers cut off.
+"""The classic priorities: how good is a node for the pod, as a whole number from 0 to 10.
 
-A priority scores all feasible nodes at once, in the order given. Sources: Kubernetes 1.1,
+A priority scores all feasible nodes at once, in the order given. Fractions are cut off. Sources: Kubernetes 1.1,
 plugin/pkg/scheduler/algorithm/priorities/; the function is named in each docstring.
 """
 
@@ -10,47 +10,54 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from scheduler_core.generic.cycle_state import Argument, Question
-from scheduler_core.generic.node_info import NodeState
+from scheduler_core.generic.cycle_state import Argument, CycleState
+from scheduler_core.generic.node_info import NodeInfo
 
-Priority = Callable[[Question, Argument, Sequence[NodeState]], list[int]]
+Priority = Callable[[CycleState, Argument, Sequence[NodeInfo]], list[int]]
 
-BEST: Final = 10
+MAX_SCORE: Final = 10
 
 
-def least_requested(question: Question, _: Argument, states: Sequence[NodeState]) -> list[int]:
-    """The mean of the free shares of CPU and memory once the pod is there, in tenths (LeastRequestedPriority).
+def least_requested(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """Scores the free CPU and memory (LeastRequestedPriority).
 
-    A container that does not say counts as 100m and 200Mi.
+    The score is the mean of the two shares, in tenths, that are free once the pod runs there. A container without a
+    request counts as 100m and 200Mi.
     """
-    cpu, memory = question.pod.assumed_cpu, question.pod.assumed_memory
+    cpu = cycle_state.pod.nonzero_cpu
+    memory = cycle_state.pod.nonzero_memory
     return [
         (
-            free_tenths(state.assumed_cpu + cpu, state.node.cpu)
-            + free_tenths(state.assumed_memory + memory, state.node.memory)
+            free_tenths(node_info.nonzero_requested_cpu + cpu, node_info.node.cpu)
+            + free_tenths(node_info.nonzero_requested_memory + memory, node_info.node.memory)
         )
         // 2
-        for state in states
+        for node_info in node_infos
     ]
 
 
 def free_tenths(requested: int, capacity: int) -> int:
-    """What is free in tenths of the capacity; 0 without capacity and beyond it (calculateScore)."""
-    return (capacity - requested) * BEST // capacity if 0 < capacity >= requested else 0
+    """The free share of a capacity in tenths (calculateScore).
 
-
-def balanced_resource_allocation(question: Question, _: Argument, states: Sequence[NodeState]) -> list[int]:
-    """10 less the difference of the used shares of CPU and memory in tenths; 0 where one is used up (BalancedResourceAllocation).
-
-    Floating point, in just this order of steps: exact arithmetic would give other scores than Kubernetes.
+    0 without capacity, or if more than the capacity is requested.
     """
-    cpu, memory = question.pod.assumed_cpu, question.pod.assumed_memory
+    return (capacity - requested) * MAX_SCORE // capacity if 0 < capacity >= requested else 0
+
+
+def balanced_resource_allocation(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """Scores how evenly CPU and memory are used (BalancedResourceAllocation).
+
+    10 less the difference of the used shares in tenths; 0 where one of them is used up. The arithmetic is floating point
+    in exactly this order of steps: exact arithmetic would give other scores than Kubernetes.
+    """
+    cpu = cycle_state.pod.nonzero_cpu
+    memory = cycle_state.pod.nonzero_memory
     return [
         balance(
-            used_share(state.assumed_cpu + cpu, state.node.cpu),
-            used_share(state.assumed_memory + memory, state.node.memory),
+            used_share(node_info.nonzero_requested_cpu + cpu, node_info.node.cpu),
+            used_share(node_info.nonzero_requested_memory + memory, node_info.node.memory),
         )
-        for state in states
+        for node_info in node_infos
     ]
 
 
@@ -61,42 +68,51 @@ def used_share(requested: int, capacity: int) -> float:
 
 def balance(cpu: float, memory: float) -> int:
     """The score of two used shares (calculateBalancedResourceAllocation)."""
-    return 0 if cpu >= 1 or memory >= 1 else int(BEST - abs(cpu - memory) * BEST)
+    return 0 if cpu >= 1 or memory >= 1 else int(MAX_SCORE - abs(cpu - memory) * MAX_SCORE)
 
 
-def service_spreading(question: Question, _: Argument, states: Sequence[NodeState]) -> list[int]:
-    """How much fewer pods of the pod's services a node has than the node with most of them (CalculateSpreadPriority).
+def service_spreading(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """Prefers nodes with few service pods (CalculateSpreadPriority).
 
-    Nodes that were filtered out, are not available or do not exist count for the maximum. Without such pods: 10.
+    Service pods are those of any of the pod's services. The score compares a node with the one that has most of them.
+    Nodes that were filtered out, are not available or do not exist count for that maximum. 10 without any service pods.
     """
-    counts = question.relatives_by_node
-    most = max(counts.values(), default=0)
-    if not most:
-        return [BEST] * len(states)
-    return [BEST * (most - counts[state.node.name]) // most for state in states]
+    counts = cycle_state.service_pods_by_node
+    max_count = max(counts.values(), default=0)
+    if not max_count:
+        return [MAX_SCORE] * len(node_infos)
+    return [MAX_SCORE * (max_count - counts[node_info.node.name]) // max_count for node_info in node_infos]
 
 
-def service_anti_affinity(question: Question, argument: Argument, states: Sequence[NodeState]) -> list[int]:
-    """The share of the first service's pods that are not on feasible nodes with the same value of the label, in tenths.
+def service_anti_affinity(cycle_state: CycleState, argument: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """Spreads a service over a label's values (CalculateAntiAffinityPriority).
 
-    Nodes without the label: 0. Without such pods: 10 (CalculateAntiAffinityPriority).
+    The score is the share, in tenths, of the first service's pods that are not on feasible nodes with the same value.
+    Nodes without the label: 0. Without any pod of that service: 10.
     """
     label = argument.labels[0]
-    counts, total = question.peers_by_node, len(question.peers)
-    groups: Counter[str] = Counter()
-    for state in states:
-        if label in state.node.labels:
-            groups[state.node.labels[label]] += counts[state.node.name]
-    score = {value: BEST * (total - group) // total if total else BEST for value, group in groups.items()}
-    return [score[state.node.labels[label]] if label in state.node.labels else 0 for state in states]
+    counts = cycle_state.first_service_pods_by_node
+    total = len(cycle_state.first_service_pods)
+    count_by_value: Counter[str] = Counter()
+    for node_info in node_infos:
+        if label in node_info.node.labels:
+            count_by_value[node_info.node.labels[label]] += counts[node_info.node.name]
+    score = {
+        value: MAX_SCORE * (total - count) // total if total else MAX_SCORE for value, count in count_by_value.items()
+    }
+    return [score[node_info.node.labels[label]] if label in node_info.node.labels else 0 for node_info in node_infos]
 
 
-def label_preference(_: Question, argument: Argument, states: Sequence[NodeState]) -> list[int]:
-    """10 where the label is there (presence true) or is not (false), otherwise 0 (CalculateNodeLabelPriority)."""
-    label, presence = argument.labels[0], argument.presence
-    return [BEST if (label in state.node.labels) == presence else 0 for state in states]
+def label_preference(_: CycleState, argument: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """Prefers nodes with, or without, a label (CalculateNodeLabelPriority).
+
+    10 where the label is present (`presence` true) or absent (false), otherwise 0.
+    """
+    label = argument.labels[0]
+    presence = argument.presence
+    return [MAX_SCORE if (label in node_info.node.labels) == presence else 0 for node_info in node_infos]
 
 
-def equal(_: Question, __: Argument, states: Sequence[NodeState]) -> list[int]:
-    """1 everywhere (EqualPriority)."""
-    return [1] * len(states)
+def equal(_: CycleState, __: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """Scores every node 1 (EqualPriority)."""
+    return [1] * len(node_infos)

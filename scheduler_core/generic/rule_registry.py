@@ -1,6 +1,7 @@
-"""Every rule by the name a policy calls it: the one table that a new predicate or priority is added to.
+"""Table of every rule by its name in a policy: a new predicate or priority is added here.
 
-A static rule is named in the policy; a configurable one is given a name of the administrator's and told by its argument.
+A policy names a static rule. A configurable rule has a name that the administrator chooses; its argument says which rule
+it is.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from scheduler_core.generic import longhorn_rules as longhorn
-from scheduler_core.generic import predicates, priorities
+from scheduler_core.generic import longhorn_rules, predicates, priorities
 from scheduler_core.generic.predicates import Predicate
 from scheduler_core.generic.priorities import Priority
 
@@ -18,19 +18,26 @@ _Function = TypeVar("_Function")
 
 
 @dataclass(frozen=True, slots=True)
-class Rules(Generic[_Function]):
-    """Predicates or priorities: the static ones by name, the configurable ones by the key of their argument."""
+class RuleRegistry(Generic[_Function]):
+    """All predicates, or all priorities.
 
-    what: str
+    Attributes:
+        rule_kind: what messages call a rule of this registry
+        static: by name
+        configurable: by the key of their argument
+    """
+
+    rule_kind: str
     static: Mapping[str, _Function]
     configurable: Mapping[str, _Function]
 
     def __getitem__(self, rule: str) -> _Function:
-        """The function of a rule of either sort; their names never meet, because a static one begins with a capital."""
+        """The function of a static or configurable rule."""
+        # The two kinds of names never collide: only a static one begins with a capital.
         return self.static[rule] if rule in self.static else self.configurable[rule]
 
 
-PREDICATES: Final[Rules[Predicate]] = Rules(
+PREDICATES: Final[RuleRegistry[Predicate]] = RuleRegistry(
     "predicate",
     {
         "PodFitsPorts": predicates.pod_fits_ports,
@@ -38,21 +45,21 @@ PREDICATES: Final[Rules[Predicate]] = Rules(
         "NoDiskConflict": predicates.no_disk_conflict,
         "MatchNodeSelector": predicates.match_node_selector,
         "HostName": predicates.host_name,
-        "LonghornVolumeFit": longhorn.volume_fit,
+        "LonghornVolumeFit": longhorn_rules.volume_fit,
     },
     {"serviceAffinity": predicates.service_affinity, "labelsPresence": predicates.labels_presence},
 )
-PRIORITIES: Final[Rules[Priority]] = Rules(
+PRIORITIES: Final[RuleRegistry[Priority]] = RuleRegistry(
     "priority",
     {
         "LeastRequestedPriority": priorities.least_requested,
         "BalancedResourceAllocation": priorities.balanced_resource_allocation,
         "ServiceSpreadingPriority": priorities.service_spreading,
         "EqualPriority": priorities.equal,
-        "LonghornDataLocality": longhorn.data_locality,
-        "LonghornOrderSafe": longhorn.order_safe,
-        "LonghornBalancedDisks": longhorn.balanced_disks,
-        "LonghornLeastFragmentation": longhorn.least_fragmentation,
+        "LonghornDataLocality": longhorn_rules.data_locality,
+        "LonghornOrderSafe": longhorn_rules.order_safe,
+        "LonghornBalancedDisks": longhorn_rules.balanced_disks,
+        "LonghornLeastFragmentation": longhorn_rules.least_fragmentation,
     },
     {"serviceAntiAffinity": priorities.service_anti_affinity, "labelPreference": priorities.label_preference},
 )

@@ -1,7 +1,7 @@
-"""Filter, prioritise, select: one pod's decision.
+"""Decides where one pod goes: filter, prioritise, select.
 
-Long computations pause (steps.py). The order in which nodes are asked about changes nothing but the order of the answer.
-Source: Kubernetes 1.1, plugin/pkg/scheduler/generic_scheduler.go.
+Long computations pause (`scheduler_core/cooperative.py`). The order of the nodes changes nothing but the order of the
+result. Source: Kubernetes 1.1, plugin/pkg/scheduler/generic_scheduler.go.
 """
 
 from __future__ import annotations
@@ -11,211 +11,247 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from scheduler_core.cooperative import Steps
-from scheduler_core.generic.cluster_state import State
-from scheduler_core.generic.cycle_state import Question, UndecidableError
-from scheduler_core.generic.node_info import NodeState
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.cycle_state import CycleState, UndecidableError
+from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.predicates import Check
-from scheduler_core.generic.priorities import BEST
+from scheduler_core.generic.priorities import MAX_SCORE
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
-from scheduler_core.generic.volume_facts import NOTHING_KNOWN, LonghornFacts
+from scheduler_core.generic.volume_facts import NO_FACTS, LonghornFacts
 from scheduler_core.model.generic import Pod
 
-Choose = Callable[[Sequence[str]], str]
+SelectHost = Callable[[Sequence[str]], str]
 
 NO_NODES: Final = "no nodes available to schedule pods"
-UNKNOWN: Final = "node does not exist"
+NODE_NOT_FOUND: Final = "node does not exist"
 CORDONED: Final = "node is unschedulable"
 NOT_READY: Final = "node is not ready"
-# A pause costs next to nothing beside this many nodes, and they take well below a millisecond.
-_NODES_A_SLICE: Final = 256
+# 256 nodes take well below a millisecond, and a pause costs next to nothing in comparison.
+_NODES_PER_SLICE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a predicate, by its name in the policy, does not let the pod on a node."""
+class PredicateFailure:
+    """Why a predicate does not let the pod on a node.
+
+    Attributes:
+        predicate: its name in the policy
+        text: its reason
+    """
 
     predicate: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
-    """What the predicates leave.
+class FilterResult:
+    """Nodes after the predicates: unavailable, failed or feasible.
 
     Attributes:
-        unavailable: nodes that no predicate was asked about, and why
-        failures: of the others, those that fail, with every predicate that fails there, in the policy's order
-        feasible: the rest, in the order asked
+        unavailable: nodes that no predicate checked, and why
+        failures: available nodes that fail, with every predicate that fails there, in the policy's order
+        feasible: the remaining nodes, in the order requested
         error: why nothing can be decided, "" otherwise
     """
 
     unavailable: Mapping[str, str]
-    failures: Mapping[str, tuple[Failure, ...]]
-    feasible: tuple[NodeState, ...]
+    failures: Mapping[str, tuple[PredicateFailure, ...]]
+    feasible: tuple[NodeInfo, ...]
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What the priorities say, by node in the order asked: each priority's score by its name in the policy, and weighted sums."""
+    """Scores of the feasible nodes, in the order requested.
+
+    Attributes:
+        scores: by the priority's name in the policy, then by node
+        totals: weighted sums, by node
+    """
 
     scores: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """Where a pod goes, and everything that led to it.
+class ScheduleResult:
+    """The node selected for a pod, and how it was selected.
 
     Attributes:
-        node: the chosen one, "" if none fits
-        best: the nodes with the highest total, in order of their names
-        unavailable, failures, error: as in `Filtered`
+        unavailable, failures, error: as in `FilterResult`
         feasible: the names of the nodes that fit
+        best: the nodes with the highest total, in order of their names
+        node: the selected one, "" if none fits
     """
 
     pod: Pod
     unavailable: Mapping[str, str]
-    failures: Mapping[str, tuple[Failure, ...]]
+    failures: Mapping[str, tuple[PredicateFailure, ...]]
     feasible: tuple[str, ...]
     ranking: Ranking
     best: tuple[str, ...] = ()
     node: str = ""
     error: str = ""
 
-    def counts(self) -> dict[str, int]:
-        """How many nodes say what, most first: what an event would tell about a pod that fits nowhere."""
-        counted = Counter(self.unavailable.values())
-        for failed in self.failures.values():
-            counted.update({entry.text for entry in failed})
-        return dict(sorted(counted.items(), key=lambda entry: (-entry[1], entry[0])))
+    def count_by_reason(self) -> dict[str, int]:
+        """Number of nodes per reason, most frequent first.
+
+        For an event about a pod that fits nowhere.
+        """
+        counts = Counter(self.unavailable.values())
+        for failures in self.failures.values():
+            counts.update({failure.text for failure in failures})
+        return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
-def schedule(  # noqa: PLR0913, PLR0917 # what a decision is made from
+def schedule(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     pod: Pod,
     nodes: Sequence[str] | None,
-    state: State,
+    cluster: GenericClusterState,
     policy: Policy,
-    choose: Choose,
-    longhorn: LonghornFacts = NOTHING_KNOWN,
-) -> Steps[Decision]:
-    """Decides where a pod goes: among `nodes`, or among all.
+    select_host: SelectHost,
+    longhorn_facts: LonghornFacts = NO_FACTS,
+) -> Cooperative[ScheduleResult]:
+    """Selects a node for the pod.
 
-    `choose` picks one of the best nodes' names, which it is given in order: `random.Random(seed).choice` does. `longhorn` is needed
-    where the policy has rules of Longhorn's; without it no node fits these.
+    The candidates are `nodes`, or all nodes. `select_host` picks one of the best nodes' names, which it gets in order, as
+    `random.Random(seed).choice` does. `longhorn_facts` are required if the policy has Longhorn's rules; without facts no
+    node fits these.
     """
-    found = yield from filter_nodes(pod, nodes, state, policy, longhorn)
-    ranking = yield from prioritize(pod, found.feasible, state, policy, longhorn)
-    most = max(ranking.totals.values(), default=0)
-    best = tuple(sorted(name for name, total in ranking.totals.items() if total == most))
-    return Decision(
+    filtered = yield from find_nodes_that_fit(pod, nodes, cluster, policy, longhorn_facts)
+    ranking = yield from prioritize(pod, filtered.feasible, cluster, policy, longhorn_facts)
+    max_total = max(ranking.totals.values(), default=0)
+    best = tuple(sorted(name for name, total in ranking.totals.items() if total == max_total))
+    return ScheduleResult(
         pod=pod,
-        unavailable=found.unavailable,
-        failures=found.failures,
-        feasible=tuple(entry.node.name for entry in found.feasible),
+        unavailable=filtered.unavailable,
+        failures=filtered.failures,
+        feasible=tuple(node_info.node.name for node_info in filtered.feasible),
         ranking=ranking,
         best=best,
-        node=choose(best) if best else "",
-        error=found.error,
+        node=select_host(best) if best else "",
+        error=filtered.error,
     )
 
 
-def filter_nodes(
+def find_nodes_that_fit(
     pod: Pod,
     nodes: Sequence[str] | None,
-    state: State,
+    cluster: GenericClusterState,
     policy: Policy,
-    longhorn: LonghornFacts = NOTHING_KNOWN,
-) -> Steps[Filtered]:
-    """Asks every predicate of the policy about every available node of those asked, or of all."""
-    question = Question(pod, state, longhorn)
-    available, unavailable = _available(state.names if nodes is None else nodes, state)
+    longhorn_facts: LonghornFacts = NO_FACTS,
+) -> Cooperative[FilterResult]:
+    """Filters the available nodes by the policy's predicates.
+
+    The candidates are `nodes`, or all nodes.
+    """
+    cycle_state = CycleState(pod, cluster, longhorn_facts)
+    available, unavailable = _split_by_availability(cluster.node_names if nodes is None else nodes, cluster)
     if not available:
-        return Filtered(unavailable, {}, (), NO_NODES)
-    checks, undecided = _checks(question, policy)
-    failures: dict[str, tuple[Failure, ...]] = {}
-    feasible: list[NodeState] = []
+        return FilterResult(unavailable, {}, (), NO_NODES)
+    checks, undecidable = _bind_predicates(cycle_state, policy)
+    failures: dict[str, tuple[PredicateFailure, ...]] = {}
+    feasible: list[NodeInfo] = []
     # Many nodes fail alike: they share one value.
-    alike: dict[tuple[str, ...], tuple[Failure, ...]] = {}
-    for start in range(0, len(available), _NODES_A_SLICE):
-        for entry in available[start : start + _NODES_A_SLICE]:
-            texts = tuple([check(entry) for check in checks.values()])
-            if not undecided and not any(texts):
-                feasible.append(entry)
+    failures_by_texts: dict[tuple[str, ...], tuple[PredicateFailure, ...]] = {}
+    for start in range(0, len(available), _NODES_PER_SLICE):
+        for node_info in available[start : start + _NODES_PER_SLICE]:
+            texts = tuple([check(node_info) for check in checks.values()])
+            if not undecidable and not any(texts):
+                feasible.append(node_info)
                 continue
-            if texts not in alike:
-                alike[texts] = _failures(policy, dict(zip(checks, texts, strict=True)) | undecided)
-            failures[entry.node.name] = alike[texts]
+            if texts not in failures_by_texts:
+                text_by_predicate = dict(zip(checks, texts, strict=True)) | undecidable
+                failures_by_texts[texts] = _failures(policy, text_by_predicate)
+            failures[node_info.node.name] = failures_by_texts[texts]
         yield
-    error = next(iter(undecided.values()), "")
-    return Filtered(unavailable, failures, tuple(feasible), error)
+    error = next(iter(undecidable.values()), "")
+    return FilterResult(unavailable, failures, tuple(feasible), error)
 
 
-def _available(names: Sequence[str], state: State) -> tuple[list[NodeState], dict[str, str]]:
-    """Nodes that are ready and not cordoned; of the others, why not."""
-    available: list[NodeState] = []
+def _split_by_availability(names: Sequence[str], cluster: GenericClusterState) -> tuple[list[NodeInfo], dict[str, str]]:
+    """The available nodes, and why each other node is not.
+
+    Available: ready and not cordoned.
+    """
+    available: list[NodeInfo] = []
     unavailable: dict[str, str] = {}
     for name in names:
-        known = state.nodes.get(name)
-        if known is None:
-            unavailable[name] = UNKNOWN
-        elif known.node.unschedulable:
+        node_info = cluster.nodes.get(name)
+        if node_info is None:
+            unavailable[name] = NODE_NOT_FOUND
+        elif node_info.node.unschedulable:
             unavailable[name] = CORDONED
-        elif not known.node.ready:
+        elif not node_info.node.ready:
             unavailable[name] = NOT_READY
         else:
-            available.append(known)
+            available.append(node_info)
     return available, unavailable
 
 
-def _checks(question: Question, policy: Policy) -> tuple[dict[str, Check], dict[str, str]]:
-    """The predicates as checks of a node; and those that cannot be decided at all, which fail everywhere, with why."""
+def _bind_predicates(cycle_state: CycleState, policy: Policy) -> tuple[dict[str, Check], dict[str, str]]:
+    """The policy's predicates as checks of a node.
+
+    The second result is the undecidable ones, with why. An undecidable predicate fails on every node.
+    """
     checks: dict[str, Check] = {}
-    undecided: dict[str, str] = {}
+    undecidable: dict[str, str] = {}
     for entry in policy.predicates:
         try:
-            checks[entry.name] = PREDICATES[entry.rule](question, entry.argument)
+            checks[entry.name] = PREDICATES[entry.rule](cycle_state, entry.argument)
         except UndecidableError as error:
-            undecided[entry.name] = str(error)
-    return checks, undecided
+            undecidable[entry.name] = str(error)
+    return checks, undecidable
 
 
-def _failures(policy: Policy, texts: Mapping[str, str]) -> tuple[Failure, ...]:
-    return tuple(Failure(entry.name, texts[entry.name]) for entry in policy.predicates if texts[entry.name])
+def _failures(policy: Policy, text_by_predicate: Mapping[str, str]) -> tuple[PredicateFailure, ...]:
+    return tuple(
+        PredicateFailure(entry.name, text_by_predicate[entry.name])
+        for entry in policy.predicates
+        if text_by_predicate[entry.name]
+    )
 
 
 def prioritize(
     pod: Pod,
-    nodes: Sequence[NodeState],
-    state: State,
+    nodes: Sequence[NodeInfo],
+    cluster: GenericClusterState,
     policy: Policy,
-    longhorn: LonghornFacts = NOTHING_KNOWN,
-) -> Steps[Ranking]:
-    """Scores nodes by every priority of the policy; without priorities each node counts 1."""
-    question = Question(pod, state, longhorn)
-    names = [entry.node.name for entry in nodes]
+    longhorn_facts: LonghornFacts = NO_FACTS,
+) -> Cooperative[Ranking]:
+    """Scores nodes by every priority of the policy.
+
+    Without priorities each total is 1.
+    """
+    cycle_state = CycleState(pod, cluster, longhorn_facts)
+    names = [node_info.node.name for node_info in nodes]
     if not policy.priorities or not nodes:
         return Ranking(totals=dict.fromkeys(names, 1))
     scores: dict[str, dict[str, int]] = {}
     totals = [0] * len(nodes)
-    for priority in policy.priorities:
-        found = PRIORITIES[priority.rule](question, priority.argument, nodes)
-        scores[priority.name] = dict(zip(names, found, strict=True))
-        totals = [total + priority.weight * score for total, score in zip(totals, found, strict=True)]
+    for entry in policy.priorities:
+        node_scores = PRIORITIES[entry.rule](cycle_state, entry.argument, nodes)
+        scores[entry.name] = dict(zip(names, node_scores, strict=True))
+        totals = [total + entry.weight * score for total, score in zip(totals, node_scores, strict=True)]
         yield
     return Ranking(scores, dict(zip(names, totals, strict=True)))
 
 
 def prioritize_names(
-    pod: Pod, names: Sequence[str], state: State, policy: Policy, longhorn: LonghornFacts = NOTHING_KNOWN
-) -> Steps[dict[str, int]]:
-    """The answer to an extender's /prioritize: for every node asked a whole number from 0 to 10, the weighted mean cut off.
+    pod: Pod,
+    names: Sequence[str],
+    cluster: GenericClusterState,
+    policy: Policy,
+    longhorn_facts: LonghornFacts = NO_FACTS,
+) -> Cooperative[dict[str, int]]:
+    """Scores nodes for the extender's /prioritize.
 
-    All nodes asked count as feasible, because kube-scheduler has filtered them; one that is not known has 0.
+    A score is the weighted mean, from 0 to 10, cut off to a whole number. All nodes in `names` count as feasible, because
+    kube-scheduler has filtered them; a node that does not exist scores 0.
     """
-    known = [found for name in names if (found := state.nodes.get(name)) is not None]
-    ranking = yield from prioritize(pod, known, state, policy, longhorn)
-    weights = sum(priority.weight for priority in policy.priorities) or 1
-    return {name: min(BEST, ranking.totals.get(name, 0) // weights) for name in names}
+    node_infos = [node_info for name in names if (node_info := cluster.nodes.get(name)) is not None]
+    ranking = yield from prioritize(pod, node_infos, cluster, policy, longhorn_facts)
+    weights = sum(entry.weight for entry in policy.priorities) or 1
+    return {name: min(MAX_SCORE, ranking.totals.get(name, 0) // weights) for name in names}

@@ -1,8 +1,9 @@
 """Replays recorded decisions of Kubernetes 1.1: ``python -m scheduler_core.generic.vectors FILE.jsonl [...]``.
 
-Every line is a policy, a cluster, a pod and what the real scheduler decided. Everything it recorded must be the same: which nodes
-were looked at, which predicates failed where, every score, the totals and the best nodes. Of errors the class must be the same,
-the text need not. What depends on an order was recorded for the order of the line, and the engine takes that.
+Every line is a policy, a cluster, a pod and the real scheduler's decision. The engine must reproduce everything recorded:
+which nodes were available, which predicates failed where, every score, the totals and the best nodes. Of an error the
+class must be the same, but not the text. What depends on an order was recorded for the order of the line, and the engine
+takes that order.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from scheduler_core.convert.generic import (
     generic_pod,
     generic_service,
 )
-from scheduler_core.convert.meta import shape
-from scheduler_core.cooperative import finish
-from scheduler_core.generic.cluster_state import State
+from scheduler_core.convert.meta import decode_object
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
-from scheduler_core.generic.scheduler import NO_NODES, Decision, schedule
+from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, schedule
 
 _COMPARED: Final = ("policy_error", "error", "available", "fails", "feasible", "scores", "totals", "best")
 
@@ -35,8 +36,12 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A recorded decision the engine does not reproduce: what differs, as (field, expected, got)."""
+class DecisionMismatch:
+    """A recorded decision that the engine does not reproduce.
+
+    Attributes:
+        differences: (field, expected, got)
+    """
 
     id: str
     why: str
@@ -50,40 +55,44 @@ class Mismatch:
         return "\n".join([f"{self.id} ({self.why})" if self.why else self.id, *lines])
 
 
-def check(vector: Json) -> Mismatch | None:
-    """The difference between a recorded decision and the engine's, or None.
+def check(vector: Json) -> DecisionMismatch | None:
+    """Compares a recorded decision with the engine's.
+
+    None if they are equal.
 
     Raises:
         CoreError: the scenario cannot be read
     """
-    expected, got = _classes(vector["expect"]), decided(vector["scenario"])
+    expected = _normalize(vector["expect"])
+    got = decide_scenario(vector["scenario"])
     differences = tuple(
         (name, expected.get(name), got.get(name)) for name in _COMPARED if expected.get(name) != got.get(name)
     )
-    return Mismatch(str(vector["id"]), str(vector.get("why", "")), differences) if differences else None
+    return DecisionMismatch(str(vector["id"]), str(vector.get("why", "")), differences) if differences else None
 
 
-def _classes(expect: Json) -> dict[str, Any]:
-    """What was recorded, errors by their class; lists that are sets sorted."""
-    found = dict(expect)
+def _normalize(expect: Json) -> dict[str, Any]:
+    """The recorded decision with sorted lists, and error classes for errors."""
+    decision = dict(expect)
     if expect.get("policy_error"):
-        found["policy_error"] = str(expect["policy_error"]).partition(":")[0]
+        decision["policy_error"] = str(expect["policy_error"]).partition(":")[0]
     if expect.get("error"):
-        found["error"] = _error_class(str(expect["error"]))
+        decision["error"] = _error_class(str(expect["error"]))
+    # The order of these lists has no meaning: they are sets.
     for name in ("available", "feasible", "best"):
-        if name in found:
-            found[name] = sorted(found[name])
-    if "fails" in found:
-        found["fails"] = {node: sorted(names) for node, names in found["fails"].items()}
-    return found
+        if name in decision:
+            decision[name] = sorted(decision[name])
+    if "fails" in decision:
+        decision["fails"] = {node: sorted(names) for node, names in decision["fails"].items()}
+    return decision
 
 
 def _error_class(text: str) -> str:
     return "no nodes available" if text.startswith("no nodes available") else "undecidable"
 
 
-def decided(scenario: Json) -> dict[str, Any]:
-    """What the engine decides, in the recorded form.
+def decide_scenario(scenario: Json) -> dict[str, Any]:
+    """Returns the engine's decision in the recorded form.
 
     Raises:
         CoreError: the scenario cannot be read
@@ -91,14 +100,14 @@ def decided(scenario: Json) -> dict[str, Any]:
     try:
         policy = _policy(scenario["policy"])
     except PolicyError as error:
-        return {"policy_error": error.problem.value}
-    state = State.of(
-        [generic_node(shape("Node", raw, GenericNode)) for raw in scenario["nodes"]],
-        [generic_pod(shape("Pod", raw, GenericPod)) for raw in scenario["pods"]],
-        [generic_service(shape("Service", raw, GenericService)) for raw in scenario["services"]],
+        return {"policy_error": error.stage.value}
+    state = GenericClusterState.of(
+        [generic_node(decode_object("Node", raw, GenericNode)) for raw in scenario["nodes"]],
+        [generic_pod(decode_object("Pod", raw, GenericPod)) for raw in scenario["pods"]],
+        [generic_service(decode_object("Service", raw, GenericService)) for raw in scenario["services"]],
     )
-    pod = generic_pod(shape("Pod", scenario["pod"], GenericPod))
-    return _recorded(finish(schedule(pod, None, state, policy, min)))
+    pod = generic_pod(decode_object("Pod", scenario["pod"], GenericPod))
+    return _to_recorded_form(run_to_end(schedule(pod, None, state, policy, min)))
 
 
 def _policy(raw: object) -> Policy:
@@ -107,18 +116,18 @@ def _policy(raw: object) -> Policy:
     return parse_policy(raw.encode() if isinstance(raw, str) else msgspec.json.encode(raw))
 
 
-def _recorded(decision: Decision) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "available": sorted([*decision.feasible, *decision.failures]),
-        "fails": {node: sorted(entry.predicate for entry in failed) for node, failed in decision.failures.items()},
-        "feasible": sorted(decision.feasible),
-        "scores": decision.ranking.scores,
-        "totals": decision.ranking.totals,
-        "best": list(decision.best),
+def _to_recorded_form(result: ScheduleResult) -> dict[str, Any]:
+    decision: dict[str, Any] = {
+        "available": sorted([*result.feasible, *result.failures]),
+        "fails": {node: sorted(entry.predicate for entry in failures) for node, failures in result.failures.items()},
+        "feasible": sorted(result.feasible),
+        "scores": result.ranking.scores,
+        "totals": result.ranking.totals,
+        "best": list(result.best),
     }
-    if decision.error:
-        found["error"] = "no nodes available" if decision.error == NO_NODES else "undecidable"
-    return found
+    if result.error:
+        decision["error"] = "no nodes available" if result.error == NO_NODES else "undecidable"
+    return decision
 
 
 class _Scenario(msgspec.Struct):
@@ -135,7 +144,7 @@ class _Vector(msgspec.Struct):
     expect: dict[str, Any]
 
 
-def _fault(vector: _Vector) -> str:
+def _find_problem(vector: _Vector) -> str:
     return "scenario.policy is missing (null: the default policy)" if vector.scenario.policy is msgspec.UNSET else ""
 
 
@@ -143,7 +152,7 @@ RUNNER: Final = Runner(
     "scheduler_core.generic.vectors",
     "Replays recorded decisions of Kubernetes 1.1 through the generic scheduler.",
     _Vector,
-    _fault,
+    _find_problem,
     check,
 )
 

@@ -1,7 +1,7 @@
-"""What the classic scheduler's Longhorn rules read: for one pod, what Longhorn's own rules found on each node.
+"""Facts that the Longhorn rules of a policy read: Longhorn's own decision about one pod, per node.
 
-It is filled from `scheduler_core.extender.filter`: the reason and order safety of each node, which volumes keep a replica there, and what
-the plan leaves free on each disk. This module knows nothing of how that was found.
+`scheduler_core/extender/volume_facts.py` computes them: each node's reason and order safety, the volumes that keep a
+replica there, and the bytes that the plan leaves free on each disk. This module does not know how.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from scheduler_core.model.verdict import Reason
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """A disk of a node that is open to the pod's volumes, in bytes.
+    """A disk that is open to the pod's volumes.
 
     Attributes:
-        limit: what may be promised on it in all (Longhorn's over-provisioning limit)
-        free: what of that is left once the pod's volumes are placed by the plan, beside what others were promised
+        limit: the most bytes that may be allocated on it (Longhorn's over-provisioning limit)
+        free: the bytes that remain of the limit after the plan for the pod's volumes and the space of other pods' volumes
     """
 
     limit: int
@@ -28,32 +28,32 @@ class DiskFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What one node means to the pod's volumes.
+    """Facts about the pod's volumes on one node.
 
     Attributes:
         reason: why the node fits or does not
-        order_safe: whether Longhorn finds room in whatever order it places what is new there; true where nothing is new
-        kept: bytes (volume sizes) of the pod's Longhorn volumes that have a replica on the node that stays
-        disks: the open disks after the plan; none where nothing would be placed
+        order_safe: whether Longhorn finds space in whatever order it places the new replicas; true where none is new
+        replica_bytes: sizes, in sum, of the pod's Longhorn volumes with a replica on the node that stays there
+        disks: the open disks after the plan; empty where nothing would be placed
     """
 
     reason: Reason
     order_safe: bool = False
-    kept: int = 0
+    replica_bytes: int = 0
     disks: tuple[DiskFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LonghornFacts:
-    """What is known of a pod's Longhorn volumes; a node that is not named was not looked at, so nothing fits there.
+    """Facts about a pod's Longhorn volumes.
 
     Attributes:
-        nodes: by name
-        total: bytes (volume sizes) of all the pod's Longhorn volumes
+        nodes: by name; a node that is not named was not evaluated, so nothing fits on it
+        total_bytes: sizes of all the pod's Longhorn volumes, in sum
     """
 
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict[str, NodeFacts])
-    total: int = 0
+    total_bytes: int = 0
 
 
-NOTHING_KNOWN: Final = LonghornFacts()
+NO_FACTS: Final = LonghornFacts()
