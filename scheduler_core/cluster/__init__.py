@@ -1,1 +1,8 @@
-"""scheduler_core.cluster"""
+"""The cluster as immutable values: a view with its indexes, free space per disk, and how one view follows another.
+
+view        a snapshot with the look-ups that a decision needs
+free_space  bytes that each disk can still take
+update      the next view from the previous one and what changed
+changelog   which nodes changed between two versions
+multimap    groups of values per key in a persistent map
+"""

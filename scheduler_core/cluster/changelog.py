@@ -1,7 +1,7 @@
-"""Which nodes have changed between two immutable values of one descent, without comparing them.
+"""Change log shared by successive immutable versions: which nodes changed since a version.
 
-Each value of a descent (views, demands, ledgers) holds a trail; a reader keeps the trail of the value it last saw, and asks that of the
-next one what has happened since.
+Every version of a value (views, demand, offers) holds a change log. A reader keeps the change log of the version it last read, and
+asks the newer version's log which nodes changed since. No versions are compared.
 """
 
 from __future__ import annotations
@@ -9,29 +9,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-# A reader that is further behind looks at everything anew.
-MOST_STEPS: Final = 4096
+# A reader that is further behind evaluates every node again.
+MAX_STEPS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trail:
-    """The last change, and those before it."""
+class ChangeLog:
+    """The latest change, linked to the changes before it."""
 
     names: frozenset[str] = frozenset()
-    before: Trail | None = None
+    before: ChangeLog | None = None
     steps: int = 0
 
-    def after(self, names: frozenset[str] | None) -> Trail:
-        """The trail when these nodes have changed; None: nobody knows which."""
-        if names is None or self.steps >= MOST_STEPS:
-            return Trail()
-        return Trail(names, self, self.steps + 1) if names else self
+    def append(self, names: frozenset[str] | None) -> ChangeLog:
+        """Returns the log after these nodes changed.
 
-    def since(self, known: Trail) -> frozenset[str] | None:
-        """The nodes that have changed since then; None if that cannot be told."""
-        step: Trail | None = self
-        found: list[frozenset[str]] = []
-        while step is not None and step is not known:
-            found.append(step.names)
+        None: any node may have changed.
+        """
+        if names is None or self.steps >= MAX_STEPS:
+            return ChangeLog()
+        return ChangeLog(names, self, self.steps + 1) if names else self
+
+    def since(self, mark: ChangeLog) -> frozenset[str] | None:
+        """Names of the nodes that changed since `mark`.
+
+        None if that is not recorded.
+        """
+        step: ChangeLog | None = self
+        changes: list[frozenset[str]] = []
+        while step is not None and step is not mark:
+            changes.append(step.names)
             step = step.before
-        return None if step is None else frozenset().union(*found)
+        return None if step is None else frozenset().union(*changes)

@@ -1,10 +1,10 @@
-"""The next view from the last one and what changed; costs what changed, not what there is.
+"""Makes the next view from the previous one and what changed. The cost follows the changes, not the cluster.
 
-Data flow: changes by (field of Snapshot, key) → those that make no difference are dropped → each kind's effect on the indexes →
-disks whose replicas or status changed are looked at again → a new View, and the Longhorn nodes about which something a
-profile depends on may have changed (`touched`; None: all of them). `View.of` on the same objects gives an equal view.
+Data flow: changes by (field of Snapshot, key) → changes that make no difference are dropped → each kind updates the indexes it
+affects → disks whose replicas or status changed are evaluated again → a new View, and the Longhorn nodes whose disk profiles may
+have changed. `View.of` on the same objects returns an equal view.
 
-A change of Longhorn's settings or of a backing image concerns every disk, and is rare: then everything is built anew.
+A change of Longhorn's settings or of a backing image concerns every disk. It is rare, so the whole view is then built again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final
 
 from rpds import HashTrieMap
 
-from scheduler_core.cluster.view import Indexes, View, claims_of, default_class, late_replicas, rooms_of
+from scheduler_core.cluster.free_space import Replicas, free_space_of, unlisted_replicas
+from scheduler_core.cluster.multimap import add_member, discard_member, put
+from scheduler_core.cluster.view import Indexes, View, claims_of, default_class
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
@@ -25,54 +27,63 @@ from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import Snapshot
 
 Changes = Mapping[tuple[str, Key], object | None]
-_EVERYWHERE: Final = frozenset({"settings", "backing_images"})
-_Named = TypeVar("_Named")
+_BY_NAME: Final = attrgetter("name")
+_REBUILDING_FIELDS: Final = frozenset({"settings", "backing_images"})
 
 
 @dataclass(frozen=True, slots=True)
-class Advanced:
-    """A view and what distinguishes it from the one before.
+class Update:
+    """A view and its difference to the previous view.
 
     Attributes:
-        touched: names of the nodes whose profiles may be different; None for all
+        changed_nodes: names of the nodes whose disk profiles may have changed; None for all
     """
 
     view: View
-    touched: frozenset[str] | None
+    changed_nodes: frozenset[str] | None
 
 
 def empty_snapshot() -> Snapshot:
-    """A snapshot without objects that `advance` can grow; every kind counts as listed."""
+    """Returns a snapshot without objects that `update` can grow.
+
+    Every kind counts as listed.
+    """
     return Snapshot(**{entry.name: HashTrieMap() for entry in fields(Snapshot)})
 
 
-def advance(view: View, changes: Changes, now: datetime) -> Advanced:
-    """The view at `now`, after the changes; a value of None means that the object is gone."""
-    draft = _Draft(view)
+def update(view: View, changes: Changes, now: datetime) -> Update:
+    """Returns the view at `now` after the changes.
+
+    A value of None means that the object was deleted.
+    """
+    builder = _Builder(view)
     rebuild = False
     for (field, key), value in changes.items():
-        old = draft.put(field, key, value)
+        old = builder.put(field, key, value)
         if old == value:
             continue
-        if field in _EVERYWHERE:
+        if field in _REBUILDING_FIELDS:
             rebuild = True
         effect = _EFFECTS.get(field)
         if effect is not None:
-            effect(draft, old, value)
+            effect(builder, old, value)
     if rebuild:
-        return Advanced(rebuilt(draft.snapshot, now, view.version + 1), None)
-    return draft.finish(now)
+        return Update(build_view(builder.snapshot, now, view.version + 1), None)
+    return builder.finish(now)
 
 
-def rebuilt(snapshot: Snapshot, now: datetime, version: int) -> View:
-    """A view built from scratch that `advance` can go on from; settings that do not parse are faults, as in Longhorn."""
+def build_view(snapshot: Snapshot, now: datetime, version: int) -> View:
+    """Builds a view that `update` can continue from.
+
+    Settings that do not parse are faults, as in Longhorn.
+    """
     view = View.of(snapshot, now, version, Settings.read(snapshot.settings))
     cluster = view.cluster
     return replace(
         view,
         cluster=replace(
             cluster,
-            nodes=_InOrder(tuple(cluster.nodes), snapshot.longhorn_nodes),
+            nodes=_NodesByName(tuple(cluster.nodes), snapshot.longhorn_nodes),
             replicas_by_volume=HashTrieMap(cluster.replicas_by_volume),
             instance_managers=HashTrieMap(cluster.instance_managers or {}),
             engine_images=HashTrieMap(cluster.engine_images or {}),
@@ -80,8 +91,11 @@ def rebuilt(snapshot: Snapshot, now: datetime, version: int) -> View:
     )
 
 
-class _InOrder(Mapping[str, longhorn.Node]):
-    """Longhorn's nodes in the order of their names: a node that changes costs nothing, one that comes or goes a sort."""
+class _NodesByName(Mapping[str, longhorn.Node]):
+    """Longhorn's nodes, sorted by name.
+
+    A changed node costs nothing, an added or deleted node costs a sort.
+    """
 
     __slots__ = ("_names", "_nodes")
 
@@ -101,189 +115,200 @@ class _InOrder(Mapping[str, longhorn.Node]):
     def __contains__(self, name: object) -> bool:
         return name in self._nodes
 
-    def after(self, nodes: Mapping[str, longhorn.Node], changed: Mapping[str, longhorn.Node | None]) -> _InOrder:
-        """The same with other nodes, of which only the changed ones may have come or gone."""
-        same = all((name in self._nodes) == (node is not None) for name, node in changed.items())
-        return _InOrder(self._names if same else tuple(sorted(nodes)), nodes)
+    def updated(self, nodes: Mapping[str, longhorn.Node], changed: Mapping[str, longhorn.Node | None]) -> _NodesByName:
+        """Returns the mapping over `nodes`.
+
+        Only the `changed` nodes may be new or deleted.
+        """
+        same_names = all((name in self._nodes) == (node is not None) for name, node in changed.items())
+        return _NodesByName(self._names if same_names else tuple(sorted(nodes)), nodes)
 
 
-class _Draft:
-    """The next view while it is being made."""
+class _Builder:
+    """The next view while it is being built."""
 
     def __init__(self, view: View) -> None:
+        cluster: Any = view.cluster
+        indexes = view.indexes
         self._view = view
         self._maps: dict[str, HashTrieMap[Any, Any]] = {}
-        self.indexes: dict[str, HashTrieMap[Any, Any]] = {
-            entry.name: getattr(view.indexes, entry.name) for entry in fields(Indexes)
-        }
-        self.groups: dict[str, HashTrieMap[Any, Any]] = {
-            name: getattr(view.cluster, name) for name in ("replicas_by_volume", "instance_managers", "engine_images")
-        }
-        self.nodes: dict[str, longhorn.Node | None] = {}
+        self._changed = False
+        self.unlisted_replicas = indexes.unlisted_replicas
+        self.free_space = indexes.free_space
+        self.volumes_by_claim_ref = indexes.volumes_by_claim_ref
+        self.pods_by_claim = indexes.pods_by_claim
+        self.replicas_by_disk = indexes.replicas_by_disk
+        self.node_of_disk = indexes.node_of_disk
+        self.replicas_by_volume: HashTrieMap[str, Replicas] = cluster.replicas_by_volume
+        self.instance_managers: HashTrieMap[Any, tuple[longhorn.InstanceManager, ...]] = cluster.instance_managers
+        self.engine_images: HashTrieMap[str, tuple[longhorn.EngineImage, ...]] = cluster.engine_images
+        self.longhorn_nodes: dict[str, longhorn.Node | None] = {}
         self.disks: set[str] = set()
-        self.touched: set[str] = set()
-        self.changed = False
+        self.changed_nodes: set[str] = set()
 
     @property
     def snapshot(self) -> Snapshot:
         """The objects after the changes."""
-        changed: dict[str, Any] = dict(self._maps)
-        return replace(self._view.snapshot, **changed) if self._maps else self._view.snapshot
+        changes: dict[str, Any] = dict(self._maps)
+        return replace(self._view.snapshot, **changes) if changes else self._view.snapshot
 
     def put(self, field: str, key: Key, value: object | None) -> object | None:
-        """Writes one object; returns what was there."""
-        held = self._maps[field] if field in self._maps else getattr(self._view.snapshot, field)
-        old: object | None = held.get(key)
+        """Writes one object; returns the object it replaces."""
+        objects = self._maps[field] if field in self._maps else getattr(self._view.snapshot, field)
+        old: object | None = objects.get(key)
         if old == value:
             return old
-        self.changed = True
-        self._maps[field] = held.remove(key) if value is None else held.insert(key, value)
+        self._changed = True
+        self._maps[field] = objects.remove(key) if value is None else objects.insert(key, value)
         return old
 
-    def finish(self, now: datetime) -> Advanced:
-        """Looks again at the disks concerned, and puts the view together."""
+    def finish(self, now: datetime) -> Update:
+        """Evaluates the affected disks again and assembles the view."""
         nodes = self._nodes()
         for uuid in self.disks:
-            name = self.indexes["node_of_disk"].get(uuid)
+            name = self.node_of_disk.get(uuid)
             if name is not None:
-                self.touched.add(name)
+                self.changed_nodes.add(name)
             else:
-                _discard(self.indexes, "uncounted", uuid)
-        settings, schedules = self._view.settings, self.snapshot.disk_schedules
-        for name in self.touched:
+                self.unlisted_replicas = self.unlisted_replicas.discard(uuid)
+        schedules = self.snapshot.disk_schedules
+        for name in self.changed_nodes:
             node = nodes.get(name)
             if node is None:
-                _discard(self.indexes, "rooms", name)
+                self.free_space = self.free_space.discard(name)
                 continue
             for disk in node.disks:
-                late = late_replicas(disk, self.indexes["replicas_by_disk"].get(disk.uuid) or ())
-                _set(self.indexes, "uncounted", disk.uuid, late or None)
-            _set(self.indexes, "rooms", name, rooms_of(node, settings, self.indexes["uncounted"], schedules))
-        return Advanced(self._put_together(nodes, now), frozenset(self.touched))
+                unlisted = unlisted_replicas(disk, self.replicas_by_disk.get(disk.uuid) or ())
+                self.unlisted_replicas = put(self.unlisted_replicas, disk.uuid, unlisted or None)
+            space = free_space_of(node, self._view.settings, self.unlisted_replicas, schedules)
+            self.free_space = self.free_space.insert(name, space)
+        return Update(self._assemble(nodes, now), frozenset(self.changed_nodes))
 
     def _nodes(self) -> Mapping[str, longhorn.Node]:
-        known = self._view.cluster.nodes
-        if not self.nodes:
-            return known
-        if not isinstance(known, _InOrder):
-            raise TypeError("only a view that was made by rebuilt() can be advanced")
-        return known.after(self.snapshot.longhorn_nodes, self.nodes)
+        nodes = self._view.cluster.nodes
+        if not self.longhorn_nodes:
+            return nodes
+        if not isinstance(nodes, _NodesByName):
+            raise TypeError("only a view made by build_view() can be updated")
+        return nodes.updated(self.snapshot.longhorn_nodes, self.longhorn_nodes)
 
-    def _put_together(self, nodes: Mapping[str, longhorn.Node], now: datetime) -> View:
-        view, snapshot = self._view, self.snapshot
-        groups: dict[str, Any] = dict(self.groups)
-        indexes: dict[str, Any] = dict(self.indexes)
-        cluster = replace(view.cluster, snapshot=snapshot, now=now, nodes=nodes, kube_nodes=snapshot.nodes, **groups)
-        return replace(
-            view,
-            version=view.version + self.changed,
+    def _assemble(self, nodes: Mapping[str, longhorn.Node], now: datetime) -> View:
+        view = self._view
+        snapshot = self.snapshot
+        cluster = replace(
+            view.cluster,
+            snapshot=snapshot,
+            now=now,
+            nodes=nodes,
+            kube_nodes=snapshot.nodes,
+            replicas_by_volume=self.replicas_by_volume,
+            instance_managers=self.instance_managers,
+            engine_images=self.engine_images,
+        )
+        storage_class = default_class(snapshot) if "storage_classes" in self._maps else view.default_storage_class
+        return View(
+            version=view.version + self._changed,
             snapshot=snapshot,
             cluster=cluster,
-            default_storage_class=default_class(snapshot)
-            if "storage_classes" in self._maps
-            else view.default_storage_class,
-            indexes=Indexes(**indexes),
+            default_storage_class=storage_class,
+            indexes=Indexes(
+                unlisted_replicas=self.unlisted_replicas,
+                free_space=self.free_space,
+                volumes_by_claim_ref=self.volumes_by_claim_ref,
+                pods_by_claim=self.pods_by_claim,
+                replicas_by_disk=self.replicas_by_disk,
+                node_of_disk=self.node_of_disk,
+            ),
         )
 
 
-def _kube_node(draft: _Draft, old: kube.Node | None, new: kube.Node | None) -> None:
-    draft.touched.update(node.name for node in (old, new) if node is not None)
+def _update_kube_node(builder: _Builder, old: kube.Node | None, new: kube.Node | None) -> None:
+    builder.changed_nodes.update(node.name for node in (old, new) if node is not None)
 
 
-def _pod(draft: _Draft, old: kube.Pod | None, new: kube.Pod | None) -> None:
-    for claim in claims_of(old) if old else ():
-        _leave(draft.indexes, "pods_by_claim", claim, old)
-    for claim in claims_of(new) if new else ():
-        _join(draft.indexes, "pods_by_claim", claim, new, attrgetter("name", "uid"))
+def _update_pod(builder: _Builder, old: kube.Pod | None, new: kube.Pod | None) -> None:
+    pods = builder.pods_by_claim
+    if old is not None:
+        for claim in claims_of(old):
+            pods = discard_member(pods, claim, old)
+    if new is not None:
+        for claim in claims_of(new):
+            pods = add_member(pods, claim, new, attrgetter("name", "uid"))
+    builder.pods_by_claim = pods
 
 
-def _persistent_volume(draft: _Draft, old: kube.PersistentVolume | None, new: kube.PersistentVolume | None) -> None:
-    if old and old.claim:
-        _leave(draft.indexes, "reserved", old.claim, old.name)
-    if new and new.claim:
-        _join(draft.indexes, "reserved", new.claim, new.name, str)
+def _update_persistent_volume(
+    builder: _Builder, old: kube.PersistentVolume | None, new: kube.PersistentVolume | None
+) -> None:
+    volumes = builder.volumes_by_claim_ref
+    if old is not None and old.claim:
+        volumes = discard_member(volumes, old.claim, old.name)
+    if new is not None and new.claim:
+        volumes = add_member(volumes, new.claim, new.name, str)
+    builder.volumes_by_claim_ref = volumes
 
 
-def _replica(draft: _Draft, old: longhorn.Replica | None, new: longhorn.Replica | None) -> None:
-    if old:
-        _leave(draft.groups, "replicas_by_volume", old.volume, old)
-        _leave(draft.indexes, "replicas_by_disk", old.disk_id, old)
-        draft.disks.add(old.disk_id)
-    if new:
-        _join(draft.groups, "replicas_by_volume", new.volume, new, attrgetter("name"))
-        _join(draft.indexes, "replicas_by_disk", new.disk_id, new, attrgetter("name"))
-        draft.disks.add(new.disk_id)
+def _update_replica(builder: _Builder, old: longhorn.Replica | None, new: longhorn.Replica | None) -> None:
+    if old is not None:
+        builder.replicas_by_volume = discard_member(builder.replicas_by_volume, old.volume, old)
+        builder.replicas_by_disk = discard_member(builder.replicas_by_disk, old.disk_id, old)
+        builder.disks.add(old.disk_id)
+    if new is not None:
+        builder.replicas_by_volume = add_member(builder.replicas_by_volume, new.volume, new, _BY_NAME)
+        builder.replicas_by_disk = add_member(builder.replicas_by_disk, new.disk_id, new, _BY_NAME)
+        builder.disks.add(new.disk_id)
 
 
-def _longhorn_node(draft: _Draft, old: longhorn.Node | None, new: longhorn.Node | None) -> None:
+def _update_longhorn_node(builder: _Builder, old: longhorn.Node | None, new: longhorn.Node | None) -> None:
     node = new or old
     if node is None:
         return
-    draft.nodes[node.name] = new
-    draft.touched.add(node.name)
+    builder.longhorn_nodes[node.name] = new
+    builder.changed_nodes.add(node.name)
     for disk in old.disks if old else ():
-        if disk.uuid and draft.indexes["node_of_disk"].get(disk.uuid) == node.name:
-            _discard(draft.indexes, "node_of_disk", disk.uuid)
-            draft.disks.add(disk.uuid)
+        if disk.uuid and builder.node_of_disk.get(disk.uuid) == node.name:
+            builder.node_of_disk = builder.node_of_disk.discard(disk.uuid)
+            builder.disks.add(disk.uuid)
     for disk in new.disks if new else ():
         if disk.uuid:
-            _set(draft.indexes, "node_of_disk", disk.uuid, node.name)
+            builder.node_of_disk = builder.node_of_disk.insert(disk.uuid, node.name)
 
 
-def _instance_manager(
-    draft: _Draft, old: longhorn.InstanceManager | None, new: longhorn.InstanceManager | None
+def _update_instance_manager(
+    builder: _Builder, old: longhorn.InstanceManager | None, new: longhorn.InstanceManager | None
 ) -> None:
-    if old:
-        _leave(draft.groups, "instance_managers", (old.node, old.data_engine), old)
-        draft.touched.add(old.node)
-    if new:
-        _join(draft.groups, "instance_managers", (new.node, new.data_engine), new, attrgetter("name"))
-        draft.touched.add(new.node)
+    managers = builder.instance_managers
+    if old is not None:
+        managers = discard_member(managers, (old.node, old.data_engine), old)
+        builder.changed_nodes.add(old.node)
+    if new is not None:
+        managers = add_member(managers, (new.node, new.data_engine), new, _BY_NAME)
+        builder.changed_nodes.add(new.node)
+    builder.instance_managers = managers
 
 
-def _engine_image(draft: _Draft, old: longhorn.EngineImage | None, new: longhorn.EngineImage | None) -> None:
-    if old:
-        _leave(draft.groups, "engine_images", old.image, old)
-        draft.touched |= old.nodes
-    if new:
-        _join(draft.groups, "engine_images", new.image, new, attrgetter("name"))
-        draft.touched |= new.nodes
+def _update_engine_image(builder: _Builder, old: longhorn.EngineImage | None, new: longhorn.EngineImage | None) -> None:
+    images = builder.engine_images
+    if old is not None:
+        images = discard_member(images, old.image, old)
+        builder.changed_nodes |= old.nodes
+    if new is not None:
+        images = add_member(images, new.image, new, _BY_NAME)
+        builder.changed_nodes |= new.nodes
+    builder.engine_images = images
 
 
-def _disk_schedule(draft: _Draft, old: DiskSchedule | None, new: DiskSchedule | None) -> None:
-    draft.disks.update(entry.name for entry in (old, new) if entry is not None)
+def _update_disk_schedule(builder: _Builder, old: DiskSchedule | None, new: DiskSchedule | None) -> None:
+    builder.disks.update(schedule.name for schedule in (old, new) if schedule is not None)
 
 
-_EFFECTS: Final[Mapping[str, Callable[[_Draft, Any, Any], None]]] = {
-    "nodes": _kube_node,
-    "pods": _pod,
-    "persistent_volumes": _persistent_volume,
-    "replicas": _replica,
-    "longhorn_nodes": _longhorn_node,
-    "instance_managers": _instance_manager,
-    "engine_images": _engine_image,
-    "disk_schedules": _disk_schedule,
+_EFFECTS: Final[Mapping[str, Callable[[_Builder, Any, Any], None]]] = {
+    "nodes": _update_kube_node,
+    "pods": _update_pod,
+    "persistent_volumes": _update_persistent_volume,
+    "replicas": _update_replica,
+    "longhorn_nodes": _update_longhorn_node,
+    "instance_managers": _update_instance_manager,
+    "engine_images": _update_engine_image,
+    "disk_schedules": _update_disk_schedule,
 }
-_Maps: TypeAlias = "dict[str, HashTrieMap[Any, Any]]"
-
-
-def _set(maps: _Maps, name: str, key: object, value: object | None) -> None:
-    if value is None:
-        _discard(maps, name, key)
-    else:
-        maps[name] = maps[name].insert(key, value)
-
-
-def _discard(maps: _Maps, name: str, key: object) -> None:
-    if key in maps[name]:
-        maps[name] = maps[name].remove(key)
-
-
-def _leave(maps: _Maps, name: str, key: object, member: object) -> None:
-    """Takes a member out of its group; an empty group is none."""
-    _set(maps, name, key, tuple(entry for entry in maps[name].get(key) or () if entry != member) or None)
-
-
-def _join(maps: _Maps, name: str, key: object, member: _Named, order: Callable[[_Named], Any]) -> None:
-    """Puts a member into its group, in order."""
-    _set(maps, name, key, tuple(sorted((*(maps[name].get(key) or ()), member), key=order)))
