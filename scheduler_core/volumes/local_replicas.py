@@ -1,6 +1,6 @@
-"""Restart: on which nodes a pod's local volumes already live, and where a volume needs no new space.
+"""Restart: which nodes already hold a pod's local volumes, and where a volume needs no new space.
 
-What one replica means (Longhorn's proposal: Filter step 3), on a ready node and a ready disk:
+What one replica means on a ready node and a ready disk (Longhorn's scheduler-extender proposal, Filter step 3):
 
 | replica                                        | makes the node a home                    | needs new space there |
 |------------------------------------------------|------------------------------------------|-----------------------|
@@ -9,9 +9,9 @@ What one replica means (Longhorn's proposal: Filter step 3), on a ready node and
 | failed, but reusable or salvageable            | only if the volume has no healthy one    | no                    |
 | evicting, deleting, not reusable               | no                                       | yes                   |
 
-A cordon, `allowScheduling: false` or a full disk does not end a home: nothing new is written there. Without any healthy
-replica a failed one is what the data is salvaged from; beside a healthy one it counts only if Longhorn would really
-use it again (`longhorn.reuse`).
+A cordon, `allowScheduling: false` or a full disk does not end a home: nothing new is written there. If a volume has no healthy
+replica, Longhorn salvages its data from a failed one. If it has one, a failed replica counts only where Longhorn would really
+use it again (`longhorn/replica_reuse.py`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from enum import Enum
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.node_stage import schedulable_refusal
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.replica_reuse import is_reusable
 from scheduler_core.model import longhorn
-from scheduler_core.model.disk_schedule import State
+from scheduler_core.model.disk_schedule import AllocationState
 from scheduler_core.volumes.resolve import PodVolume
 
 
-class Standing(Enum):
-    """What a replica is worth to a pod that comes back to its node."""
+class ReplicaUse(Enum):
+    """How a pod that returns to a node can use a replica there.
+
+    The best use comes first.
+    """
 
     HEALTHY = "healthy"
     NEW = "new"
@@ -38,82 +41,90 @@ class Standing(Enum):
 
 
 def is_healthy(replica: longhorn.Replica) -> bool:
-    """Whether a replica holds the volume's data and stays, wherever it is."""
+    """Whether a replica holds the volume's data and is kept."""
     return bool(_stays(replica) and replica.healthy_at and not replica.failed_at)
 
 
-def standing(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, *, salvage: bool) -> Standing:
-    """What the replica means on its node; `salvage` says that the volume has no healthy replica at all."""
+def replica_use(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, *, salvage: bool) -> ReplicaUse:
+    """Returns the use of one replica.
+
+    `salvage`: the volume has no healthy replica.
+    """
     node = cluster.nodes.get(replica.node_id)
     if node is None or not node.ready or not _stays(replica) or not _disk_ready(node, replica.disk_id):
-        return Standing.NONE
-    if _rejected(replica, cluster):
-        return Standing.NONE
+        return ReplicaUse.NONE
+    if _schedule_rejects(replica, cluster):
+        return ReplicaUse.NONE
     if not replica.failed_at:
-        return Standing.HEALTHY if replica.healthy_at else Standing.NEW
+        return ReplicaUse.HEALTHY if replica.healthy_at else ReplicaUse.NEW
     if salvage:
-        useful = replica.potentially_reusable or replica.healthy_at != ""
+        usable = replica.potentially_reusable or replica.healthy_at != ""
     else:
-        useful = _reused(volume.volume, replica, node, cluster)
-    return Standing.FAILED if useful else Standing.NONE
+        usable = _would_reuse(volume.volume, replica, node, cluster)
+    return ReplicaUse.FAILED if usable else ReplicaUse.NONE
 
 
-def _rejected(replica: longhorn.Replica, cluster: Cluster) -> bool:
-    """Whether the disk's DiskSchedule has refused the replica's room: it will go to another disk."""
+def _schedule_rejects(replica: longhorn.Replica, cluster: Cluster) -> bool:
+    """Whether the disk's DiskSchedule rejects the replica, which then goes to another disk."""
     schedule = cluster.snapshot.disk_schedules.get(replica.disk_id)
-    answer = schedule.status.replicas.get(replica.name) if schedule is not None else None
-    return answer is not None and answer.state is State.REJECTED and answer.size == 0
+    allocation = schedule.status.replicas.get(replica.name) if schedule is not None else None
+    return allocation is not None and allocation.state is AllocationState.REJECTED and allocation.size == 0
 
 
-def _reused(volume: longhorn.Volume, replica: longhorn.Replica, node: longhorn.Node, cluster: Cluster) -> bool:
-    schedulable = schedulable_refusal(cluster, Ask.fresh(volume), node) is None
+def _would_reuse(volume: longhorn.Volume, replica: longhorn.Replica, node: longhorn.Node, cluster: Cluster) -> bool:
+    schedulable = schedulable_refusal(cluster, ReplicaRequest.for_volume(volume), node) is None
     return schedulable and is_reusable(cluster, volume, replica, {node.name: node})
 
 
-def standings(volume: PodVolume, cluster: Cluster) -> dict[str, Standing]:
-    """The best standing of the volume on each node that holds something of it."""
+def replica_uses(volume: PodVolume, cluster: Cluster) -> dict[str, ReplicaUse]:
+    """Returns the best use of the volume's replicas by node.
+
+    Nodes without a replica are left out.
+    """
     salvage = not any(is_healthy(replica) for replica in volume.replicas)
-    order = list(Standing)
-    best: dict[str, Standing] = {}
+    order = list(ReplicaUse)
+    best: dict[str, ReplicaUse] = {}
     for replica in volume.replicas:
         if replica.node_id:
-            found = standing(volume, replica, cluster, salvage=salvage)
-            known = best.setdefault(replica.node_id, found)
-            best[replica.node_id] = min(known, found, key=order.index)
+            use = replica_use(volume, replica, cluster, salvage=salvage)
+            best[replica.node_id] = min(best.get(replica.node_id, use), use, key=order.index)
     return best
 
 
-def kept_on(volume: PodVolume, cluster: Cluster) -> frozenset[str]:
-    """The nodes where the volume needs no new space because a replica there is kept."""
-    return frozenset(name for name, found in standings(volume, cluster).items() if found is not Standing.NONE)
+def nodes_with_replica(volume: PodVolume, cluster: Cluster) -> frozenset[str]:
+    """Names of nodes where a replica of the volume is kept.
 
-
-def homes(local: Iterable[PodVolume], candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
-    """The candidates that are a home of every local volume; none when there is no local volume.
-
-    Volumes that need no local room cannot have a home and are left out.
+    The volume needs no new space there.
     """
-    shared: frozenset[str] | None = None
+    return frozenset(name for name, use in replica_uses(volume, cluster).items() if use is not ReplicaUse.NONE)
+
+
+def home_nodes(local: Iterable[PodVolume], candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
+    """Names of candidates that are every local volume's home.
+
+    Volumes that need no local space cannot have a home and are left out. Without a local volume there is no home.
+    """
+    common: frozenset[str] | None = None
     for volume in local:
-        found = _homes_of(volume, candidates, cluster)
-        shared = found if shared is None else shared & found
-        if not shared:
+        homes = _home_nodes_of(volume, candidates, cluster)
+        common = homes if common is None else common & homes
+        if not common:
             return frozenset()
-    return shared or frozenset()
+    return common or frozenset()
 
 
-def _homes_of(volume: PodVolume, candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
+def _home_nodes_of(volume: PodVolume, candidates: Collection[str], cluster: Cluster) -> frozenset[str]:
     if not volume.replicas:
         return frozenset()
-    by_standing: dict[Standing, set[str]] = {kind: set() for kind in Standing}
-    for name, found in standings(volume, cluster).items():
+    nodes: dict[ReplicaUse, set[str]] = {use: set() for use in ReplicaUse}
+    for name, use in replica_uses(volume, cluster).items():
         if name in candidates:
-            by_standing[found].add(name)
-    if by_standing[Standing.HEALTHY]:
-        return frozenset(by_standing[Standing.HEALTHY])
+            nodes[use].add(name)
+    if nodes[ReplicaUse.HEALTHY]:
+        return frozenset(nodes[ReplicaUse.HEALTHY])
     if any(is_healthy(replica) for replica in volume.replicas):
-        return frozenset(by_standing[Standing.NEW])
-    return frozenset(by_standing[Standing.NEW] | by_standing[Standing.FAILED])
+        return frozenset(nodes[ReplicaUse.NEW])
+    return frozenset(nodes[ReplicaUse.NEW] | nodes[ReplicaUse.FAILED])
 
 
 def _stays(replica: longhorn.Replica) -> bool:

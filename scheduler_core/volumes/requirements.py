@@ -1,62 +1,72 @@
-"""What a pod's volumes ask of any node, so that equal questions are recognised as equal whoever asks them."""
+"""What a pod's volumes require of any node, so that equal requirements are recognised whichever pod has them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import Any, Final
 
 from scheduler_core.longhorn.disk_stage import EXT_LIMIT, XFS_LIMIT
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model import longhorn
-from scheduler_core.packing.items import Load
+from scheduler_core.packing.items import Items
 from scheduler_core.volumes.resolve import PodVolume
 
 _FILE_SIZE_LIMITS: Final = (XFS_LIMIT, EXT_LIMIT)
+# The fields of a volume that open or close disks to its replicas. A plain tuple of their values is the fastest cache key.
+_CLASS_FIELDS: Final = (
+    "name", "size", "data_engine", "image", "node_selector", "disk_selector",
+    "backing_image", "clone_mode", "data_source", "topology_requirement",
+)  # fmt: skip
+_ClassValues = tuple[
+    str, int, str, str, tuple[str, ...], tuple[str, ...], str, str, str, tuple[longhorn.TopologyTerm, ...]
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
-    """The part of a question that sizes do not change.
+class VolumeClasses:
+    """The part of requirements that sizes do not change.
 
     Attributes:
-        asks: the kinds of volumes that need space, each once; volumes of one kind differ in size only
-        attach: the engines that must be able to run on the node, each once
-        rewrites: whether some volume brings data along, so that a disk's available bytes matter beyond being enough
+        requests: the classes of volumes that need space, each once; volumes of one class differ in size only
+        engines: the engines that must be able to run on the node, each once
+        rewrites: whether some volume brings data along, so that the bytes available on a disk matter
     """
 
-    asks: tuple[Ask, ...] = ()
-    attach: tuple[Ask, ...] = ()
+    requests: tuple[ReplicaRequest, ...] = ()
+    engines: tuple[ReplicaRequest, ...] = ()
     rewrites: bool = False
 
 
 @dataclass(frozen=True)
-class Needs:
-    """The volumes that need space together, largest first, with what Longhorn's two space rules read of each.
+class Requirements:
+    """The volumes that need space together.
+
+    It has what Longhorn's two space rules read of each.
 
     Attributes:
-        volumes: who needs it
+        volumes: the volumes, largest first
         sizes: bytes that count against the over-provisioning limit (volume.spec.size)
-        required: bytes that are written (volume.status.actualSize, 0 for a new volume)
-        kind: the index of each volume's kind in `kinds.asks`
+        written: bytes that are copied (volume.status.actualSize, 0 for a new volume)
+        class_indexes: index of each volume's class in `classes.requests`
     """
 
     volumes: tuple[PodVolume, ...]
     sizes: tuple[int, ...]
-    required: tuple[int, ...]
-    kind: tuple[int, ...]
-    kinds: Kinds
+    written: tuple[int, ...]
+    class_indexes: tuple[int, ...]
+    classes: VolumeClasses
 
     @cached_property
-    def load(self) -> Load:
-        """The sizes, prepared for packing."""
-        return Load(self.sizes)
+    def items(self) -> Items:
+        """The sizes as items to pack."""
+        return Items(self.sizes)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for needs that every node answers alike."""
-        return self.sizes, self.required, self.kind, self.kinds
+        """Equal for requirements that every node answers alike."""
+        return self.sizes, self.written, self.class_indexes, self.classes
 
     @cached_property
     def images(self) -> tuple[str, ...]:
@@ -65,73 +75,69 @@ class Needs:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether every open disk is open to every volume alike, so that sizes alone decide."""
-        return len(self.kinds.asks) <= 1 and not self.kinds.rewrites and not any(self.images)
+        """Whether every open disk is open to every volume.
+
+        Then only sizes decide.
+        """
+        return len(self.classes.requests) <= 1 and not self.classes.rewrites and not any(self.images)
 
 
-def needs(volumes: Iterable[PodVolume], attach: Iterable[PodVolume]) -> Needs:
-    """The needs of `volumes`, on a node that can also attach those of `attach`."""
+def requirements(volumes: Iterable[PodVolume], attach: Iterable[PodVolume]) -> Requirements:
+    """Returns what `volumes` require of a node.
+
+    The node must also be able to attach the volumes of `attach`.
+    """
     ordered = sorted(volumes, key=lambda entry: (-entry.volume.size, -entry.volume.actual_size, entry.claim))
-    kinds = [kind_of(entry.volume) for entry in ordered]
-    alike = all(kind is kinds[0] for kind in kinds)  # hashing them takes longer
-    asks = tuple(kinds[:1]) if alike else tuple(dict.fromkeys(kinds))
-    required = tuple(entry.volume.actual_size for entry in ordered)
-    return Needs(
+    classes = [volume_class(entry.volume) for entry in ordered]
+    # Comparing identities first is faster than hashing every class.
+    same_class = all(entry is classes[0] for entry in classes)
+    requests = tuple(classes[:1]) if same_class else tuple(dict.fromkeys(classes))
+    written = tuple(entry.volume.actual_size for entry in ordered)
+    return Requirements(
         volumes=tuple(ordered),
         sizes=tuple(entry.volume.size for entry in ordered),
-        required=required,
-        kind=tuple(asks.index(kind) for kind in kinds),
-        kinds=Kinds(asks, attach_kinds(attach), rewrites=any(required)),
+        written=written,
+        class_indexes=tuple(requests.index(entry) for entry in classes),
+        classes=VolumeClasses(requests, engine_classes(attach), rewrites=any(written)),
     )
 
 
-def attach_kinds(volumes: Iterable[PodVolume]) -> tuple[Ask, ...]:
-    """The engines that run the volumes, each once, in a fixed order."""
+def engine_classes(volumes: Iterable[PodVolume]) -> tuple[ReplicaRequest, ...]:
+    """Returns the engines that run the volumes, each once.
+
+    Their order does not depend on that of the volumes.
+    """
     engines = sorted({(entry.volume.data_engine, entry.volume.image) for entry in volumes})
-    return tuple(_kind("", 0, data_engine, image, (), (), "", "", "", ()) for data_engine, image in engines)
+    return tuple(_interned_class(("", 0, data_engine, image, (), (), "", "", "", ())) for data_engine, image in engines)
 
 
-def kind_of(volume: longhorn.Volume) -> Ask:
-    """A fresh replica of the volume without what does not decide which disks are open: name, exact size, state."""
+def volume_class(volume: longhorn.Volume) -> ReplicaRequest:
+    """Returns a replica request without fields that open no disk.
+
+    Left out are the volume's name, exact size and state.
+    """
     linked = volume.clone_mode != ""
-    return _kind(
-        volume.name if linked else "",
-        next((limit for limit in _FILE_SIZE_LIMITS if volume.size >= limit), 0),
-        volume.data_engine,
-        volume.image,
-        volume.node_selector,
-        volume.disk_selector,
-        volume.backing_image,
-        volume.clone_mode,
-        volume.data_source if linked else "",
-        volume.topology_requirement,
+    return _interned_class(
+        (
+            volume.name if linked else "",
+            next((limit for limit in _FILE_SIZE_LIMITS if volume.size >= limit), 0),
+            volume.data_engine,
+            volume.image,
+            volume.node_selector,
+            volume.disk_selector,
+            volume.backing_image,
+            volume.clone_mode,
+            volume.data_source if linked else "",
+            volume.topology_requirement,
+        )
     )
 
 
 @lru_cache(maxsize=4096)
-def _kind(  # noqa: PLR0913, PLR0917 # a key: equal kinds are one object, made once
-    name: str,
-    size: int,
-    data_engine: str,
-    image: str,
-    node_selector: tuple[str, ...],
-    disk_selector: tuple[str, ...],
-    backing_image: str,
-    clone_mode: str,
-    data_source: str,
-    topology_requirement: tuple[longhorn.TopologyTerm, ...],
-) -> Ask:
-    return Ask.fresh(
-        longhorn.Volume(
-            name=name,
-            size=size,
-            data_engine=data_engine,
-            image=image,
-            node_selector=node_selector,
-            disk_selector=disk_selector,
-            backing_image=backing_image,
-            clone_mode=clone_mode,
-            data_source=data_source,
-            topology_requirement=topology_requirement,
-        )
-    )
+def _interned_class(values: _ClassValues) -> ReplicaRequest:
+    """Returns one object for equal values.
+
+    So classes are compared by identity.
+    """
+    fields: dict[str, Any] = dict(zip(_CLASS_FIELDS, values, strict=True))
+    return ReplicaRequest.for_volume(longhorn.Volume(**fields))

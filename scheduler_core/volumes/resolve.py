@@ -1,8 +1,8 @@
-"""From a pod to its Longhorn volumes: pod → PersistentVolumeClaim → PersistentVolume → Longhorn volume.
+"""Resolves a pod's Longhorn volumes: pod → PersistentVolumeClaim → PersistentVolume → Longhorn volume.
 
-Longhorn's scheduler-extender proposal, Filter step 1. Data flow: `resolve(pod, view)` reads one immutable view and
-returns a `Resolution`, the volumes in claim order, each with its replicas and where its claim is in use. Volumes of
-other drivers are left out; an object that is named but missing is a `MissingObjectError`, never an empty list.
+Source: Longhorn's scheduler-extender proposal, Filter step 1. Data flow: `resolve(pod, view)` reads one immutable view and
+returns a `Resolution`: the volumes in claim order, each with its replicas and the nodes where its claim is in use. Volumes of
+other drivers are left out. An object that is named but does not exist is a `MissingObjectError`, never an empty list.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _LOCALITIES: Final = frozenset({longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL})
 
 
 class MissingObjectError(ResolutionError):
-    """An object that the pod, or something it names, refers to is not there."""
+    """An object that the pod refers to does not exist.
+
+    The reference may be indirect.
+    """
 
     def __init__(self, kind: str, name: str, named_by: str) -> None:
         super().__init__(f"{kind} {name} does not exist (named by {named_by})")
@@ -35,13 +38,13 @@ class PodVolume:
     """One Longhorn volume of a pod.
 
     Attributes:
-        name: how plans name it: the Longhorn volume, or the claim while it is unbound
+        name: its name in plans: the Longhorn volume, or the claim while it is unbound
         claim: the claim as ``namespace/name``
-        volume: the Longhorn volume; for an unbound claim the one Longhorn would create
+        volume: the Longhorn volume; for an unbound claim the volume that Longhorn would create
         bound: whether the Longhorn volume exists
-        local: whether it needs room on the node the pod runs on
-        replicas: its replicas, ordered by name
-        in_use_on: nodes of other live pods that hold its exclusive claim; empty when nobody does
+        local: whether it needs space on the node that the pod runs on
+        replicas: its replicas, sorted by name
+        in_use_on: nodes where other live pods hold its exclusive claim; mostly empty
     """
 
     name: str
@@ -55,82 +58,92 @@ class PodVolume:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The Longhorn volumes of a pod, ordered by claim; a claim or volume mounted twice is here once."""
+    """The Longhorn volumes of a pod, sorted by claim.
+
+    A claim or volume that the pod mounts twice is listed once.
+    """
 
     volumes: tuple[PodVolume, ...] = ()
 
     @property
     def local(self) -> tuple[PodVolume, ...]:
-        """The volumes that need room on the pod's node."""
+        """The volumes that need space on the pod's node."""
         return tuple(volume for volume in self.volumes if volume.local)
 
     @property
     def remote(self) -> tuple[PodVolume, ...]:
-        """The volumes whose replicas may be anywhere."""
+        """The volumes whose replicas may be on any node."""
         return tuple(volume for volume in self.volumes if not volume.local)
 
     @property
     def unplaced(self) -> tuple[PodVolume, ...]:
-        """Those of them that are nowhere yet."""
+        """The remote volumes without a placed replica."""
         return tuple(volume for volume in self.remote if not any(replica.node_id for replica in volume.replicas))
 
 
 def resolve(pod: kube.Pod, view: View, *, require_best_effort: bool = True) -> Resolution:
-    """The pod's Longhorn volumes; with `require_best_effort` False a best-effort volume does not need local room.
+    """Returns the pod's Longhorn volumes.
+
+    With `require_best_effort` False a best-effort volume does not need local space.
 
     Raises:
         MissingObjectError: a claim, PersistentVolume or Longhorn volume that is named does not exist
         ResolutionError: an ephemeral claim belongs to another pod, or an unbound claim cannot become a volume
     """
-    found: dict[str, PodVolume] = {}
+    volumes: dict[str, PodVolume] = {}
     for mount in sorted(pod.volumes, key=lambda mount: (mount.claim, mount.name)):
         volume = _volume(pod, mount, view, require_best_effort=require_best_effort)
         if volume is not None:
             key = volume.volume.name if volume.bound else volume.claim
-            known = found.get(key, volume)
-            found[key] = replace(known, in_use_on=known.in_use_on | volume.in_use_on)
-    return Resolution(tuple(_told_apart(volume, found.values()) for volume in found.values()))
+            earlier = volumes.get(key, volume)
+            volumes[key] = replace(earlier, in_use_on=earlier.in_use_on | volume.in_use_on)
+    return Resolution(tuple(_with_distinct_name(volume, volumes.values()) for volume in volumes.values()))
 
 
-def _told_apart(volume: PodVolume, volumes: Iterable[PodVolume]) -> PodVolume:
-    """A claim that is named like another of the pod's Longhorn volumes goes by its full name."""
-    same = sum(other.name == volume.name for other in volumes) > 1
-    return replace(volume, name=volume.claim) if same and not volume.bound else volume
+def _with_distinct_name(volume: PodVolume, volumes: Iterable[PodVolume]) -> PodVolume:
+    """Names an unbound claim in full if its name is ambiguous."""
+    ambiguous = sum(other.name == volume.name for other in volumes) > 1
+    return replace(volume, name=volume.claim) if ambiguous and not volume.bound else volume
 
 
-def _volume(pod: kube.Pod, mount: kube.PodVolume, view: View, *, require_best_effort: bool) -> PodVolume | None:
+def _volume(pod: kube.Pod, mount: kube.ClaimVolume, view: View, *, require_best_effort: bool) -> PodVolume | None:
     claim = _claim(pod, mount, view.snapshot)
     volume = volume_of_claim(claim, view, require_best_effort=require_best_effort)
     return volume and replace(volume, in_use_on=_in_use_on(pod, claim, view))
 
 
 def volume_of_claim(claim: kube.Claim, view: View, *, require_best_effort: bool = True) -> PodVolume | None:
-    """The Longhorn volume of a claim, existing or to be created, whoever mounts it; None if it is another driver's.
+    """Returns the Longhorn volume of a claim.
+
+    It exists or will be created. None if the claim belongs to another driver.
 
     Raises:
         MissingObjectError: the PersistentVolume or Longhorn volume it is bound to does not exist
         ResolutionError: it cannot become a volume
     """
     subject = f"PersistentVolumeClaim {claim.namespace}/{claim.name}"
-    persistent = claim.spec.volume_name or view.reserved_for(claim)
-    if persistent:
-        volume, name = _bound_volume(persistent, subject, view.snapshot), ""
+    persistent_volume = claim.spec.volume_name or view.pre_bound_volume(claim)
+    bound = persistent_volume != ""
+    if bound:
+        volume = _bound_volume(persistent_volume, subject, view.snapshot)
     else:
-        volume, name = _unbound_volume(claim, subject, view), claim.name
+        volume = _unbound_volume(claim, subject, view)
     if volume is None:
         return None
     return PodVolume(
-        name=name or volume.name,
+        name=volume.name if bound else claim.name,
         claim=f"{claim.namespace}/{claim.name}",
         volume=volume,
-        bound=not name,
+        bound=bound,
         local=is_local(volume, require_best_effort=require_best_effort),
-        replicas=() if name else view.replicas_of(volume.name),
+        replicas=view.replicas_of(volume.name) if bound else (),
     )
 
 
-def volume_to_come(claim: kube.Claim, view: View) -> PodVolume | None:
-    """The volume that the claim asks for, as Longhorn would create it, whatever it is bound to; None if it is another driver's.
+def future_volume(claim: kube.Claim, view: View) -> PodVolume | None:
+    """Returns the volume that Longhorn would create.
+
+    What the claim is bound to does not matter. None if the claim belongs to another driver.
 
     Raises:
         ResolutionError: it cannot become a volume
@@ -142,38 +155,51 @@ def volume_to_come(claim: kube.Claim, view: View) -> PodVolume | None:
     return PodVolume(name=claim.name, claim=full, volume=volume, bound=False, local=is_local(volume))
 
 
-def volume_now(volume: PodVolume, view: View) -> PodVolume:
-    """A volume as a view has it, which was resolved earlier: bound since, perhaps, and with other replicas."""
-    name = volume.volume.name if volume.bound else _handle_of(volume.claim, view)
-    found = view.snapshot.volumes.get(name) if name else None
-    if found is None:
+def current_volume(volume: PodVolume, view: View) -> PodVolume:
+    """Returns a resolved volume as this view has it.
+
+    It may be bound by now, or have other replicas.
+    """
+    name = volume.volume.name if volume.bound else _volume_handle(volume.claim, view)
+    current = view.snapshot.volumes.get(name) if name else None
+    if current is None:
         return volume
-    replicas = view.replicas_of(found.name)
-    if found is volume.volume and replicas is volume.replicas:
+    replicas = view.replicas_of(current.name)
+    if current is volume.volume and replicas is volume.replicas:
         return volume
-    return replace(volume, name=found.name, volume=found, bound=True, replicas=replicas)
+    return replace(volume, name=current.name, volume=current, bound=True, replicas=replicas)
 
 
-def _handle_of(full: str, view: View) -> str:
-    namespace, _, name = full.partition("/")
+def _volume_handle(full_name: str, view: View) -> str:
+    """Returns the Longhorn volume that a claim is bound to.
+
+    The claim is given as ``namespace/name``; "" for none.
+    """
+    namespace, _, name = full_name.partition("/")
     claim = view.snapshot.claims.get((namespace, name))
-    persistent = view.snapshot.persistent_volumes.get(claim.spec.volume_name) if claim is not None else None
-    return persistent.handle if persistent is not None and persistent.driver == DRIVER else ""
+    if claim is None:
+        return ""
+    persistent_volume = view.snapshot.persistent_volumes.get(claim.spec.volume_name)
+    is_longhorn = persistent_volume is not None and persistent_volume.driver == DRIVER
+    return persistent_volume.handle if persistent_volume is not None and is_longhorn else ""
 
 
-def is_known(persistent: str, view: View) -> bool:
-    """Whether the view has a PersistentVolume, and what it stands for in Longhorn; watches of other kinds may be behind."""
-    volume = view.snapshot.persistent_volumes.get(persistent)
+def is_in_view(persistent_volume: str, view: View) -> bool:
+    """Whether the view has a PersistentVolume with its volume.
+
+    Each kind has a watch of its own, and one may be behind another.
+    """
+    volume = view.snapshot.persistent_volumes.get(persistent_volume)
     return volume is not None and (volume.driver != DRIVER or volume.handle in view.snapshot.volumes)
 
 
-def _claim(pod: kube.Pod, mount: kube.PodVolume, snapshot: Snapshot) -> kube.Claim:
+def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.Claim:
     claim = snapshot.claims.get((pod.namespace, mount.claim))
     if claim is None:
         if mount.template is None:
             raise MissingObjectError("PersistentVolumeClaim", f"{pod.namespace}/{mount.claim}", f"pod {pod.key}")
         return kube.Claim(pod.namespace, mount.claim, mount.template)
-    if mount.ephemeral and not _owned(claim, pod):
+    if mount.ephemeral and not _is_owner(claim, pod):
         raise ResolutionError(
             f"PersistentVolumeClaim {claim.namespace}/{claim.name} exists but does not belong to pod {pod.key}, "
             f"whose ephemeral volume {mount.name} needs that name: delete the claim or rename the volume"
@@ -181,24 +207,23 @@ def _claim(pod: kube.Pod, mount: kube.PodVolume, snapshot: Snapshot) -> kube.Cla
     return claim
 
 
-def _owned(claim: kube.Claim, pod: kube.Pod) -> bool:
-    """Whether the claim is the pod's own (k8s.io/component-helpers/storage/ephemeral: VolumeIsForPod)."""
+def _is_owner(claim: kube.Claim, pod: kube.Pod) -> bool:
+    """Whether the claim belongs to the pod (k8s.io/component-helpers/storage/ephemeral: VolumeIsForPod)."""
     return any(
         kind == "Pod" and name == pod.name and (not pod.uid or uid == pod.uid) for kind, name, uid in claim.owners
     )
 
 
 def _bound_volume(name: str, subject: str, snapshot: Snapshot) -> longhorn.Volume | None:
-    persistent = snapshot.persistent_volumes.get(name)
-    if persistent is None:
+    persistent_volume = snapshot.persistent_volumes.get(name)
+    if persistent_volume is None:
         raise MissingObjectError("PersistentVolume", name, subject)
-    if persistent.driver != DRIVER:
+    if persistent_volume.driver != DRIVER:
         return None
-    volume = snapshot.volumes.get(persistent.handle)
+    volume = snapshot.volumes.get(persistent_volume.handle)
     if volume is None:
-        raise MissingObjectError(
-            "Longhorn volume", persistent.handle or "(no volumeHandle)", f"PersistentVolume {name}"
-        )
+        handle = persistent_volume.handle or "(no volumeHandle)"
+        raise MissingObjectError("Longhorn volume", handle, f"PersistentVolume {name}")
     return volume
 
 
@@ -211,7 +236,10 @@ def _unbound_volume(claim: kube.Claim, subject: str, view: View) -> longhorn.Vol
 
 
 def _source_volume(claim: kube.Claim, storage_class: kube.StorageClass, subject: str, snapshot: Snapshot) -> str:
-    """The Longhorn volume a claim is cloned from; only a linked clone must know, it shares its source's disks."""
+    """Returns the Longhorn volume that a claim is cloned from.
+
+    "" for none. Only a linked clone needs it, because it shares its source's disks.
+    """
     if not claim.spec.source_claim or storage_class.parameters.get("cloneMode") != LINKED_CLONE:
         return ""
     source = snapshot.claims.get((claim.namespace, claim.spec.source_claim))
@@ -221,8 +249,8 @@ def _source_volume(claim: kube.Claim, storage_class: kube.StorageClass, subject:
     return volume.name if volume is not None else ""
 
 
-def unseen_classes(pod: kube.Pod, view: View) -> tuple[str, ...]:
-    """The StorageClasses the pod's unbound claims name that are not in the view: not there, or not seen yet."""
+def missing_storage_classes(pod: kube.Pod, view: View) -> tuple[str, ...]:
+    """Names of StorageClasses that the view lacks for unbound claims."""
     specs = []
     for mount in pod.volumes:
         claim = view.snapshot.claims.get((pod.namespace, mount.claim))
@@ -232,16 +260,19 @@ def unseen_classes(pod: kube.Pod, view: View) -> tuple[str, ...]:
 
 
 def _storage_class(name: str | None, view: View) -> kube.StorageClass | None:
-    """The class of a claim; without a name the default one, the newest of several (Kubernetes' GetDefaultClass)."""
+    """Returns the StorageClass of a claim.
+
+    Without a name it is the default class (Kubernetes' GetDefaultClass).
+    """
     if name is not None:
         return view.snapshot.storage_classes.get(name)
     return view.default_storage_class
 
 
 def is_local(volume: longhorn.Volume, *, require_best_effort: bool = True) -> bool:
-    """Whether a volume needs room on the node its pod runs on.
+    """Whether a volume needs space on its pod's node.
 
-    A volume shared through a share-manager is served over the network; a migratable one is attached like any other.
+    A volume shared through a share-manager is served over the network. A migratable volume is attached like any other.
     """
     if volume.access_mode == "rwx" and not volume.migratable:
         return False
@@ -251,15 +282,22 @@ def is_local(volume: longhorn.Volume, *, require_best_effort: bool = True) -> bo
 
 
 def _in_use_on(pod: kube.Pod, claim: kube.Claim, view: View) -> frozenset[str]:
+    """Names of nodes where other pods use an exclusive claim.
+
+    Only live pods count.
+    """
     if SHARED_ACCESS_MODES.intersection(claim.spec.access_modes):
         return frozenset()
     return frozenset(
         other.node_name
         for other in view.pods_of(claim.namespace, claim.name)
-        if other.live and other.node_name and (other.namespace, other.name, other.uid) != _identity(pod, other)
+        if other.live and other.node_name and not _is_same_pod(pod, other)
     )
 
 
-def _identity(pod: kube.Pod, other: kube.Pod) -> tuple[str, str, str]:
-    """Who `pod` is, compared with `other`: a pod given by file has no uid, then the name decides."""
-    return pod.namespace, pod.name, pod.uid or other.uid
+def _is_same_pod(pod: kube.Pod, other: kube.Pod) -> bool:
+    """Whether two pods are the same.
+
+    Without a UID the name decides.
+    """
+    return (pod.namespace, pod.name, pod.uid or other.uid) == (other.namespace, other.name, other.uid)
