@@ -1,191 +1,243 @@
-"""All demands of a view, by volume and by node, kept current change by change.
+"""All demand of a view, by volume and by node, kept current change by change.
 
-Data flow: changes → the volumes and claims whose demand may be another (`_affected`) → each is derived anew (`demand.py`) → the next
-index, which shares everything else with the last one. `Demands.of` on the same view gives an equal index. Its cost is
-that of what changed; only a change of Longhorn's settings, a StorageClass or an engine image derives everything anew.
+Data flow: changes → the volumes and claims whose demand may have changed (`_AFFECTED`) → each is derived again (`derive.py`) → the next
+index, which shares everything else with the previous one. `DemandIndex.of` on the same view returns an equal index. The cost
+follows the changes; only a change of Longhorn's settings, a StorageClass or an engine image derives everything again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from rpds import HashTrieMap
 
-from scheduler_core.cluster.changelog import Trail
+from scheduler_core.cluster.changelog import ChangeLog
+from scheduler_core.cluster.multimap import add_member, discard_member, group_by_key
 from scheduler_core.cluster.update import Changes
-from scheduler_core.cluster.view import View, grouped
+from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.demand.derive import Demand, claim_demand, volume_demand
-from scheduler_core.demand.unplaced import Roamers, Subject
-from scheduler_core.model import kube, longhorn
+from scheduler_core.demand.unplaced import Subject, UnplacedVolumes
+from scheduler_core.model import kube
 from scheduler_core.volumes.resolve import PodVolume
 
-_EVERYTHING: Final = frozenset({"settings", "storage_classes", "engine_images"})
-_NOTHING_ROAMS: Final = Roamers()
-_NODES: Final = frozenset({"nodes", "longhorn_nodes", "instance_managers"})
+_REBUILDING_KINDS: Final = frozenset({"settings", "storage_classes", "engine_images"})
+_NO_UNPLACED: Final = UnplacedVolumes()
+_BY_NAME: Final = attrgetter("name")
+_BY_AGE: Final = attrgetter("order")
 
 
 @dataclass(frozen=True, slots=True)
-class Demands:
-    """The demands of one view.
+class DemandIndex:
+    """The demand of one view.
 
     Attributes:
         by_node: the demands on each node, oldest first
-        trail: which nodes' demands have changed
-        roaming: volumes that demand no node, but may take room on any
+        unplaced: volumes that demand no node, but may take space on any
+        changelog: which nodes' demand changed
     """
 
     by_node: HashTrieMap[str, tuple[Demand, ...]]
     _by_subject: HashTrieMap[Subject, Demand]
     _volumes: HashTrieMap[str, tuple[kube.PersistentVolume, ...]]
     _attachments: HashTrieMap[str, tuple[kube.VolumeAttachment, ...]]
-    roaming: Roamers = _NOTHING_ROAMS
-    trail: Trail = field(default_factory=Trail, compare=False)
+    unplaced: UnplacedVolumes = _NO_UNPLACED
+    changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)
 
     @classmethod
-    def of(cls, view: View, known: Roamers = _NOTHING_ROAMS) -> Demands:
-        """Derives every demand; `known` is what was seen to roam before."""
-        snapshot, name = view.snapshot, attrgetter("name")
-        empty = cls(
-            HashTrieMap(),
-            HashTrieMap(),
-            HashTrieMap(
-                grouped(((entry.handle, entry) for entry in snapshot.persistent_volumes.values() if entry.handle), name)
-            ),
-            HashTrieMap(
-                grouped(((entry.persistent_volume, entry) for entry in snapshot.volume_attachments.values()), name)
-            ),
+    def of(cls, view: View, unplaced: UnplacedVolumes = _NO_UNPLACED) -> DemandIndex:
+        """Derives all demand of a view.
+
+        `unplaced` are the unplaced volumes of an earlier view.
+        """
+        snapshot = view.snapshot
+        volumes = ((entry.handle, entry) for entry in snapshot.persistent_volumes.values() if entry.handle)
+        attachments = ((entry.persistent_volume, entry) for entry in snapshot.volume_attachments.values())
+        users = cls(
+            by_node=HashTrieMap(),
+            _by_subject=HashTrieMap(),
+            _volumes=HashTrieMap(group_by_key(volumes, _BY_NAME)),
+            _attachments=HashTrieMap(group_by_key(attachments, _BY_NAME)),
         )
-        found: dict[Subject, Demand] = {}
         subjects: list[Subject] = [*snapshot.volumes, *snapshot.claims]
+        by_subject: dict[Subject, Demand] = {}
         for subject in subjects:
-            demand = _derive(subject, view, empty)
+            demand = _derive(subject, view, users)
             if demand is not None:
-                found[subject] = demand
-        by_node = grouped(((demand.node, demand) for demand in found.values()), attrgetter("order"))
-        roaming = known.after({*subjects, *known.unplaced}, view)
-        return replace(empty, by_node=HashTrieMap(by_node), _by_subject=HashTrieMap(found), roaming=roaming)
+                by_subject[subject] = demand
+        by_node = group_by_key(((demand.node, demand) for demand in by_subject.values()), _BY_AGE)
+        return replace(
+            users,
+            by_node=HashTrieMap(by_node),
+            _by_subject=HashTrieMap(by_subject),
+            unplaced=unplaced.updated({*subjects, *unplaced.all}, view),
+        )
 
     @property
     def all(self) -> tuple[Demand, ...]:
-        """Every demand, ordered by node and age."""
+        """Every demand, sorted by node and age."""
         return tuple(demand for node in sorted(self.by_node) for demand in self.by_node[node])
 
     def node_of(self, volume: PodVolume) -> str:
-        """The node that a volume demands, "" for none."""
+        """Returns the node that a volume demands, or ""."""
         namespace, _, name = volume.claim.partition("/")
         demand = self._by_subject.get(volume.volume.name if volume.bound else (namespace, name))
         return demand.node if demand is not None else ""
 
-    def volumes_of(self, handle: str) -> tuple[kube.PersistentVolume, ...]:
-        """The PersistentVolumes of a Longhorn volume, ordered by name."""
+    def persistent_volumes_of(self, handle: str) -> tuple[kube.PersistentVolume, ...]:
+        """Returns a volume's PersistentVolumes, sorted by name."""
         return self._volumes.get(handle) or ()
 
     def attachments_of(self, persistent_volume: str) -> tuple[kube.VolumeAttachment, ...]:
-        """The VolumeAttachments of a PersistentVolume, ordered by name."""
+        """Returns the VolumeAttachments of a PersistentVolume, sorted by name."""
         return self._attachments.get(persistent_volume) or ()
 
-    def after(self, before: View, changes: Changes, view: View) -> Demands:
-        """The demands of `view`, which `changes` made of the view `before` that these are of."""
-        if any(kind in _EVERYTHING for kind, _ in changes):
-            return Demands.of(view, self.roaming)
-        linked = self._linked(before, changes)
-        later, by_node = self._by_subject, self.by_node
-        affected = {*_affected(changes, before, self), *_affected(changes, view, linked)}
-        nodes: set[str] = set()
+    def updated(self, before: View, changes: Changes, view: View) -> DemandIndex:
+        """Returns the demand of a later `view`.
+
+        This is the demand of `before`, and `changes` lead from one view to the other.
+        """
+        if any(kind in _REBUILDING_KINDS for kind, _ in changes):
+            return DemandIndex.of(view, self.unplaced)
+        users = self._with_users(before, changes)
+        by_subject = self._by_subject
+        by_node = self.by_node
+        # Both views are asked, because a change may end a tie to a volume or begin one.
+        affected = {*_affected_subjects(changes, before, self), *_affected_subjects(changes, view, users)}
+        changed_nodes: set[str] = set()
         for subject in affected:
-            old, new = later.get(subject), _derive(subject, view, linked)
+            old = by_subject.get(subject)
+            new = _derive(subject, view, users)
             if old == new:
                 continue
-            later = later.remove(subject) if new is None else later.insert(subject, new)
+            by_subject = by_subject.remove(subject) if new is None else by_subject.insert(subject, new)
             if old is not None:
-                by_node = _group(by_node, old.node, without=old)
-                nodes.add(old.node)
+                by_node = discard_member(by_node, old.node, old)
+                changed_nodes.add(old.node)
             if new is not None:
-                by_node = _group(by_node, new.node, plus=new)
-                nodes.add(new.node)
-        roaming, trail = self.roaming.after(affected, view), self.trail.after(frozenset(nodes))
-        return replace(linked, by_node=by_node, _by_subject=later, roaming=roaming, trail=trail)
+                by_node = add_member(by_node, new.node, new, _BY_AGE)
+                changed_nodes.add(new.node)
+        return replace(
+            users,
+            by_node=by_node,
+            _by_subject=by_subject,
+            unplaced=self.unplaced.updated(affected, view),
+            changelog=self.changelog.append(frozenset(changed_nodes)),
+        )
 
-    def _linked(self, before: View, changes: Changes) -> Demands:
-        """The same demands with the look-ups to PersistentVolumes and VolumeAttachments of after the changes."""
-        volumes, attachments = self._volumes, self._attachments
+    def _with_users(self, before: View, changes: Changes) -> DemandIndex:
+        """Returns this demand with the users after the changes.
+
+        Users are PersistentVolumes and VolumeAttachments.
+        """
+        volumes = self._volumes
+        attachments = self._attachments
         for (kind, key), value in changes.items():
             if kind == "persistent_volumes":
-                old = before.snapshot.persistent_volumes.get(str(key))
-                volumes = _exchange(volumes, old, value, "handle")
+                old_volume = before.snapshot.persistent_volumes.get(str(key))
+                if old_volume is not None and old_volume.handle:
+                    volumes = discard_member(volumes, old_volume.handle, old_volume)
+                if isinstance(value, kube.PersistentVolume) and value.handle:
+                    volumes = add_member(volumes, value.handle, value, _BY_NAME)
             elif kind == "volume_attachments":
-                tie = before.snapshot.volume_attachments.get(str(key))
-                attachments = _exchange(attachments, tie, value, "persistent_volume")
+                old_attachment = before.snapshot.volume_attachments.get(str(key))
+                if old_attachment is not None and old_attachment.persistent_volume:
+                    attachments = discard_member(attachments, old_attachment.persistent_volume, old_attachment)
+                if isinstance(value, kube.VolumeAttachment) and value.persistent_volume:
+                    attachments = add_member(attachments, value.persistent_volume, value, _BY_NAME)
         return replace(self, _volumes=volumes, _attachments=attachments)
 
 
-def _derive(subject: Subject, view: View, demands: Demands) -> Demand | None:
+def _derive(subject: Subject, view: View, users: DemandIndex) -> Demand | None:
     if isinstance(subject, str):
         volume = view.snapshot.volumes.get(subject)
-        return None if volume is None else volume_demand(volume, view, demands)
+        return None if volume is None else volume_demand(volume, view, users)
     claim = view.snapshot.claims.get(subject)
     return None if claim is None else claim_demand(claim, view)
 
 
-def _exchange(maps: HashTrieMap[str, Any], old: Any, new: Any, key: str) -> HashTrieMap[str, Any]:
-    for entry, stays in ((old, False), (new, True)):
-        group = getattr(entry, key) if entry is not None else ""
-        if group:
-            members = [known for known in maps.get(group) or () if known.name != entry.name]
-            members += [entry] if stays else []
-            maps = (
-                maps.insert(group, tuple(sorted(members, key=attrgetter("name")))) if members else maps.discard(group)
-            )
-    return maps
+def _affected_subjects(changes: Changes, view: View, demand: DemandIndex) -> Iterator[Subject]:
+    """Yields the volumes and claims whose demand may have changed.
 
-
-def _group(
-    by_node: HashTrieMap[str, tuple[Demand, ...]],
-    node: str,
-    *,
-    without: Demand | None = None,
-    plus: Demand | None = None,
-) -> HashTrieMap[str, tuple[Demand, ...]]:
-    members = [demand for demand in by_node.get(node) or () if demand != without]
-    members += [plus] if plus is not None else []
-    ordered = tuple(sorted(members, key=attrgetter("order")))
-    return by_node.insert(node, ordered) if ordered else by_node.discard(node)
-
-
-def _affected(changes: Changes, view: View, demands: Demands) -> Iterator[Subject]:
-    """Whose demand may be another; asked of the view before and of the one after, since ties may have gone or come."""
-    snapshot = view.snapshot
+    Subjects that only another view shows are left out.
+    """
     for kind, key in changes:
-        if kind == "pods":
-            pod = snapshot.pods.get(_pair(key))
-            yield from _claims_of(pod, view) if pod else ()
-        elif kind == "claims":
-            yield from _claim(_pair(key), view)
-            for pod in view.pods_of(*_pair(key)):
-                yield from _claims_of(pod, view)
-        elif kind == "volumes":
-            yield str(key)
-            yield from (entry.claim[:2] for entry in demands.volumes_of(str(key)) if entry.claim)
-        elif kind == "replicas":
-            replica = snapshot.replicas.get(str(key))
-            yield from (replica.volume,) if replica else ()
-        elif kind == "disk_schedules":
-            yield from (replica.volume for replica in view.indexes.replicas_by_disk.get(str(key)) or ())
-        elif kind == "persistent_volumes":
-            yield from _persistent(str(key), view)
-            # It may have been provisioned for a pod that has other volumes, too.
-            persistent = snapshot.persistent_volumes.get(str(key))
-            for pod in view.pods_of(*persistent.claim[:2]) if persistent and persistent.claim else ():
-                yield from _claims_of(pod, view)
-        elif kind == "volume_attachments":
-            attachment = snapshot.volume_attachments.get(str(key))
-            yield from _persistent(attachment.persistent_volume, view) if attachment else ()
-        elif kind in _NODES:
-            yield from _on_node(kind, str(key), view)
+        affected_by = _AFFECTED.get(kind)
+        if affected_by is not None:
+            yield from affected_by(key, view, demand)
+
+
+def _by_pod(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    pod = view.snapshot.pods.get(_namespaced_key(key))
+    return _claims_of(pod, view) if pod else ()
+
+
+def _by_claim(key: Key, view: View, _demand: DemandIndex) -> Iterator[Subject]:
+    namespace, name = _namespaced_key(key)
+    yield from _claim((namespace, name), view)
+    for pod in view.pods_of(namespace, name):
+        yield from _claims_of(pod, view)
+
+
+def _by_volume(key: Key, _view: View, demand: DemandIndex) -> Iterator[Subject]:
+    yield str(key)
+    yield from (entry.claim[:2] for entry in demand.persistent_volumes_of(str(key)) if entry.claim)
+
+
+def _by_replica(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    replica = view.snapshot.replicas.get(str(key))
+    return (replica.volume,) if replica else ()
+
+
+def _by_disk_schedule(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    return (replica.volume for replica in view.indexes.replicas_by_disk.get(str(key)) or ())
+
+
+def _by_persistent_volume(key: Key, view: View, _demand: DemandIndex) -> Iterator[Subject]:
+    yield from _persistent_volume(str(key), view)
+    persistent_volume = view.snapshot.persistent_volumes.get(str(key))
+    if persistent_volume is not None and persistent_volume.claim:
+        # It may have been provisioned for a pod, whose other claims then have a selected node too.
+        for pod in view.pods_of(*persistent_volume.claim[:2]):
+            yield from _claims_of(pod, view)
+
+
+def _by_attachment(key: Key, view: View, _demand: DemandIndex) -> Iterable[Subject]:
+    attachment = view.snapshot.volume_attachments.get(str(key))
+    return _persistent_volume(attachment.persistent_volume, view) if attachment else ()
+
+
+def _by_node(key: Key, view: View, _demand: DemandIndex) -> Iterator[Subject]:
+    """Yields the volumes with a replica on a node.
+
+    The node's state decides whether the replica is kept.
+    """
+    node = view.cluster.nodes.get(str(key))
+    for disk in node.disks if node else ():
+        for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
+            yield replica.volume
+
+
+def _by_instance_manager(key: Key, view: View, demand: DemandIndex) -> Iterable[Subject]:
+    manager = (view.snapshot.instance_managers or {}).get(str(key))
+    return _by_node(manager.node, view, demand) if manager else ()
+
+
+_AFFECTED: Final[Mapping[str, Callable[[Key, View, DemandIndex], Iterable[Subject]]]] = {
+    "pods": _by_pod,
+    "claims": _by_claim,
+    "volumes": _by_volume,
+    "replicas": _by_replica,
+    "disk_schedules": _by_disk_schedule,
+    "persistent_volumes": _by_persistent_volume,
+    "volume_attachments": _by_attachment,
+    "nodes": _by_node,
+    "longhorn_nodes": _by_node,
+    "instance_managers": _by_instance_manager,
+}
 
 
 def _claims_of(pod: kube.Pod, view: View) -> Iterator[Subject]:
@@ -197,30 +249,18 @@ def _claim(key: tuple[str, str], view: View) -> Iterator[Subject]:
     yield key
     claim = view.snapshot.claims.get(key)
     if claim is not None:
-        name = claim.spec.volume_name or view.reserved_for(claim)
-        yield from _persistent(name, view) if name else ()
+        name = claim.spec.volume_name or view.pre_bound_volume(claim)
+        yield from _persistent_volume(name, view) if name else ()
 
 
-def _persistent(name: str, view: View) -> Iterator[Subject]:
+def _persistent_volume(name: str, view: View) -> Iterator[Subject]:
     volume = view.snapshot.persistent_volumes.get(name)
     if volume is not None:
         yield from (volume.handle,) if volume.handle else ()
         yield from (volume.claim[:2],) if volume.claim else ()
 
 
-def _on_node(field: str, key: str, view: View) -> Iterable[Subject]:
-    """The volumes with a replica on a node: whether it is kept depends on the node and its disks."""
-    name = key
-    if field == "instance_managers":
-        manager = (view.snapshot.instance_managers or {}).get(key)
-        name = manager.node if manager else ""
-    node: longhorn.Node | None = view.cluster.nodes.get(name)
-    for disk in node.disks if node else ():
-        for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
-            yield replica.volume
-
-
-def _pair(key: Key) -> tuple[str, str]:
+def _namespaced_key(key: Key) -> tuple[str, str]:
     if isinstance(key, str):
         raise TypeError(f"{key!r} names no namespaced object")
     return key
