@@ -1,4 +1,4 @@
-"""A queue whose members may leave from the middle, as an immutable value."""
+"""Persistent ordered set: a doubly linked list in a persistent map."""
 
 from __future__ import annotations
 
@@ -8,27 +8,38 @@ from rpds import HashTrieMap
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Names in the order they joined, as a ring of (before, after) closed by "": each leaves in O(log)."""
+class PersistentOrderedSet:
+    """Immutable set of non-empty strings in insertion order; any operation is O(log n).
+
+    Attributes:
+        links: each member's neighbours (before, after); "" stands before the first and after the last one
+    """
 
     links: HashTrieMap[str, tuple[str, str]] = field(default_factory=lambda: HashTrieMap({"": ("", "")}))
 
     @property
     def first(self) -> str:
-        """Who joined first, "" if nobody is there."""
+        """The oldest member, "" in an empty set."""
         return self.links[""][1]
 
-    def joined(self, uid: str) -> Line:
-        """With one more at the end."""
+    def add(self, member: str) -> PersistentOrderedSet:
+        """Returns the set with `member` at the end.
+
+        `member` must not be in the set yet.
+        """
         last = self.links[""][0]
-        return Line(_tied(_tied(self.links.insert(uid, ("", "")), last, uid), uid, ""))
+        links = _link(self.links.insert(member, ("", "")), last, member)
+        return PersistentOrderedSet(_link(links, member, ""))
 
-    def left(self, uid: str) -> Line:
-        """Without one; whoever is not there may leave, too."""
-        place = self.links.get(uid)
-        return self if place is None else Line(_tied(self.links, *place).remove(uid))
+    def discard(self, member: str) -> PersistentOrderedSet:
+        """Returns the set without `member`; a missing one is ignored."""
+        neighbours = self.links.get(member)
+        if neighbours is None:
+            return self
+        before, after = neighbours
+        return PersistentOrderedSet(_link(self.links, before, after).remove(member))
 
 
-def _tied(links: HashTrieMap[str, tuple[str, str]], before: str, after: str) -> HashTrieMap[str, tuple[str, str]]:
+def _link(links: HashTrieMap[str, tuple[str, str]], before: str, after: str) -> HashTrieMap[str, tuple[str, str]]:
     links = links.insert(before, (links[before][0], after))
     return links.insert(after, (before, links[after][1]))
