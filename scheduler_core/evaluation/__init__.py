@@ -1,1 +1,12 @@
-"""scheduler_core.evaluation"""
+"""Whether nodes fit a pod's volumes, alone and together with the volumes of competing pods.
+
+state              view, disk profiles and demand, advanced together
+node_rules         rules that look at a node as a whole
+disk_profile       a node's open disks, without names
+fit                whether a disk profile fits the requirements
+profile_cache      profiles per volume class, and their results
+single_node        one node on its own, with the disks' names
+contention         volumes of other pods that compete for a node
+equivalence_cache  results per node for equivalent pods
+reasons            from Longhorn's rules to the reasons users see
+"""

@@ -1,14 +1,13 @@
-"""What other pods' volumes will take on a node, so that one more pod is judged jointly with them.
+"""Volumes of other pods that compete for a node, so that one more pod is evaluated jointly with them.
 
-Data flow: a node's demands (derived, oldest first) and offers → those that have room there together, demand before offers, older before
-younger → a `Beside`: volumes that are packed jointly with the pod's own. A demand that has no room beside older ones is
-*hopeless* (a stuck pod, a disk that is gone): it is left out, or it would stop everybody. An offer without room can lead
-nowhere either: Longhorn's disks have changed since. Volumes that may go to any node (`roaming.py`) count like offers on every node
-where they have room, after what is meant for it: of n replicas over N nodes the largest n / N, rounded up.
+Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together, demand before offers, older before
+younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with older demand is
+*hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit can lead
+nowhere either: Longhorn's disks changed since it was made. Volumes that may go to any node (`demand/unplaced.py`) count last, on every node
+where they fit: n replicas over N nodes count as the n / N largest on each, rounded up.
 
-Volumes are told apart by what they are (the Longhorn volume, or the claim while there is none), so a claim that two pods share, or a
-pod's own demand, counts once. Nothing is decided twice: a node is looked at again when its demands, its offers or its disks change,
-and nodes with equal volumes beside equal disks are one question.
+Nothing is computed twice: a node is evaluated again when its demand, its offers or its disks change,
+and nodes with equal competitors and equal disks share one result.
 """
 
 from __future__ import annotations
@@ -16,309 +15,267 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from itertools import count, islice
+from itertools import islice
 from typing import Any, Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Steps
+from scheduler_core.cooperative import Cooperative
 from scheduler_core.demand.derive import Demand
-from scheduler_core.demand.index import Demands
-from scheduler_core.demand.unplaced import Roamers, claim_identity, copies
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.demand.index import DemandIndex
+from scheduler_core.demand.unplaced import UnplacedVolumes, replica_count
+from scheduler_core.evaluation.competitors import CompetitorGroups, Competitors, Requester, Volumes, identity
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger, Offer
 from scheduler_core.packing.budget import Budget
-from scheduler_core.volumes.local_replicas import kept_on
-from scheduler_core.volumes.requirements import kind_of, needs
-from scheduler_core.volumes.resolve import PodVolume, volume_now
-from scheduler_core.worth import worth
+from scheduler_core.packing.order_safe import counting_proves_safe
+from scheduler_core.volumes.local_replicas import nodes_with_replica
+from scheduler_core.volumes.requirements import requirements
+from scheduler_core.volumes.resolve import PodVolume, current_volume
 
 _NODES_PER_PAUSE: Final = 16
-_HAVE_ROOM: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
-# A cluster meets a handful of sizes and kinds in many combinations; beyond this they get new numbers, never ones in use.
-_MOST_GROUPS: Final = 100_000
-_WORTH_ANOTHER_TRY: Final = 2
-# Nodes come and go with an autoscaler; those that are gone are dropped once they are as many as those that are there.
-_SEEN_PER_NODE: Final = 2
-_FEW_NODES: Final = 64
-
-Volumes = tuple[PodVolume, ...]
+_FITTING: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
+_RETRY_FACTOR: Final = 2
+# Autoscalers add and remove nodes; entries of removed nodes are dropped once they are as many as those of existing nodes.
+_ENTRIES_PER_NODE: Final = 2
+_MIN_ENTRIES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """The pod that is being asked about: what is its own is not counted against it."""
+class ContentionQuery:
+    """Everything that the competitors of a requester depend on."""
 
-    uid: str
-    volumes: frozenset[str]
-
-    @classmethod
-    def of(cls, uid: str, volumes: Iterable[PodVolume]) -> Own:
-        """The pod with these volumes; what was seen of a node may have them as the claims they were."""
-        found = list(volumes)
-        claims = (claim_identity(volume.claim) for volume in found if volume.claim)
-        return cls(uid, frozenset(identity(volume) for volume in found).union(claims))
+    state: ClusterState
+    demand: DemandIndex
+    ledger: Ledger
+    requester: Requester
+    budget: Budget
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """Other pods' volumes on one node that have room there together.
+class _Entry:
+    """The cached competitors of one node.
 
     Attributes:
-        demanded: they will be there
-        offered: they may come
-        group: equal for nodes whose volumes are alike; `settled_group`: the same without what is only offered
-        total, largest: bytes of all of them, and of the largest
-        kind: of all of them, if they are new volumes of one kind
-        loads: bytes of all of them by their kinds
-    """
-
-    demanded: Volumes
-    offered: Volumes
-    group: int
-    settled_group: int
-    total: int = 0
-    largest: int = 0
-    kind: Ask | None = None
-    loads: tuple[tuple[Ask, int], ...] = ()
-
-    @property
-    def volumes(self) -> Volumes:
-        """All of them."""
-        return self.demanded + self.offered
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a node was found to hold.
-
-    Attributes:
-        steps: how many steps did not suffice to find out; None if it is certain
+        identities: of every demanded and offered volume, fitting or not
+        uids: of the pods that have the offers
+        given_up_at: steps of the budget that did not suffice to find out; None if the result is exact
     """
 
     demands: tuple[Demand, ...]
     offers: tuple[Offer, ...]
-    rooms: object
-    names: frozenset[str]
+    free_space: object
+    identities: frozenset[str]
     uids: frozenset[str]
-    beside: Beside
-    steps: int | None = None
+    competitors: Competitors
+    given_up_at: int | None = None
 
-    def holds(self, demands: tuple[Demand, ...], offers: tuple[Offer, ...], rooms: object, budget: Budget) -> bool:
-        if self.demands is not demands or self.rooms is not rooms or self.offers != offers:
+    def is_current(
+        self, demands: tuple[Demand, ...], offers: tuple[Offer, ...], free_space: object, budget: Budget
+    ) -> bool:
+        """Whether the entry still holds.
+
+        Unchanged values are shared between views, so identity tells.
+        """
+        if self.demands is not demands or self.free_space is not free_space or self.offers != offers:
             return False
-        # One node that is too hard would otherwise use up every question's budget.
-        return self.steps is None or budget.left <= _WORTH_ANOTHER_TRY * self.steps
+        # Without this, one node that is too hard would use up the budget of every request.
+        return self.given_up_at is None or budget.left <= _RETRY_FACTOR * self.given_up_at
 
-    def concerns(self, own: Own) -> bool:
-        """Whether something of the pod's own is among it."""
-        return own.uid in self.uids or not own.volumes.isdisjoint(self.names)
+    def involves(self, requester: Requester) -> bool:
+        """Whether the entry has some of the requester's volumes or its offer."""
+        return requester.uid in self.uids or not requester.volumes.isdisjoint(self.identities)
 
 
-class Joint:
-    """Looks at nodes, and remembers what it saw."""
+class Contention:
+    """Finds the competitors of nodes and caches them."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
-        self._numbers = count()
-        self._kinds: dict[Ask, int] = {}
-        self._groups: dict[tuple[tuple[int, int, int], ...], int] = {}
-        self._offered: tuple[tuple[Roamers, tuple[str, ...]], dict[str, PodVolume]] | None = None
+        self._entries: dict[str, _Entry] = {}
+        self._groups = CompetitorGroups()
+        self._offered_unplaced: tuple[UnplacedVolumes, tuple[str, ...], dict[str, PodVolume]] | None = None
 
-    def besides(  # noqa: PLR0913, PLR0917 # everything a node's volumes depend on
-        self, memory: Memory, demands: Demands, ledger: Ledger, names: Iterable[str], own: Own, budget: Budget
-    ) -> Steps[dict[str, Beside]]:
-        """For each of some nodes that other pods' volumes are bound for, what they are."""
-        found: dict[str, Beside] = {}
-        rooms = memory.view.indexes.rooms
+    def competitors(self, query: ContentionQuery, names: Iterable[str]) -> Cooperative[dict[str, Competitors]]:
+        """Returns the competing volumes of other pods by node.
+
+        Nodes without any are left out.
+        """
+        competitors: dict[str, Competitors] = {}
+        free_space = query.state.view.indexes.free_space
         for number, name in enumerate(names, start=1):
             if number % _NODES_PER_PAUSE == 0:
                 yield
-            there, offers, room = demands.by_node.get(name) or (), ledger.on(name), rooms.get(name)
-            if room is None or not (there or offers):
+            demands = query.demand.by_node.get(name) or ()
+            offers = query.ledger.offers_on(name)
+            space = free_space.get(name)
+            if space is None or not (demands or offers):
                 continue
-            seen = self._seen.get(name)
-            if seen is None or not seen.holds(there, offers, room, budget):
-                seen = yield from self._look(memory, name, there, offers, room, budget)
-                self._seen[name] = seen
-            beside = seen.beside
-            if seen.concerns(own):
-                others = _others(there, offers, own, name, memory.view)
-                beside = yield from self._beside(memory, name, *others, budget)
-            if beside.demanded or beside.offered:
-                found[name] = beside
-        if len(self._seen) > _SEEN_PER_NODE * len(rooms) + _FEW_NODES:
-            self._seen = {name: seen for name, seen in self._seen.items() if name in rooms}
-        share = self.share(demands, ledger, own, memory.view)
-        if share:
-            yield from self._join(memory, names, found, share, budget)
-        return found
+            entry = self._entries.get(name)
+            if entry is None or not entry.is_current(demands, offers, space, query.budget):
+                entry = yield from self._evaluate_node(query, name, demands, offers)
+                self._entries[name] = entry
+            on_node = entry.competitors
+            if entry.involves(query.requester):
+                others = _without_requester(query, name, demands, offers)
+                on_node = yield from self._fitting_competitors(query, name, *others)
+            if on_node.demanded or on_node.offered:
+                competitors[name] = on_node
+        if len(self._entries) > _ENTRIES_PER_NODE * len(free_space) + _MIN_ENTRIES:
+            self._entries = {name: entry for name, entry in self._entries.items() if name in free_space}
+        unplaced = self.unplaced_share(query)
+        if unplaced:
+            yield from self._add_unplaced_volumes(query, names, competitors, unplaced)
+        return competitors
 
-    def concerning(self, names: Iterable[str], own: Own) -> frozenset[str]:
-        """Those of some nodes, looked at already, where what others take is not the same to this pod as to one like it."""
-        seen = ((name, self._seen.get(name)) for name in names)
-        return frozenset(name for name, known in seen if known is not None and known.concerns(own))
+    def nodes_involving(self, requester: Requester, names: Iterable[str]) -> frozenset[str]:
+        """Names of evaluated nodes with competitors that involve the requester.
 
-    def share(self, demands: Demands, ledger: Ledger, own: Own, view: View) -> Volumes:
-        """Of the volumes that may go to any node as many as one node's share is, the largest; but none of the pod's own.
-
-        All of them on every node would stop everybody: like offers, the more there are, the narrower they count.
+        There its competitors differ from those of equal pods.
         """
-        roamers, offered = demands.roaming, self._offered_anywhere(demands.roaming, ledger, view)
-        rest = [volume for key, volume in offered.items() if key not in own.volumes]
-        mine = [entry.volume for entry in map(roamers.known.get, own.volumes) if entry is not None]
-        replicas = roamers.replicas + sum(map(copies, rest)) - sum(map(copies, mine))
+        entries = ((name, self._entries.get(name)) for name in names)
+        return frozenset(name for name, entry in entries if entry is not None and entry.involves(requester))
+
+    def unplaced_share(self, query: ContentionQuery) -> Volumes:
+        """Returns one node's share of the unplaced volumes.
+
+        They are sorted largest first, without the requester's. n replicas over N nodes count as the n / N largest on each. Counting all of
+        them on every node would block every pod: like offers, the more there are, the fewer nodes each counts on.
+        """
+        unplaced = query.demand.unplaced
+        own = query.requester.volumes
+        offered = [volume for key, volume in self._offered_volumes(query).items() if key not in own]
+        own_volumes = [entry.volume for entry in map(unplaced.by_key.get, own) if entry is not None]
+        replicas = unplaced.replicas + sum(map(replica_count, offered)) - sum(map(replica_count, own_volumes))
         if not replicas:
             return ()
-        young = (entry.volume for entry in roamers.by_size if entry.key not in own.volumes)
-        largest = merge(young, rest, key=_largest_first)
-        return tuple(islice(largest, -(-replicas // max(1, len(view.indexes.rooms)))))
+        volumes = (entry.volume for entry in unplaced.by_size if entry.key not in own)
+        nodes = max(1, len(query.state.view.indexes.free_space))
+        return tuple(islice(merge(volumes, offered, key=_largest_first), -(-replicas // nodes)))
 
-    def _offered_anywhere(self, roamers: Roamers, ledger: Ledger, view: View) -> dict[str, PodVolume]:
-        """What is only offered and may go to any node, the largest first; an offer may have been made before its claim was bound."""
-        key = roamers, ledger.anywhere
-        if self._offered is None or any(was is not now for was, now in zip(self._offered[0], key, strict=True)):
-            known: list[Any] = [volume for offer in ledger.roaming for volume in offer.roaming]
-            found = {identity(volume): volume for volume in (volume_now(volume, view) for volume in known)}
-            rest = sorted((found[name] for name in found if roamers.known.get(name) is None), key=_largest_first)
-            self._offered = key, {identity(volume): volume for volume in rest}
-        return self._offered[1]
+    def _offered_volumes(self, query: ContentionQuery) -> dict[str, PodVolume]:
+        """Returns offered volumes that may go to any node.
 
-    def _join(
-        self, memory: Memory, names: Iterable[str], found: dict[str, Beside], roaming: Volumes, budget: Budget
-    ) -> Steps[None]:
-        """Adds to the volumes of each node those roaming ones that have room there together with them, the largest first."""
-        nobody = self._made((), ())
+        They are sorted largest first. Volumes that are demanded already are left out.
+        """
+        unplaced = query.demand.unplaced
+        uids = query.ledger.uids_with_unplaced_volumes
+        cached = self._offered_unplaced
+        if cached is not None and cached[0] is unplaced and cached[1] is uids:
+            return cached[2]
+        # The ledger does not know what it stores: an offer's volumes are PodVolumes. Its claim may have been bound since.
+        stored: list[Any] = [
+            volume for offer in query.ledger.with_unplaced_volumes for volume in offer.unplaced_volumes
+        ]
+        volumes = [current_volume(volume, query.state.view) for volume in stored]
+        by_identity = {identity(volume): volume for volume in volumes}
+        offered = sorted(
+            (volume for key, volume in by_identity.items() if unplaced.by_key.get(key) is None), key=_largest_first
+        )
+        result = {identity(volume): volume for volume in offered}
+        self._offered_unplaced = (unplaced, uids, result)
+        return result
+
+    def _add_unplaced_volumes(
+        self, query: ContentionQuery, names: Iterable[str], competitors: dict[str, Competitors], unplaced: Volumes
+    ) -> Cooperative[None]:
+        """Adds the unplaced volumes that fit to the competitors.
+
+        The largest are tried first.
+        """
+        empty = self._groups.competitors((), ())
         groups: dict[int, list[str]] = {}
         for name in names:
-            groups.setdefault(found.get(name, nobody).group, []).append(name)
+            groups.setdefault(competitors.get(name, empty).group, []).append(name)
         for members in groups.values():
-            base = found.get(members[0], nobody).volumes
-            for joined, those in (yield from _joined(memory, members, base, roaming, budget)).items():
-                alone = self._made((), joined)
-                for name in those if joined else ():
-                    beside = found.get(name)
-                    found[name] = self._made(beside.demanded, beside.offered + joined) if beside else alone
+            base = competitors.get(members[0], empty).volumes
+            parts = yield from _split_by_fit(query, members, base, unplaced)
+            for fitting, part in parts.items():
+                if not fitting:
+                    continue
+                alone = self._groups.competitors((), fitting)
+                for name in part:
+                    on_node = competitors.get(name)
+                    competitors[name] = (
+                        self._groups.competitors(on_node.demanded, on_node.offered + fitting) if on_node else alone
+                    )
 
-    def _look(  # noqa: PLR0913, PLR0917 # as besides
-        self,
-        memory: Memory,
-        name: str,
-        demands: tuple[Demand, ...],
-        offers: tuple[Offer, ...],
-        room: object,
-        budget: Budget,
-    ) -> Steps[_Seen]:
-        steps, gave_up = budget.left, budget.gave_up
-        offered = [_volumes(offer, name, memory.view) for offer in offers]
-        beside = yield from self._beside(memory, name, demands, offered, budget)
-        names = frozenset(identity(volume) for volumes in offered for volume in volumes)
-        names = names.union(identity(demand.volume) for demand in demands)
-        uids = frozenset(offer.uid for offer in offers)
-        return _Seen(demands, offers, room, names, uids, beside, None if budget.gave_up == gave_up else steps)
+    def _evaluate_node(
+        self, query: ContentionQuery, name: str, demands: tuple[Demand, ...], offers: tuple[Offer, ...]
+    ) -> Cooperative[_Entry]:
+        view = query.state.view
+        steps = query.budget.left
+        gave_up = query.budget.gave_up
+        offered = [_volumes_of(offer, name, view) for offer in offers]
+        competitors = yield from self._fitting_competitors(query, name, demands, offered)
+        identities = frozenset(identity(volume) for volumes in offered for volume in volumes)
+        return _Entry(
+            demands=demands,
+            offers=offers,
+            free_space=view.indexes.free_space[name],
+            identities=identities.union(identity(demand.volume) for demand in demands),
+            uids=frozenset(offer.uid for offer in offers),
+            competitors=competitors,
+            given_up_at=None if query.budget.gave_up == gave_up else steps,
+        )
 
-    def _beside(
-        self,
-        memory: Memory,
-        name: str,
-        demands: Sequence[Demand],
-        offers: Sequence[Sequence[PodVolume]],
-        budget: Budget,
-    ) -> Steps[Beside]:
+    def _fitting_competitors(
+        self, query: ContentionQuery, name: str, demands: Sequence[Demand], offers: Sequence[Sequence[PodVolume]]
+    ) -> Cooperative[Competitors]:
+        """Returns the volumes that fit together.
+
+        Older demand comes before younger, then older offers.
+        """
         demanded = {identity(demand.volume): demand.volume for demand in demands}
-        every = demanded | {identity(volume): volume for volumes in offers for volume in volumes}
-        if (yield from _pack(memory, name, list(every.values()), budget)):
-            offered = tuple(volume for key, volume in every.items() if key not in demanded)
-            return self._made(tuple(demanded.values()), offered)
-        demanded = {}
-        if (yield from _pack(memory, name, [demand.volume for demand in demands], budget)):
-            demanded = {identity(demand.volume): demand.volume for demand in demands}
+        volumes = demanded | {identity(volume): volume for part in offers for volume in part}
+        if (yield from _fits(query, name, list(volumes.values()))):
+            return self._competitors_of(demanded, volumes)
+        fitting: dict[str, PodVolume] = {}
+        if (yield from _fits(query, name, list(demanded.values()))):
+            fitting = demanded
         else:
             for demand in demands:
-                if (yield from _pack(memory, name, [*demanded.values(), demand.volume], budget)):
-                    demanded[identity(demand.volume)] = demand.volume
-        every = dict(demanded)
-        for part in _parts(offers):
-            trial = every | {identity(volume): volume for volume in part}
-            if (yield from _pack(memory, name, list(trial.values()), budget)):
-                every = trial
-        offered = tuple(volume for key, volume in every.items() if key not in demanded)
-        return self._made(tuple(demanded.values()), offered)
+                if (yield from _fits(query, name, [*fitting.values(), demand.volume])):
+                    fitting[identity(demand.volume)] = demand.volume
+        volumes = dict(fitting)
+        for part in _offer_parts(offers):
+            trial = volumes | {identity(volume): volume for volume in part}
+            if (yield from _fits(query, name, list(trial.values()))):
+                volumes = trial
+        return self._competitors_of(fitting, volumes)
 
-    def _made(self, demanded: Volumes, offered: Volumes) -> Beside:
-        volumes = demanded + offered
-        kinds = [kind_of(volume.volume) for volume in volumes]
-        sizes = [volume.volume.size for volume in volumes]
-        groups = self._group(volumes, kinds), self._group(demanded, kinds[: len(demanded)])
-        loads = _loads(kinds, sizes)
-        fresh = all(not volume.volume.actual_size and not volume.volume.backing_image for volume in volumes)
-        kind = loads[0][0] if len(loads) == 1 and fresh else None
-        return Beside(demanded, offered, *groups, sum(sizes), max(sizes, default=0), kind, loads)
-
-    def _group(self, volumes: Volumes, kinds: Sequence[Ask]) -> int:
-        if len(self._groups) >= _MOST_GROUPS:
-            self._groups.clear()
-            self._kinds.clear()  # a linked clone is a kind of its own
-        known = self._kinds
-        alike = tuple(
-            sorted(
-                (volume.volume.size, volume.volume.actual_size, known.setdefault(kind, len(known)))
-                for volume, kind in zip(volumes, kinds, strict=True)
-            )
-        )
-        return self._groups.setdefault(alike, next(self._numbers))
+    def _competitors_of(self, demanded: dict[str, PodVolume], volumes: dict[str, PodVolume]) -> Competitors:
+        offered = tuple(volume for key, volume in volumes.items() if key not in demanded)
+        return self._groups.competitors(tuple(demanded.values()), offered)
 
 
-def _loads(kinds: Sequence[Ask], sizes: Sequence[int]) -> tuple[tuple[Ask, int], ...]:
-    if all(kind is kinds[0] for kind in kinds):  # hashing them takes longer
-        return ((kinds[0], sum(sizes)),) if kinds else ()
-    found: dict[Ask, int] = {}
-    for kind, size in zip(kinds, sizes, strict=True):
-        found[kind] = found.get(kind, 0) + size
-    return tuple(found.items())
+def _volumes_of(offer: Offer, name: str, view: View) -> list[PodVolume]:
+    """Returns an offer's volumes that need new space on a node.
 
-
-def identity(volume: PodVolume) -> str:
-    """What tells volumes apart: the Longhorn volume, or the claim while there is none."""
-    return volume.volume.name if volume.bound else claim_identity(volume.claim)
-
-
-def alike(volumes: Volumes) -> object:
-    """Equal for volumes that every node treats alike."""
-    return tuple((kind_of(volume.volume), volume.volume.size, volume.volume.actual_size) for volume in volumes)
-
-
-def counting_says_safe(free: Iterable[int], total: int, largest: int) -> bool:
-    """Whether volumes of these bytes in all, the largest of so many, find room in whatever order Longhorn places them.
-
-    To shut the largest out, the others would have to fill every disk that could take it (see `packing.order_safe`).
+    They are as the view has them.
     """
-    needed = 0
-    for room in free:
-        if room >= largest:
-            needed += room - largest + 1
-    return needed > total - largest
+    stored: tuple[Any, ...] = offer.volumes
+    volumes = [current_volume(volume, view) for volume in stored]
+    return [volume for volume in volumes if not volume.replicas or name not in nodes_with_replica(volume, view.cluster)]
 
 
-def _volumes(offer: Offer, name: str, view: View) -> list[PodVolume]:
-    """What an offer stands for on a node: not what is kept there already, and by the names that demand has for it."""
-    known: tuple[Any, ...] = offer.volumes
-    found = [volume_now(volume, view) for volume in known]
-    return [volume for volume in found if not volume.replicas or name not in kept_on(volume, view.cluster)]
-
-
-def _others(
-    demands: Iterable[Demand], offers: Iterable[Offer], own: Own, name: str, view: View
+def _without_requester(
+    query: ContentionQuery, name: str, demands: Iterable[Demand], offers: Iterable[Offer]
 ) -> tuple[list[Demand], list[list[PodVolume]]]:
-    """What is left when the pod's own offer and its own volumes do not count, whoever else was offered nodes with them."""
-    kept = [demand for demand in demands if identity(demand.volume) not in own.volumes]
-    others = (_volumes(offer, name, view) for offer in offers if offer.uid != own.uid)
-    return kept, [[volume for volume in volumes if identity(volume) not in own.volumes] for volumes in others]
+    """Returns demand and offers without the requester's.
+
+    Its volumes are left out of other pods' demand and offers too.
+    """
+    own = query.requester.volumes
+    others = [demand for demand in demands if identity(demand.volume) not in own]
+    offered = (_volumes_of(offer, name, query.state.view) for offer in offers if offer.uid != query.requester.uid)
+    return others, [[volume for volume in volumes if identity(volume) not in own] for volumes in offered]
 
 
-def _parts(offers: Iterable[Sequence[PodVolume]]) -> Iterator[Sequence[PodVolume]]:
-    """What comes to a node together or not at all: a volume that only prefers its pod's node may go elsewhere alone."""
+def _offer_parts(offers: Iterable[Sequence[PodVolume]]) -> Iterator[Sequence[PodVolume]]:
+    """Yields volumes that are placed on a node together.
+
+    A volume that only prefers its pod's node may go to another node alone.
+    """
     for volumes in offers:
         yield [volume for volume in volumes if volume.local]
         yield from ([volume] for volume in volumes if not volume.local)
@@ -328,46 +285,51 @@ def _largest_first(volume: PodVolume) -> tuple[int, str]:
     return -volume.volume.size, identity(volume)
 
 
-def _joined(
-    memory: Memory, names: list[str], base: Volumes, roaming: Volumes, budget: Budget
-) -> Steps[dict[Volumes, list[str]]]:
-    """Nodes that are alike but for their disks, by the roaming volumes that have room there beside the base's."""
-    every, rest = yield from _with_room(memory, names, base + roaming, budget)
-    parts: dict[Volumes, list[str]] = {(): rest} if rest else {}
-    for volume in roaming:
+def _split_by_fit(
+    query: ContentionQuery, names: list[str], base: Volumes, unplaced: Volumes
+) -> Cooperative[dict[Volumes, list[str]]]:
+    """Splits equal nodes by the unplaced volumes that fit.
+
+    The nodes have equal competitors, which the volumes must fit together with.
+    """
+    all_fitting, remaining = yield from _nodes_with_room(query, names, base + unplaced)
+    parts: dict[Volumes, list[str]] = {(): remaining} if remaining else {}
+    for volume in unplaced:
         split: dict[Volumes, list[str]] = {}
-        for joined, those in parts.items():
-            fitting, others = yield from _with_room(memory, those, (*base, *joined, volume), budget)
-            split |= {(*joined, volume): fitting} if fitting else {}
-            split |= {joined: others} if others else {}
+        for fitting, part in parts.items():
+            with_room, without_room = yield from _nodes_with_room(query, part, (*base, *fitting, volume))
+            if with_room:
+                split[*fitting, volume] = with_room
+            if without_room:
+                split[fitting] = without_room
         parts = split
-    return parts | {roaming: every}
+    return parts | {unplaced: all_fitting}
 
 
-def _with_room(
-    memory: Memory, names: list[str], volumes: Volumes, budget: Budget
-) -> Steps[tuple[list[str], list[str]]]:
-    """The nodes where the volumes have room together, and those where they have not."""
-    wanted = needs(volumes, ())
-    table = yield from memory.table(wanted.kinds)
+def _nodes_with_room(
+    query: ContentionQuery, names: list[str], volumes: Volumes
+) -> Cooperative[tuple[list[str], list[str]]]:
+    """Returns the nodes where the volumes fit together, and the others."""
+    required = requirements(volumes, ())
+    table = yield from query.state.profiles.table(required.classes)
     profiles = table.of(names)
-    found = yield from worth(memory, wanted, profiles, budget, examine=False)
-    fits = [found[profile] in _HAVE_ROOM for profile in profiles]
-    return (
-        [name for name, fit in zip(names, fits, strict=True) if fit],
-        [name for name, fit in zip(names, fits, strict=True) if not fit],
-    )
+    results = yield from query.state.profiles.evaluate(required, profiles, query.budget, examine_order=False)
+    with_room: list[str] = []
+    without_room: list[str] = []
+    for name, profile in zip(names, profiles, strict=True):
+        (with_room if results[profile] in _FITTING else without_room).append(name)
+    return with_room, without_room
 
 
-def _pack(memory: Memory, name: str, volumes: Sequence[PodVolume], budget: Budget) -> Steps[bool]:
+def _fits(query: ContentionQuery, name: str, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
     if not volumes:
         return True
-    wanted = needs(volumes, volumes)
-    table = yield from memory.table(wanted.kinds)
+    required = requirements(volumes, volumes)
+    table = yield from query.state.profiles.table(required.classes)
     [profile] = table.of([name])
-    if wanted.uniform and profile.reason is None:
-        load = wanted.load
-        if counting_says_safe(profile.free, load.total, load.largest):
+    if required.uniform and profile.reason is None:
+        items = required.items
+        if counting_proves_safe(profile.free, items.total, items.largest):
             return True
-    found = yield from worth(memory, wanted, [profile], budget, examine=False)
-    return found[profile] in _HAVE_ROOM
+    results = yield from query.state.profiles.evaluate(required, [profile], query.budget, examine_order=False)
+    return results[profile] in _FITTING

@@ -1,11 +1,11 @@
-"""What nodes are worth to a pod beside all others, kept from one question to the next: only nodes where something changed are decided.
+"""Cache of per-node results for equivalent pods. Only nodes that changed since the last lookup are evaluated again.
 
-Data flow: the pod's needs → the answers that equal needs had → without those of nodes whose profile, demands or offers have changed since
-(`trail.py`) → what is missing is decided now → the next answers. So a question costs a look-up per node asked about, and
-work for what changed. Where something of the pod's own counts (its offer, its volumes' demand), it is decided for it alone and not kept.
+Data flow: the pod's requirements → the results that equal requirements had → without the nodes whose profile, demand or offers changed
+since (`cluster/changelog.py`) → the missing nodes are evaluated now → the next results. So a request costs one look-up per node, and
+work for what changed. Where the pod's own offer or its volumes' demand counts, a node is evaluated for this pod alone and not cached.
 
-Deciding one node: alone (`worth.py`), then jointly with what others will take there (`joint.py`). Most nodes have so much room that
-counting bytes shows that every order of placing all of it succeeds; nothing else needs to be known of them.
+A node is evaluated first for the pod alone (`profile_cache.py`), then jointly with its competitors (`contention.py`). Most nodes have
+so much space that counting bytes proves every placement order safe; nothing else needs to be computed for them.
 """
 
 from __future__ import annotations
@@ -16,255 +16,292 @@ from typing import Any, Final
 
 from rpds import HashTrieMap
 
-from scheduler_core.cluster.changelog import Trail
+from scheduler_core.cluster.changelog import ChangeLog
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Steps
-from scheduler_core.demand.index import Demands
-from scheduler_core.evaluation.contention import Beside, Joint, Own, Volumes, alike, counting_says_safe
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_key
+from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.disk_profile import Profile
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.lru import LruMap
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.ledger import Ledger
-from scheduler_core.packing.budget import Budget
-from scheduler_core.volumes.requirements import Needs, needs
+from scheduler_core.packing.order_safe import counting_proves_safe
+from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
-from scheduler_core.worth import worth
 
-# Of all kept answers together; 0.2 kB each.
-MOST_ANSWERS: Final = 100_000
-_PER_PAUSE: Final = 256
+# Number of node results over all requirements; 0.2 kB each.
+MAX_RESULTS: Final = 100_000
+_NODES_PER_PAUSE: Final = 256
 
-_Value = tuple[Reason, Beside | None]
-_Marks = tuple[Trail, Trail, Trail]
+_NodeResult = tuple[Reason, Competitors | None]
+_UNKNOWN: Final[_NodeResult] = (Reason.UNDECIDED, None)
+_Version = tuple[ChangeLog, ChangeLog, ChangeLog]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked about a pod, and what is known of all others.
+class NodeQuery:
+    """A pod and what its fit on nodes depends on.
 
     Attributes:
-        needs: of the pod's local volumes
-        examine: whether order safety matters
+        required: what the pod's local volumes require
+        examine_order: whether order safety matters
     """
 
-    memory: Memory
-    demands: Demands
-    ledger: Ledger
-    joint: Joint
-    own: Own
+    competition: ContentionQuery
+    contention: Contention
     resolution: Resolution
-    needs: Needs
-    examine: bool
-    budget: Budget
+    required: Requirements
+    examine_order: bool
 
     @property
-    def marks(self) -> _Marks:
-        """Where the three things that answers depend on stand."""
-        return self.memory.trail, self.demands.trail, self.ledger.trail
+    def version(self) -> _Version:
+        """The change logs that results depend on."""
+        competition = self.competition
+        return competition.state.profiles.changelog, competition.demand.changelog, competition.ledger.changelog
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The nodes of a question in their order; kube-scheduler mostly asks about the same ones."""
+class _NodeOrder:
+    """The nodes of a request in their order.
 
-    names: Sequence[str]
-    places: Mapping[str, int]
-
-    @classmethod
-    def of(cls, names: Sequence[str]) -> _Asked:
-        """With the place of each."""
-        return cls(names, {name: place for place, name in enumerate(names)})
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """What was found.
-
-    Attributes:
-        marks: where everything stood
-        values: by node
-        asked: the nodes that were asked about last, and their reasons
-        special: those among them whose reasons are the asking pod's alone
+    kube-scheduler mostly asks about the same nodes.
     """
 
-    marks: _Marks
-    values: HashTrieMap[str, _Value]
-    asked: _Asked
+    names: Sequence[str]
+    positions: Mapping[str, int]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _NodeOrder:
+        return cls(names, {name: position for position, name in enumerate(names)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """The cached results for some requirements.
+
+    Attributes:
+        version: the change logs when they were computed
+        by_node: the results that equivalent pods share
+        order: the nodes of the last request
+        reasons: the reasons of the last request, in its order
+        own_nodes: nodes whose reasons hold for the last request's pod alone
+    """
+
+    version: _Version
+    by_node: HashTrieMap[str, _NodeResult]
+    order: _NodeOrder
     reasons: Sequence[Reason]
-    special: frozenset[str]
+    own_nodes: frozenset[str]
 
-    def changed(self, marks: _Marks) -> frozenset[str] | None:
-        """The nodes where something has changed since; None: nobody knows."""
-        found: frozenset[str] = frozenset()
-        for now, known in zip(marks, self.marks, strict=True):
-            changed = now.since(known)
-            if changed is None:
+    def changed_nodes(self, version: _Version) -> frozenset[str] | None:
+        """Names of the nodes that changed since.
+
+        None if that is not recorded.
+        """
+        changed: frozenset[str] = frozenset()
+        for current, cached in zip(version, self.version, strict=True):
+            names = current.since(cached)
+            if names is None:
                 return None
-            found |= changed
-        return found
+            changed |= names
+        return changed
 
 
-class Besides(Mapping[str, Beside]):
-    """What others will take, by the nodes that were asked about and where there is something."""
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """What the cache has for a request.
 
-    def __init__(self, kept: HashTrieMap[str, _Value], fresh: Mapping[str, Beside | None]) -> None:
-        self._kept = kept
-        self._fresh = fresh
+    Attributes:
+        reasons: in the order of the request; UNDECIDED where nothing is cached
+        missing: the nodes to evaluate now
+    """
+
+    order: _NodeOrder
+    by_node: HashTrieMap[str, _NodeResult]
+    reasons: list[Reason]
+    missing: list[str]
+
+
+class CompetitorsByNode(Mapping[str, Competitors]):
+    """Competitors by node, from cached and new results.
+
+    Nodes without competitors are left out.
+    """
+
+    def __init__(self, cached: HashTrieMap[str, _NodeResult], new: Mapping[str, Competitors | None]) -> None:
+        self._cached = cached
+        self._new = new
 
     def get(self, name: str, default: Any = None) -> Any:
-        """What others will take on a node."""
-        if name in self._fresh:
-            return self._fresh[name] or default
-        kept = self._kept.get(name)
-        return (kept[1] or default) if kept is not None else default
+        """Returns the competitors on a node."""
+        if name in self._new:
+            return self._new[name] or default
+        result = self._cached.get(name)
+        return (result[1] or default) if result is not None else default
 
-    def __getitem__(self, name: str) -> Beside:
-        found: Beside | None = self.get(name)
-        if found is None:
+    def __getitem__(self, name: str) -> Competitors:
+        competitors: Competitors | None = self.get(name)
+        if competitors is None:
             raise KeyError(name)
-        return found
+        return competitors
 
-    def joined(self, more: Mapping[str, Beside]) -> Besides:
-        """With those of some more nodes."""
-        return Besides(self._kept, {**self._fresh, **more}) if more else self
+    def with_nodes(self, competitors: Mapping[str, Competitors]) -> CompetitorsByNode:
+        """Returns this mapping with the competitors of more nodes."""
+        return CompetitorsByNode(self._cached, {**self._new, **competitors}) if competitors else self
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in {*self._fresh, *self._kept} if name in self)
+        return (name for name in {*self._new, *self._cached} if name in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-class Standing:
-    """Owner of the kept answers."""
+def _weight(results: _Results) -> int:
+    return 1 + len(results.by_node)
+
+
+class EquivalenceCache:
+    """Evaluates nodes, and caches results for equivalent pods."""
 
     def __init__(self) -> None:
-        self._answers: dict[object, _Answers] = {}  # the one used longest ago comes first
-        self._kept = 0
+        self._results: LruMap[object, _Results] = LruMap(MAX_RESULTS, _weight)
 
-    def judge(self, question: Question, names: Sequence[str]) -> Steps[tuple[list[Reason], Besides]]:
-        """What each node is worth to the pod beside all others, and what these will take there."""
-        share = question.joint.share(question.demands, question.ledger, question.own, question.memory.view)
-        key = question.needs.key, question.examine, alike(share)
-        special = _own_nodes(question)
-        asked, values, reasons, missing = self._known(key, question.marks, names, special)
-        budget, gave_up = question.budget, question.budget.gave_up
-        found, besides = yield from decide(question, missing)
-        # No watch may have brought the pod yet that was offered nodes with a volume of this one.
-        special |= question.joint.concerning(missing, question.own)
-        keeps = budget.gave_up == gave_up
-        for name in missing:
-            reasons[asked.places[name]] = found[name]
-            if keeps and name not in special:
-                values = values.insert(name, (found[name], besides.get(name)))
-        if keeps:
-            self._keep(key, _Answers(question.marks, values, asked, tuple(reasons), special))
-        return reasons, Besides(values, {name: besides.get(name) for name in missing})
+    def evaluate(self, query: NodeQuery, names: Sequence[str]) -> Cooperative[tuple[list[Reason], CompetitorsByNode]]:
+        """Returns each node's reason, in order, and the competitors counted."""
+        budget = query.competition.budget
+        gave_up = budget.gave_up
+        share = query.contention.unplaced_share(query.competition)
+        key = (query.required.key, query.examine_order, volumes_key(share))
+        own_nodes = _own_nodes(query)
+        lookup = self._look_up(key, query.version, names, own_nodes)
+        reasons, competitors = yield from evaluate_nodes(query, lookup.missing)
+        # A pod that was offered nodes with a volume of this one may not have been delivered by a watch yet.
+        own_nodes |= query.contention.nodes_involving(query.competition.requester, lookup.missing)
+        exact = budget.gave_up == gave_up
+        by_node = lookup.by_node
+        for name in lookup.missing:
+            lookup.reasons[lookup.order.positions[name]] = reasons[name]
+            if exact and name not in own_nodes:
+                by_node = by_node.insert(name, (reasons[name], competitors.get(name)))
+        if exact:
+            self._store(key, _Results(query.version, by_node, lookup.order, tuple(lookup.reasons), own_nodes))
+        return lookup.reasons, CompetitorsByNode(by_node, {name: competitors.get(name) for name in lookup.missing})
 
-    def _known(
-        self, key: object, marks: _Marks, names: Sequence[str], special: frozenset[str]
-    ) -> tuple[_Asked, HashTrieMap[str, _Value], list[Reason], list[str]]:
-        """The nodes in order, what is known of them, their reasons as far as known, and those to decide now."""
-        kept = self._answers.get(key)
-        changed = kept.changed(marks) if kept is not None else None
-        if kept is None or changed is None:
-            asked = kept.asked if kept is not None and kept.asked.names == names else _Asked.of(names)
-            return asked, HashTrieMap(), [Reason.UNDECIDED] * len(names), list(asked.places)
-        values = kept.values
+    def _look_up(self, key: object, version: _Version, names: Sequence[str], own_nodes: frozenset[str]) -> _Lookup:
+        cached = self._results.get(key)
+        changed = cached.changed_nodes(version) if cached is not None else None
+        if cached is None or changed is None:
+            order = cached.order if cached is not None and cached.order.names == names else _NodeOrder.of(names)
+            return _Lookup(order, HashTrieMap(), [Reason.UNDECIDED] * len(names), list(order.positions))
+        by_node = cached.by_node
         for name in changed:
-            values = values.discard(name)
-        if kept.asked.names == names:
-            places = kept.asked.places
-            missing = sorted(
-                (name for name in changed | special | kept.special if name in places), key=places.__getitem__
-            )
-            return kept.asked, values, list(kept.reasons), missing
-        asked, unknown = _Asked.of(names), (Reason.UNDECIDED, None)
-        found = [unknown if name in special else values.get(name) or unknown for name in names]
-        missing = [name for name, value in zip(names, found, strict=True) if value is unknown]
-        return asked, values, [value[0] for value in found], missing
+            by_node = by_node.discard(name)
+        if cached.order.names == names:
+            positions = cached.order.positions
+            affected = (name for name in changed | own_nodes | cached.own_nodes if name in positions)
+            return _Lookup(cached.order, by_node, list(cached.reasons), sorted(affected, key=positions.__getitem__))
+        results = [_UNKNOWN if name in own_nodes else by_node.get(name) or _UNKNOWN for name in names]
+        missing = [name for name, result in zip(names, results, strict=True) if result is _UNKNOWN]
+        return _Lookup(_NodeOrder.of(names), by_node, [reason for reason, _ in results], missing)
 
-    def _keep(self, key: object, answers: _Answers) -> None:
-        self._forget(key)
-        if not answers.values:
-            return
-        self._answers[key] = answers
-        self._kept += 1 + len(answers.values)
-        while self._kept > MOST_ANSWERS and len(self._answers) > 1:
-            self._forget(next(iter(self._answers)))
-
-    def _forget(self, key: object) -> None:
-        answers = self._answers.pop(key, None)
-        if answers is not None:
-            self._kept -= 1 + len(answers.values)
+    def _store(self, key: object, results: _Results) -> None:
+        if results.by_node:
+            self._results.put(key, results)
+        else:
+            self._results.pop(key)
 
 
-def _own_nodes(question: Question) -> frozenset[str]:
-    """The nodes where something counts that is the pod's own, or another pod's that shares a volume with it."""
-    view, ledger = question.memory.view, question.ledger
-    found: set[str] = set()
-    uids = {question.own.uid}
-    for volume in question.resolution.volumes:
-        found.add(question.demands.node_of(volume))
-        uids |= _mounting(volume, view)
+def _own_nodes(query: NodeQuery) -> frozenset[str]:
+    """Names of nodes whose results hold for this pod alone.
+
+    There its own demand or offer counts, or that of a pod that shares a volume.
+    """
+    competition = query.competition
+    names: set[str] = set()
+    uids = {competition.requester.uid}
+    for volume in query.resolution.volumes:
+        names.add(competition.demand.node_of(volume))
+        uids |= _uids_of_users(volume, competition.state.view)
     for uid in uids:
-        offer = ledger.of(uid)
-        found |= offer.nodes if offer is not None else frozenset()
-    return frozenset(found - {""})
+        offer = competition.ledger.offer_of(uid)
+        names |= offer.nodes if offer is not None else frozenset()
+    return frozenset(names - {""})
 
 
-def _mounting(volume: PodVolume, view: View) -> set[str]:
+def _uids_of_users(volume: PodVolume, view: View) -> set[str]:
     namespace, _, name = volume.claim.partition("/")
     return {pod.uid for pod in view.pods_of(namespace, name)}
 
 
-def decide(question: Question, names: Sequence[str]) -> Steps[tuple[dict[str, Reason], Mapping[str, Beside]]]:
-    """The same for nodes of which nothing is known yet, by name."""
-    memory, budget = question.memory, question.budget
-    besides = yield from question.joint.besides(memory, question.demands, question.ledger, names, question.own, budget)
-    table = yield from memory.table(question.needs.kinds)
+def evaluate_nodes(
+    query: NodeQuery, names: Sequence[str]
+) -> Cooperative[tuple[dict[str, Reason], Mapping[str, Competitors]]]:
+    """Returns nodes' reasons and competitors by name, without the cache."""
+    state = query.competition.state
+    budget = query.competition.budget
+    required = query.required
+    competitors = yield from query.contention.competitors(query.competition, names)
+    table = yield from state.profiles.table(required.classes)
     profiles = dict(zip(names, table.of(names), strict=True))
-    found: dict[str, Reason] = {}
+    reasons: dict[str, Reason] = {}
     for number, (name, profile) in enumerate(profiles.items(), start=1):
-        if number % _PER_PAUSE == 0:
+        if number % _NODES_PER_PAUSE == 0:
             yield
-        if _has_plenty(question.needs, profile, besides.get(name)):
-            found[name] = Reason.ROOM
-    rest = {name: profile for name, profile in profiles.items() if name not in found}
-    alone = yield from worth(memory, question.needs, list(rest.values()), budget, examine=question.examine)
-    found |= {name: alone[profile] for name, profile in rest.items()}
+        if _counting_proves_room(required, profile, competitors.get(name)):
+            reasons[name] = Reason.ROOM
+    undecided = {name: profile for name, profile in profiles.items() if name not in reasons}
+    results = yield from state.profiles.evaluate(
+        required, list(undecided.values()), budget, examine_order=query.examine_order
+    )
+    reasons |= {name: results[profile] for name, profile in undecided.items()}
     groups: dict[int, list[str]] = {}
-    for name in rest:
-        if name in besides and (found[name].fits or found[name] is Reason.ORDER_UNSAFE):
-            groups.setdefault(besides[name].group, []).append(name)
+    for name in undecided:
+        if name in competitors and (reasons[name].fits or reasons[name] is Reason.ORDER_UNSAFE):
+            groups.setdefault(competitors[name].group, []).append(name)
     for members in groups.values():
-        found |= yield from jointly(question, members, besides[members[0]].volumes, examine=question.examine)
-    return found, besides
+        volumes = competitors[members[0]].volumes
+        reasons |= yield from evaluate_jointly(query, members, volumes, examine_order=query.examine_order)
+    return reasons, competitors
 
 
-def _has_plenty(wanted: Needs, profile: Profile, beside: Beside | None) -> bool:
-    """Whether counting alone shows that everything has room in every order; False proves nothing."""
-    if profile.reason is not None or not wanted.uniform or not wanted.sizes:
+def _counting_proves_room(required: Requirements, profile: Profile, competitors: Competitors | None) -> bool:
+    """Whether counting proves that every volume fits in every order.
+
+    False proves nothing.
+    """
+    if profile.reason is not None or not required.uniform or not required.sizes:
         return False
-    load = wanted.load
-    if beside is None:
-        return counting_says_safe(profile.free, load.total, load.largest)
-    kind: Ask = wanted.kinds.asks[0]
-    if beside.kind is None or (beside.kind is not kind and beside.kind != kind):
+    items = required.items
+    if competitors is None:
+        return counting_proves_safe(profile.free, items.total, items.largest)
+    volume_class = required.classes.requests[0]
+    if competitors.volume_class is not volume_class and competitors.volume_class != volume_class:
         return False
-    return counting_says_safe(profile.free, load.total + beside.total, max(load.largest, beside.largest))
+    total = items.total + competitors.total
+    return counting_proves_safe(profile.free, total, max(items.largest, competitors.largest))
 
 
-def jointly(question: Question, names: Sequence[str], volumes: Volumes, *, examine: bool) -> Steps[dict[str, Reason]]:
-    """What nodes that are alike in what others will take are worth to the pod, where it fits alone."""
-    wanted = needs((*question.resolution.local, *volumes), question.resolution.volumes)
-    table = yield from question.memory.table(wanted.kinds)
-    profiles = table.of(names)
-    found = yield from worth(question.memory, wanted, profiles, question.budget, examine=examine)
-    return {name: among_others(found[profile]) for name, profile in zip(names, profiles, strict=True)}
+def evaluate_jointly(
+    query: NodeQuery, names: Sequence[str], volumes: Volumes, *, examine_order: bool
+) -> Cooperative[dict[str, Reason]]:
+    """Returns the reasons of nodes with equal competitors.
+
+    All of them fit the pod alone.
+    """
+    profiles = query.competition.state.profiles
+    required = requirements((*query.resolution.local, *volumes), query.resolution.volumes)
+    table = yield from profiles.table(required.classes)
+    node_profiles = table.of(names)
+    results = yield from profiles.evaluate(
+        required, node_profiles, query.competition.budget, examine_order=examine_order
+    )
+    return {
+        name: attribute_to_competitors(results[profile]) for name, profile in zip(names, node_profiles, strict=True)
+    }
 
 
-def among_others(reason: Reason) -> Reason:
-    """The pod fits alone; if it does not beside others, they are why."""
+def attribute_to_competitors(reason: Reason) -> Reason:
+    """Returns the reason of a node that fits the pod alone.
+
+    Where the pod does not fit together with its competitors it is SPOKEN_FOR.
+    """
     return reason if reason.fits or reason in (Reason.ORDER_UNSAFE, Reason.UNDECIDED) else Reason.SPOKEN_FOR

@@ -1,123 +1,136 @@
-"""What is remembered between requests: node profiles per kinds of volumes, and their verdicts.
+"""Cache of disk profiles per volume class, and of which requirements they fit.
 
-A verdict belongs to a profile and a set of sizes, never to a node or a pod, so equal pods of a StatefulSet and equal
-nodes cost a look-up; and a verdict outlives the view it was found in. Only the nodes a change touched are looked at again. Nothing here is needed for a right answer: an empty memory gives the same one, slower (and leaves
-less of the budget to what is still undecided).
+A result belongs to a profile and a set of sizes, never to a node or a pod. So equal pods of a StatefulSet and equal nodes cost one
+look-up, and a result outlives the view it was computed in. Only the nodes that changed are profiled again. Correctness does not depend
+on the cache: an empty one gives the same answers, slower, and leaves less of the budget for undecided profiles.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import Final, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from scheduler_core.cluster.changelog import Trail
+from scheduler_core.cluster.changelog import ChangeLog
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Steps
-from scheduler_core.evaluation.disk_profile import Profile, Table
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.disk_profile import Profile, ProfileTable
+from scheduler_core.evaluation.fit import fit_many, order_safety_many
+from scheduler_core.lru import LruMap
 from scheduler_core.model.verdict import Reason
-from scheduler_core.volumes.requirements import Kinds, Needs
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.volumes.requirements import Requirements, VolumeClasses
 
-# A table of 5,000 different nodes with two disks holds 2 MB; a cluster has a handful of StorageClasses and so of kinds.
-MOST_TABLES: Final = 64
-# Beside other pods nearly every node has needs of its own, with one verdict each.
-MOST_DEMANDS: Final = 16_384
+# A table of 5,000 different nodes with two disks holds 2 MB; a cluster has a handful of StorageClasses and so of classes.
+MAX_TABLES: Final = 64
 # 30 bytes each, measured with 5,000 nodes.
-MOST_VERDICTS: Final = 250_000
-_RECOUNT: Final = 32
+MAX_RESULTS: Final = 250_000
+# Together with competitors nearly every node has requirements of its own, with one result each; their keys take memory too.
+_WEIGHT_OF_REQUIREMENTS: Final = 15
+# A table whose nodes changed this often is built again, or it would keep every profile it ever met.
+_MAX_STALE_PROFILES: Final = 4
 
-# A table whose nodes have changed this often is made anew, or it would keep every profile it ever met.
-_DEAD_PROFILES: Final = 4
-
-Known = dict[Profile, Reason]
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
+Results = dict[Profile, Reason]
 
 
-class _Recent(Generic[_Key, _Value]):
-    """A mapping that forgets what was not asked for longest."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._values: OrderedDict[_Key, _Value] = OrderedDict()
-        self.puts = 0
-
-    def get(self, key: _Key) -> _Value | None:
-        value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
-
-    def shrink(self, most: int, size: Callable[[_Value], int]) -> None:
-        """Forgets until what is left is of at most this size in all."""
-        left = sum(map(size, self._values.values()))
-        while left > most:
-            left -= size(self._values.popitem(last=False)[1])
-
-    def items(self) -> Iterable[tuple[_Key, _Value]]:
-        return self._values.items()
-
-    def put(self, key: _Key, value: _Value) -> None:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        self.puts += 1
-        while len(self._values) > self._most:
-            self._values.popitem(last=False)
+def _weight(results: Results) -> int:
+    return _WEIGHT_OF_REQUIREMENTS + len(results)
 
 
-class Memory:
-    """The tables of one view, and the verdicts found so far; its trail tells of profiles that may be others."""
+class ProfileCache:
+    """The profile tables of a view and their results.
+
+    Attributes:
+        changelog: which nodes' profiles may have changed
+    """
 
     def __init__(self, view: View) -> None:
-        self.view = view
-        self.trail = Trail()
-        self._stale: dict[Kinds, set[str]] = {}
-        self._tables: _Recent[Kinds, Table] = _Recent(MOST_TABLES)
-        self._known: _Recent[tuple[bool, object], Known] = _Recent(MOST_DEMANDS)
+        self.changelog = ChangeLog()
+        self._view = view
+        self._stale: dict[VolumeClasses, set[str]] = {}
+        self._tables: LruMap[VolumeClasses, ProfileTable] = LruMap(MAX_TABLES)
+        self._results: LruMap[tuple[bool, object], Results] = LruMap(MAX_RESULTS, _weight)
 
-    def table(self, kinds: Kinds) -> Steps[Table]:
-        """The profiles of all nodes for some kinds, looked at now if nobody asked before."""
-        table = self._tables.get(kinds)
-        stale = self._stale.get(kinds)
-        if table is None or table.met > self._most_profiles:
-            table = Table(kinds)
-            yield from table.fill(self.view)
-            self._tables.put(kinds, table)
+    def table(self, classes: VolumeClasses) -> Cooperative[ProfileTable]:
+        """Returns the profiles of all nodes for some classes.
+
+        Missing profiles are computed now.
+        """
+        table = self._tables.get(classes)
+        stale = self._stale.get(classes)
+        if table is None or table.profiles_seen > self._max_profiles:
+            table = ProfileTable(classes)
+            yield from table.fill(self._view)
+            self._tables.put(classes, table)
         elif stale:
-            # A later memory may add to the set while this one pauses.
-            table = yield from table.after(self.view, tuple(stale))
-            self._tables.put(kinds, table)
-        self._stale.pop(kinds, None)
+            # A copy, because a later cache may add to the set while this one pauses.
+            table = yield from table.updated(self._view, tuple(stale))
+            self._tables.put(classes, table)
+        self._stale.pop(classes, None)
         return table
 
     @property
-    def _most_profiles(self) -> int:
-        return _DEAD_PROFILES * len(self.view.cluster.nodes) + MOST_TABLES
+    def _max_profiles(self) -> int:
+        return _MAX_STALE_PROFILES * len(self._view.cluster.nodes) + MAX_TABLES
 
-    def after(self, view: View, touched: frozenset[str] | None) -> Memory:
-        """The memory of a later view in which only the `touched` nodes may have other profiles; None: any may."""
-        later = Memory(view)
-        if touched is None:
-            return later
-        later.trail = self.trail.after(touched)
-        later._known = self._known  # its own kind
-        for kinds, table in self._tables.items():
-            later._tables.put(kinds, table)
-            # Shared with this memory, whose requests then look at some nodes once more: copying would cost the cluster's size.
-            later._stale[kinds] = self._stale.get(kinds) or set()
-            later._stale[kinds].update(touched)
-        return later
+    def updated(self, view: View, changed_nodes: frozenset[str] | None) -> ProfileCache:
+        """Returns the cache of a later view.
 
-    def known(self, needs: Needs, examined: bool) -> Known:  # noqa: FBT001 # part of the key, like the needs
-        """The reason found for each profile so far; the caller adds what it finds out.
-
-        `examined` tells ROOM that was proven order-safe from ROOM nobody examined.
+        `changed_nodes` None: any profile may have changed.
         """
-        key = (examined, needs.key)
-        known = self._known.get(key)
-        if known is None or len(known) > self._most_profiles:
-            known = {}
-            self._known.put(key, known)
-            if self._known.puts % _RECOUNT == 0:
-                self._known.shrink(MOST_VERDICTS, len)
-        return known
+        cache = ProfileCache(view)
+        if changed_nodes is None:
+            return cache
+        cache.changelog = self.changelog.append(changed_nodes)
+        cache._results = self._results
+        for classes, table in self._tables.items():
+            cache._tables.put(classes, table)
+            # Shared with this cache, whose requests then profile some nodes once more: copying would cost the cluster's size.
+            cache._stale[classes] = self._stale.get(classes) or set()
+            cache._stale[classes].update(changed_nodes)
+        return cache
+
+    def evaluate(
+        self, required: Requirements, profiles: Sequence[Profile], budget: Budget, *, examine_order: bool
+    ) -> Cooperative[Mapping[Profile, Reason]]:
+        """Returns the reason for each profile.
+
+        With `examine_order` a profile has ROOM only if every placement order is proven to succeed, otherwise it is ORDER_UNSAFE.
+        Profiles that the budget left undecided are not cached, because another request may have more budget.
+        """
+        key = (examine_order, required.key)
+        cached = self._results.get(key)
+        if cached is None or len(cached) > self._max_profiles:
+            cached = {}
+        missing = [profile for profile in profiles if profile not in cached] if cached else profiles
+        if not missing:
+            return cached
+        missing = list(dict.fromkeys(missing))
+        reasons = yield from fit_many(required, missing, budget)
+        results = dict(zip(missing, reasons, strict=True))
+        undecided: set[Profile] = set()
+        if Reason.UNDECIDED in reasons:
+            undecided = {profile for profile, reason in results.items() if reason is Reason.UNDECIDED}
+        if examine_order and Reason.ROOM in reasons:
+            undecided |= yield from _examine_order(required, results, budget)
+        if undecided:
+            cached.update((profile, results[profile]) for profile in missing if profile not in undecided)
+        else:
+            cached.update(results)
+        self._results.put(key, cached)
+        return {**cached, **results} if undecided else cached
+
+
+def _examine_order(required: Requirements, results: Results, budget: Budget) -> Cooperative[set[Profile]]:
+    """Replaces ROOM by ORDER_UNSAFE unless order safety is proven.
+
+    Returns the undecided profiles.
+    """
+    fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
+    answers = yield from order_safety_many(required, fitting, budget)
+    if answers.count(PackingAnswer.YES) == len(answers):
+        return set()
+    unproven = {
+        profile: answer for profile, answer in zip(fitting, answers, strict=True) if answer is not PackingAnswer.YES
+    }
+    results.update(dict.fromkeys(unproven, Reason.ORDER_UNSAFE))
+    return {profile for profile, answer in unproven.items() if answer is PackingAnswer.UNDECIDED}

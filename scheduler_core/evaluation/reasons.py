@@ -1,4 +1,4 @@
-"""From Longhorn's rules, of which there are many, to the few reasons kube-scheduler and its users see."""
+"""Translates Longhorn's many rules into the few reasons that kube-scheduler and its users see."""
 
 from __future__ import annotations
 
@@ -45,27 +45,33 @@ REASONS: Final = {
     Rule.SCHEDULING_SPACE: Reason.INSUFFICIENT_STORAGE,
     Rule.DISK_ANTI_AFFINITY: Reason.ANTI_AFFINITY,
 }
-# Longhorn checks a disk in the order in which Rule lists them: the disk refused last came closest to being taken.
+# Longhorn checks a disk in the order in which Rule lists its rules, so the disk refused by the last rule came closest.
 _ORDER: Final = {rule: position for position, rule in enumerate(Rule)}
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
-    """Why a node is out; `detail` is a sentence for people, with names and numbers."""
+class Refused:
+    """Why a node does not fit.
+
+    `detail` is a sentence for people, with names and numbers.
+    """
 
     reason: Reason
     detail: str
 
 
-def blocked_by(refusal: Refusal) -> Blocked:
-    """A node's refusal by Longhorn."""
-    return Blocked(REASONS[refusal.rule], refusal.detail)
+def refused_by(refusal: Refusal) -> Refused:
+    """Returns the reason for one of Longhorn's refusals."""
+    return Refused(REASONS[refusal.rule], refusal.detail)
 
 
-def blocked_by_disks(node: str, refusals: Iterable[Refusal]) -> Blocked:
-    """A node none of whose disks is open: the reason of the disk that came furthest, the details of all."""
-    found = list(refusals)
-    if not found:
-        return Blocked(Reason.NO_DISK, f"Longhorn node {node} has no disks")
-    furthest = max(found, key=lambda refusal: _ORDER[refusal.rule])
-    return Blocked(REASONS[furthest.rule], "; ".join(refusal.detail for refusal in found))
+def refused_by_disks(node: str, refusals: Iterable[Refusal]) -> Refused:
+    """Returns the reason of the disk that came closest.
+
+    The sentence has the details of all disks.
+    """
+    refusals = list(refusals)
+    if not refusals:
+        return Refused(Reason.NO_DISK, f"Longhorn node {node} has no disks")
+    closest = max(refusals, key=lambda refusal: _ORDER[refusal.rule])
+    return Refused(REASONS[closest.rule], "; ".join(refusal.detail for refusal in refusals))

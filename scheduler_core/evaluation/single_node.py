@@ -1,120 +1,123 @@
-"""One node, looked at on its own: what the pod's volumes still need there, and which disks each may use.
+"""Evaluates one node on its own: what the pod's volumes still need there, and which disks each may use.
 
-The way for nodes that hold a replica of the pod's volumes, where anti-affinity and kept replicas make each volume's case
-different; and for `explain`, which wants disks by name. For every other node it finds what the node's profile says.
+This is the way for nodes that hold a replica of the pod's volumes, where anti-affinity and kept replicas make each volume a special
+case, and for `explain`, which shows disks by name. For every other node it gives the result of the node's profile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.disk_profile import OpenDisk, Profile, look
-from scheduler_core.evaluation.fit import plan_for, reason_for, safety_for
-from scheduler_core.evaluation.reasons import Blocked, blocked_by
+from scheduler_core.evaluation import fit
+from scheduler_core.evaluation.disk_profile import OpenDisk, Profile, profile_node
+from scheduler_core.evaluation.reasons import Refused
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
-from scheduler_core.longhorn.placement import cluster_refusal, disk_candidates, prefiltered
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.placement import disk_candidates, prefilter_disks
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import Safety
-from scheduler_core.volumes.local_replicas import kept_on
-from scheduler_core.volumes.requirements import Needs, needs
+from scheduler_core.volumes.local_replicas import nodes_with_replica
+from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 
 @dataclass(frozen=True, slots=True)
-class LocalNode:
-    """A node as a pod's volumes find it.
+class NodeEvaluation:
+    """A node with what a pod's volumes need there.
 
     Attributes:
-        needs: the local volumes without a kept replica on this node
-        blocked: why the node is out whatever the sizes, or None
+        required: the local volumes without a kept replica on this node, and those of competitors
+        refused: why the node does not fit whatever the sizes, or None
         disks: the open disks, in the order of the profile
-        only: for some needs, by index, the bit mask of disks that anti-affinity leaves them
-        beside: the claims of the needs that are of other pods; plans leave them out
+        allowed: for some volumes, by index, the bit mask of disks that anti-affinity leaves them
+        competing_claims: the claims of competitors, which plans leave out
     """
 
-    needs: Needs
-    blocked: Blocked | None = None
+    required: Requirements
+    refused: Refused | None = None
     disks: tuple[OpenDisk, ...] = ()
-    only: Mapping[int, int] = field(default_factory=dict[int, int])
-    beside: frozenset[str] = frozenset()
+    allowed: fit.AllowedDisks = field(default_factory=dict[int, int])
+    competing_claims: frozenset[str] = frozenset()
 
     @property
     def profile(self) -> Profile:
-        """What packing reads."""
-        return Profile(self.blocked.reason if self.blocked else None, self.disks)
+        """The disks as packing reads them."""
+        return Profile(self.refused.reason if self.refused else None, self.disks)
 
     def reason(self, budget: Budget) -> Reason:
-        """Whether all needs have room here together."""
-        if self.blocked is None and not self.needs.sizes:
+        """Returns whether the required volumes fit, or why not."""
+        if self.refused is None and not self.required.sizes:
             return Reason.ROOM
-        return reason_for(self.needs, self.profile, budget, self.only)
+        return fit.fit(self.required, self.profile, budget, self.allowed)
 
-    def safety(self, budget: Budget) -> Safety:
-        """Whether every order of placing the needs succeeds here; only meaningful where they have room."""
-        return safety_for(self.needs, self.profile, budget, self.only)
+    def order_safety(self, budget: Budget) -> Safety:
+        """Returns whether every placement order succeeds here.
+
+        Only meaningful where the volumes fit.
+        """
+        return fit.order_safety(self.required, self.profile, budget, self.allowed)
 
     def plan(self, budget: Budget) -> dict[str, str] | None:
-        """A disk UUID for each volume that needs space here, by volume name; None if none was found."""
-        found = plan_for(self.needs, self.profile, budget, self.only)
-        if found is None:
+        """Returns a disk UUID for each of the pod's volumes.
+
+        Volumes are given by name. None without a plan.
+        """
+        disks = fit.plan(self.required, self.profile, budget, self.allowed)
+        if disks is None:
             return None
-        pairs = zip(self.needs.volumes, found, strict=True)
-        own = [(volume.name, self.disks[disk].uuid) for volume, disk in pairs if volume.claim not in self.beside]
-        return dict(sorted(own))
+        pairs = zip(self.required.volumes, disks, strict=True)
+        return dict(
+            sorted(
+                (volume.name, self.disks[disk].uuid)
+                for volume, disk in pairs
+                if volume.claim not in self.competing_claims
+            )
+        )
 
 
-def stop(view: View, resolution: Resolution) -> Blocked | None:
-    """What stops Longhorn before it looks at any node for one of the local volumes; then no node can take it.
+def evaluate_node(
+    view: View, resolution: Resolution, name: str, competitors: tuple[PodVolume, ...] = ()
+) -> NodeEvaluation:
+    """Evaluates one node for the pod's volumes.
 
-    A setting that cannot be read is such a thing, whichever it is: its default may be far from what was meant.
+    They are packed together with the volumes of competitors.
     """
-    for name in sorted(view.settings.faults):
-        return Blocked(Reason.BAD_SETTING, str(view.settings.faults[name]))
-    for volume in resolution.local:
-        refusal = cluster_refusal(view.cluster, Ask.fresh(volume.volume))
-        if refusal is not None:
-            return blocked_by(refusal)
-    return None
-
-
-def local_node(view: View, resolution: Resolution, name: str, beside: tuple[PodVolume, ...] = ()) -> LocalNode:
-    """What the pod's volumes, and those of others that will be there `beside` them, find on one node."""
-    open_volumes = [volume for volume in resolution.local if name not in kept_on(volume, view.cluster)]
-    wanted = needs((*open_volumes, *beside) if open_volumes else (), resolution.volumes)
-    found = look(view, wanted.kinds, name)
-    if isinstance(found, Blocked):
-        return LocalNode(wanted, found)
-    only: dict[int, int] = {}
-    for index, volume in enumerate(wanted.volumes):
+    unplaced = [volume for volume in resolution.local if name not in nodes_with_replica(volume, view.cluster)]
+    required = requirements((*unplaced, *competitors) if unplaced else (), resolution.volumes)
+    disks = profile_node(view, required.classes, name)
+    if isinstance(disks, Refused):
+        return NodeEvaluation(required, disks)
+    allowed: dict[int, int] = {}
+    for index, volume in enumerate(required.volumes):
         if any(replica.node_id == name for replica in volume.replicas):
-            mask = _beside_replicas(view, volume, name, found)
-            if isinstance(mask, Blocked):
-                return LocalNode(wanted, mask)
-            # With soft anti-affinity Longhorn turns to the other disks when these are full.
+            mask = _disks_anti_affinity_allows(view, volume, name, disks)
+            if isinstance(mask, Refused):
+                return NodeEvaluation(required, mask)
+            # With soft anti-affinity Longhorn uses the other disks when these are full.
             if not SoftAntiAffinity.of(volume.volume, view.settings).disk:
-                only[index] = mask
-    return LocalNode(wanted, None, found, only, frozenset(volume.claim for volume in beside))
+                allowed[index] = mask
+    return NodeEvaluation(required, None, disks, allowed, frozenset(volume.claim for volume in competitors))
 
 
-def _beside_replicas(view: View, volume: PodVolume, name: str, disks: tuple[OpenDisk, ...]) -> int | Blocked:
-    """The disks Longhorn tries first for a local replica on a node that has replicas of the volume already.
+def _disks_anti_affinity_allows(view: View, volume: PodVolume, name: str, disks: tuple[OpenDisk, ...]) -> int | Refused:
+    """Returns the disks that Longhorn tries first, as a bit mask.
 
-    Longhorn places the local replica with hardNodeAffinity, so replicas on other nodes use neither node nor zone.
+    The node has replicas of the volume. Longhorn places the local replica with hardNodeAffinity, so replicas on other nodes use neither
+    node nor zone.
     """
     cluster = view.cluster
     node = cluster.nodes[name]
-    ask = Ask.fresh(volume.volume, hard_node_affinity=name)
-    found = disk_candidates(cluster, ask, {name: node}, {name: prefiltered(cluster, ask, node)}, volume.replicas)
-    uuids = {candidate.disk.uuid for candidate in found.disks}
+    request = ReplicaRequest.for_volume(volume.volume, hard_node_affinity=name)
+    disks_by_node = {name: prefilter_disks(cluster, request, node)}
+    candidates = disk_candidates(cluster, request, {name: node}, disks_by_node, volume.replicas)
+    uuids = {candidate.disk.uuid for candidate in candidates.disks}
     if not uuids and any(
-        disk_and_space_refusal(cluster, ask, node, disk, view.uncounted_on(name, disk)) is None for disk in node.disks
+        disk_and_space_refusal(cluster, request, node, disk, view.uncounted_bytes(name, disk)) is None
+        for disk in node.disks
     ):
-        return Blocked(
-            Reason.ANTI_AFFINITY, f"replicas of volume {volume.name} on node {name} leave no disk to another"
-        )
+        detail = f"replicas of volume {volume.name} on node {name} leave no disk to another"
+        return Refused(Reason.ANTI_AFFINITY, detail)
     return sum(1 << index for index, disk in enumerate(disks) if not uuids or disk.uuid in uuids)

@@ -1,0 +1,140 @@
+"""The volumes of other pods on one node, and the pod that they are compared with.
+
+Volumes are identified by the Longhorn volume, or by the claim while there is none. So a claim that two pods share counts once, and so
+does a pod's own demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from scheduler_core.demand.unplaced import claim_identity
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.volumes.requirements import volume_class
+from scheduler_core.volumes.resolve import PodVolume
+
+# A cluster has a handful of sizes and classes in many combinations; beyond this they get new numbers, never numbers in use.
+_MAX_GROUPS: Final = 100_000
+
+Volumes = tuple[PodVolume, ...]
+
+
+def identity(volume: PodVolume) -> str:
+    """Returns what identifies a volume.
+
+    It is the Longhorn volume, or the claim while there is none.
+    """
+    return volume.volume.name if volume.bound else claim_identity(volume.claim)
+
+
+def volumes_key(volumes: Volumes) -> object:
+    """Returns a key for volumes that every node treats alike."""
+    return tuple((volume_class(volume.volume), volume.volume.size, volume.volume.actual_size) for volume in volumes)
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """The pod that is evaluated.
+
+    Its own volumes and offer do not count as competitors.
+
+    Attributes:
+        volumes: identities of its volumes, also those that they had as unbound claims
+    """
+
+    uid: str
+    volumes: frozenset[str]
+
+    @classmethod
+    def of(cls, uid: str, volumes: Iterable[PodVolume]) -> Requester:
+        """Returns the pod with these volumes."""
+        volumes = list(volumes)
+        claims = (claim_identity(volume.claim) for volume in volumes if volume.claim)
+        return cls(uid, frozenset(identity(volume) for volume in volumes).union(claims))
+
+
+NO_REQUESTER: Final = Requester("", frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Competitors:
+    """Other pods' volumes that fit on one node together.
+
+    Attributes:
+        demanded: volumes that will be placed there
+        offered: volumes that may be placed there
+        group: equal for nodes with equal competitors
+        demand_group: the same without what is only offered
+        total: bytes of all volumes
+        largest: bytes of the largest volume
+        volume_class: the class of all volumes, if they are new volumes of one class
+        bytes_by_class: bytes of all volumes by their class
+    """
+
+    demanded: Volumes
+    offered: Volumes
+    group: int
+    demand_group: int
+    total: int = 0
+    largest: int = 0
+    volume_class: ReplicaRequest | None = None
+    bytes_by_class: tuple[tuple[ReplicaRequest, int], ...] = ()
+
+    @property
+    def volumes(self) -> Volumes:
+        """All competing volumes."""
+        return self.demanded + self.offered
+
+
+class CompetitorGroups:
+    """Numbers sets of volumes; equal sets share a number."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._class_numbers: dict[ReplicaRequest, int] = {}
+        self._numbers_by_key: dict[tuple[tuple[int, int, int], ...], int] = {}
+
+    def competitors(self, demanded: Volumes, offered: Volumes) -> Competitors:
+        """Returns these volumes with their group numbers and sums."""
+        volumes = demanded + offered
+        classes = [volume_class(volume.volume) for volume in volumes]
+        sizes = [volume.volume.size for volume in volumes]
+        bytes_by_class = _bytes_by_class(classes, sizes)
+        new = all(not volume.volume.actual_size and not volume.volume.backing_image for volume in volumes)
+        return Competitors(
+            demanded=demanded,
+            offered=offered,
+            group=self._group(volumes, classes),
+            demand_group=self._group(demanded, classes[: len(demanded)]),
+            total=sum(sizes),
+            largest=max(sizes, default=0),
+            volume_class=bytes_by_class[0][0] if len(bytes_by_class) == 1 and new else None,
+            bytes_by_class=bytes_by_class,
+        )
+
+    def _group(self, volumes: Volumes, classes: Sequence[ReplicaRequest]) -> int:
+        if len(self._numbers_by_key) >= _MAX_GROUPS:
+            self._numbers_by_key.clear()
+            # Every linked clone is a class of its own.
+            self._class_numbers.clear()
+        numbers = self._class_numbers
+        key = tuple(
+            sorted(
+                (volume.volume.size, volume.volume.actual_size, numbers.setdefault(entry, len(numbers)))
+                for volume, entry in zip(volumes, classes, strict=True)
+            )
+        )
+        return self._numbers_by_key.setdefault(key, next(self._numbers))
+
+
+def _bytes_by_class(classes: Sequence[ReplicaRequest], sizes: Sequence[int]) -> tuple[tuple[ReplicaRequest, int], ...]:
+    # Comparing identities first is faster than hashing every class.
+    if all(entry is classes[0] for entry in classes):
+        return ((classes[0], sum(sizes)),) if classes else ()
+    totals: dict[ReplicaRequest, int] = {}
+    for entry, size in zip(classes, sizes, strict=True):
+        totals[entry] = totals.get(entry, 0) + size
+    return tuple(totals.items())

@@ -1,0 +1,59 @@
+"""Rules that look at a node as a whole, before any of its disks: attaching, eviction, settings."""
+
+from __future__ import annotations
+
+from scheduler_core.cluster.view import View
+from scheduler_core.evaluation.reasons import Refused, refused_by
+from scheduler_core.longhorn.disk_stage import space_setting_refusal
+from scheduler_core.longhorn.node_stage import engine_refusal
+from scheduler_core.longhorn.placement import cluster_refusal
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.model.verdict import Reason
+from scheduler_core.volumes.requirements import VolumeClasses
+from scheduler_core.volumes.resolve import Resolution
+
+
+def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
+    """Returns why Longhorn refuses a local volume on every node.
+
+    It does so before it looks at any node. A setting that cannot be read is such a reason, whichever it is: its default may be far from
+    what was meant.
+    """
+    for name in sorted(view.settings.faults):
+        return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
+    for volume in resolution.local:
+        refusal = cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
+        if refusal is not None:
+            return refused_by(refusal)
+    return None
+
+
+def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | None:
+    """Returns why a node cannot attach the volumes.
+
+    Attaching needs a ready Longhorn node with the volumes' engines, but no disk.
+    """
+    node = view.snapshot.longhorn_nodes.get(name)
+    if node is None:
+        return Refused(Reason.NOT_A_LONGHORN_NODE, f"there is no nodes.longhorn.io {name}")
+    if node.deleting or not node.ready:
+        return Refused(Reason.NODE_NOT_READY, f"Longhorn node {name} is not ready")
+    for engine in classes.engines:
+        refusal = engine_refusal(view.cluster, engine, node)
+        if refusal is not None:
+            return refused_by(refusal)
+    return None
+
+
+def new_replica_refusal(view: View, name: str) -> Refused | None:
+    """Returns why a Longhorn node takes no new replica.
+
+    The replica's size and class do not matter. A node whose eviction is requested is refused (Longhorn's scheduler-extender proposal,
+    Filter step 4). Longhorn's own scheduler leaves that to a webhook.
+    """
+    setting = space_setting_refusal(view.cluster)
+    if setting is not None:
+        return refused_by(setting)
+    if view.snapshot.longhorn_nodes[name].eviction_requested:
+        return Refused(Reason.NODE_EVICTING, f"eviction of Longhorn node {name} is requested")
+    return None

@@ -1,0 +1,54 @@
+"""The state that decisions read: one view with the disk profiles and the demand that belong to it, updated together."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from scheduler_core.cluster.update import Changes, update
+from scheduler_core.cluster.view import View
+from scheduler_core.demand.index import DemandIndex
+from scheduler_core.evaluation.profile_cache import ProfileCache
+
+
+class ClusterState:
+    """One version of the cluster with what is derived from it.
+
+    Only `updated` makes the next version.
+
+    Attributes:
+        view: the cluster itself
+        profiles: the view's disk profiles, and the results computed for them
+    """
+
+    __slots__ = ("_demand", "profiles", "view")
+
+    def __init__(self, view: View, profiles: ProfileCache, demand: DemandIndex | None) -> None:
+        self.view = view
+        self.profiles = profiles
+        self._demand = demand
+
+    @classmethod
+    def of(cls, view: View) -> ClusterState:
+        """Returns the state of a view without derived values."""
+        return cls(view, ProfileCache(view), None)
+
+    @property
+    def demand(self) -> DemandIndex:
+        """The view's demand.
+
+        It is derived when first read, and from then on kept current by `updated`.
+        """
+        if self._demand is None:
+            self._demand = DemandIndex.of(self.view)
+        return self._demand
+
+    def updated(self, changes: Changes, now: datetime) -> ClusterState:
+        """Returns the state at `now` after the changes.
+
+        A value of None means that the object was deleted.
+        """
+        result = update(self.view, changes, now)
+        demand = self._demand
+        if demand is not None:
+            demand = demand.updated(self.view, changes, result.view)
+        return ClusterState(result.view, self.profiles.updated(result.view, result.changed_nodes), demand)
