@@ -1,96 +1,163 @@
-"""The numbers behind a reason: a plan where the node fits, and where it does not what is missing, for people to read."""
+"""`explain_nodes`: the decision of `filter_nodes` with plans and numbers for people to read.
+
+Where a node fits, the explanation shows a plan. Where it does not, it shows what is missing. The decision itself is not questioned here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.fit import allowed_masks, missing_alone
-from scheduler_core.evaluation.single_node import LocalNode, local_node, stop
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.competitors import Volumes
+from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
+from scheduler_core.evaluation.node_rules import refusal_on_every_node
+from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.verdict import Reason, Verdict
-from scheduler_core.packing.answer import Answer
-from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
-from scheduler_core.volumes.local_replicas import Standing, standings
-from scheduler_core.volumes.resolve import PodVolume, Resolution
+from scheduler_core.volumes.local_replicas import ReplicaUse, replica_uses
+from scheduler_core.volumes.resolve import Resolution
 
-_STEPS_A_TRY: Final = 10
+# Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
+EXPLAIN_STEPS_FACTOR: Final = 4
+_STEPS_PER_TRY: Final = 10
 
 
-def describe(  # noqa: PLR0913, PLR0917
-    view: View, resolution: Resolution, name: str, reason: Reason, budget: Budget, beside: tuple[PodVolume, ...] = ()
-) -> Verdict:
-    """A node's verdict with its detail and plan; `reason` is what was decided and is not questioned here.
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision with one verdict per candidate.
 
-    `beside` are the volumes of others that were counted.
+    Verdicts are in the order of the request.
     """
+
+    decision: Decision
+    verdicts: Sequence[Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node of a decision, as its explanation needs it.
+
+    Attributes:
+        competitors: the volumes of other pods that were counted
+    """
+
+    view: View
+    resolution: Resolution
+    name: str
+    reason: Reason
+    competitors: Volumes
+    budget: Budget
+
+
+def explain_nodes(
+    pod: Pod,
+    candidates: Sequence[str],
+    state: ClusterState,
+    options: FilterOptions,
+    contenders: Contenders = NO_CONTENDERS,
+) -> Cooperative[Explanation]:
+    """Decides as `filter_nodes` does, with a verdict per candidate.
+
+    A verdict has a plan, or what is missing.
+
+    Raises:
+        ResolutionError: an object the pod names does not exist or contradicts it
+    """
+    decision = yield from filter_nodes(pod, candidates, state, options, contenders)
+    verdicts = []
+    shares = Budget(EXPLAIN_STEPS_FACTOR * options.steps).shares(len(candidates))
+    for name, reason, share in zip(candidates, decision.reasons, shares, strict=True):
+        competitors = decision.competitors.get(name)
+        volumes = competitors.volumes if competitors else ()
+        verdicts.append(_explain_node(_Node(state.view, decision.resolution, name, reason, volumes, share)))
+        yield
+    return Explanation(decision, verdicts)
+
+
+def _explain_node(node: _Node) -> Verdict:
+    reason = node.reason
     if reason is Reason.NO_VOLUMES:
         return Verdict(reason, order_safe=True)
     if reason is Reason.HOME:
-        return Verdict(reason, _kept(view, resolution, name), order_safe=True)
-    if reason in (Reason.HOME_ELSEWHERE, Reason.CLAIM_IN_USE, Reason.STRICT_LOCAL_ELSEWHERE):
-        return Verdict(reason, _tied(resolution, reason))
+        return Verdict(reason, _kept_replicas(node), order_safe=True)
+    if reason is Reason.CLAIM_IN_USE:
+        return Verdict(reason, _claims_in_use(node.resolution))
+    if reason in (Reason.HOME_ELSEWHERE, Reason.STRICT_LOCAL_ELSEWHERE):
+        return Verdict(reason, _replicas_elsewhere(node.resolution))
     if reason is Reason.NO_ROOM_IN_CLUSTER:
-        return Verdict(reason, _nowhere(resolution))
-    stopped = stop(view, resolution)
-    if stopped is not None and stopped.reason is reason:
-        return Verdict(reason, stopped.detail)
-    node = local_node(view, resolution, name, beside)
-    if node.blocked is not None:
-        return Verdict(reason, node.blocked.detail)
+        return Verdict(reason, _no_room_in_cluster(node.resolution))
+    refused = refusal_on_every_node(node.view, node.resolution)
+    if refused is not None and refused.reason is reason:
+        return Verdict(reason, refused.detail)
+    evaluation = evaluate_node(node.view, node.resolution, node.name, node.competitors)
+    if evaluation.refused is not None:
+        return Verdict(reason, evaluation.refused.detail)
     if reason.fits or reason is Reason.ORDER_UNSAFE:
-        return _with_room(view, resolution, node, name, reason, budget)
-    missing, detail = _missing(view, node, name, reason, budget)
+        return _explain_fitting(node, evaluation)
+    missing, detail = _missing_space(node, evaluation)
     return Verdict(reason, detail, missing=missing)
 
 
-def _with_room(  # noqa: PLR0913, PLR0917
-    view: View, resolution: Resolution, node: LocalNode, name: str, reason: Reason, budget: Budget
-) -> Verdict:
-    """A node where a packing exists: the plan, and whether every placement order succeeds."""
-    plan = node.plan(budget)
-    safety = node.safety(budget)
-    disks = dict(enumerate(zip((disk.uuid for disk in node.disks), _labels(view, node, name), strict=True)))
-    order = [
-        (node.needs.volumes[at].name, disks[disk] if disk is not None else None) for at, disk in safety.counter_example
-    ]
-    parts = [_kept(view, resolution, name), _unlucky(order) if order else ""]
+def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Verdict:
+    """Explains a node where a packing exists.
+
+    The verdict has the plan, and whether every placement order succeeds.
+    """
+    plan = evaluation.plan(node.budget)
+    safety = evaluation.order_safety(node.budget)
+    labels = _labels(node, evaluation)
+    volumes = evaluation.required.volumes
+    placed = [(volumes[volume].name, disk) for volume, disk in safety.counter_example]
+    parts = [_kept_replicas(node), _failing_order(placed, labels)]
     if plan is None:
         parts.append("a packing exists, but the budget did not suffice to write it out")
-    if safety.answer is Answer.UNDECIDED:
+    if safety.answer is PackingAnswer.UNDECIDED:
         parts.append("not proven to fit in every order")
     return Verdict(
-        reason,
+        node.reason,
         "; ".join(part for part in parts if part),
         plan or {},
-        order_safe=safety.answer is Answer.YES,
-        counter_example=tuple((volume, disk[0] if disk else "") for volume, disk in order),
+        order_safe=safety.answer is PackingAnswer.YES,
+        counter_example=tuple((volume, "" if disk is None else evaluation.disks[disk].uuid) for volume, disk in placed),
     )
 
 
-def _unlucky(order: list[tuple[str, tuple[str, str] | None]]) -> str:
-    placed = ", ".join(f"{volume} on disk {disk[1]}" for volume, disk in order if disk)
-    return f"unlucky order: {placed}, then no disk is left for {order[-1][0]}"
+def _failing_order(placed: Sequence[tuple[str, int | None]], labels: Sequence[str]) -> str:
+    if not placed:
+        return ""
+    steps = ", ".join(f"{volume} on disk {labels[disk]}" for volume, disk in placed if disk is not None)
+    return f"unlucky order: {steps}, then no disk is left for {placed[-1][0]}"
 
 
-def _kept(view: View, resolution: Resolution, name: str) -> str:
-    """Which volumes need nothing new on the node, because a replica there is kept."""
-    kept = [
-        f"{volume.name} keeps its {found.value} replica"
-        for volume in resolution.local
-        if (found := standings(volume, view.cluster).get(name, Standing.NONE)) is not Standing.NONE
-    ]
-    return "; ".join(kept)
+def _kept_replicas(node: _Node) -> str:
+    """Says which volumes keep a replica on the node.
+
+    They need nothing new there.
+    """
+    uses = ((volume, replica_uses(volume, node.view.cluster).get(node.name)) for volume in node.resolution.local)
+    return "; ".join(
+        f"{volume.name} keeps its {use.value} replica" for volume, use in uses if use not in (None, ReplicaUse.NONE)
+    )
 
 
-def _tied(resolution: Resolution, reason: Reason) -> str:
-    if reason is Reason.CLAIM_IN_USE:
-        return "; ".join(
-            f"claim {volume.claim} is in use on {', '.join(sorted(volume.in_use_on))}"
-            for volume in resolution.volumes
-            if volume.in_use_on
-        )
+def _claims_in_use(resolution: Resolution) -> str:
+    return "; ".join(
+        f"claim {volume.claim} is in use on {', '.join(sorted(volume.in_use_on))}"
+        for volume in resolution.volumes
+        if volume.in_use_on
+    )
+
+
+def _replicas_elsewhere(resolution: Resolution) -> str:
     placed = (
         (volume.name, sorted({replica.node_id for replica in volume.replicas if replica.node_id}))
         for volume in resolution.local
@@ -98,75 +165,95 @@ def _tied(resolution: Resolution, reason: Reason) -> str:
     return "; ".join(f"{name} has replicas on {', '.join(nodes)}" for name, nodes in placed if nodes)
 
 
-def _nowhere(resolution: Resolution) -> str:
-    waiting = (volume for volume in resolution.remote if not any(replica.node_id for replica in volume.replicas))
-    return "no disk can take " + ", or no disk ".join(
-        f"{volume.name} ({format_bytes(volume.volume.size)})" for volume in waiting
-    )
+def _no_room_in_cluster(resolution: Resolution) -> str:
+    volumes = (f"{volume.name} ({format_bytes(volume.volume.size)})" for volume in resolution.unplaced)
+    return "no disk can take " + ", or no disk ".join(volumes)
 
 
-def _missing(view: View, node: LocalNode, name: str, reason: Reason, budget: Budget) -> tuple[int, str]:
-    """The least bytes that, freed on one disk, would let everything fit (0 if unknown), and the sentence saying so."""
+def _missing_space(node: _Node, evaluation: NodeEvaluation) -> tuple[int, str]:
+    """Returns the missing bytes on one disk, and a sentence.
+
+    The bytes are the least that, freed on one disk, would let everything fit. 0 if the amount is unknown.
+    """
+    required = evaluation.required
+    labels = _labels(node, evaluation)
+    if node.reason is Reason.LOW_AVAILABLE:
+        return 0, _too_full(evaluation, labels)
     disks = "; ".join(
         f"disk {label} has {format_bytes(disk.free)} left to schedule"
-        for disk, label in zip(node.disks, _labels(view, node, name), strict=True)
+        for disk, label in zip(evaluation.disks, labels, strict=True)
     )
-    if reason is Reason.LOW_AVAILABLE:
-        return 0, _too_full(node, _labels(view, node, name))
-    if reason is Reason.INSUFFICIENT_STORAGE:
+    if node.reason is Reason.INSUFFICIENT_STORAGE:
         missing, index = max(
-            (missing_alone(node.needs, node.profile, index, mask), -index)
-            for index, mask in enumerate(allowed_masks(node.needs, node.profile, node.only))
+            (missing_bytes_alone(required, evaluation.profile, index, mask), -index)
+            for index, mask in enumerate(_allowed_masks(evaluation))
         )
-        volume = node.needs.volumes[-index]
+        volume = required.volumes[-index]
         return missing, f"{volume.name} needs {format_bytes(volume.volume.size)}; {disks}"
-    needed = f"{len(node.needs.sizes)} volumes need {format_bytes(node.needs.load.total)} together; {disks}"
-    missing = _least_missing(node, budget)
-    return missing, needed
+    needed = f"{len(required.sizes)} volumes need {format_bytes(required.items.total)} together; {disks}"
+    return _least_missing(evaluation, node.budget), needed
 
 
-def _labels(view: View, node: LocalNode, name: str) -> list[str]:
-    names = {disk.uuid: disk.name for disk in view.snapshot.longhorn_nodes[name].disks}
-    return [names[disk.uuid] for disk in node.disks]
+def _labels(node: _Node, evaluation: NodeEvaluation) -> list[str]:
+    """Returns the names of the open disks, in order."""
+    names = {disk.uuid: disk.name for disk in node.view.snapshot.longhorn_nodes[node.name].disks}
+    return [names[disk.uuid] for disk in evaluation.disks]
 
 
-def _too_full(node: LocalNode, labels: list[str]) -> str:
-    masks = allowed_masks(node.needs, node.profile, node.only)
+def _allowed_masks(evaluation: NodeEvaluation) -> tuple[int, ...]:
+    return allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)
+
+
+def _too_full(evaluation: NodeEvaluation, labels: list[str]) -> str:
+    required = evaluation.required
     parts = []
-    for index, mask in enumerate(masks):
+    for index, mask in enumerate(_allowed_masks(evaluation)):
         if not mask:
-            volume = node.needs.volumes[index]
-            room = ", ".join(
-                f"disk {label} {format_bytes(disk.headroom)}" for disk, label in zip(node.disks, labels, strict=True)
+            spare = ", ".join(
+                f"disk {label} {format_bytes(disk.headroom)}"
+                for disk, label in zip(evaluation.disks, labels, strict=True)
             )
-            parts.append(f"{volume.name} has {format_bytes(node.needs.required[index])} of data; to spare: {room}")
+            data = format_bytes(required.written[index])
+            parts.append(f"{required.volumes[index].name} has {data} of data; to spare: {spare}")
     return "; ".join(parts)
 
 
-def _least_missing(node: LocalNode, budget: Budget) -> int:
-    """The least bytes more on one disk with which the needs pack; 0 if no amount helps, or the budget ends before."""
-    best = 0
-    for disk in range(len(node.disks)):
-        found = _least_on(node, disk, best or node.needs.load.total, budget)
-        if found is None:
+def _least_missing(evaluation: NodeEvaluation, budget: Budget) -> int:
+    """Returns the least bytes more on one disk that help.
+
+    With them the volumes pack. 0 if no amount helps, or the budget ends first.
+    """
+    least = 0
+    for disk in range(len(evaluation.disks)):
+        missing = _least_missing_on(evaluation, disk, least or evaluation.required.items.total, budget)
+        if missing is None:
             return 0
-        best = found or best
-    return best
+        least = missing or least
+    return least
 
 
-def _least_on(node: LocalNode, disk: int, most: int, budget: Budget) -> int | None:
-    """By halving: the least bytes, at most `most`, that would help on this disk; 0 if they do not, None if undecided."""
-    allowed = allowed_masks(node.needs, node.profile, node.only)
-    low, high = 0, most
-    middle = most
+def _least_missing_on(evaluation: NodeEvaluation, disk: int, limit: int, budget: Budget) -> int | None:
+    """Returns the least bytes that would help on this disk.
+
+    They are at most `limit`, and found by bisection. 0 if they do not help, None if undecided.
+    """
+    masks = _allowed_masks(evaluation)
+    low = 0
+    high = limit
+    middle = limit
     while True:
-        free = tuple(size + middle * (index == disk) for index, size in enumerate(node.profile.free))
-        answer = fits(node.needs.load, free, allowed, budget) if budget.spend(_STEPS_A_TRY) else Answer.UNDECIDED
-        if answer is Answer.UNDECIDED:
+        free = tuple(size + middle * (index == disk) for index, size in enumerate(evaluation.profile.free))
+        if not budget.spend(_STEPS_PER_TRY):
             return None
-        if answer is Answer.NO and middle == most:
+        answer = fits(evaluation.required.items, free, masks, budget)
+        if answer is PackingAnswer.UNDECIDED:
+            return None
+        if answer is PackingAnswer.NO and middle == limit:
             return 0
-        low, high = (low, middle) if answer is Answer.YES else (middle, high)
+        if answer is PackingAnswer.YES:
+            high = middle
+        else:
+            low = middle
         if high - low <= 1:
             return high
         middle = (low + high) // 2

@@ -1,16 +1,16 @@
-"""What has become of demands: how many there are and why, and which of them went wrong, kept current change by change.
+"""Monitors demand: how much there is and why, and which of it went wrong, kept current change by change.
 
-Data flow: the demands of a view (`demand_index.py`) and what is known of each node from before → the nodes where something is another →
-only they are looked at → the next `Survey`. It costs a comparison per node with demands, and the work on those that changed.
+Data flow: the demand of a view and the previous report → the nodes whose demand or free space changed → only these are evaluated →
+the next `PlacementReport`. It costs one comparison per node with demand, and the evaluation of the changed nodes.
 
-- **Misplaced**: Longhorn placed a fresh volume, and not on the node it is wanted on. A volume with a replica that was ever healthy
-  is not fresh: it was drained away, say, and its local replica is still to come.
-- **Hopeless**: the demand has no room on its node beside older ones (`joint.py`), so it does not count against anybody.
-- **Stuck**: a pod is bound, and a volume of it has not been on its node for `STUCK_SECONDS`.
+- **Misplaced**: Longhorn placed a new volume on another node than its demand's. A volume with a replica that was ever healthy
+  is not new: it may have been drained away, and its local replica is still to come.
+- **Hopeless**: the demand does not fit on its node together with older demand (`evaluation/contention.py`), so it does not count.
+- **Stuck**: a pod is bound, and a volume of it has not been on its node for `STUCK_AFTER` seconds.
 
-Where a best-effort volume only prefers its pod's node, one that Longhorn has placed elsewhere is neither misplaced nor stuck.
+If best-effort volumes only prefer their pod's node, one that Longhorn placed on another node is neither misplaced nor stuck.
 
-Since when something is so is not in the cluster: it counts from when it was first seen.
+The cluster does not say since when something is so; it counts from when it was first seen.
 """
 
 from __future__ import annotations
@@ -22,33 +22,34 @@ from typing import Final
 
 from rpds import HashTrieMap
 
-from scheduler_core.cooperative import Steps
-from scheduler_core.demand.derive import Demand, Source
-from scheduler_core.demand.index import Demands
-from scheduler_core.evaluation.contention import Joint, Own, identity
-from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.demand.derive import Demand, DemandSource
+from scheduler_core.evaluation.competitors import NO_REQUESTER, identity
+from scheduler_core.evaluation.contention import Contention, ContentionQuery
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import is_local
 
-STUCK_SECONDS: Final = 60.0
-# Longhorn writes down the places of a new volume's replicas one by one, and the one that counts need not be heard of first.
-SETTLE_SECONDS: Final = 1.0
-# Comparing a node takes one or two microseconds, looking at one fifty to two hundred.
-_NODES_A_STEP: Final = 512
-# They share a budget as well: a node for which it does not suffice has no hopeless demands, like one where all have room.
-_LOOKS_A_STEP: Final = 16
-_NOBODY: Final = Own("", frozenset())
+STUCK_AFTER: Final = 60.0
+# Longhorn writes the places of a new volume's replicas one by one, and the local replica need not be seen first.
+SETTLE_TIME: Final = 1.0
+# Comparing a node takes one or two microseconds, evaluating one fifty to two hundred.
+_COMPARISONS_PER_PAUSE: Final = 512
+# These share a budget too: a node for which it does not suffice has no hopeless demand, like a node where all of it fits.
+_NODES_PER_PAUSE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A volume that Longhorn placed elsewhere when it was fresh, and that is still not where it is wanted.
+    """A volume that Longhorn placed on another node.
+
+    It was new then, and it is still not where it is demanded.
 
     Attributes:
-        pod: whose volume it is, as ``namespace/name``; "" if that was never known
-        node: where it is wanted
-        replicas_on: where it has replicas now, in order
+        pod: the pod that uses it, as ``namespace/name``; "" if that was never seen
+        node: where it is demanded
+        replicas_on: nodes that have its replicas now, sorted
     """
 
     pod: str
@@ -59,12 +60,12 @@ class Misplaced:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A bound pod that has waited for its volumes for too long.
+    """A bound pod that waits too long for volumes.
 
     Attributes:
         pod: as ``namespace/name``
-        volumes: those that are not on its node for so long, the oldest claim's first
-        since: when the first of them was seen to be awaited, in the caller's seconds
+        volumes: the volumes that are not on its node, the oldest claim's first
+        since: when the first of them was seen to be missing, in the caller's seconds
     """
 
     pod: str
@@ -74,225 +75,291 @@ class Stuck:
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
-    """What is known of one node.
+class _NodeReport:
+    """The report of one node.
 
     Attributes:
-        rooms: of its disks, when its demands were packed
+        free_space: of its disks, when its demand was evaluated
         bound_since: by pod and claim, when the demand of a bound pod was first seen
-        astray_since: by volume, when a fresh one was first seen elsewhere while some replica of it had no place
-        due: when something becomes another by time alone
+        misplaced_since: by volume, when a new volume was first seen elsewhere while some replica had no place
+        due: when the report changes by time alone
     """
 
     demands: tuple[Demand, ...] = ()
-    rooms: object = None
+    free_space: object = None
     hopeless: tuple[Demand, ...] = ()
     misplaced: tuple[Misplaced, ...] = ()
     stuck: tuple[Stuck, ...] = ()
     bound_since: Mapping[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
-    astray_since: Mapping[str, float] = field(default_factory=dict[str, float])
+    misplaced_since: Mapping[str, float] = field(default_factory=dict[str, float])
     due: float = math.inf
 
     @property
-    def troubled(self) -> bool:
+    def has_problem(self) -> bool:
         return bool(self.hopeless or self.misplaced or self.stuck)
 
-    def packed_with(self, demands: tuple[Demand, ...], rooms: object) -> bool:
-        """Whether these are what it was looked at with; told by identity, as unchanged values are shared between views."""
-        return self.demands is demands and self.rooms is rooms
+    def is_current(self, demands: tuple[Demand, ...], free_space: object) -> bool:
+        """Whether the report still holds.
+
+        Unchanged values are shared between views, so identity tells.
+        """
+        return self.demands is demands and self.free_space is free_space
 
 
-_UNKNOWN: Final = _Node()
+_NO_REPORT: Final = _NodeReport()
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """What had become of all demands at one time; a new one is empty. Only `after` makes the next.
+class _Situation:
+    """What the report of every node reads.
+
+    Attributes:
+        reported: misplaced volumes that the previous report already has on one of the nodes, by volume
+        require_best_effort: whether a best-effort volume needs space on its pod's node, or only prefers it
+    """
+
+    now: float
+    reported: Mapping[str, Misplaced]
+    require_best_effort: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementReport:
+    """The state of all demand at one time.
+
+    A new report is empty. Only `updated` makes the next.
 
     Attributes:
         time: when it was made, in the caller's seconds
-        by_source: how many demands there are, by what ties them to their nodes
-        news: the misplacements that this survey is the first to have, once per pod and volume, ordered by node
+        by_source: number of demands by what ties them to their nodes
+        new_misplacements: misplacements that this report is the first to have, once per pod and volume, sorted by node
     """
 
     time: float = -math.inf
-    by_source: Mapping[Source, int] = field(default_factory=lambda: dict.fromkeys(Source, 0))
-    news: tuple[Misplaced, ...] = ()
-    _nodes: HashTrieMap[str, _Node] = field(default_factory=HashTrieMap)
-    _troubled: HashTrieMap[str, _Node] = field(default_factory=HashTrieMap)
+    by_source: Mapping[DemandSource, int] = field(default_factory=lambda: dict.fromkeys(DemandSource, 0))
+    new_misplacements: tuple[Misplaced, ...] = ()
+    _nodes: HashTrieMap[str, _NodeReport] = field(default_factory=HashTrieMap)
+    _problems: HashTrieMap[str, _NodeReport] = field(default_factory=HashTrieMap)
 
     @property
     def hopeless(self) -> tuple[Demand, ...]:
-        """The demands without room beside older ones, ordered by node and age."""
-        return tuple(entry for node in self._in_trouble() for entry in node.hopeless)
+        """Demand that does not fit together with older demand.
+
+        It is sorted by node and age.
+        """
+        return tuple(demand for report in self._reports_with_problems() for demand in report.hopeless)
 
     @property
     def misplaced(self) -> tuple[Misplaced, ...]:
-        """The misplaced volumes, ordered by node and age of the demand."""
-        return tuple(entry for node in self._in_trouble() for entry in node.misplaced)
+        """The misplaced volumes, sorted by node and age."""
+        return tuple(entry for report in self._reports_with_problems() for entry in report.misplaced)
 
     @property
     def stuck(self) -> tuple[Stuck, ...]:
-        """The stuck pods, ordered by node and name."""
-        return tuple(entry for node in self._in_trouble() for entry in node.stuck)
+        """The stuck pods, sorted by node and name."""
+        return tuple(entry for report in self._reports_with_problems() for entry in report.stuck)
 
-    def after(  # noqa: PLR0913 # everything a survey depends on
+    def updated(
         self,
-        demands: Demands,
-        memory: Memory,
-        joint: Joint,
+        state: ClusterState,
+        contention: Contention,
         ledger: Ledger,
         now: float,
         *,
         require_best_effort: bool = True,
-    ) -> Steps[Survey]:
-        """The survey at a later time; a `now` before this survey's counts as that.
+    ) -> Cooperative[PlacementReport]:
+        """Returns the report at a later time.
+
+        A `now` before this report's time counts as that.
 
         Args:
-            demands: those of its view
-            memory: of the view that is surveyed
-            joint: remembers how nodes pack; the one that pods are decided with has done most of the work
-            ledger: the offers of now, which change nothing here, but are packed in the same step
+            state: the cluster to report on
+            contention: caches how nodes pack; the instance that pods are evaluated with has done most of the work
+            ledger: the current offers, which change nothing here, but are packed in the same step
             now: the caller's seconds
-            require_best_effort: whether a best-effort volume needs room on its pod's node, or only prefers it
+            require_best_effort: whether a best-effort volume needs space on its pod's node, or only prefers it
         """
         now = max(now, self.time)
-        names = yield from self._to_look_at(demands, memory, now)
-        hopeless = yield from self._packed(demands, memory, joint, ledger, names)
-        # A demand may have moved from one node to another; then both are looked at.
-        known = {entry.volume: entry for name in names for entry in self._known(name).misplaced}
-        nodes, troubled, by_source, news = self._nodes, self._troubled, dict(self.by_source), list[Misplaced]()
+        demand = state.demand.by_node
+        free_space = state.view.indexes.free_space
+        names = yield from self._nodes_to_update(state, now)
+        hopeless = yield from self._hopeless_demands(state, contention, ledger, names)
+        # Demand may have moved from one node to another; then both are updated.
+        reported = {entry.volume: entry for name in names for entry in self._node_report(name).misplaced}
+        situation = _Situation(now, reported, require_best_effort)
+        nodes = self._nodes
+        problems = self._problems
+        by_source = dict(self.by_source)
+        new_misplacements: list[Misplaced] = []
         for number, name in enumerate(names, start=1):
-            before, there = self._known(name), demands.by_node.get(name) or ()
-            for change, counted in ((-1, before.demands), (1, there)):
-                for demand in counted:
-                    by_source[demand.source] += change
-            rooms, strict = memory.view.indexes.rooms.get(name), require_best_effort
-            node, fresh = _looked(before, there, hopeless[name], known, now, rooms, strict=strict)
-            nodes = nodes.insert(name, node) if there else nodes.discard(name)
-            troubled = troubled.insert(name, node) if node.troubled else troubled.discard(name)
-            news += fresh
-            if number % _LOOKS_A_STEP == 0:
+            before = self._node_report(name)
+            demands = demand.get(name) or ()
+            for entry in before.demands:
+                by_source[entry.source] -= 1
+            for entry in demands:
+                by_source[entry.source] += 1
+            report, new = _report_node(situation, before, demands, free_space.get(name), hopeless[name])
+            nodes = nodes.insert(name, report) if demands else nodes.discard(name)
+            problems = problems.insert(name, report) if report.has_problem else problems.discard(name)
+            new_misplacements += new
+            if number % _NODES_PER_PAUSE == 0:
                 yield
-        return Survey(now, by_source, tuple(news), nodes, troubled)
+        return PlacementReport(now, by_source, tuple(new_misplacements), nodes, problems)
 
-    def _in_trouble(self) -> Iterator[_Node]:
-        for name in sorted(self._troubled):
-            yield self._troubled[name]
+    def _reports_with_problems(self) -> Iterator[_NodeReport]:
+        for name in sorted(self._problems):
+            yield self._problems[name]
 
-    def _known(self, name: str) -> _Node:
-        return self._nodes.get(name) or _UNKNOWN
+    def _node_report(self, name: str) -> _NodeReport:
+        return self._nodes.get(name) or _NO_REPORT
 
-    def _to_look_at(self, demands: Demands, memory: Memory, now: float) -> Steps[list[str]]:
-        """The nodes where something is another than before, in order."""
-        names, rooms, still_there = list[str](), memory.view.indexes.rooms, 0
-        for number, (name, there) in enumerate(demands.by_node.items(), start=1):
+    def _nodes_to_update(self, state: ClusterState, now: float) -> Cooperative[list[str]]:
+        """Names of nodes whose report may have changed, sorted.
+
+        Their demand or free space changed, or their report is due.
+        """
+        names: list[str] = []
+        free_space = state.view.indexes.free_space
+        with_demand = state.demand.by_node
+        reported = 0
+        for number, (name, demands) in enumerate(with_demand.items(), start=1):
             before = self._nodes.get(name)
-            still_there += before is not None
-            if before is None or before.due <= now or not before.packed_with(there, rooms.get(name)):
+            reported += before is not None
+            if before is None or before.due <= now or not before.is_current(demands, free_space.get(name)):
                 names.append(name)
-            if number % _NODES_A_STEP == 0:
+            if number % _COMPARISONS_PER_PAUSE == 0:
                 yield
-        if still_there < len(self._nodes):  # going through a persistent map takes a microsecond per entry
-            names += [name for name in self._nodes if name not in demands.by_node]
+        # Iterating over a persistent map takes a microsecond per entry, so only where some node has lost its demand.
+        if reported < len(self._nodes):
+            names += [name for name in self._nodes if name not in with_demand]
         return sorted(names)
 
-    def _packed(
-        self, demands: Demands, memory: Memory, joint: Joint, ledger: Ledger, names: Sequence[str]
-    ) -> Steps[dict[str, tuple[Demand, ...]]]:
-        """The hopeless demands of each of some nodes."""
-        found, changed, rooms = dict.fromkeys(names, tuple[Demand, ...]()), list[str](), memory.view.indexes.rooms
+    def _hopeless_demands(
+        self, state: ClusterState, contention: Contention, ledger: Ledger, names: Sequence[str]
+    ) -> Cooperative[dict[str, tuple[Demand, ...]]]:
+        """Returns the hopeless demand of each node."""
+        free_space = state.view.indexes.free_space
+        with_demand = state.demand.by_node
+        hopeless: dict[str, tuple[Demand, ...]] = dict.fromkeys(names, ())
+        changed: list[str] = []
         for name in names:
-            before, there = self._known(name), demands.by_node.get(name) or ()
-            if before.packed_with(there, rooms.get(name)):
-                found[name] = before.hopeless
-            elif there:
+            before = self._node_report(name)
+            demands = with_demand.get(name) or ()
+            if before.is_current(demands, free_space.get(name)):
+                hopeless[name] = before.hopeless
+            elif demands:
                 changed.append(name)
-        for first in range(0, len(changed), _LOOKS_A_STEP):
-            some = changed[first : first + _LOOKS_A_STEP]
-            besides = yield from joint.besides(memory, demands, ledger, some, _NOBODY, Budget())
-            for name in some:
-                # A node where nothing has room, or that Longhorn does not know, is not among the answers.
-                packed = {identity(volume) for volume in besides[name].demanded} if name in besides else set[str]()
-                found[name] = tuple(demand for demand in demands.by_node[name] if identity(demand.volume) not in packed)
+        for first in range(0, len(changed), _NODES_PER_PAUSE):
+            batch = changed[first : first + _NODES_PER_PAUSE]
+            query = ContentionQuery(state, state.demand, ledger, NO_REQUESTER, Budget())
+            competitors = yield from contention.competitors(query, batch)
+            for name in batch:
+                # A node where no demand fits, or that Longhorn does not list, has no competitors.
+                on_node = competitors.get(name)
+                fitting = {identity(volume) for volume in on_node.demanded} if on_node is not None else set[str]()
+                hopeless[name] = tuple(demand for demand in with_demand[name] if identity(demand.volume) not in fitting)
             yield
-        return found
+        return hopeless
 
 
-def _looked(  # noqa: PLR0913, PLR0917 # everything that is known of a node depends on all of these
-    before: _Node,
+def _report_node(
+    situation: _Situation,
+    before: _NodeReport,
     demands: tuple[Demand, ...],
+    free_space: object,
     hopeless: tuple[Demand, ...],
-    known: Mapping[str, Misplaced],
-    now: float,
-    rooms: object,
-    *,
-    strict: bool,
-) -> tuple[_Node, list[Misplaced]]:
-    """What is known of a node now, and which misplacements are new."""
-    awaited = demands if strict else tuple(demand for demand in demands if not _content(demand))
-    bound_since = {
-        _wait(demand): before.bound_since.get(_wait(demand), now) for demand in awaited if demand.source is Source.POD
-    }
-    misplaced, news, astray_since = list[Misplaced](), list[Misplaced](), dict[str, float]()
-    for demand in awaited:
-        volume, since = demand.volume.name, _astray_since(demand, before, now)
-        settled = since is not None and (_all_placed(demand) or since + SETTLE_SECONDS <= now)
-        counted = known.get(volume) if demand.volume.bound else None
-        if counted is not None or settled:
-            entry = Misplaced(demand.pod or (counted.pod if counted else ""), volume, demand.node, _elsewhere(demand))
+) -> tuple[_NodeReport, list[Misplaced]]:
+    """Returns the node's report and its new misplacements."""
+    now = situation.now
+    required = demands
+    if not situation.require_best_effort:
+        required = tuple(demand for demand in demands if not _accepts_other_node(demand))
+    bound = [demand for demand in required if demand.source is DemandSource.POD]
+    bound_since = {_pod_and_claim(demand): before.bound_since.get(_pod_and_claim(demand), now) for demand in bound}
+    misplaced: list[Misplaced] = []
+    new_misplacements: list[Misplaced] = []
+    misplaced_since: dict[str, float] = {}
+    for demand in required:
+        volume = demand.volume.name
+        since = _misplaced_since(demand, before, now)
+        settled = since is not None and (_all_have_place(demand) or since + SETTLE_TIME <= now)
+        reported = situation.reported.get(volume) if demand.volume.bound else None
+        if reported is not None or settled:
+            pod = demand.pod or (reported.pod if reported else "")
+            entry = Misplaced(pod, volume, demand.node, _elsewhere(demand))
             misplaced.append(entry)
-            if settled and (counted is None or (counted.pod and counted.pod != entry.pod)):
-                news.append(entry)
+            if settled and (reported is None or (reported.pod and reported.pod != entry.pod)):
+                new_misplacements.append(entry)
         elif since is not None:
-            astray_since[volume] = since
-    ends = [since + STUCK_SECONDS for since in bound_since.values()]
-    ends += [since + SETTLE_SECONDS for since in astray_since.values()]
-    due = min((end for end in ends if end > now), default=math.inf)
-    stuck = _stuck(awaited, bound_since, now)
-    return _Node(demands, rooms, hopeless, tuple(misplaced), stuck, bound_since, astray_since, due), news
+            misplaced_since[volume] = since
+    ends = [since + STUCK_AFTER for since in bound_since.values()]
+    ends += [since + SETTLE_TIME for since in misplaced_since.values()]
+    report = _NodeReport(
+        demands=demands,
+        free_space=free_space,
+        hopeless=hopeless,
+        misplaced=tuple(misplaced),
+        stuck=_stuck_pods(required, bound_since, now),
+        bound_since=bound_since,
+        misplaced_since=misplaced_since,
+        due=min((end for end in ends if end > now), default=math.inf),
+    )
+    return report, new_misplacements
 
 
-def _stuck(demands: tuple[Demand, ...], since: Mapping[tuple[str, str], float], now: float) -> tuple[Stuck, ...]:
+def _stuck_pods(demands: tuple[Demand, ...], since: Mapping[tuple[str, str], float], now: float) -> tuple[Stuck, ...]:
     late: dict[str, list[Demand]] = {}
     for demand in demands:
-        if since.get(_wait(demand), now) + STUCK_SECONDS <= now:
+        if since.get(_pod_and_claim(demand), now) + STUCK_AFTER <= now:
             late.setdefault(demand.pod, []).append(demand)
     return tuple(
         Stuck(
             pod=pod,
             node=late[pod][0].node,
             volumes=tuple(demand.volume.name for demand in late[pod]),
-            since=min(since[_wait(demand)] for demand in late[pod]),
+            since=min(since[_pod_and_claim(demand)] for demand in late[pod]),
         )
         for pod in sorted(late)
     )
 
 
-def _wait(demand: Demand) -> tuple[str, str]:
-    """What a bound pod waits for; the claim stays the same while its volume is made."""
+def _pod_and_claim(demand: Demand) -> tuple[str, str]:
+    """Returns what identifies a wait.
+
+    The claim stays the same while its volume is provisioned.
+    """
     return demand.pod, demand.volume.claim
 
 
-def _astray_since(demand: Demand, before: _Node, now: float) -> float | None:
-    """When the volume was first seen elsewhere while it was fresh; None if it is not elsewhere, or was not fresh."""
+def _misplaced_since(demand: Demand, before: _NodeReport, now: float) -> float | None:
+    """Returns when a new volume was first seen elsewhere.
+
+    None if it is not on other nodes, or was not new.
+    """
     if not _elsewhere(demand):
         return None
-    fresh = not any(replica.healthy_at for replica in demand.volume.replicas)
-    return before.astray_since.get(demand.volume.name, now if fresh else None)
+    new = not any(replica.healthy_at for replica in demand.volume.replicas)
+    return before.misplaced_since.get(demand.volume.name, now if new else None)
 
 
-def _content(demand: Demand) -> bool:
-    """Whether the volume only prefers the node and has a place, if another."""
+def _accepts_other_node(demand: Demand) -> bool:
+    """Whether a volume is placed elsewhere and may be.
+
+    It only prefers the node.
+    """
     return not is_local(demand.volume.volume, require_best_effort=False) and _elsewhere(demand) != ()
 
 
 def _elsewhere(demand: Demand) -> tuple[str, ...]:
-    """Where the volume has replicas, if it has none where it is wanted."""
-    placed = {replica.node_id for replica in demand.volume.replicas if not replica.deleting and not replica.failed_at}
-    return () if demand.node in placed else tuple(sorted(placed - {""}))
+    """Returns the nodes of the volume's replicas.
+
+    There are none if a replica is where the volume is demanded.
+    """
+    nodes = {replica.node_id for replica in demand.volume.replicas if not replica.deleting and not replica.failed_at}
+    return () if demand.node in nodes else tuple(sorted(nodes - {""}))
 
 
-def _all_placed(demand: Demand) -> bool:
-    """Whether no replica is left that may come yet."""
-    return all(replica.node_id for replica in demand.volume.replicas if not replica.deleting and not replica.failed_at)
+def _all_have_place(demand: Demand) -> bool:
+    """Whether every usable replica has a place."""
+    replicas = demand.volume.replicas
+    return all(replica.node_id for replica in replicas if not replica.deleting and not replica.failed_at)

@@ -1,8 +1,10 @@
-"""The extender's own settings (the proposal's three, under its names), from several sources, each of which may change while it runs.
+"""The extender's own settings: resolves them from several sources, each of which may change at run time.
 
-Data flow: sources in the order of their precedence, each a mapping of texts → `effective` → one frozen value per setting with
-where it came from. A value that does not parse is refused and named; the source's last good value stays, or, if it never had
-one, the next source's counts. Nothing else of a source is looked at, so a ConfigMap may hold more.
+They are the proposal's three settings, under its names.
+
+Data flow: sources in the order of their precedence, each a mapping of texts → `SettingsHistory.resolve` → one frozen value per
+setting and the source it came from. A value that does not parse is refused and named; the source's last good value stays, or,
+if it never had one, the next source's value counts. Other keys of a source are ignored, so a ConfigMap may hold more.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ ENABLED: Final = "scheduler-extender-enabled"
 POD_SCHEDULING_TIMEOUT: Final = "scheduler-extender-pod-scheduling-timeout"
 NODE_RESERVATION_TIMEOUT: Final = "scheduler-extender-node-reservation-timeout"
 DEFAULTS: Final = "defaults"
-_LONGEST: Final = 3600
+_MAX_SECONDS: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where settings may be written: a name for messages, and what is written there."""
+class SettingsSource:
+    """A place where settings may be written.
+
+    It has a name for messages, and values.
+    """
 
     name: str
     values: Mapping[str, str]
@@ -30,14 +35,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderSettings:
-    """What counts now.
+    """The settings in force.
 
     Attributes:
-        enabled: whether pods are judged at all
+        enabled: whether pods are evaluated at all
         pod_scheduling_timeout: seconds to wait for a pod's spec.nodeName; 0: no waiting
         node_reservation_timeout: seconds a node stays reserved for replicas not listed yet; 0: no reservation
         origins: by setting, the name of the source its value came from
-        problems: values that were refused, as sentences
+        problems: one sentence per refused value
     """
 
     enabled: bool = False
@@ -47,40 +52,46 @@ class ExtenderSettings:
     problems: tuple[str, ...] = ()
 
 
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > _LONGEST:
-        raise ValueError(f"a whole number of seconds from 0 to {_LONGEST}")
+def _parse_seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > _MAX_SECONDS:
+        raise ValueError(f"a whole number of seconds from 0 to {_MAX_SECONDS}")
     return int(text)
 
 
 _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     ENABLED: ("enabled", parse_bool),
-    POD_SCHEDULING_TIMEOUT: ("pod_scheduling_timeout", _seconds),
-    NODE_RESERVATION_TIMEOUT: ("node_reservation_timeout", _seconds),
+    POD_SCHEDULING_TIMEOUT: ("pod_scheduling_timeout", _parse_seconds),
+    NODE_RESERVATION_TIMEOUT: ("node_reservation_timeout", _parse_seconds),
 }
 
 
 class SettingsHistory:
-    """The last good value of each setting in each source."""
+    """The last good value of each setting and source."""
 
     def __init__(self) -> None:
         self._good: dict[tuple[str, str], Any] = {}
 
-    def effective(self, sources: Sequence[Source]) -> ExtenderSettings:
-        """What counts when these are the sources, the first that has a setting first; remembers what was good."""
+    def resolve(self, sources: Sequence[SettingsSource]) -> ExtenderSettings:
+        """Returns the settings in force.
+
+        Of the sources with a value the first counts. Remembers the good values.
+        """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         problems: list[str] = []
         for name, (attribute, parse) in _SETTINGS.items():
             origins[name] = DEFAULTS
             for source in sources:
-                value = self._value(source, name, parse, problems)
+                value = self._last_good_value(source, name, parse, problems)
                 if value is not None:
-                    values[attribute], origins[name] = value, source.name
+                    values[attribute] = value
+                    origins[name] = source.name
                     break
         return ExtenderSettings(**values, origins=origins, problems=tuple(problems))
 
-    def _value(self, source: Source, name: str, parse: Callable[[str], Any], problems: list[str]) -> Any:
+    def _last_good_value(
+        self, source: SettingsSource, name: str, parse: Callable[[str], Any], problems: list[str]
+    ) -> Any:
         text = source.values.get(name)
         if text is None:
             self._good.pop((source.name, name), None)
@@ -88,7 +99,7 @@ class SettingsHistory:
         try:
             self._good[source.name, name] = parse(text)
         except ValueError as error:
-            kept = self._good.get((source.name, name))
-            instead = "its next source counts" if kept is None else f"{kept} stays"
+            last_good = self._good.get((source.name, name))
+            instead = "its next source counts" if last_good is None else f"{last_good} stays"
             problems.append(f"{source.name}: {name}: {text[:64]!r} is not {error}; {instead}")
         return self._good.get((source.name, name))

@@ -1,275 +1,326 @@
-"""What a pod's Longhorn volumes find on each node, as the classic scheduler's Longhorn rules read it (`generic.longhorn_facts`).
+"""A decision as the classic scheduler's Longhorn rules read it (`generic/volume_facts.py`): facts about each node.
 
-Data flow: /filter's own decision (`verbs.filter_nodes`), with order safety told apart → the replicas that are kept → for nodes with
-room a plan, made once for all nodes whose profile and company are alike → what the plan leaves free on each open disk.
+Data flow: the decision of `filter_nodes`, with order safety examined → the replicas that are kept → for nodes that fit a plan, made
+once for all nodes whose profile and competitors are equal → what the plan leaves free on each open disk.
 
-The plan puts each volume, the largest first, on the disk with most room left; where that does not work out, it is the packing's.
+The plan puts each volume, largest first, on the disk with most free space. Where that fails, it is the plan of the packing search.
 
-`Plans` keeps the disks of each node for needs that were met before, so that equal pods cost a look-up per node. Nothing in it is
-needed for a right answer.
+`PlanCache` keeps the disks of each node for requirements that were met before, so that equal pods cost a look-up per node. Correctness
+does not depend on it.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler_core.cluster.view import Rooms, View
-from scheduler_core.cooperative import Steps
-from scheduler_core.evaluation.contention import Beside, Volumes
-from scheduler_core.evaluation.disk_profile import Profile, look
-from scheduler_core.evaluation.fit import plan_for
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.evaluation.reasons import Blocked
-from scheduler_core.evaluation.single_node import local_node
-from scheduler_core.extender.filter import NOBODY, Decision, Options, Others, Packing, filter_nodes
+from scheduler_core.cluster.free_space import FreeSpace
+from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.competitors import Competitors, Volumes
+from scheduler_core.evaluation.disk_profile import Profile, profile_node
+from scheduler_core.evaluation.fit import AllowedDisks, plan
+from scheduler_core.evaluation.reasons import Refused
+from scheduler_core.evaluation.single_node import evaluate_node
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions, Packing
+from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.longhorn.space import scheduling_limit
+from scheduler_core.lru import LruMap
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
-from scheduler_core.volumes.local_replicas import kept_on
-from scheduler_core.volumes.requirements import Needs, needs
+from scheduler_core.volumes.local_replicas import nodes_with_replica
+from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume
 
-# Of all kept nodes together; half a kilobyte each.
-MOST_KEPT: Final = 50_000
-_PER_PAUSE: Final = 64
+# Number of cached nodes over all requirements; half a kilobyte each.
+MAX_CACHED_NODES: Final = 50_000
+_NODES_PER_PAUSE: Final = 64
 
 Disks = tuple[DiskFacts, ...]
 _Free = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """The disks of a node after a plan; they hold as long as node, rooms, profile and company are the same.
+class _PlanInputs:
+    """What the plan for a node depends on.
 
-    `company` is the group of what others will take there (`joint.Beside`), None for nothing.
+    Attributes:
+        competitor_group: of what other pods will take there (`Competitors.group`), None without competitors
     """
 
     node: Node
-    rooms: Rooms
+    free_space: FreeSpace
     profile: Profile
-    company: int | None
-    disks: Disks
+    competitor_group: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Sorted:
-    """The disks of a node with most room first: their free bytes and limits; no limits where equal room does not tell which is which."""
+class _DisksByFreeSpace:
+    """The disks of a node, by free space.
+
+    The disk with most comes first.
+
+    Attributes:
+        limits: the disks' scheduling limits; empty where equal free bytes do not tell which disk is which
+    """
 
     node: Node
-    rooms: Rooms
+    free_space: FreeSpace
     free: _Free
     limits: Sequence[int]
 
     @classmethod
-    def of(cls, node: Node, view: View) -> _Sorted:
-        """By the view's settings, which stay the same while rooms do."""
-        rooms = view.indexes.rooms[node.name]
-        disks = sorted(node.disks, key=lambda disk: -rooms[disk.name].free)
-        free = tuple(rooms[disk.name].free for disk in disks)
+    def of(cls, node: Node, view: View) -> _DisksByFreeSpace:
+        """Returns the node's disks.
+
+        The view's settings stay the same while free space does.
+        """
+        free_space = view.free_space(node.name)
+        disks = sorted(node.disks, key=lambda disk: -free_space[disk.name].free)
+        free = tuple(free_space[disk.name].free for disk in disks)
         limits = [scheduling_limit(disk, view.settings) for disk in disks]
-        return cls(node, rooms, free, limits if len(set(free)) == len(free) or len(set(limits)) == 1 else ())
+        distinct = len(set(free)) == len(free) or len(set(limits)) == 1
+        return cls(node, free_space, free, limits if distinct else ())
 
 
-class Plans:
-    """What nodes were left with, by needs and node; forgets the needs that were not met for longest.
+_PlansByNode = dict[str, tuple[_PlanInputs, Disks]]
 
-    One for each `joint.Joint`, which numbers the groups.
+
+class PlanCache:
+    """What plans left free, by requirements and node.
+
+    There is one for each `Contention`, which numbers the competitors.
+
+    Attributes:
+        by_free_space: the disks of each node, by name
     """
 
     def __init__(self) -> None:
-        self.sorted: dict[str, _Sorted] = {}
-        self._kept: OrderedDict[object, dict[str, _Kept]] = OrderedDict()
+        self.by_free_space: dict[str, _DisksByFreeSpace] = {}
+        self._plans: LruMap[object, _PlansByNode] = LruMap(MAX_CACHED_NODES, len)
 
-    def of(self, wanted: Needs) -> dict[str, _Kept]:
-        """By node, for equal needs; the caller adds what it finds out."""
-        key = wanted.key
-        found = self._kept.setdefault(key, {})
-        self._kept.move_to_end(key)
-        return found
+    def of(self, required: Requirements) -> _PlansByNode:
+        """Returns the cached plans for equal requirements, by node."""
+        return self._plans.get(required.key) or {}
 
-    def shrink(self) -> None:
-        """Forgets until what is left is small enough."""
-        if len(self.sorted) > MOST_KEPT:
-            self.sorted.clear()
-        left = sum(map(len, self._kept.values()))
-        while left > MOST_KEPT and len(self._kept) > 1:
-            left -= len(self._kept.popitem(last=False)[1])
+    def store(self, required: Requirements, plans: _PlansByNode) -> None:
+        """Caches the plans for some requirements."""
+        self._plans.put(required.key, plans)
+        if len(self.by_free_space) > MAX_CACHED_NODES:
+            self.by_free_space.clear()
+
+    def volume_facts(
+        self,
+        pod: Pod,
+        names: Sequence[str],
+        state: ClusterState,
+        options: FilterOptions,
+        contenders: Contenders = NO_CONTENDERS,
+    ) -> Cooperative[LonghornFacts]:
+        """Returns the facts about the pod's volumes by node.
+
+        Other pods are taken into account. The reasons are those of `filter_nodes` with the same options for these very nodes. Order safety is
+        examined whatever the options. Where a plan exists but was not found within the budget, the disks are as they are without the plan.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+        """
+        examined = replace(options, packing=Packing.ORDER_SAFE)
+        decision = yield from filter_nodes(pod, names, state, examined, contenders)
+        volumes = decision.resolution.volumes
+        replica_bytes = _replica_bytes_by_node(volumes, state.view)
+        reasons = dict(zip(names, decision.reasons, strict=True))
+        fitting_reasons = set(_fitting_reasons(decision.reasons, options.packing))
+        fitting = [name for name in names if reasons[name] in fitting_reasons]
+        planner = _Planner(state, decision, self, Budget(options.steps))
+        disks = yield from _free_disks(planner, fitting)
+        facts: dict[str, NodeFacts] = {}
+        # Equal facts are one object: thousands of nodes share a handful of them.
+        interned: dict[tuple[Reason, int], NodeFacts] = {}
+        for name, reason in reasons.items():
+            size = replica_bytes.get(name, 0)
+            if name in disks:
+                fits = Reason.ROOM if reason is Reason.ORDER_UNSAFE else reason
+                facts[name] = NodeFacts(fits, reason is not Reason.ORDER_UNSAFE, size, disks[name])
+                continue
+            shared = interned.get((reason, size))
+            if shared is None:
+                shared = NodeFacts(reason, reason.fits, size)
+                interned[reason, size] = shared
+            facts[name] = shared
+        return LonghornFacts(facts, sum(volume.volume.size for volume in volumes))
 
 
-def facts_for(  # noqa: PLR0913, PLR0917 # as filter_nodes
-    pod: Pod,
-    names: Sequence[str],
-    memory: Memory,
-    options: Options,
-    others: Others = NOBODY,
-    plans: Plans | None = None,
-) -> Steps[LonghornFacts]:
-    """What the pod's volumes find on each of some nodes, beside what others have.
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """What every plan of one request reads."""
 
-    The reasons are those of `filter_nodes` by the same options for these very nodes. Order safety is examined whatever the options.
-    Where a plan is known to exist and was not found within the budget, the disks are told as they are before it.
+    state: ClusterState
+    decision: Decision
+    cache: PlanCache
+    budget: Budget
 
-    Raises:
-        ResolutionError: an object the pod names does not exist or contradicts it
+    @property
+    def view(self) -> View:
+        return self.state.view
+
+
+def _fitting_reasons(reasons: Iterable[Reason], packing: Packing) -> Iterable[Reason]:
+    """Yields the reasons of nodes that get new volumes.
+
+    They depend on the packing option.
     """
-    examined = replace(options, packing=Packing.ORDER_SAFE)
-    decision = yield from filter_nodes(pod, names, memory, examined, others)
-    volumes = decision.resolution.volumes
-    kept = _kept_bytes(volumes, memory.view)
-    reasons = dict(zip(names, decision.reasons, strict=True))
-    offered = set(_offered(decision.reasons, options.packing))
-    disks = yield from _disks(
-        decision, [name for name in names if reasons[name] in offered], memory, options, plans or Plans()
-    )
-    found: dict[str, NodeFacts] = {}
-    alike: dict[tuple[Reason, int], NodeFacts] = {}
-    for name, reason in reasons.items():
-        share = kept.get(name, 0)
-        if name in disks:
-            fits = Reason.ROOM if reason is Reason.ORDER_UNSAFE else reason
-            found[name] = NodeFacts(fits, reason is not Reason.ORDER_UNSAFE, share, disks[name])
-            continue
-        facts = alike.get((reason, share))
-        if facts is None:
-            facts = alike[reason, share] = NodeFacts(reason, reason.fits, share)
-        found[name] = facts
-    return LonghornFacts(found, sum(volume.volume.size for volume in volumes))
-
-
-def _offered(reasons: Iterable[Reason], packing: Packing) -> Iterable[Reason]:
-    """The reasons of nodes that get new volumes: where some order fails only if that is offered (`verbs.Packing`)."""
     yield Reason.ROOM
     if packing is Packing.EXACT or (packing is Packing.AUTO and Reason.ROOM not in reasons):
         yield Reason.ORDER_UNSAFE
 
 
-def _kept_bytes(volumes: Iterable[PodVolume], view: View) -> dict[str, int]:
-    """By node, the sizes of the volumes that keep a replica there."""
-    kept: dict[str, int] = {}
+def _replica_bytes_by_node(volumes: Iterable[PodVolume], view: View) -> dict[str, int]:
+    """Returns the bytes of volumes that keep a replica, by node."""
+    sizes: dict[str, int] = {}
     for volume in volumes:
-        for name in kept_on(volume, view.cluster):
-            kept[name] = kept.get(name, 0) + volume.volume.size
-    return kept
+        for name in nodes_with_replica(volume, view.cluster):
+            sizes[name] = sizes.get(name, 0) + volume.volume.size
+    return sizes
 
 
-def _disks(
-    decision: Decision, names: Sequence[str], memory: Memory, options: Options, plans: Plans
-) -> Steps[dict[str, Disks]]:
-    """What the open disks of nodes with room are left with; () where the pod places nothing new."""
-    resolution, view = decision.resolution, memory.view
-    wanted = needs(resolution.local, resolution.volumes)
-    touched = {replica.node_id for volume in resolution.local for replica in volume.replicas}
-    budget, kept = Budget(options.steps), plans.of(wanted)
-    table = yield from memory.table(wanted.kinds)
-    found: dict[str, Disks] = {}
+def _free_disks(planner: _Planner, names: Sequence[str]) -> Cooperative[dict[str, Disks]]:
+    """Returns what plans leave free on fitting nodes.
+
+    Only open disks count. The result is () where nothing new is placed.
+    """
+    view = planner.view
+    decision = planner.decision
+    resolution = decision.resolution
+    required = requirements(resolution.local, resolution.volumes)
+    with_replica = {replica.node_id for volume in resolution.local for replica in volume.replicas}
+    cached = planner.cache.of(required)
+    table = yield from planner.state.profiles.table(required.classes)
+    disks: dict[str, Disks] = {}
+    missing: dict[str, _PlanInputs] = {}
     groups: dict[int | None, list[str]] = {}
-    fresh: dict[str, tuple[Node, Rooms, Profile, int | None]] = {}
     for name, profile in zip(names, table.of(names), strict=True):
-        beside: Beside | None = decision.besides.get(name)
-        if name in touched:
-            found[name] = _one(decision, name, beside.volumes if beside else (), view, budget)
+        competitors: Competitors | None = decision.competitors.get(name)
+        if name in with_replica:
+            disks[name] = _disks_of_node_with_replica(planner, name, competitors.volumes if competitors else ())
             continue
-        known, node, rooms = kept.get(name), view.cluster.nodes[name], view.indexes.rooms[name]
-        company = beside.group if beside else None
-        if known and (known.node, known.rooms, known.profile, known.company) == (node, rooms, profile, company):
-            found[name] = known.disks
+        group = competitors.group if competitors else None
+        inputs = _PlanInputs(view.cluster.nodes[name], view.free_space(name), profile, group)
+        entry = cached.get(name)
+        if entry is not None and entry[0] == inputs:
+            disks[name] = entry[1]
         else:
-            fresh[name] = node, rooms, profile, company
-            groups.setdefault(company, []).append(name)
+            missing[name] = inputs
+            groups.setdefault(group, []).append(name)
     for members in groups.values():
-        company_of = decision.besides.get(members[0])
-        joint = needs((*resolution.local, *company_of.volumes), resolution.volumes) if company_of else wanted
-        found |= yield from _alike(joint, members, memory, budget, plans)
-    if not budget.gave_up:  # another request may have more to spend
-        kept |= {name: _Kept(*entry, found[name]) for name, entry in fresh.items()}
-        plans.shrink()
-    return found
+        competitors = decision.competitors.get(members[0])
+        joint = requirements((*resolution.local, *competitors.volumes), resolution.volumes) if competitors else required
+        disks |= yield from _disks_of_equivalent_nodes(planner, joint, members)
+    # Another request may have more budget for what was not found here.
+    if not planner.budget.gave_up:
+        cached |= {name: (inputs, disks[name]) for name, inputs in missing.items()}
+        planner.cache.store(required, cached)
+    return disks
 
 
-def _one(decision: Decision, name: str, beside: Volumes, view: View, budget: Budget) -> Disks:
-    """A node that holds a replica of the pod already: anti-affinity and kept replicas make it a case of its own."""
-    node = local_node(view, decision.resolution, name, beside)
-    if not node.needs.sizes:
+def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volumes) -> Disks:
+    """Plans a node that holds a replica of the pod.
+
+    Anti-affinity and kept replicas make it a special case.
+    """
+    node = evaluate_node(planner.view, planner.decision.resolution, name, competitors)
+    if not node.required.sizes:
         return ()
-    limits = _limits(view, name)
-    left = _left(node.needs, node.profile, budget, node.only)
-    return tuple(DiskFacts(limits[disk.uuid], free) for disk, free in zip(node.disks, left, strict=True))
+    limits = _limits_by_uuid(planner.view, name)
+    free = _free_after_plan(node.required, node.profile, planner.budget, node.allowed)
+    return tuple(DiskFacts(limits[disk.uuid], size) for disk, size in zip(node.disks, free, strict=True))
 
 
-def _alike(
-    wanted: Needs, names: Sequence[str], memory: Memory, budget: Budget, plans: Plans
-) -> Steps[dict[str, Disks]]:
-    """Nodes that hold nothing of the pod, and where others will take the same: one plan for each profile."""
-    table = yield from memory.table(wanted.kinds)
+def _disks_of_equivalent_nodes(
+    planner: _Planner, required: Requirements, names: Sequence[str]
+) -> Cooperative[dict[str, Disks]]:
+    """Plans nodes with equal competitors and without replicas.
+
+    There is one plan for each profile.
+    """
+    table = yield from planner.state.profiles.table(required.classes)
     profiles = table.of(names)
-    lefts: dict[Profile, _Free] = {}
-    different = dict.fromkeys(profiles)
-    shares = budget.shares(len(different))
-    for count, (profile, share) in enumerate(zip(different, shares, strict=True), start=1):
-        lefts[profile] = _left(wanted, profile, share)
-        if count % _PER_PAUSE == 0:
+    free: dict[Profile, _Free] = {}
+    distinct = dict.fromkeys(profiles)
+    shares = planner.budget.shares(len(distinct))
+    for count, (profile, share) in enumerate(zip(distinct, shares, strict=True), start=1):
+        free[profile] = _free_after_plan(required, profile, share)
+        if count % _NODES_PER_PAUSE == 0:
             yield
-    budget.take_back(shares)
-    found: dict[str, Disks] = {}
+    planner.budget.take_back(shares)
+    disks: dict[str, Disks] = {}
     for count, (name, profile) in enumerate(zip(names, profiles, strict=True), start=1):
-        limits = _limits_in_order(wanted, profile, name, memory.view, plans)
-        found[name] = tuple([DiskFacts(*disk) for disk in zip(limits, lefts[profile], strict=True)])
-        if count % _PER_PAUSE == 0:
+        limits = _limits_in_profile_order(planner, required, profile, name)
+        disks[name] = tuple([DiskFacts(*disk) for disk in zip(limits, free[profile], strict=True)])
+        if count % _NODES_PER_PAUSE == 0:
             yield
-    return found
+    return disks
 
 
-def _limits(view: View, name: str) -> Mapping[str, int]:
-    """By UUID, what may be promised in all on each disk of a node."""
+def _limits_by_uuid(view: View, name: str) -> Mapping[str, int]:
+    """Returns the most bytes to allocate on each disk."""
     node = view.cluster.nodes[name]
     return {disk.uuid: scheduling_limit(disk, view.settings) for disk in node.disks}
 
 
-def _limits_in_order(wanted: Needs, profile: Profile, name: str, view: View, plans: Plans) -> Sequence[int]:
-    """The limits of a node's open disks, in the order of its profile, which has no names.
+def _limits_in_profile_order(planner: _Planner, required: Requirements, profile: Profile, name: str) -> Sequence[int]:
+    """Returns the limits of a node's open disks.
 
-    Mostly all disks are open and no two have equally much free, so that the free bytes tell which is which; otherwise Longhorn's
-    rules are asked again.
+    They are in the order of its profile, which has no names. Mostly all disks are open and no two have the same free bytes, so that the
+    free bytes tell which disk is which. Otherwise Longhorn's rules are asked again.
     """
+    view = planner.view
     node = view.cluster.nodes[name]
-    known = plans.sorted.get(name)
-    if known is None or known.node is not node or known.rooms is not view.indexes.rooms[name]:
-        known = plans.sorted[name] = _Sorted.of(node, view)
-    if known.limits and known.free == profile.free:
-        return known.limits
-    opened = look(view, wanted.kinds, name)
-    limits = _limits(view, name)
-    return [] if isinstance(opened, Blocked) else [limits[disk.uuid] for disk in opened]
+    disks = planner.cache.by_free_space.get(name)
+    if disks is None or disks.node is not node or disks.free_space is not view.free_space(name):
+        disks = _DisksByFreeSpace.of(node, view)
+        planner.cache.by_free_space[name] = disks
+    if disks.limits and disks.free == profile.free:
+        return disks.limits
+    open_disks = profile_node(view, required.classes, name)
+    limits = _limits_by_uuid(view, name)
+    return [] if isinstance(open_disks, Refused) else [limits[disk.uuid] for disk in open_disks]
 
 
-def _left(wanted: Needs, profile: Profile, budget: Budget, only: Mapping[int, int] | None = None) -> _Free:
-    """What is free on the disks once the needs are placed; as they are where no plan was found within the budget."""
+def _free_after_plan(
+    required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None
+) -> _Free:
+    """Returns the free bytes of the disks after the plan.
+
+    They are unchanged without a plan within the budget.
+    """
+    if not required.uniform or allowed:
+        return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
     free = list(profile.free)
-    if wanted.uniform and not only:
-        for size in wanted.sizes:
-            most = max(free)
-            if size > most:
-                break
-            free[free.index(most)] = most - size
-        else:
-            return tuple(free)
-    return _as_packed(wanted, profile, plan_for(wanted, profile, budget, only) or ())
+    for size in required.sizes:
+        most = max(free)
+        if size > most:
+            return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())
+        free[free.index(most)] = most - size
+    return tuple(free)
 
 
-def _as_packed(wanted: Needs, profile: Profile, plan: Sequence[int]) -> _Free:
-    """What a plan leaves; a backing image that a disk lacks is copied there once."""
+def _free_after_packing(required: Requirements, profile: Profile, disks: Sequence[int]) -> _Free:
+    """Returns what a packing leaves free.
+
+    A backing image that a disk lacks is copied there once.
+    """
     free = list(profile.free)
     copied: set[tuple[int, str]] = set()
-    for need, disk in enumerate(plan):
-        free[disk] -= wanted.sizes[need]
-        if profile.copying and wanted.images[need]:
-            copied.add((disk, wanted.images[need]))
+    for index, disk in enumerate(disks):
+        free[disk] -= required.sizes[index]
+        if profile.copying and required.images[index]:
+            copied.add((disk, required.images[index]))
     for disk, image in copied:
         free[disk] -= dict(profile.copies[disk]).get(image, 0)
     return tuple(free)

@@ -1,0 +1,171 @@
+"""The decision about one pod: its options, its contenders, and one reason per node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from scheduler_core.demand.index import DemandIndex
+from scheduler_core.evaluation.competitors import Competitors
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.disk_profile import Profile
+from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.model.longhorn import STRICT_LOCAL
+from scheduler_core.model.verdict import Reason
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.packing.budget import STEPS_PER_REQUEST
+from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local
+
+_TAKES_NO_SPACE: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
+
+
+class Packing(StrEnum):
+    """Which nodes with room are offered.
+
+    AUTO: only order-safe ones where there are any, otherwise all (Longhorn's proposal). ORDER_SAFE: only those. EXACT: all.
+    """
+
+    AUTO = "auto"
+    ORDER_SAFE = "order-safe"
+    EXACT = "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOptions:
+    """What an administrator may choose about decisions.
+
+    Attributes:
+        packing: which nodes with room are offered
+        require_best_effort: whether a best-effort volume needs local space, or only prefers it
+        steps: how many search steps one request may use (`packing/budget.py`)
+    """
+
+    packing: Packing = Packing.AUTO
+    require_best_effort: bool = True
+    steps: int = STEPS_PER_REQUEST
+
+    @property
+    def examines_order(self) -> bool:
+        """Whether order safety decides which nodes are offered."""
+        return self.packing is not Packing.EXACT
+
+
+@dataclass(frozen=True, slots=True)
+class NoContenders:
+    """The pod is evaluated alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedNodes:
+    """Nodes that take no new volumes now.
+
+    They are reserved for other pods (the proposal's reservations). A pod whose replicas are already on such a node may still return to it.
+    """
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Competing:
+    """Demand and offers of other pods.
+
+    They are packed jointly with the pod.
+
+    Attributes:
+        demand: derived from the view that the pod is evaluated on
+        ledger: the outstanding offers; an offer's volumes are `PodVolume`s
+        contention: caches the competitors of each node
+        equivalence: caches the results for equivalent pods
+    """
+
+    demand: DemandIndex
+    ledger: Ledger
+    contention: Contention
+    equivalence: EquivalenceCache
+
+
+Contenders = NoContenders | ExcludedNodes | Competing
+NO_CONTENDERS: Final = NoContenders()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to one request.
+
+    It has the pod's volumes, and one reason per candidate in the order of the request.
+
+    Attributes:
+        gave_up: number of searches, for a packing or for order safety, that ended without an answer
+        competitors: by node, the volumes of other pods that were counted
+        volume_classes: of the volumes that take space on the pod's node; empty without competing pods
+        profiles: by node, what it offers to these classes; empty without competing pods
+    """
+
+    resolution: Resolution
+    candidates: Sequence[str]
+    reasons: Sequence[Reason]
+    gave_up: int = 0
+    competitors: Mapping[str, Competitors] = field(default_factory=dict)
+    volume_classes: tuple[ReplicaRequest, ...] = ()
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the pod fits some candidate."""
+        return any(reason.fits for reason in self.reasons)
+
+    @property
+    def takes_space(self) -> bool:
+        """Whether the pod will take space that no object shows yet."""
+        return any(reason.fits and reason not in _TAKES_NO_SPACE for reason in self.reasons)
+
+    @property
+    def prefers_space(self) -> bool:
+        """Whether a volume will take space that it only prefers.
+
+        It takes space on the pod's node if there is some, though it needs none.
+        """
+        return any(not volume.local for volume in volumes_on_pod_node(self.resolution)) and self.fits
+
+    @property
+    def unplaced_volumes(self) -> tuple[PodVolume, ...]:
+        """The volumes that will take space on some node.
+
+        None if the pod fits nowhere.
+        """
+        unplaced = self.resolution.unplaced
+        return unplaced if unplaced and self.fits else ()
+
+    @property
+    def needs_offer(self) -> bool:
+        """Whether the pod will take space that no object shows yet.
+
+        The space may be on any node, not only on the pod's.
+        """
+        return self.takes_space or self.prefers_space or bool(self.unplaced_volumes)
+
+
+def volumes_on_pod_node(resolution: Resolution) -> tuple[PodVolume, ...]:
+    """Returns the volumes that take space on the pod's node.
+
+    They need it there or prefer it.
+    """
+    return tuple(volume for volume in resolution.volumes if is_local(volume.volume))
+
+
+def node_constraints(resolution: Resolution) -> Iterable[tuple[frozenset[str], Reason]]:
+    """Yields sets of nodes that the pod is limited to.
+
+    Each set comes with the reason of all other nodes. A strict-local volume stays where its replica is. An exclusive claim stays where
+    another live pod uses it.
+    """
+    for volume in resolution.volumes:
+        if volume.in_use_on:
+            yield volume.in_use_on, Reason.CLAIM_IN_USE
+    for volume in resolution.local:
+        placed = frozenset(replica.node_id for replica in volume.replicas if replica.node_id)
+        if volume.volume.data_locality == STRICT_LOCAL and placed:
+            yield placed, Reason.STRICT_LOCAL_ELSEWHERE
