@@ -1,11 +1,13 @@
-"""Who answers kube-scheduler: leader election on a Lease, as a pure state machine, and the proof that there is one leader.
+"""Leader election on a Lease: a pure state machine, and the proof that there is at most one leader.
 
-Data flow: `plan(state, now, stamp)` says what to do next (read, create, replace, wait); the driver does it and tells what
-came of it as an event; `step(state, event)` is the next state. Times are seconds on the candidate's own clock, which must
+Only the leader answers kube-scheduler.
+
+Data flow: `plan(state, now, timestamp)` returns the next action (read, create, replace, wait); the driver performs it and reports
+the result as an event; `step(state, event)` returns the next state. Times are seconds on the candidate's own clock, which must
 never stand still while others' run; wall-clock texts are written for people and never compared.
 
 **The fence.** A candidate may answer only while its clock is before `leading_until`, which is the time at which its last
-accepted *replace* was sent, plus `renew_deadline`. It never has to hear that it lost: a process that hangs, is stopped
+accepted *replace* was sent, plus `renew_deadline`. It never has to learn that it lost: a process that hangs, is stopped
 (SIGSTOP), sleeps with its machine or cannot reach the API server finds the fence closed by the clock alone.
 
 **Why two fences are never open at once.** A replace carries uid and resourceVersion, so it is accepted only if the Lease
@@ -15,24 +17,24 @@ is still the version it was based on. A candidate that does not hold the Lease r
 - if the version is a release (no holder, a duration of `RELEASED_SECONDS`), which its writer sends after closing its fence.
 
 Let B's taking be accepted, based on version v which B first saw at o, and sent at s ≥ o + lease_duration. Let w be a replace of
-A, accepted too, sent at t. Either w became a version up to v: then t ≤ o, and A's fence, t + renew_deadline, closes before
+A, accepted too, sent at t. Either w produced a version up to v: then t ≤ o, and A's fence, t + renew_deadline, closes before
 s. Or w came after B's taking: then w is based on what B wrote or on something later, which A does not hold and must
 itself wait for. In between nothing is possible: any write between would have changed the version, and B's been refused.
 The rule tolerates clocks that run at different rates, up to the two periods' difference over their sum: a fifth.
 
 A version counts as A's own (`held`), so that A need not wait, only where no B can have taken the Lease before:
 
-- it is the version that A's own replace was answered with: nobody wrote since;
-- it bears, letter by letter, a replace of A whose answer was lost, read within `renew_deadline` of its sending: whoever
-  takes it over must first see it unchanged for longer than that;
-- it was read while A's fence was open and names A or nobody: by the above nobody can have taken the Lease before then.
-  So the leader repairs what somebody edited; if another holder is named, it steps down at once.
+- it is the version that A's own replace was answered with: nothing was written since;
+- it bears, letter by letter, a replace of A whose answer was lost, read within `renew_deadline` of its sending: any
+  candidate that takes it over must first see it unchanged for longer than that;
+- it was read while A's fence was open and names A or no holder: by the above no candidate can have taken the Lease before
+  then. So the leader repairs a manual edit; if a different holder is named, it steps down at once.
 
-An identity alone proves nothing (somebody may write any name into a Lease), and must be unique to one process.
+An identity alone proves nothing (any name can be edited into a Lease), and must be unique to one process.
 Creating the Lease never opens or extends a fence, because a create is based on no version: a deleted Lease may have had a
 leader a moment ago. The new Lease, without holder, is waited for like any other; the very first start of an installation
-therefore takes `lease_duration`. Durations that others wrote can lengthen a wait, up to `LONGEST_LEASE`, never shorten it: somebody
-may have edited them. What an edit can break is only this: imitating a release exactly while a leader is alive.
+therefore takes `lease_duration`. Durations that others wrote can lengthen a wait, up to `MAX_LEASE_DURATION`, never shorten it:
+they may be manual edits. What an edit can break is only this: imitating a release exactly while a leader is alive.
 """
 
 from __future__ import annotations
@@ -44,28 +46,29 @@ from typing import Final
 from scheduler_core.errors import CoreError
 
 LEASE_NAME: Final = "longhorn-scheduler-extender"
-LONGEST_LEASE: Final = 60.0
+MAX_LEASE_DURATION: Final = 60.0
 RELEASED_SECONDS: Final = 1
 NEVER: Final = math.inf
 _LONG_AGO: Final = -math.inf
-_FOLLOW_SECONDS: Final = 0.5
-_MOST_TRANSITIONS: Final = 2**31 - 1  # the API's field is an int32
-_ATTEMPTS: Final = 16
+# A release is noticed well within 2 s, for one small GET each time.
+_FOLLOW_INTERVAL: Final = 0.5
+_MAX_TRANSITIONS: Final = 2**31 - 1  # the API's field is an int32
+_MAX_ATTEMPTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionTiming:
     """The three periods of client-go's leaderelection, in seconds, with its defaults.
 
-    All candidates should be given the same ones; during a change of them the longer `lease_duration` counts.
+    All candidates should have the same periods; while they are being changed the longer `lease_duration` counts.
 
     Attributes:
         lease_duration: how long a follower must see the Lease unchanged before it takes it over
         renew_deadline: how long after sending its last accepted renewal a leader may still answer
-        retry_period: how often a leader renews, and the longest pause after a failure
+        retry_period: how often a leader renews, and the longest back-off after a failure
 
     Raises:
-        CoreError: not lease_duration > renew_deadline > retry_period > 0, or lease_duration over `LONGEST_LEASE`
+        CoreError: not lease_duration > renew_deadline > retry_period > 0, or lease_duration over `MAX_LEASE_DURATION`
     """
 
     lease_duration: float = 15.0
@@ -73,30 +76,30 @@ class ElectionTiming:
     retry_period: float = 2.0
 
     def __post_init__(self) -> None:
-        if not LONGEST_LEASE >= self.lease_duration > self.renew_deadline > self.retry_period > 0:
+        if not MAX_LEASE_DURATION >= self.lease_duration > self.renew_deadline > self.retry_period > 0:
             raise CoreError(
-                f"leader election: expected {LONGEST_LEASE:g} >= lease duration > renew deadline > retry period > 0 "
+                f"leader election: expected {MAX_LEASE_DURATION:g} >= lease duration > renew deadline > retry period > 0 "
                 f"seconds, got {self.lease_duration:g}, {self.renew_deadline:g} and {self.retry_period:g}"
             )
 
     @property
     def call_timeout(self) -> float:
-        """How long one call may take: half the deadline, so that a hung renewal leaves time for another."""
+        """Seconds for one call: half the deadline leaves time for a second one."""
         return self.renew_deadline / 2
 
     @property
     def follow_period(self) -> float:
-        """How often a follower reads the Lease, so that a release is noticed well within 2 s: one small GET each time."""
-        return min(_FOLLOW_SECONDS, self.retry_period)
+        """How often a follower reads the Lease."""
+        return min(_FOLLOW_INTERVAL, self.retry_period)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What a Lease says.
+    """The content of a Lease.
 
     Attributes:
-        holder: identity of the candidate that holds it, "" for nobody
-        duration: whole seconds it promises to renew in; 0 if it says nothing
+        holder: identity of the candidate that holds it, "" for none
+        duration: whole seconds within which the holder promises to renew; 0 if absent
         acquired: wall-clock text of the taking, for people; "" if absent
         renewed: wall-clock text of the last renewal, for people; "" if absent
         transitions: how often it was taken
@@ -112,31 +115,34 @@ class LeaseRecord:
 
     @property
     def released(self) -> bool:
-        """Whether its holder gave it up, so that nobody needs to wait."""
+        """Whether its holder gave it up, so that no candidate needs to wait."""
         return not self.holder and self.duration == RELEASED_SECONDS
 
-    def says_the_same_as(self, other: LeaseRecord) -> bool:
-        """Whether both were written by the same write: equal but for the version."""
+    def has_same_content_as(self, other: LeaseRecord) -> bool:
+        """Whether the records are equal apart from the version: written by the same write."""
         return replace(self, resource_version=other.resource_version) == other
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """Get the Lease. Answer with `LeaseRead`, `LeaseAbsent` or `CallFailed`."""
+class ReadLease:
+    """Get the Lease. Report `LeaseRead`, `LeaseAbsent` or `CallFailed`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
-    """Create the Lease. Answer with `LeaseRead` of what was created, `Conflicted` if it exists, or `CallFailed`."""
+class CreateLease:
+    """Create the Lease.
+
+    Report `LeaseRead` of the created Lease, `WriteConflicted` if one exists already, or `CallFailed`.
+    """
 
     record: LeaseRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
-    """Replace the Lease with this record, at its `resource_version` and the uid read with it.
+class ReplaceLease:
+    """Replace the Lease, at the record's `resource_version` and the uid read with it.
 
-    Answer with `Replaced`, `Conflicted` (also if it is gone), or `CallFailed` with the attempt.
+    Report `LeaseReplaced`, `WriteConflicted` (also if the Lease is gone), or `CallFailed` with the attempt.
     """
 
     record: LeaseRecord
@@ -144,17 +150,17 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing before `until`, `NEVER` for as long as nothing is asked of this candidate."""
+    """Do nothing before `until`; `NEVER`: until it shall compete again."""
 
     until: float
 
 
-Action = Read | Create | Replace | Wait
+Action = ReadLease | CreateLease | ReplaceLease | Wait
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRead:
-    """The Lease was read, or created, as this record; `at` is when the answer came."""
+    """The Lease was read or created as this record; `at`: when the answer came."""
 
     record: LeaseRecord
     at: float
@@ -162,31 +168,31 @@ class LeaseRead:
 
 @dataclass(frozen=True, slots=True)
 class LeaseAbsent:
-    """There is no Lease."""
+    """The Lease does not exist."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
-    """A replace planned (so not sent before) `sent` was accepted and answered with this record."""
+class LeaseReplaced:
+    """A replace was accepted, and answered with this record."""
 
     record: LeaseRecord
-    sent: float
+    sent: float  # when it was planned, so it was not sent before
     at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Conflicted:
-    """A write was refused because the Lease had changed, appeared or gone; `chance` is a random number in [0, 1)."""
+class WriteConflicted:
+    """A write was refused because the Lease had changed, appeared or gone."""
 
     at: float
-    chance: float
+    jitter: float  # a random number in [0, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A replace whose fate is unknown: it may have been accepted, or still be under way."""
+    """A replace without an answer: it may be accepted, or still under way."""
 
     record: LeaseRecord
     sent: float
@@ -194,22 +200,22 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """A call brought no answer, or another refusal; `attempt` if it was a replace. `chance` is a random number in [0, 1)."""
+    """A call brought no answer, or a refusal that is no conflict."""
 
     at: float
-    chance: float
-    attempt: Attempt | None = None
+    jitter: float  # a random number in [0, 1)
+    attempt: Attempt | None = None  # set if it was a replace
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Whether this candidate shall compete; if not, it stops leading now and releases what it holds."""
+class ShouldCompete:
+    """Whether to compete; if not, the candidate stops leading and releases its Lease."""
 
-    wanted: bool
+    compete: bool
     at: float
 
 
-Event = LeaseRead | LeaseAbsent | Replaced | Conflicted | CallFailed | Wanted
+Event = LeaseRead | LeaseAbsent | LeaseReplaced | WriteConflicted | CallFailed | ShouldCompete
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,26 +224,27 @@ class Candidate:
 
     Attributes:
         identity: unique to this process, not only to its pod
+        competing: whether it shall compete
         leading_until: the fence: it may answer only while its clock is before this
         term: grows with each taking of the lead
-        answered_until: until when others, or this candidate itself before, may have answered before the last taking
-        seen: the Lease as last read or written; None if it is absent or was not read yet
-        seen_since: when `seen` was first read at this version
-        held: whether `seen` is this candidate's own, see the module's text
-        current: whether `seen` is what the last call found, so that a write may be based on it
+        answered_until: until when a previous leader (it may be this candidate) may have answered before the last taking
+        observed_record: the Lease as last read or written; None if it is absent or was not read yet
+        observed_time: when `observed_record` was first read at this version
+        held: whether `observed_record` is this candidate's own, see the module's text
+        current: whether the last call returned `observed_record`, so that a write may be based on it
         act_at: when to act next
-        attempts: its replaces based on `seen` whose fate is unknown
-        failures: calls in a row that led nowhere
+        attempts: its replaces based on `observed_record` whose answer was lost
+        failures: failed or conflicting calls in a row
     """
 
     identity: str
     timing: ElectionTiming
-    wanted: bool = True
+    competing: bool = True
     leading_until: float = _LONG_AGO
     term: int = 0
     answered_until: float = _LONG_AGO
-    seen: LeaseRecord | None = None
-    seen_since: float = _LONG_AGO
+    observed_record: LeaseRecord | None = None
+    observed_time: float = _LONG_AGO
     held: bool = False
     current: bool = False
     act_at: float = _LONG_AGO
@@ -246,73 +253,77 @@ class Candidate:
 
     @property
     def holder(self) -> str:
-        """Who holds the Lease as far as known, "" for nobody."""
-        return self.seen.holder if self.seen is not None else ""
+        """Identity of the last observed holder, "" for none."""
+        return self.observed_record.holder if self.observed_record is not None else ""
 
     def leading(self, now: float) -> bool:
         """Whether it may answer at this time."""
         return now < self.leading_until
 
 
-def plan(state: Candidate, now: float, stamp: str) -> Action:
-    """What to do next; `stamp` is the wall clock in RFC 3339 with microseconds, written into the Lease for people."""
+def plan(state: Candidate, now: float, timestamp: str) -> Action:
+    """Returns the next action.
+
+    `timestamp` is the wall clock in RFC 3339 with microseconds, written into the Lease for people.
+    """
     if now < state.act_at:
         return Wait(state.act_at)
     if not state.current:
-        return Read()
-    seen = state.seen
+        return ReadLease()
+    observed = state.observed_record
     seconds = math.ceil(state.timing.lease_duration)
-    if seen is None:
-        mine = LeaseRecord(state.identity, seconds, stamp, stamp)
-        return Create(mine if state.leading(now) else replace(mine, holder=""))
-    if not state.wanted:
-        return Replace(replace(seen, holder="", duration=RELEASED_SECONDS, renewed=stamp))
-    renewal = replace(seen, holder=state.identity, duration=seconds, renewed=stamp)
+    if observed is None:
+        initial = LeaseRecord(state.identity, seconds, timestamp, timestamp)
+        return CreateLease(initial if state.leading(now) else replace(initial, holder=""))
+    if not state.competing:
+        return ReplaceLease(replace(observed, holder="", duration=RELEASED_SECONDS, renewed=timestamp))
+    renewal = replace(observed, holder=state.identity, duration=seconds, renewed=timestamp)
     if state.leading(now):
-        return Replace(renewal if renewal.acquired else replace(renewal, acquired=stamp))
-    transitions = seen.transitions + 1 if 0 <= seen.transitions < _MOST_TRANSITIONS else 0
-    return Replace(replace(renewal, acquired=stamp, transitions=transitions))
+        return ReplaceLease(renewal if renewal.acquired else replace(renewal, acquired=timestamp))
+    transitions = observed.transitions + 1 if 0 <= observed.transitions < _MAX_TRANSITIONS else 0
+    return ReplaceLease(replace(renewal, acquired=timestamp, transitions=transitions))
 
 
 def step(state: Candidate, event: Event) -> Candidate:
-    """The state after an event."""
+    """Returns the state after an event."""
     match event:
         case LeaseRead():
-            return _read(state, event)
+            return _apply_read(state, event)
         case LeaseAbsent(at):
-            # Not wanted: whatever was held is gone with the Lease.
-            return replace(
-                state, seen=None, held=False, attempts=(), current=True, act_at=at if state.wanted else NEVER
-            )
-        case Replaced():
-            return _replaced(state, event)
-        case Conflicted(at, chance):
-            pause = _pause(state, chance) if state.failures else 0.0
+            # A candidate that does not compete has nothing to release: what it held is gone with the Lease.
+            act_at = at if state.competing else NEVER
+            return replace(state, observed_record=None, held=False, attempts=(), current=True, act_at=act_at)
+        case LeaseReplaced():
+            return _apply_replace(state, event)
+        case WriteConflicted(at, jitter):
+            pause = _backoff(state, jitter) if state.failures else 0.0
             return replace(state, current=False, failures=state.failures + 1, act_at=at + pause)
-        case CallFailed(at, chance, attempt):
+        case CallFailed(at, jitter, attempt):
             attempts = state.attempts
             if attempt is not None and attempt.record.holder == state.identity:
-                attempts = (*attempts, attempt)[-_ATTEMPTS:]
-            pause = _pause(state, chance)
+                attempts = (*attempts, attempt)[-_MAX_ATTEMPTS:]
+            pause = _backoff(state, jitter)
             return replace(state, current=False, attempts=attempts, failures=state.failures + 1, act_at=at + pause)
-        case Wanted(wanted, at):
-            return _wanted(state, at, wanted=wanted)
+        case ShouldCompete(compete, at):
+            return _apply_compete(state, at, compete=compete)
 
 
-def _read(state: Candidate, event: LeaseRead) -> Candidate:
-    record, at = event.record, event.at
-    unchanged = state.seen is not None and state.seen.resource_version == record.resource_version
-    since = state.seen_since if unchanged else at
+def _apply_read(state: Candidate, event: LeaseRead) -> Candidate:
+    record = event.record
+    at = event.at
+    unchanged = state.observed_record is not None and state.observed_record.resource_version == record.resource_version
+    observed_time = state.observed_time if unchanged else at
     held = _is_own(state, record, at, unchanged=unchanged)
+    attempts = state.attempts if unchanged else ()
     state = replace(
-        state, seen=record, seen_since=since, held=held, attempts=state.attempts if unchanged else (), current=held
+        state, observed_record=record, observed_time=observed_time, held=held, attempts=attempts, current=held
     )
     if held:
         return replace(state, act_at=at)
     stepped_down = replace(state, leading_until=_LONG_AGO)
-    if not state.wanted:
+    if not state.competing:
         return replace(stepped_down, act_at=NEVER)
-    if record.released or at >= since + _patience(state.timing, record):
+    if record.released or at >= observed_time + _takeover_wait(state.timing, record):
         return replace(stepped_down, current=True, act_at=at)
     return replace(stepped_down, failures=0, act_at=at + state.timing.follow_period)
 
@@ -321,58 +332,61 @@ def _is_own(state: Candidate, record: LeaseRecord, at: float, *, unchanged: bool
     if unchanged and state.held:
         return True
     if any(
-        attempt.record.says_the_same_as(record) and at < attempt.sent + state.timing.renew_deadline
+        attempt.record.has_same_content_as(record) and at < attempt.sent + state.timing.renew_deadline
         for attempt in state.attempts
     ):
         return True
     return state.leading(at) and record.holder in {"", state.identity}
 
 
-def _patience(timing: ElectionTiming, record: LeaseRecord) -> float:
-    return max(timing.lease_duration, min(record.duration, LONGEST_LEASE))
+def _takeover_wait(timing: ElectionTiming, record: LeaseRecord) -> float:
+    return max(timing.lease_duration, min(record.duration, MAX_LEASE_DURATION))
 
 
-def _replaced(state: Candidate, event: Replaced) -> Candidate:
-    record, at = event.record, event.at
-    answered_until = _answered_until(state)
-    state = replace(state, seen=record, seen_since=at, held=bool(record.holder), current=True, attempts=(), failures=0)
+def _apply_replace(state: Candidate, event: LeaseReplaced) -> Candidate:
+    record = event.record
+    at = event.at
+    predecessors_deadline = _predecessors_deadline(state)
+    state = replace(
+        state, observed_record=record, observed_time=at, held=bool(record.holder), current=True, attempts=(), failures=0
+    )
     if not record.holder:
-        return replace(state, current=False, act_at=at if state.wanted else NEVER)
-    if not state.wanted:
+        return replace(state, current=False, act_at=at if state.competing else NEVER)
+    if not state.competing:
         return replace(state, act_at=at)
-    until = event.sent + state.timing.renew_deadline
-    won = at < until and not state.leading(at)
+    leading_until = event.sent + state.timing.renew_deadline
+    won = at < leading_until and not state.leading(at)
     return replace(
         state,
-        leading_until=until,
+        leading_until=leading_until,
         term=state.term + won,
-        answered_until=answered_until if won else state.answered_until,
+        answered_until=predecessors_deadline if won else state.answered_until,
         act_at=max(at, event.sent + state.timing.retry_period),
     )
 
 
-def _answered_until(state: Candidate) -> float:
-    """The latest time at which somebody may have answered whose Lease is taken now; who released it answered nothing after."""
-    if state.seen is None or state.seen.released:
-        return state.leading_until
-    return max(state.leading_until, state.seen_since + state.timing.renew_deadline)
+def _predecessors_deadline(state: Candidate) -> float:
+    """The latest time at which a previous leader may have answered."""
+    if state.observed_record is None or state.observed_record.released:
+        return state.leading_until  # after its release a leader answered nothing
+    return max(state.leading_until, state.observed_time + state.timing.renew_deadline)
 
 
-def _wanted(state: Candidate, at: float, *, wanted: bool) -> Candidate:
-    if wanted == state.wanted:
+def _apply_compete(state: Candidate, at: float, *, compete: bool) -> Candidate:
+    if compete == state.competing:
         return state
-    if wanted:
-        return replace(state, wanted=True, current=False, act_at=at)
+    if compete:
+        return replace(state, competing=True, current=False, act_at=at)
     may_hold = state.held or bool(state.attempts)
     return replace(
         state,
-        wanted=False,
+        competing=False,
         leading_until=_LONG_AGO,
         current=state.current and state.held,
         act_at=at if may_hold else NEVER,
     )
 
 
-def _pause(state: Candidate, chance: float) -> float:
-    longest = state.timing.retry_period
-    return min(longest, longest / 4 * 2.0 ** min(state.failures, 8)) * (0.5 + chance / 2)
+def _backoff(state: Candidate, jitter: float) -> float:
+    max_pause = state.timing.retry_period
+    return min(max_pause, max_pause / 4 * 2.0 ** min(state.failures, 8)) * (0.5 + jitter / 2)
