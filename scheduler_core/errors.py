@@ -1,4 +1,4 @@
-"""Every exception the core raises, as one tree.
+"""Every exception that the core raises, as one tree.
 
     CoreError
     ├── QuantityError      a text is no Kubernetes quantity, or does not fit 64 bits
@@ -6,28 +6,34 @@
     ├── SettingError       a Longhorn setting's value does not parse: names the setting
     ├── ResolutionError    a pod's volumes cannot be resolved: names the missing object
     ├── PolicyError        a policy file cannot be used: names each entry that is wrong (generic/policy.py)
-    └── UndecidableError   a predicate of a policy cannot be decided for any node (generic/question.py)
+    └── UndecidableError   a predicate of a policy cannot be decided for any node (generic/cycle_state.py)
 
-A node that does not fit is not an exception but a verdict with a `Reason` (verdict.py).
+A node that does not fit is not an exception but a `Verdict` with a `Reason` (model/verdict.py).
 """
 
 from __future__ import annotations
 
 
 class CoreError(Exception):
-    """A fault in the input; its text is one sentence for an administrator."""
+    """A fault in the input.
+
+    Its text is one sentence for an administrator.
+    """
 
 
 class QuantityError(CoreError):
-    """A text is not a Kubernetes quantity, or its value does not fit a signed 64-bit integer."""
+    """A text is no Kubernetes quantity, or its value is too large.
+
+    The value must fit a signed 64-bit integer.
+    """
 
 
 class ObjectError(CoreError):
-    """A Kubernetes object has a field of the wrong type or value.
+    """A field of a Kubernetes object has a wrong type or value.
 
     Args:
         subject: the object, as ``kind namespace/name``
-        field: the path of the field inside the object, ``""`` when the object as a whole is meant
+        field: the path of the field inside the object, ``""`` for the object as a whole
         problem: what is wrong with it
     """
 
@@ -39,7 +45,10 @@ class ObjectError(CoreError):
 
 
 class SettingError(CoreError):
-    """A Longhorn setting holds a value of the wrong kind; Longhorn itself then places nothing."""
+    """A Longhorn setting has a value of the wrong kind.
+
+    Longhorn itself then places nothing.
+    """
 
     def __init__(self, name: str, value: str, expected: str) -> None:
         super().__init__(f"Setting.longhorn.io {name}: value: {value!r} is not {expected}")
@@ -48,4 +57,7 @@ class SettingError(CoreError):
 
 
 class ResolutionError(CoreError):
-    """A pod names an object that does not exist or contradicts it, so nothing can be decided about the pod."""
+    """A pod names an object that does not exist or contradicts it.
+
+    Nothing can be decided about the pod.
+    """
