@@ -1,1 +1,1 @@
-"""Kubernetes objects from outside: snapshot files today, watch caches beside them."""
+"""Reads the Kubernetes API: calls, list and watch, caches, and snapshots."""

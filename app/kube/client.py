@@ -1,8 +1,10 @@
-"""Calls to the Kubernetes API as bytes: the official client's connection (credentials, TLS, proxies), none of its models.
+"""Calls to the Kubernetes API that return the body as bytes.
 
-Decoding thousands of objects into the client's models takes seconds and blocks the event loop, so callers get the body
-and decode it with msgspec. Every call has a time-out; every answer that is no success is an `ApiError` that says what was
-asked, so that nobody has to look at a status code.
+Credentials, TLS and proxies come from the official client, but none of its models: decoding thousands of objects into them takes
+seconds and blocks the event loop. Callers decode the body with msgspec.
+
+Every call has a time-out. Every response that is no success raises an `ApiError`, which names the call and has a property for each
+kind of failure, so that callers need no status codes.
 """
 
 from __future__ import annotations
@@ -29,31 +31,42 @@ from kubernetes.aio.client.rest import RESTClientObject
 from app import DISTRIBUTION
 from scheduler_core.errors import CoreError
 
-CALL_SECONDS: Final = 10.0
+CALL_TIMEOUT: Final = 10.0
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 _IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 _NO_QUERY: Final[Mapping[str, str]] = {}
-_CONNECTIONS: Final = 100
-# How long `close` waits for the event loop to let go of connections that are hung up: a few turns, unless it is busy.
-_TURN_SECONDS: Final = 0.005
-_MOST_TURNS: Final = 100
+_MAX_CONNECTIONS: Final = 100
+# How often `close` checks whether the event loop has closed the sockets that were shut down: a few times, unless the loop is busy.
+_CLOSE_CHECK_INTERVAL: Final = 0.005
+_MAX_CLOSE_CHECKS: Final = 100
 _DEFAULT_KUBECONFIG: Final = "~/.kube/config"
-# What the client raises where credentials are missing or wrong; it also reads tokens and runs plugins before later calls.
-_CREDENTIALS: Final = (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
-_BROKEN: Final = (TimeoutError, aiohttp.ClientError, OSError)
+# Raised by the client for missing or wrong credentials; it also reads tokens and runs plugins before later calls.
+_CREDENTIAL_ERRORS: Final = (
+    config.ConfigException,
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    yaml.YAMLError,
+)
+_CONNECTION_ERRORS: Final = (TimeoutError, aiohttp.ClientError, OSError)
 
 
 class ConnectError(CoreError):
-    """There is no cluster to talk to: no kubeconfig, a broken one, or one that names no server."""
+    """There is no cluster to connect to.
+
+    The kubeconfig is missing, cannot be used, or names no server.
+    """
 
 
 class ApiError(CoreError):
     """The API server refused a call, or did not answer.
 
     Attributes:
-        status: the HTTP status; 0 when there was no answer
-        reason: Kubernetes' machine-readable reason, such as ``Conflict``; "" if it gave none
+        status: the HTTP status; 0 without an answer
+        reason: Kubernetes' machine-readable reason, such as ``Conflict``; "" if there is none
     """
 
     def __init__(self, call: str, status: int, reason: str, message: str) -> None:
@@ -63,7 +76,7 @@ class ApiError(CoreError):
 
     @property
     def unreachable(self) -> bool:
-        """Whether nothing answered, or nothing that knows: a later attempt may succeed."""
+        """Whether the API server could not answer, so a retry may succeed."""
         return self.status == 0 or self.status >= 500 or self.status == 429
 
     @property
@@ -73,17 +86,17 @@ class ApiError(CoreError):
 
     @property
     def conflict(self) -> bool:
-        """Whether somebody else changed or created the object meanwhile."""
+        """Whether the object was changed or created by another writer meanwhile."""
         return self.status == 409
 
     @property
     def forbidden(self) -> bool:
-        """Whether this caller's RBAC, or its missing credentials, forbid the call."""
+        """Whether RBAC or missing credentials forbid the call."""
         return self.status in (401, 403)
 
     @property
     def gone(self) -> bool:
-        """Whether a resource version or a continue token is too old."""
+        """Whether a resourceVersion or a continue token is too old."""
         return self.status == 410
 
 
@@ -105,11 +118,12 @@ class _Call:
         return f"{self.method} {self.path}"
 
 
-class _Connections(RESTClientObject):
-    """The client's pool, whose connections can all be hung up.
+class _ConnectionPool(RESTClientObject):
+    """The client's connection pool, whose `close` also shuts down every socket.
 
-    On a TLS connection whose call was given up aiohttp says goodbye and forgets it, and asyncio waits 30 s for the server's
-    goodbye. A server that hangs says none, so the pool is closed long before its connections are, perhaps its loop, too.
+    When a call on a TLS connection is cancelled, aiohttp sends close_notify and drops the connection from its pool, and asyncio waits
+    30 s for the server's close_notify. A server that hangs sends none, so the connections would outlive the pool, perhaps even the
+    event loop.
     """
 
     def __init__(self, settings: Configuration) -> None:
@@ -118,50 +132,53 @@ class _Connections(RESTClientObject):
 
     async def close(self) -> None:
         await super().close()
-        for one in self._sockets:
-            # Closed meanwhile, or never connected: then there is nobody to hang up on.
+        for entry in self._sockets:
+            # A socket that is closed already, or was never connected, cannot be shut down.
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        for _ in range(_MOST_TURNS):
-            if all(one.fileno() < 0 for one in self._sockets):
+                entry.shutdown(socket.SHUT_RDWR)
+        for _ in range(_MAX_CLOSE_CHECKS):
+            if all(entry.fileno() < 0 for entry in self._sockets):
                 return
-            await asyncio.sleep(_TURN_SECONDS)
+            await asyncio.sleep(_CLOSE_CHECK_INTERVAL)
 
     def _create_connector(self) -> aiohttp.TCPConnector:
-        return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, socket_factory=self._opened)
+        return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, socket_factory=self._open_socket)
 
-    def _opened(self, address: aiohttp.AddrInfoType) -> socket.socket:
+    def _open_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
         family, kind, protocol, *_ = address
-        opened = socket.socket(family, kind, protocol)
-        self._sockets.add(opened)
-        return opened
+        new_socket = socket.socket(family, kind, protocol)
+        self._sockets.add(new_socket)
+        return new_socket
 
 
 class KubeClient:
-    """One connection pool to one API server."""
+    """A connection pool to one API server."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> KubeClient:
-        """Reads credentials: the given kubeconfig, or a pod's own, or $KUBECONFIG, or ~/.kube/config.
+        """Reads the credentials and returns a client.
+
+        Credentials come from the given kubeconfig or context; else from the pod's service account; else from $KUBECONFIG or
+        ~/.kube/config.
 
         Raises:
-            ConnectError: there are none, or they cannot be read
+            ConnectError: there are no credentials, or they cannot be read
         """
         settings = Configuration()
-        settings.connection_pool_maxsize = _CONNECTIONS
+        settings.connection_pool_maxsize = _MAX_CONNECTIONS
         try:
             if kubeconfig is None and context is None and os.environ.get(_IN_CLUSTER):
                 config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
             else:
                 await _load_kubeconfig(settings, kubeconfig, context)
             api = ApiClient(settings)
-            api.rest_client = _Connections(settings)
+            api.rest_client = _ConnectionPool(settings)
         except ConnectError:
             raise
-        except _CREDENTIALS as error:
+        except _CREDENTIAL_ERRORS as error:
             raise ConnectError(f"no cluster to talk to: {_one_line(error)}; see --kubeconfig and --context") from error
         api.user_agent = f"{DISTRIBUTION}/{version(DISTRIBUTION)}"
         return cls(api)
@@ -171,64 +188,69 @@ class KubeClient:
         """The API server's address."""
         return str(self._api.configuration.host)
 
-    async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY, seconds: float = CALL_SECONDS) -> bytes:
-        """The body of one GET.
+    async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY, seconds: float = CALL_TIMEOUT) -> bytes:
+        """GETs an object or a list; returns the body of the response.
 
         Raises:
-            ApiError: any answer but a success, or none within `seconds`
+            ApiError: any response but a success, or none within `seconds`
         """
-        return await self._answer(_Call("GET", path, seconds, query))
+        return await self._request(_Call("GET", path, seconds, query))
 
-    async def create(self, path: str, body: Mapping[str, Any], seconds: float = CALL_SECONDS) -> bytes:
-        """POSTs an object; the body of the answer.
+    async def create(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
+        """POSTs an object; returns the body of the response.
 
         Raises:
             ApiError: as get
         """
-        return await self._answer(_Call("POST", path, seconds, body=body))
+        return await self._request(_Call("POST", path, seconds, body=body))
 
-    async def replace(self, path: str, body: Mapping[str, Any], seconds: float = CALL_SECONDS) -> bytes:
-        """PUTs an object; with a resourceVersion in it, only if nobody changed the object meanwhile.
+    async def replace(self, path: str, body: Mapping[str, Any], seconds: float = CALL_TIMEOUT) -> bytes:
+        """PUTs an object; returns the body of the response.
 
         Raises:
-            ApiError: as get; `conflict` if somebody did
+            ApiError: as get; `conflict` if the body has a resourceVersion and the object has changed since
         """
-        return await self._answer(_Call("PUT", path, seconds, body=body))
+        return await self._request(_Call("PUT", path, seconds, body=body))
 
     async def patch(
-        self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH, seconds: float = CALL_SECONDS
+        self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH, seconds: float = CALL_TIMEOUT
     ) -> bytes:
-        """PATCHes an object; the body of the answer.
+        """PATCHes an object; returns the body of the response.
 
         Raises:
             ApiError: as get
         """
-        return await self._answer(_Call("PATCH", path, seconds, body=body, content_type=content_type))
+        return await self._request(_Call("PATCH", path, seconds, body=body, content_type=content_type))
 
-    async def delete(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = CALL_SECONDS) -> bytes:
-        """DELETEs an object; `body` may hold DeleteOptions such as preconditions.
+    async def delete(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = CALL_TIMEOUT) -> bytes:
+        """DELETEs an object; returns the body of the response.
+
+        `body` may hold DeleteOptions such as preconditions.
 
         Raises:
             ApiError: as get
         """
-        return await self._answer(_Call("DELETE", path, seconds, body=body))
+        return await self._request(_Call("DELETE", path, seconds, body=body))
 
     @asynccontextmanager
-    async def lines(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncIterator[aiohttp.StreamReader]:
-        """The answer of a watch as a stream, cut off after `seconds`; its beginning has to come as soon as any answer.
+    async def watch(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncIterator[aiohttp.StreamReader]:
+        """Opens a watch and provides its events as a stream.
+
+        The response must begin within `CALL_TIMEOUT`, and the stream is cut off after `seconds`. A stream that breaks raises
+        aiohttp's or asyncio's own errors.
 
         Raises:
-            ApiError: any answer but a success, or none; a stream that breaks later raises aiohttp's or asyncio's own errors
+            ApiError: any response but a success, or none
         """
         call = _Call("GET", path, seconds, query)
-        begin = _Call("GET", path, min(seconds, CALL_SECONDS))
+        opening = _Call("GET", path, min(seconds, CALL_TIMEOUT))
         try:
-            async with asyncio.timeout(begin.seconds):
-                response = await self._sent(call)
+            async with asyncio.timeout(opening.seconds):
+                response = await self._send(call)
                 if response.status != 200:
-                    raise _refusal(call, response.status, await response.read())
-        except _BROKEN as error:
-            raise _silence(begin, error) from error
+                    raise _status_error(call, response.status, await response.read())
+        except _CONNECTION_ERRORS as error:
+            raise _connection_error(opening, error) from error
         try:
             yield response.content
         finally:
@@ -238,37 +260,38 @@ class KubeClient:
         """Closes every connection."""
         await self._api.close()  # type: ignore[no-untyped-call]
 
-    async def _answer(self, call: _Call) -> bytes:
-        response = await self._sent(call)
+    async def _request(self, call: _Call) -> bytes:
+        response = await self._send(call)
         try:
-            data = await response.read()
-        except _BROKEN as error:
-            raise _silence(call, error) from error
+            body = await response.read()
+        except _CONNECTION_ERRORS as error:
+            raise _connection_error(call, error) from error
         if not 200 <= response.status < 300:
-            raise _refusal(call, response.status, data)
-        return data
+            raise _status_error(call, response.status, body)
+        return body
 
-    async def _sent(self, call: _Call) -> aiohttp.ClientResponse:
-        content = {} if call.body is None else {"Content-Type": call.content_type}
+    async def _send(self, call: _Call) -> aiohttp.ClientResponse:
+        content_type = {} if call.body is None else {"Content-Type": call.content_type}
         try:
             request = await self._api.param_serialize(
                 call.method,
                 call.path,
                 query_params=list(call.query.items()),
-                header_params={"Accept": "application/json", **content},
+                header_params={"Accept": "application/json", **content_type},
                 body=call.body,
                 auth_settings=["BearerToken"],
             )
-            answer = await self._api.call_api(*request, _request_timeout=call.seconds)
-        except (*_BROKEN, *_CREDENTIALS) as error:
-            raise _silence(call, error) from error
-        response: aiohttp.ClientResponse = answer.response
+            result = await self._api.call_api(*request, _request_timeout=call.seconds)
+        except (*_CONNECTION_ERRORS, *_CREDENTIAL_ERRORS) as error:
+            raise _connection_error(call, error) from error
+        response: aiohttp.ClientResponse = result.response
         return response
 
 
 async def _load_kubeconfig(settings: Configuration, kubeconfig: str | None, context: str | None) -> None:
     _check_exists(kubeconfig)
-    settings.host = ""  # the client's default is this machine
+    # Without this the client connects to this machine.
+    settings.host = ""
     await config.load_kube_config(  # type: ignore[no-untyped-call]
         config_file=kubeconfig, context=context, client_configuration=settings, persist_config=False
     )
@@ -277,13 +300,15 @@ async def _load_kubeconfig(settings: Configuration, kubeconfig: str | None, cont
 
 
 def _check_exists(kubeconfig: str | None) -> None:
-    """The client would go on with an empty configuration.
+    """Checks that a kubeconfig exists.
+
+    Without one the client would use an empty configuration.
 
     Raises:
-        ConnectError: none of the files that may hold credentials is there
+        ConnectError: none of the files that may hold credentials exists
     """
-    named = kubeconfig or os.environ.get("KUBECONFIG", "")
-    files = named.split(os.pathsep) if named else [os.path.expanduser(_DEFAULT_KUBECONFIG)]  # noqa: PTH111 # as the client
+    paths = kubeconfig or os.environ.get("KUBECONFIG", "")
+    files = paths.split(os.pathsep) if paths else [os.path.expanduser(_DEFAULT_KUBECONFIG)]  # noqa: PTH111 # as the client
     if not any(os.path.isfile(file) for file in files):  # noqa: PTH113
         raise ConnectError(
             f"no cluster to talk to: there is no file {' or '.join(files)}; give --kubeconfig, or set KUBECONFIG"
@@ -294,7 +319,7 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _silence(call: _Call, error: Exception) -> ApiError:
+def _connection_error(call: _Call, error: Exception) -> ApiError:
     if isinstance(error, TimeoutError):
         return ApiError(str(call), 0, "", f"no answer within {call.seconds:g} s")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -307,19 +332,23 @@ def _silence(call: _Call, error: Exception) -> ApiError:
 
 
 def _cause(error: aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorError) -> str:
-    """What went wrong, without the addresses of objects that aiohttp's own texts have."""
+    """Returns the cause of a failed connection.
+
+    aiohttp's own texts contain the addresses of Python objects.
+    """
     cause = error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error.os_error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return cause.verify_message
     if isinstance(cause, OSError) and cause.errno:
-        return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)  # negative: of getaddrinfo
+        # getaddrinfo's errors have negative numbers, which strerror does not know.
+        return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
     return _one_line(cause)
 
 
-def _refusal(call: _Call, status: int, body: bytes) -> ApiError:
+def _status_error(call: _Call, status: int, body: bytes) -> ApiError:
     try:
-        answer = msgspec.json.decode(body, type=_Status)
+        details = msgspec.json.decode(body, type=_Status)
     except msgspec.DecodeError:
-        answer = _Status()
-    text = " ".join((answer.message or body[:200].decode(errors="replace")).split()) or "no explanation"
-    return ApiError(str(call), status, answer.reason or "", f"{text} (HTTP {status})")
+        details = _Status()
+    text = " ".join((details.message or body[:200].decode(errors="replace")).split()) or "no explanation"
+    return ApiError(str(call), status, details.reason or "", f"{text} (HTTP {status})")

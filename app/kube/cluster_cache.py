@@ -1,10 +1,10 @@
-"""The live cluster: one reflector per kind a decision reads, and the view and memory they keep current.
+"""The cache of the live cluster: one reflector per kind that decisions read, and the state that they keep current.
 
-Data flow: reflectors → `_Field` sinks → `pending`, the latest value of each object that changed → `memory()` makes the next view
-of them when somebody asks. So events cost a dictionary entry each, and a burst of them one step.
+Data flow: reflectors → `_FieldHandler` → `pending`, the latest value of each changed object → `state()` makes the next state from
+them when a request needs it. So an event costs one dictionary entry, and a burst of events costs one update.
 
-Nothing is decided before every kind has been listed. A kind that may be missing (its CRD is not installed) counts as empty;
-one that must be there and is not, or a watch that has been silent for too long, is named by `problem`.
+Nothing is decided before every kind has been listed. A kind that may be missing (its CRD is not installed) counts as empty.
+`problem` names a required kind that is missing, or a watch that has been silent for too long.
 """
 
 from __future__ import annotations
@@ -21,32 +21,30 @@ from rpds import HashTrieMap
 
 from app.kube import resources
 from app.kube.client import ApiError, KubeClient
-from app.kube.interning import share_texts
-from app.kube.reflector import Decode, Key, Phase, Reflector, Standing, Timing
+from app.kube.interning import intern_texts
+from app.kube.reflector import CacheStatus, Decode, Key, Reflector, Timing
+from app.kube.reflector_group import Member, ReflectorGroup
 from app.kube.resources import Resource
 from app.kube.watched_kinds import WATCHED
-from scheduler_core.cluster.update import advance, rebuilt
-from scheduler_core.convert.snapshot_kinds import KINDS, Kind
-from scheduler_core.demand.index import Demands
+from scheduler_core.cluster.update import build_view
+from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
 from scheduler_core.errors import ObjectError, ResolutionError
-from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.volumes.resolve import MissingObjectError
 
 log = structlog.get_logger("cache")
 
-# A single GET on the way to an answer; kube-scheduler waits.
-FETCH_SECONDS: Final = 2.0
+# Bounds a single GET on the way to an answer: kube-scheduler waits for it.
+FETCH_TIMEOUT: Final = 2.0
 ObjectKey = tuple[str, Key]
 
-
-_NOTHING: Final[Mapping[Key, object]] = {}
-
-# Without one of these a volume would look as if it were nowhere; of all other kinds an object that is missing is a refusal.
+_NO_OBJECTS: Final[Mapping[Key, object]] = {}
+# If one replica were left out, its volume would look unplaced. A missing object of any other kind only causes refusals.
 _NEVER_UNREADABLE: Final = frozenset({"replicas"})
-# What a missing object is called in the core's errors, and where it is looked for.
-_FETCHED: Final[Mapping[str, Resource]] = {
+# Where a missing object is fetched, by what the core's errors call its kind.
+_FETCH_RESOURCES: Final[Mapping[str, Resource]] = {
     "PersistentVolumeClaim": resources.CLAIMS,
     "PersistentVolume": resources.PERSISTENT_VOLUMES,
     "Longhorn volume": resources.LONGHORN_VOLUMES,
@@ -54,8 +52,8 @@ _FETCHED: Final[Mapping[str, Resource]] = {
 }
 
 
-class _Field:
-    """Tells the cache what happens to one field of the snapshot."""
+class _FieldHandler:
+    """Passes the objects of one field of the snapshot to the cache."""
 
     def __init__(self, cache: ClusterCache, field: str) -> None:
         self._cache = cache
@@ -69,141 +67,124 @@ class _Field:
 
 
 class ClusterCache:
-    """Owner of the live view; everything it does happens on the event loop that runs `run`."""
+    """Owner of the live state.
+
+    Every method must be called on the event loop that runs `run`.
+    """
 
     def __init__(
         self, client: KubeClient, namespace: str, timing: Timing, now: Callable[[], datetime], stale_after: float
     ) -> None:
         self._client = client
         self._namespace = namespace
-        self._clock = timing.clock
         self._now = now
-        self._stale_after = stale_after
         self._initial: dict[str, dict[Key, object]] | None = {}
-        self._memory: Memory | None = None
-        self._demands: Demands | None = None
+        self._state: ClusterState | None = None
         self._pending: dict[ObjectKey, object | None] = {}
         self._listeners: dict[ObjectKey, set[asyncio.Event]] = {}
         self._synced = asyncio.Event()
-        self._reflectors = {
-            entry.kind.field: Reflector(
+        self._reflectors = ReflectorGroup(timing.clock, stale_after)
+        for entry in WATCHED:
+            field = entry.kind.field
+            reflector = Reflector(
                 client,
                 entry.resource,
                 self._decoder(entry.kind),
-                _Field(self, entry.kind.field),
+                _FieldHandler(self, field),
                 timing,
                 namespace=entry.namespace(namespace),
             )
-            for entry in WATCHED
-        }
-        self._required = {entry.kind.field for entry in WATCHED if entry.required}
+            member = Member(
+                reflector,
+                reflector.label,
+                required=entry.required,
+                hint="is Longhorn installed?",
+                unreadable=f"{reflector.label}: " if field in _NEVER_UNREADABLE else None,
+            )
+            self._reflectors.add(field, member)
 
     async def run(self) -> None:
         """Watches every kind until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors.values():
-                tasks.create_task(reflector.run())
+        await self._reflectors.run()
 
     @property
-    def standings(self) -> Mapping[str, Standing]:
-        """How each kind's cache stands, by the kind's name."""
-        return {reflector.label: reflector.standing for reflector in self._reflectors.values()}
+    def statuses(self) -> Mapping[str, CacheStatus]:
+        """The status of each kind's cache, by the kind's name."""
+        return self._reflectors.statuses
 
     @property
     def problem(self) -> str:
-        """Why nothing can be decided now, in one sentence; "" if it can."""
-        now = self._clock()
-        for field, reflector in self._reflectors.items():
-            standing, label = reflector.standing, reflector.label
-            if standing.phase is Phase.MISSING and field in self._required:
-                return f"the API server knows no {label}: is Longhorn installed?"
-            if standing.phase is Phase.STARTING:
-                return f"{label} not listed yet" + (f": {standing.problem}" if standing.problem else "")
-            if field in _NEVER_UNREADABLE and standing.unreadable:
-                return f"{label}: {next(iter(standing.unreadable.values()))}"
-            if standing.phase is Phase.SYNCED and standing.behind(now) > self._stale_after:
-                return f"{label} not heard of for {standing.behind(now):.0f} s: {standing.problem}"
-        return "" if self._memory is not None or self._start() else "not every kind is listed yet"
+        """Why nothing can be decided now, or ""."""
+        problem = self._reflectors.problem()
+        if problem:
+            return problem
+        return "" if self._state is not None or self._start() else "not every kind is listed yet"
 
     @property
-    def filled(self) -> bool:
+    def has_synced(self) -> bool:
         """Whether every kind has been listed once."""
         return self._synced.is_set()
 
-    async def synced(self) -> None:
+    async def wait_for_sync(self) -> None:
         """Returns once every kind has been listed."""
         await self._synced.wait()
 
-    def memory(self) -> Memory:
-        """The view of everything heard so far, and what is remembered about it.
+    def state(self) -> ClusterState:
+        """Returns the state after every change delivered so far.
 
         Raises:
-            RuntimeError: not every kind has been listed; callers look at `problem` first
+            RuntimeError: not every kind has been listed; callers check `problem` first
         """
-        memory = self._memory or self._start()
-        if memory is None:
+        state = self._state or self._start()
+        if state is None:
             raise RuntimeError("the cache has not been filled")
-        changes = self._pending
-        advanced = advance(memory.view, changes, self._now())
-        self._pending = {}  # not before: what could not be taken in must not be lost
-        if self._demands is not None:
-            self._demands = self._demands.after(memory.view, changes, advanced.view)
-        self._memory = memory.after(advanced.view, advanced.touched)
-        return self._memory
-
-    def demands(self) -> Demands:
-        """What volumes demand in the current view; kept from the first time somebody asks.
-
-        Raises:
-            RuntimeError: as memory
-        """
-        view = self.memory().view
-        if self._demands is None:
-            self._demands = Demands.of(view)
-        return self._demands
+        self._state = state.updated(self._pending, self._now())
+        # Only after the update: if it fails, no change may be lost.
+        self._pending = {}
+        return self._state
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Longhorn's Setting objects, as far as known."""
-        return self.memory().view.snapshot.settings if self._memory else {}
+        """Longhorn's Setting objects; empty until every kind has been listed."""
+        return self.state().view.snapshot.settings if self._state else {}
 
     async def catch_up(self) -> None:
-        """Returns once everything that has happened in the cluster before this call is in the view."""
-        async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors.values():
-                tasks.create_task(reflector.catch_up())
+        """Returns once the state has everything that happened before this call."""
+        await self._reflectors.catch_up()
 
     async def fetch(self, missing: MissingObjectError) -> bool:
-        """Asks the API server for one object that no watch has brought yet; whether it exists.
+        """GETs an object that no watch has delivered; returns whether it exists.
 
         Raises:
-            ResolutionError: it exists and cannot be read, or the API server does not say
+            ResolutionError: it exists and cannot be read, or the API server does not answer
         """
-        resource = _FETCHED.get(missing.kind)
+        resource = _FETCH_RESOURCES.get(missing.kind)
         namespace, _, name = missing.name.rpartition("/")
         if resource is None or not name:
             return False
-        field, key = KINDS[resource.group, resource.kind].field, (namespace, name) if namespace else name
-        lists = self._reflectors[field].standing.lists
-        with self.listening((field, key)) as heard:
+        kind = KINDS[resource.group, resource.kind]
+        key: Key = (namespace, name) if namespace else name
+        reflector = self._reflectors[kind.field]
+        lists = reflector.status.lists
+        with self.listening((kind.field, key)) as changed:
             raw = await self._get(missing, resource.path(namespace or self._namespace, name))
             if raw is None:
                 return False
-            # What a watch has brought meanwhile may be newer: a deletion, even.
-            if not heard.is_set() and lists == self._reflectors[field].standing.lists:
-                self._take(KINDS[resource.group, resource.kind], raw)
+            # Whatever a watch or a list delivered meanwhile may be newer, even if it is a deletion.
+            if not changed.is_set() and lists == reflector.status.lists:
+                self._apply_object(kind, raw)
         log.info("fetched an object that no watch had brought", kind=resource.label, name=missing.name)
         return True
 
     async def _get(self, missing: MissingObjectError, path: str) -> bytes | None:
         try:
-            return await self._client.get(path, seconds=FETCH_SECONDS)
+            return await self._client.get(path, seconds=FETCH_TIMEOUT)
         except ApiError as error:
             if error.not_found:
                 return None
             raise ResolutionError(f"cannot look for {missing.kind} {missing.name}: {error}") from error
 
-    def _take(self, kind: Kind, raw: bytes) -> None:
+    def _apply_object(self, kind: SnapshotKind, raw: bytes) -> None:
         try:
             key, value = kind.decode(raw)
         except ObjectError as error:
@@ -212,78 +193,85 @@ class ClusterCache:
 
     @contextmanager
     def listening(self, *keys: ObjectKey) -> Iterator[asyncio.Event]:
-        """An event that is set whenever one of some objects (field of the snapshot, key) changes."""
-        event, different = asyncio.Event(), frozenset(keys)
-        for key in different:
+        """Provides an event that is set when one of these objects changes.
+
+        Each of `keys` is a field of the snapshot and an object's key in it.
+        """
+        event = asyncio.Event()
+        distinct = frozenset(keys)
+        for key in distinct:
             self._listeners.setdefault(key, set()).add(event)
         try:
             yield event
         finally:
-            for key in different:
+            for key in distinct:
                 listeners = self._listeners[key]
                 listeners.discard(event)
                 if not listeners:
                     del self._listeners[key]
 
-    def _decoder(self, kind: Kind) -> Decode[object]:
-        """Reads a kind's objects for keeps: an object that is held already stays the one it is, a new one shares its texts.
+    def _decoder(self, kind: SnapshotKind) -> Decode[object]:
+        """Returns the function that decodes a kind's objects.
 
-        Pods that mount no claim occupy no volume; most pods of a cluster are such, and none is kept.
+        If an object is equal to the current one, the current one is returned; a new one shares its texts with other objects.
+        Pods that mount no claim occupy no volume. Most pods of a cluster mount none and are not kept.
         """
 
         def decode(raw: bytes | msgspec.Raw) -> tuple[Key, object | None]:
             key, value = kind.decode(raw)
             if isinstance(value, Pod) and not value.volumes:
                 return key, None
-            held = self._held(kind.field).get(key)
-            if held == value:
-                return key, held
-            share_texts(value)
+            current = self._objects(kind.field).get(key)
+            if current == value:
+                return key, current
+            intern_texts(value)
             return key, value
 
         return decode
 
-    def _held(self, field: str) -> Mapping[Key, object]:
-        """What the view has of a kind, changes still pending apart."""
-        held: Mapping[Key, object] = getattr(self._memory.view.snapshot, field) if self._memory else _NOTHING
-        return held
+    def _objects(self, field: str) -> Mapping[Key, object]:
+        """Returns the state's objects of a field, without pending changes."""
+        if self._state is None:
+            return _NO_OBJECTS
+        objects: Mapping[Key, object] = getattr(self._state.view.snapshot, field)
+        return objects
 
     def replaced(self, field: str, objects: Mapping[Key, object]) -> None:
-        """Called by reflectors: the kind as a whole."""
+        """Replaces all objects of a kind; called by reflectors."""
         if self._initial is not None:
             self._initial[field] = dict(objects)
             self._start()
             return
-        held = self._held(field)
-        gone = {key for key in held if key not in objects}
-        for name, key in list(self._pending):
-            if name == field:
+        current = self._objects(field)
+        deleted = {key for key in current if key not in objects}
+        for pending_field, key in list(self._pending):
+            if pending_field == field:
                 self.changed(field, key, objects.get(key))
-        for key in gone:
+        for key in deleted:
             self.changed(field, key, None)
         for key, value in objects.items():
-            if held.get(key) is not value:
+            if current.get(key) is not value:
                 self.changed(field, key, value)
 
     def changed(self, field: str, key: Key, value: object | None) -> None:
-        """Called by reflectors: one object."""
+        """Adds, changes or deletes (None) one object; called by reflectors."""
         if self._initial is not None and field in self._initial:
-            held = self._initial[field]
+            objects = self._initial[field]
             if value is None:
-                held.pop(key, None)
+                objects.pop(key, None)
             else:
-                held[key] = value
+                objects[key] = value
             return
         self._pending[field, key] = value
         for event in self._listeners.get((field, key), ()):
             event.set()
 
-    def _start(self) -> Memory | None:
-        """The first view, as soon as every kind has been listed."""
-        if self._initial is None or self._initial.keys() != self._reflectors.keys():
-            return self._memory
+    def _start(self) -> ClusterState | None:
+        """Makes the first state as soon as every kind has been listed."""
+        if self._initial is None or self._initial.keys() != set(self._reflectors.keys()):
+            return self._state
         snapshot: dict[str, Any] = {field: HashTrieMap(objects) for field, objects in self._initial.items()}
         self._initial = None
-        self._memory = Memory(rebuilt(Snapshot(**snapshot), self._now(), 1))
+        self._state = ClusterState.of(build_view(Snapshot(**snapshot), self._now(), 1))
         self._synced.set()
-        return self._memory
+        return self._state

@@ -1,4 +1,4 @@
-"""One ConfigMap, watched: its data as texts, empty while it does not exist."""
+"""A cache of one ConfigMap's data, which is empty while the ConfigMap does not exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import CONFIG_MAPS
 from scheduler_core.convert.kube import ConfigMap
-from scheduler_core.convert.meta import shape_json
+from scheduler_core.convert.meta import decode_json
 
 
 class ConfigMapCache:
@@ -25,7 +25,7 @@ class ConfigMapCache:
             self,
             timing,
             namespace=namespace,
-            field_selector=f"metadata.name={name}",
+            selectors={"fieldSelector": f"metadata.name={name}"},
         )
 
     async def run(self) -> None:
@@ -34,22 +34,25 @@ class ConfigMapCache:
 
     @property
     def problem(self) -> str:
-        """Why it is not known what the ConfigMap says; "" if it is. Once known, what it said last counts."""
-        standing = self._reflector.standing
-        if standing.phase is Phase.STARTING:
-            return "ConfigMap not read yet" + (f": {standing.problem}" if standing.problem else "")
-        return ""
+        """Why the ConfigMap's data is unknown, or "".
+
+        Once it has been read, the latest data never counts as stale.
+        """
+        status = self._reflector.status
+        if status.phase is not Phase.STARTING:
+            return ""
+        return "ConfigMap not read yet" + (f": {status.problem}" if status.problem else "")
 
     def replaced(self, objects: Mapping[Key, Mapping[str, str]]) -> None:
-        """Called by the reflector: the ConfigMap, or none."""
+        """Takes the listed ConfigMap, if it exists; called by the reflector."""
         self.data = next(iter(objects.values()), {})
 
     def changed(self, key: Key, value: Mapping[str, str] | None) -> None:
-        """Called by the reflector."""
+        """Takes the changed or deleted (None) ConfigMap; called by the reflector."""
         del key
         self.data = value or {}
 
 
 def _decode(raw: bytes | msgspec.Raw) -> tuple[Key, Mapping[str, str] | None]:
-    config_map = shape_json("ConfigMap", raw, ConfigMap)
+    config_map = decode_json("ConfigMap", raw, ConfigMap)
     return config_map.metadata.name, config_map.data or {}

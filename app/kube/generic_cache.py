@@ -1,12 +1,11 @@
-"""What rules of policies read of a live cluster beside Longhorn's objects: nodes with capacity and labels, pods, services.
+"""The cache of a live cluster's nodes, pods and services, which the rules of a policy read in addition to Longhorn's objects.
 
-A kind is watched from when it is wanted until it is not. Data flow: reflectors → `_Field` sinks → the objects of each kind, and the keys
-of those that have changed → `state()` folds these into the state when somebody asks, at the cost of what changed.
+A kind is watched only while it is wanted. Data flow: reflectors → `_KindHandler` → the objects of each kind, and the keys of changed
+objects → `state()` updates the state from them when a request needs it. The cost is proportional to the changes.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -16,91 +15,106 @@ import structlog
 
 from app.kube import resources
 from app.kube.client import KubeClient
-from app.kube.interning import share_texts
-from app.kube.reflector import Decode, Key, Phase, Reflector, Standing, Timing
+from app.kube.interning import intern_texts
+from app.kube.reflector import CacheStatus, Decode, Key, Reflector, Timing
+from app.kube.reflector_group import Member, ReflectorGroup
 from app.kube.resources import Resource
-from scheduler_core.convert.binding import Applicant, applicant, homeless
+from scheduler_core.convert.binding import PendingPod, pending_pod, unbound_pod_key
 from scheduler_core.convert.generic import GenericNode, GenericService, generic_node, generic_service
-from scheduler_core.convert.meta import shape_json
+from scheduler_core.convert.meta import decode_json
 from scheduler_core.errors import ObjectError
-from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.generic import Node, Pod, Service
 
 log = structlog.get_logger("policy")
 
-# Beyond this many changes the state is made anew when somebody asks; a process that does not lead may not be asked for weeks.
-_MOST_PENDING: Final = 10_000
+# With more pending changes the state is built from scratch: a follower may not need it for weeks.
+_MAX_PENDING: Final = 10_000
 
 
-class Reader(Protocol):
-    """Who wants to hear what changes, and may know more of a pod than was seen; called on the event loop, and must not block."""
+class CacheObserver(Protocol):
+    """Receives every change, and decides as what a pod counts.
+
+    It may know more of a pod than the cache does, and must not block the event loop.
+    """
 
     def changed(self, kind: str, key: Any, before: Any, value: Any) -> None:
-        """An object was added, is different or gone (None); it is in the state from the next question on."""
+        """Called after an object was added, changed or deleted (None).
 
-    def counted(self, found: Applicant) -> Pod:
-        """A pod as it counts in the state; asked anew after each change, and each `GenericCache.recount`."""
+        The next state has the change.
+        """
+
+    def effective_pod(self, pod: PendingPod) -> Pod:
+        """Returns the pod as the state counts it.
+
+        Called after each change and each `GenericCache.recount`.
+        """
 
 
-class _Plain:
-    """Nobody hears of changes, and pods count as they were seen."""
+class _NoObserver:
+    """Ignores changes, and counts pods as they were delivered."""
 
     def changed(self, kind: str, key: Any, before: Any, value: Any) -> None:
         pass
 
-    def counted(self, found: Applicant) -> Pod:
-        return found.pod
+    def effective_pod(self, pod: PendingPod) -> Pod:
+        return pod.pod
 
 
-def _node(raw: bytes | msgspec.Raw) -> tuple[Key, Node | None]:
-    node = generic_node(shape_json("Node", raw, GenericNode))
-    share_texts(node)
+def _decode_node(raw: bytes | msgspec.Raw) -> tuple[Key, Node | None]:
+    node = generic_node(decode_json("Node", raw, GenericNode))
+    intern_texts(node)
     return node.name, node
 
 
-def _pod(raw: bytes | msgspec.Raw) -> tuple[Key, Applicant | None]:
+def _decode_pod(raw: bytes | msgspec.Raw) -> tuple[Key, PendingPod | None]:
     try:
-        key, found = applicant(raw)
+        key, pod = pending_pod(raw)
     except ObjectError as error:
-        free = homeless(raw)
-        if free is None:
+        key_without_node = unbound_pod_key(raw)
+        if key_without_node is None:
             raise
-        # It takes nothing of any node, so it must not keep others from theirs.
+        # It occupies no node, so it must not make all other pods unusable.
         log.warning("left out a pod without a node that cannot be read", problem=str(error))
-        return free, None
-    share_texts(found.pod)
-    return key, found
+        return key_without_node, None
+    intern_texts(pod.pod)
+    return key, pod
 
 
-def _service(raw: bytes | msgspec.Raw) -> tuple[Key, Service | None]:
-    service = generic_service(shape_json("Service", raw, GenericService))
+def _decode_service(raw: bytes | msgspec.Raw) -> tuple[Key, Service | None]:
+    service = generic_service(decode_json("Service", raw, GenericService))
     return (service.namespace, service.name), service
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind: where it is, how an object is read, and how its change and its end change the state."""
+    """One kind: its resource, its decoder, and how changes update the state.
+
+    Attributes:
+        put: returns the state with a new or changed object
+        drop: returns the state without the object of a key
+    """
 
     resource: Resource
     decode: Decode[Any]
-    put: Callable[[State, Any], State]
-    drop: Callable[[State, Any], State]
+    put: Callable[[GenericClusterState, Any], GenericClusterState]
+    drop: Callable[[GenericClusterState, Any], GenericClusterState]
 
 
 _KINDS: Final[Mapping[str, _Kind]] = {
-    "nodes": _Kind(resources.NODES, _node, State.with_node, State.without_node),
-    "pods": _Kind(resources.PODS, _pod, State.with_pod, State.without_pod),
+    "nodes": _Kind(resources.NODES, _decode_node, GenericClusterState.with_node, GenericClusterState.without_node),
+    "pods": _Kind(resources.PODS, _decode_pod, GenericClusterState.with_pod, GenericClusterState.without_pod),
     "services": _Kind(
         Resource("", "v1", "services", "Service", namespaced=True),
-        _service,
-        State.with_service,
+        _decode_service,
+        GenericClusterState.with_service,
         lambda state, key: state.without_service(*key),
     ),
 }
 
 
-class _Field:
-    """Tells the cache what happens to one kind."""
+class _KindHandler:
+    """Passes the objects of one kind to the cache."""
 
     def __init__(self, cache: GenericCache, kind: str) -> None:
         self._cache = cache
@@ -114,9 +128,12 @@ class _Field:
 
 
 class GenericCache:
-    """Owner of what was seen, and of the state; everything happens on the event loop that runs `run`.
+    """Owner of the objects and of the state.
 
-    `whose` begins every problem, for readers who know of several caches.
+    Every method must be called on the event loop that runs `run`.
+
+    Args:
+        prefix: the beginning of every problem, which distinguishes the problems of several caches
     """
 
     def __init__(
@@ -124,108 +141,81 @@ class GenericCache:
         client: KubeClient,
         timing: Timing,
         stale_after: float,
-        reader: Reader | None = None,
-        whose: str = "policy: ",
+        observer: CacheObserver | None = None,
+        prefix: str = "policy: ",
     ) -> None:
         self._client = client
         self._timing = timing
-        self._stale_after = stale_after
-        self._reader = reader or _Plain()
-        self._whose = whose
-        self._reflectors: dict[str, Reflector[Any]] = {}
+        self._observer = observer or _NoObserver()
+        self._prefix = prefix
+        self._reflectors = ReflectorGroup(timing.clock, stale_after)
         self._objects: dict[str, dict[Key, Any]] = {}
-        self._state: State | None = None
+        self._state: GenericClusterState | None = None
         self._pending: dict[tuple[str, Key], None] = {}
-        self._changed = asyncio.Event()
 
     def want(self, kinds: frozenset[str]) -> None:
-        """These kinds are to be watched from now on, and no others; the others are forgotten."""
-        if kinds == self._reflectors.keys():
-            return
-        for kind in self._reflectors.keys() - kinds:
-            del self._reflectors[kind]
+        """Watches these kinds from now on, and forgets all others."""
+        watched = set(self._reflectors.keys())
+        for kind in watched - kinds:
+            self._reflectors.remove(kind)
             self._objects.pop(kind, None)
             self._state = None
-        for kind in kinds - self._reflectors.keys():
-            entry, sink = _KINDS[kind], _Field(self, kind)
-            self._reflectors[kind] = Reflector(self._client, entry.resource, entry.decode, sink, self._timing)
-        self._changed.set()
+        for kind in kinds - watched:
+            entry = _KINDS[kind]
+            reflector = Reflector(self._client, entry.resource, entry.decode, _KindHandler(self, kind), self._timing)
+            # What an unreadable pod takes of its node is unknown.
+            self._reflectors.add(kind, Member(reflector, kind, unreadable="" if kind == "pods" else None))
 
     async def run(self) -> None:
-        """Watches what is wanted until cancelled."""
-        watching: dict[Reflector[Any], asyncio.Task[None]] = {}
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                self._changed.clear()
-                wanted = set(self._reflectors.values())
-                for reflector in watching.keys() - wanted:
-                    watching.pop(reflector).cancel()
-                for reflector in wanted - watching.keys():
-                    watching[reflector] = tasks.create_task(reflector.run(), name=f"generic: {reflector.label}")
-                await self._changed.wait()
+        """Watches the wanted kinds until cancelled."""
+        await self._reflectors.run()
 
     async def catch_up(self) -> None:
-        """Returns once everything that has happened before this call is in the state."""
-        async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors.values():
-                tasks.create_task(reflector.catch_up())
-
-    def adopt(self) -> None:
-        """As a companion of `Live`: who leads plays no part."""
-
-    def clear(self) -> None:
-        """As a companion of `Live`."""
+        """Returns once the state has everything that happened before this call."""
+        await self._reflectors.catch_up()
 
     @property
-    def standings(self) -> Mapping[str, Standing]:
-        """How each kind that is watched stands, by the kind's name."""
-        return {f"{kind} (policy)": reflector.standing for kind, reflector in self._reflectors.items()}
+    def statuses(self) -> Mapping[str, CacheStatus]:
+        """The status of each watched kind's cache, by the kind's name."""
+        return {f"{kind} (policy)": status for kind, status in self._reflectors.statuses.items()}
 
     def problem(self, kinds: frozenset[str]) -> str:
-        """Why the state is not known well enough to ask rules that read these kinds; "" if it is."""
-        now = self._timing.clock()
-        found = next((found for kind in sorted(kinds) if (found := self._problem(kind, now))), "")
-        return f"{self._whose}{found}" if found else ""
+        """Returns why rules that read these kinds cannot be evaluated, or ""."""
+        problem = self._reflectors.problem(sorted(kinds))
+        missing = sorted(kinds - self._objects.keys())
+        if not problem and missing:
+            problem = f"{missing[0]} not listed yet"
+        return f"{self._prefix}{problem}" if problem else ""
 
-    def _problem(self, kind: str, now: float) -> str:
-        reflector = self._reflectors.get(kind)
-        if reflector is None:
-            return f"{kind} not listed yet"
-        standing = reflector.standing
-        if standing.phase is not Phase.SYNCED or kind not in self._objects:
-            return f"{kind} not listed yet" + (f": {standing.problem}" if standing.problem else "")
-        if kind == "pods" and standing.unreadable:  # what it takes of its node is not known
-            return next(iter(standing.unreadable.values()))
-        if standing.behind(now) > self._stale_after:
-            return f"{kind} not heard of for {standing.behind(now):.0f} s: {standing.problem}"
-        return ""
-
-    def pod(self, key: Key) -> Applicant | None:
-        """A pod as it was seen last."""
+    def pod(self, key: Key) -> PendingPod | None:
+        """Returns a pod as last delivered, None if there is none."""
         return self._objects.get("pods", {}).get(key)
 
-    def state(self) -> State:
-        """Everything heard so far of the kinds that are watched."""
-        pending, self._pending = self._pending, {}
+    def state(self) -> GenericClusterState:
+        """Returns the state after every change delivered so far."""
+        pending = self._pending
+        self._pending = {}
         if self._state is None:
             nodes, pods, services = (self._objects.get(kind, {}).values() for kind in ("nodes", "pods", "services"))
-            self._state = State.of(nodes, map(self._reader.counted, pods), services)
+            self._state = GenericClusterState.of(nodes, map(self._observer.effective_pod, pods), services)
             return self._state
         for kind, key in pending:
-            entry, value = _KINDS[kind], self._objects[kind].get(key)
+            entry = _KINDS[kind]
+            value = self._objects[kind].get(key)
             if value is None:
                 self._state = entry.drop(self._state, key)
             else:
-                self._state = entry.put(self._state, self._reader.counted(value) if kind == "pods" else value)
+                self._state = entry.put(self._state, self._observer.effective_pod(value) if kind == "pods" else value)
         return self._state
 
     def recount(self, pod: Key) -> None:
-        """The reader counts this pod differently from now on."""
+        """Makes the next state ask the observer for this pod again."""
         self._note("pods", pod)
 
     def replaced(self, kind: str, objects: Mapping[Key, Any]) -> None:
-        """Called by reflectors: the kind as a whole."""
-        if kind not in self._reflectors:  # it is watched no more
+        """Replaces all objects of a kind; called by reflectors."""
+        # The reflector of a kind that is not wanted any more may deliver once more.
+        if kind not in self._reflectors:
             return
         if kind not in self._objects:
             self._objects[kind] = {}
@@ -236,24 +226,24 @@ class GenericCache:
             self.changed(kind, key, value)
 
     def changed(self, kind: str, key: Key, value: Any) -> None:
-        """Called by reflectors: one object."""
-        held = self._objects.get(kind)
-        if held is None:
+        """Adds, changes or deletes (None) one object; called by reflectors."""
+        objects = self._objects.get(kind)
+        if objects is None:
             return
-        before = held.get(key)
+        before = objects.get(key)
         if before == value:
             return
         if value is None:
-            del held[key]
+            del objects[key]
         else:
-            held[key] = value
+            objects[key] = value
         self._note(kind, key)
-        self._reader.changed(kind, key, before, value)
+        self._observer.changed(kind, key, before, value)
 
     def _note(self, kind: str, key: Key) -> None:
         if self._state is None:
             return
         self._pending[kind, key] = None
-        if len(self._pending) > _MOST_PENDING:
+        if len(self._pending) > _MAX_PENDING:
             self._state = None
             self._pending.clear()

@@ -1,4 +1,7 @@
-"""Equal texts once: names, images, labels and times occur in thousands of objects, and each was decoded for itself."""
+"""Interning of texts: equal texts in different objects become one, which saves memory.
+
+Names, images, labels and times occur in thousands of objects, and each occurrence was decoded into its own text.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +9,41 @@ import sys
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-_FIELDS: Final[dict[type, tuple[str, ...]]] = {}
+_FIELD_NAMES: Final[dict[type, tuple[str, ...]]] = {}
 
 
-def share_texts(value: object) -> None:
-    """Replaces the texts inside a frozen value, of whom nobody else knows yet, by the one text that is equal to each.
+def intern_texts(value: object) -> None:
+    """Replaces the texts inside a frozen value by interned ones.
 
-    Python forgets such a text when nobody has it any more. The value stays equal to what it was.
+    The value stays equal to what it was; it must be new, because it is changed in place. Python drops an interned text that is not
+    used any more.
     """
-    for name in _names(type(value)):
-        held = getattr(value, name)
-        shared = _shared(held)
-        if shared is not held:
-            object.__setattr__(value, name, shared)
+    for name in _field_names(type(value)):
+        current = getattr(value, name)
+        interned = _intern(current)
+        if interned is not current:
+            object.__setattr__(value, name, interned)
 
 
-def _shared(value: Any) -> Any:
+def _intern(value: Any) -> Any:
     kind = type(value)
     if kind is str:
         return sys.intern(value)
     if kind is tuple:
-        return tuple(map(_shared, value)) if value else value
+        return tuple(map(_intern, value)) if value else value
     if kind is dict:
-        return {_shared(key): _shared(entry) for key, entry in value.items()}
+        return {_intern(key): _intern(entry) for key, entry in value.items()}
     if kind is frozenset:
-        return frozenset(map(_shared, value))
-    if _names(kind):
-        share_texts(value)
+        return frozenset(map(_intern, value))
+    if _field_names(kind):
+        intern_texts(value)
     return value
 
 
-def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass; none of any other type."""
-    names = _FIELDS.get(kind)
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Returns the fields of a dataclass; none for any other type."""
+    names = _FIELD_NAMES.get(kind)
     if names is None:
-        names = _FIELDS[kind] = tuple(entry.name for entry in fields(kind)) if is_dataclass(kind) else ()
+        names = tuple(entry.name for entry in fields(kind)) if is_dataclass(kind) else ()
+        _FIELD_NAMES[kind] = names
     return names

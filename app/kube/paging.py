@@ -1,4 +1,4 @@
-"""Complete lists of a kind, page by page, as raw objects."""
+"""Lists a collection page by page; objects stay undecoded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 
 from app.kube.client import ApiError, KubeClient
 
-PAGE: Final = 500
-LIST_SECONDS: Final = 60.0
+PAGE_SIZE: Final = 500
+LIST_TIMEOUT: Final = 60.0
 _NO_QUERY: Final[Mapping[str, str]] = {}
 
 
@@ -27,21 +27,25 @@ class _List(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a list, valid until the next part is asked for; the last one's resource version is where a watch begins."""
+    """One page of a list, valid until the next page is requested.
+
+    Attributes:
+        resource_version: the list's resourceVersion; a watch begins at that of the last page
+    """
 
     items: list[msgspec.Raw]
     resource_version: str
 
 
 async def pages(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QUERY) -> AsyncIterator[Page]:
-    """Every object of a collection.
+    """Yields a collection page by page.
 
     Raises:
-        ApiError: the API server refused, or did not answer, or what answered is none
+        ApiError: the API server refused, did not answer, or answered with something other than a list
     """
     token = ""
     while True:
-        page = await _page(client, path, {**query, "limit": str(PAGE), **({"continue": token} if token else {})})
+        page = await _page(client, path, {**query, "limit": str(PAGE_SIZE), **({"continue": token} if token else {})})
         yield Page(page.items or [], page.metadata.resource_version)
         token = page.metadata.next or ""
         if not token:
@@ -49,7 +53,9 @@ async def pages(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QU
 
 
 async def newest_version(client: KubeClient, path: str, query: Mapping[str, str] = _NO_QUERY) -> str:
-    """The resource version of a collection now: everything that happened to it before this call has one up to that.
+    """Returns the current resourceVersion of a collection.
+
+    Everything that happened to the collection before this call has a resourceVersion up to it.
 
     Raises:
         ApiError: as pages
@@ -58,7 +64,7 @@ async def newest_version(client: KubeClient, path: str, query: Mapping[str, str]
 
 
 async def _page(client: KubeClient, path: str, query: Mapping[str, str]) -> _List:
-    body = await client.get(path, query, LIST_SECONDS)
+    body = await client.get(path, query, LIST_TIMEOUT)
     try:
         return msgspec.json.decode(body, type=_List)
     except msgspec.DecodeError as error:

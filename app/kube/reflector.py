@@ -1,14 +1,14 @@
-"""A watch cache's other half: lists a kind, watches it, and tells a sink what is there and what changed.
+"""A reflector lists and watches one kind, and passes the objects and their changes to a handler.
 
-Data flow: paged list → `Sink.replaced` with everything at once → watch from there → `Sink.changed` per event, in order →
-on a clean end, silence or a broken connection: watch again from the last resource version → on 410, an error event or an
-event that cannot be understood: list again. A kind that does not exist (its CRD is missing) is an empty one, looked for again.
-One object that cannot be decoded is left out, counted and named; it never stops the others from being read.
+Data flow: paged list → `WatchHandler.replaced` with everything at once → watch from there → `WatchHandler.changed` per event, in
+order. After a clean end, silence or a broken connection the reflector watches again from the last resource version. After 410, an error
+event or an event that cannot be understood it lists again. A kind that does not exist (its CRD is missing) counts as empty and is
+retried. One object that cannot be decoded is left out, counted and named; the others are read all the same.
 
-Facts behind it: bookmarks come about every minute, so 90 s of silence mean a dead connection; the API server ends a watch
-at its `timeoutSeconds` and not before. `catch_up` reads the kind's newest version from etcd (one object's worth of list, for which
-the API server first brings its own cache up to date) and then watches shortly: what the watch has delivered when it reaches
-that version, or ends when it was meant to, is all there was.
+Facts: bookmarks come about every minute, so 90 s of silence mean a dead connection. The API server ends a watch at its
+`timeoutSeconds` and not before. `catch_up` reads the kind's newest version from etcd (a list of one object, for which the
+API server first brings its own cache up to date) and then watches briefly. Everything that happened before has been delivered once the
+watch reaches that version, or ends at its time-out.
 """
 
 from __future__ import annotations
@@ -27,81 +27,90 @@ from aiohttp.http_exceptions import LineTooLong
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import newest_version, pages
 from app.kube.resources import Resource
+from scheduler_core.backoff import Backoff
 from scheduler_core.errors import ObjectError
 
 log = structlog.get_logger("watch")
 
-SILENCE_SECONDS: Final = 90.0
+SILENCE_TIMEOUT: Final = 90.0
 QUIET_SECONDS: Final = 70.0
 WATCH_SECONDS: Final = (240, 290)
 CATCH_UP_SECONDS: Final = 1
-_ALMOST: Final = 0.9
+# If a watch lasted for this share of its `timeoutSeconds`, the API server ended it at its time-out.
+_FULL_WATCH_SHARE: Final = 0.9
 _GRACE_SECONDS: Final = 15.0
-_SHORTEST_BACKOFF: Final = 0.2
-_LONGEST_BACKOFF: Final = 5.0
-_MISSING_SECONDS: Final = 5.0
-# A watch that breaks off sooner, without a word, has not proven that the API server can be heard.
-_SOUND_SECONDS: Final = 1.0
+_BACKOFF: Final = Backoff(0.2, 5.0)
+_MISSING_RETRY_INTERVAL: Final = 5.0
+# A watch that ends sooner, without an event, does not prove that the connection works.
+_MIN_SOUND_SECONDS: Final = 1.0
 # Far more than etcd can hold of one object.
-_LONGEST_LINE: Final = 1 << 26
-_TURN_EVENTS: Final = 64
+_MAX_LINE: Final = 1 << 26
+_EVENTS_PER_TURN: Final = 64
+_NO_SELECTORS: Final[Mapping[str, str]] = {}
 
 Key = str | tuple[str, str]
 _Value = TypeVar("_Value")
-_Decoded = TypeVar("_Decoded", covariant=True)  # noqa: PLC0105
-_Taken = TypeVar("_Taken", contravariant=True)  # noqa: PLC0105 # a protocol's parameter, named for what it does
+_Value_co = TypeVar("_Value_co", covariant=True)
+_Value_contra = TypeVar("_Value_contra", contravariant=True)
 
 
-class Sink(Protocol[_Taken]):
-    """Who is told."""
+class WatchHandler(Protocol[_Value_contra]):
+    """Receives the results of list and watch."""
 
-    def replaced(self, objects: Mapping[Key, _Taken]) -> None:
-        """The kind as a whole: what is not in `objects` is gone."""
+    def replaced(self, objects: Mapping[Key, _Value_contra]) -> None:
+        """Takes all objects of the kind.
 
-    def changed(self, key: Key, value: _Taken | None) -> None:
-        """One object is new or different; None: it is gone."""
+        Every object that is not in `objects` was deleted.
+        """
+
+    def changed(self, key: Key, value: _Value_contra | None) -> None:
+        """Takes one object that was added, changed or deleted (None)."""
 
 
-class Decode(Protocol[_Decoded]):
-    """Reads one object; a value of None means that the object does not matter, as if it were deleted.
+class Decode(Protocol[_Value_co]):
+    """Decodes one object.
+
+    A value of None means that the object does not matter, as if it were deleted.
 
     Raises:
         ObjectError: it cannot be read
     """
 
-    def __call__(self, raw: bytes | msgspec.Raw) -> tuple[Key, _Decoded | None]:
-        """Key and value of one object."""
+    def __call__(self, raw: bytes | msgspec.Raw) -> tuple[Key, _Value_co | None]:
+        """Returns the key and the value of one object."""
 
 
 class Phase(StrEnum):
-    """How far a cache is."""
+    """The progress of a cache."""
 
     STARTING = "starting"
     SYNCED = "synced"
     MISSING = "missing"  # the API server does not know the kind
 
 
-class _Ended(Enum):
-    CLEANLY = "the API server ended it when it was meant to end"
-    THERE = "it has come as far as was asked"
-    DISTURBED = "somebody wants to catch up"
-    EARLY = "anything else"
+class _WatchEnd(Enum):
+    CLEANLY = "the API server ended it at its time-out"
+    REACHED_TARGET = "it reached the version that was asked for"
+    INTERRUPTED = "a caller waits to catch up"
+    DROPPED = "anything else"
 
 
 @dataclass(slots=True)
-class Standing:
-    """What is known of one cache's freshness; read by readiness and metrics, written by its reflector only.
+class CacheStatus:
+    """The freshness of one cache, for readiness and metrics.
+
+    Only its reflector writes it.
 
     Attributes:
-        disconnected_at: monotonic seconds since when the cache may be behind; None while a watch is connected
-        heard_at: when the last line of a watch came, or the watch began
-        problem: the last trouble, "" when all is well
-        unreadable: the objects left out because they cannot be decoded, with why
+        disconnected_at: since when, on the reflector's clock, the cache may be behind; None while a watch is connected
+        last_line_at: when the last line of a watch came, or the watch began
+        problem: the last problem, "" if there is none
+        unreadable: the objects that were left out because they cannot be decoded, and why
     """
 
     phase: Phase = Phase.STARTING
     disconnected_at: float | None = None
-    heard_at: float = 0.0
+    last_line_at: float = 0.0
     problem: str = ""
     resource_version: str = ""
     lists: int = 0
@@ -109,8 +118,11 @@ class Standing:
     unreadable: dict[Key | None, str] = field(default_factory=dict)
 
     def behind(self, now: float) -> float:
-        """For how many seconds the cache may have been behind: cut off, or nothing heard for longer than bookmarks take."""
-        quiet = max(0.0, now - self.heard_at - QUIET_SECONDS) if self.phase is Phase.SYNCED else 0.0
+        """Returns for how many seconds the cache may have been behind.
+
+        It may be behind while it is disconnected, or silent for longer than bookmarks take.
+        """
+        quiet = max(0.0, now - self.last_line_at - QUIET_SECONDS) if self.phase is Phase.SYNCED else 0.0
         return quiet if self.disconnected_at is None else max(quiet, now - self.disconnected_at)
 
 
@@ -135,194 +147,212 @@ class _Status(msgspec.Struct):
 
 
 class _RelistError(Exception):
-    """The watch cannot go on from where it is."""
+    """The watch cannot continue from its version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Time and chance, passed in. `between(a, b)` picks a number of seconds; `silence`: after how many a watch is dead."""
+    """The clock and the randomness of a reflector.
+
+    Attributes:
+        clock: monotonic seconds
+        between: returns a random number of seconds between two bounds
+        silence: after this many seconds without a line a watch counts as dead
+    """
 
     clock: Callable[[], float]
     between: Callable[[float, float], float]
-    silence: float = SILENCE_SECONDS
+    silence: float = SILENCE_TIMEOUT
 
 
 class Reflector(Generic[_Value]):
-    """Keeps one sink up to date with one kind, until cancelled."""
+    """Keeps a handler up to date with one kind until cancelled.
+
+    Args:
+        selectors: query parameters that restrict the objects, such as ``labelSelector``
+    """
 
     def __init__(  # noqa: PLR0913 # what makes one reflector differ from another
         self,
         client: KubeClient,
         resource: Resource,
         decode: Decode[_Value],
-        sink: Sink[_Value],
+        handler: WatchHandler[_Value],
         timing: Timing,
         *,
         namespace: str = "",
-        field_selector: str = "",
+        selectors: Mapping[str, str] = _NO_SELECTORS,
     ) -> None:
         self.label = resource.label
-        self.standing = Standing(disconnected_at=timing.clock())
+        self.status = CacheStatus(disconnected_at=timing.clock())
         self._client = client
         self._decode = decode
-        self._sink = sink
+        self._handler = handler
         self._timing = timing
         self._path = resource.path(namespace)
-        self._query = {"fieldSelector": field_selector} if field_selector else {}
-        self._backoff = _SHORTEST_BACKOFF
-        self._watching: asyncio.Task[_Ended] | None = None
-        self._wanted = 0
+        self._query = dict(selectors)
+        self._attempts = 0
+        self._watch_task: asyncio.Task[_WatchEnd] | None = None
+        # Calls of `catch_up` are numbered; all up to `_caught_up` are done.
+        self._requested = 0
         self._caught_up = 0
-        self._asking = 0
-        self._hurry = asyncio.Event()
+        self._listing_for = 0
+        self._wake = asyncio.Event()
         self._progress = asyncio.Event()
 
     async def run(self) -> None:
-        """Lists and watches forever."""
+        """Lists and watches until cancelled."""
         while True:
             try:
                 await self._list()
-                await self._watch_on()
+                await self._watch_repeatedly()
             except _RelistError as error:
-                self._trouble(str(error))
+                self._note_problem(str(error))
             except ApiError as error:
-                self._refused(error)
+                self._handle_refusal(error)
                 if error.not_found:
-                    await self._sleep(_MISSING_SECONDS)
+                    await self._sleep(_MISSING_RETRY_INTERVAL)
                     continue
             except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
-                self._trouble(f"{self.label}: {_text(error)}")
-            await self._wait()
+                self._note_problem(f"{self.label}: {_one_line(error)}")
+            await self._back_off()
 
     async def catch_up(self) -> None:
-        """Returns once everything that had happened when this was called has been told to the sink."""
-        self._wanted += 1
-        wanted = self._wanted
-        self._hurry.set()
-        if self._watching is not None:
-            self._watching.cancel()
-        while self._caught_up < wanted:
+        """Returns once the handler has everything that happened before this call."""
+        self._requested += 1
+        request = self._requested
+        self._wake.set()
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+        while self._caught_up < request:
             self._progress.clear()
             await self._progress.wait()
 
-    def _reached(self, wanted: int) -> None:
-        self._caught_up = max(self._caught_up, wanted)
+    def _mark_caught_up(self, request: int) -> None:
+        self._caught_up = max(self._caught_up, request)
         self._progress.set()
 
     async def _list(self) -> None:
         objects: dict[Key, _Value] = {}
         unreadable: dict[Key | None, str] = {}
-        self._asking = wanted = self._wanted
+        request = self._requested
+        self._listing_for = request
         version = ""
         async for page in pages(self._client, self._path, self._query):
             for raw in page.items:
-                self._take(raw, objects, unreadable)
+                self._decode_into(objects, unreadable, raw)
             version = page.resource_version
             await asyncio.sleep(0)
-        standing = self.standing
-        standing.unreadable = unreadable
-        standing.resource_version = version
-        standing.lists += 1
-        self._sink.replaced(objects)
-        self._connected()
-        self._reached(wanted)
+        self.status.unreadable = unreadable
+        self.status.resource_version = version
+        self.status.lists += 1
+        self._handler.replaced(objects)
+        self._note_connection()
+        self._mark_caught_up(request)
 
-    def _take(self, raw: msgspec.Raw, objects: dict[Key, _Value], unreadable: dict[Key | None, str]) -> None:
+    def _decode_into(self, objects: dict[Key, _Value], unreadable: dict[Key | None, str], raw: msgspec.Raw) -> None:
         try:
             key, value = self._decode(raw)
         except ObjectError as error:
-            unreadable[_key(raw)] = str(error)
+            unreadable[_raw_key(raw)] = str(error)
             log.warning("left out an object that cannot be read", problem=str(error))
             return
         if value is not None:
             objects[key] = value
 
-    async def _watch_on(self) -> None:
-        """Watches again and again, as long as that goes on from where the last watch ended."""
+    async def _watch_repeatedly(self) -> None:
+        """Watches again and again, each time from the last version."""
         while True:
-            wanted = self._wanted
-            short = self._caught_up < wanted
-            ended = await self._until_disturbed(self._watch(self._watch_seconds(short=short), short=short))
-            if short and ended in (_Ended.CLEANLY, _Ended.THERE):
-                self._reached(wanted)
-            if ended is _Ended.EARLY:
-                await self._wait()
+            request = self._requested
+            short = self._caught_up < request
+            end = await self._run_watch(self._watch(self._watch_seconds(short=short), short=short))
+            if short and end in (_WatchEnd.CLEANLY, _WatchEnd.REACHED_TARGET):
+                self._mark_caught_up(request)
+            if end is _WatchEnd.DROPPED:
+                await self._back_off()
 
-    async def _until_disturbed(self, watch: Coroutine[None, None, _Ended]) -> _Ended:
-        """One watch to its end, or until somebody wants to catch up."""
-        watching = asyncio.create_task(watch, name=f"watch {self.label}")
-        self._watching = watching
+    async def _run_watch(self, watch: Coroutine[None, None, _WatchEnd]) -> _WatchEnd:
+        """Runs one watch until it ends or `catch_up` interrupts it."""
+        task = asyncio.create_task(watch, name=f"watch {self.label}")
+        self._watch_task = task
         try:
-            await asyncio.wait({watching})
+            await asyncio.wait({task})
         finally:
-            self._watching = None
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-        return _Ended.DISTURBED if watching.cancelled() else watching.result()
+            self._watch_task = None
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        return _WatchEnd.INTERRUPTED if task.cancelled() else task.result()
 
     def _watch_seconds(self, *, short: bool) -> int:
         return CATCH_UP_SECONDS if short else int(self._timing.between(*WATCH_SECONDS))
 
-    async def _watch(self, seconds: int, *, short: bool) -> _Ended:
-        """One watch to its end; a short one at most to the version that is the newest now."""
+    async def _watch(self, seconds: int, *, short: bool) -> _WatchEnd:
+        """Runs one watch.
+
+        A short one ends once it reaches the version that is the newest now.
+        """
         query = {
             **self._query,
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "resourceVersion": self.standing.resource_version,
+            "resourceVersion": self.status.resource_version,
             "timeoutSeconds": str(seconds),
         }
-        standing, clock = self.standing, self._timing.clock
-        lost_at, events, began = standing.disconnected_at, standing.events, clock()
+        status = self.status
+        clock = self._timing.clock
+        disconnected_at = status.disconnected_at
+        events = status.events
+        began = clock()
         try:
-            goal = await newest_version(self._client, self._path, self._query) if short else ""
+            target = await newest_version(self._client, self._path, self._query) if short else ""
             began = clock()
-            async with self._client.lines(self._path, query, seconds + _GRACE_SECONDS) as stream:
-                self._connected()
-                while not _reaches(standing.resource_version, goal):
+            async with self._client.watch(self._path, query, seconds + _GRACE_SECONDS) as stream:
+                self._note_connection()
+                while not _reaches(status.resource_version, target):
                     async with asyncio.timeout(self._timing.silence):
-                        line = await stream.readline(max_line_length=_LONGEST_LINE)
-                    if not line and clock() - began >= _ALMOST * seconds:
-                        return _Ended.CLEANLY
+                        line = await stream.readline(max_line_length=_MAX_LINE)
+                    if not line and clock() - began >= _FULL_WATCH_SHARE * seconds:
+                        return _WatchEnd.CLEANLY
                     if not line:
-                        self._trouble(f"{self.label}: the API server ended the watch early")
+                        self._note_problem(f"{self.label}: the API server ended the watch early")
                         break
-                    standing.heard_at = clock()
-                    self._heard(line)
-                    if standing.events % _TURN_EVENTS == 0:
-                        await asyncio.sleep(0)  # what is received already is read without a pause
+                    status.last_line_at = clock()
+                    self._handle_line(line)
+                    if status.events % _EVENTS_PER_TURN == 0:
+                        # Buffered lines are read without yielding to other tasks.
+                        await asyncio.sleep(0)
                 else:
-                    return _Ended.THERE
+                    return _WatchEnd.REACHED_TARGET
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._trouble(f"{self.label}: watch broke off: {_text(error)}")
+            self._note_problem(f"{self.label}: watch broke off: {_one_line(error)}")
         except LineTooLong as error:
             raise _RelistError(f"{self.label}: the watch sent an event without end") from error
         except ApiError as error:
             if not error.unreachable:
                 raise
-            self._trouble(str(error))
+            self._note_problem(str(error))
         finally:
-            if clock() - began >= _LONGEST_BACKOFF:
-                self._backoff = _SHORTEST_BACKOFF
-        if standing.events == events and clock() - began < _SOUND_SECONDS and lost_at is not None:
-            standing.disconnected_at = lost_at
-        return _Ended.EARLY
+            if clock() - began >= _BACKOFF.longest:
+                self._attempts = 0
+        if status.events == events and clock() - began < _MIN_SOUND_SECONDS and disconnected_at is not None:
+            status.disconnected_at = disconnected_at
+        return _WatchEnd.DROPPED
 
-    def _heard(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         try:
             event = msgspec.json.decode(line, type=_Event)
         except msgspec.DecodeError as error:
             raise _RelistError(f"{self.label}: the watch sent something else than events: {error}") from error
-        self.standing.events += 1
+        self.status.events += 1
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=_Status)
             raise _RelistError(f"{self.label}: the watch ended: {status.message} (HTTP {status.code})")
         meta = msgspec.json.decode(event.object, type=_Object).metadata
         if event.type != "BOOKMARK":
-            self._changed(event, meta)
-        self.standing.resource_version = meta.resource_version
+            self._handle_event(event, meta)
+        self.status.resource_version = meta.resource_version
 
-    def _changed(self, event: _Event, meta: _Meta) -> None:
+    def _handle_event(self, event: _Event, meta: _Meta) -> None:
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise _RelistError(f"{self.label}: the watch sent an unknown event {event.type}")
         name: Key | None = (meta.namespace, meta.name)
@@ -330,54 +360,55 @@ class Reflector(Generic[_Value]):
             key, value = self._decode(event.object)
         except ObjectError as error:
             if event.type != "DELETED":
-                self.standing.unreadable[name] = str(error)
+                self.status.unreadable[name] = str(error)
                 log.warning("an object cannot be read, its last readable state stays", problem=str(error))
                 return
             raise _RelistError(f"{self.label}: a deleted object cannot be read") from error
-        self.standing.unreadable.pop(name, None)
-        self._sink.changed(key, None if event.type == "DELETED" else value)
+        self.status.unreadable.pop(name, None)
+        self._handler.changed(key, None if event.type == "DELETED" else value)
 
-    def _connected(self) -> None:
-        self.standing.phase = Phase.SYNCED
-        self.standing.disconnected_at = None
-        self.standing.heard_at = self._timing.clock()
-        self.standing.problem = ""
+    def _note_connection(self) -> None:
+        self.status.phase = Phase.SYNCED
+        self.status.disconnected_at = None
+        self.status.last_line_at = self._timing.clock()
+        self.status.problem = ""
 
-    def _trouble(self, problem: str) -> None:
-        standing = self.standing
-        if standing.disconnected_at is None:
-            standing.disconnected_at = self._timing.clock()
-        if standing.problem != problem:
+    def _note_problem(self, problem: str) -> None:
+        status = self.status
+        if status.disconnected_at is None:
+            status.disconnected_at = self._timing.clock()
+        if status.problem != problem:
             log.warning("watch interrupted", kind=self.label, problem=problem)
-        standing.problem = problem
+        status.problem = problem
 
-    def _refused(self, error: ApiError) -> None:
-        self._trouble(str(error))
+    def _handle_refusal(self, error: ApiError) -> None:
+        self._note_problem(str(error))
         if not error.not_found:
             return
-        self.standing.disconnected_at = None
-        if self.standing.phase is not Phase.MISSING:
-            self.standing.phase = Phase.MISSING
-            self.standing.unreadable = {}
-            self._sink.replaced({})
-        self._reached(self._asking)
+        self.status.disconnected_at = None
+        if self.status.phase is not Phase.MISSING:
+            self.status.phase = Phase.MISSING
+            self.status.unreadable = {}
+            self._handler.replaced({})
+        self._mark_caught_up(self._listing_for)
 
-    async def _wait(self) -> None:
-        await self._sleep(self._timing.between(self._backoff / 2, self._backoff))
-        self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
+    async def _back_off(self) -> None:
+        delay = _BACKOFF.delay(self._attempts)
+        await self._sleep(self._timing.between(delay / 2, delay))
+        self._attempts += 1
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleeps, unless somebody wants to catch up."""
+        """Sleeps unless a caller waits to catch up."""
         try:
-            async with asyncio.timeout(0 if self._caught_up < self._wanted else seconds):
-                await self._hurry.wait()
+            async with asyncio.timeout(0 if self._caught_up < self._requested else seconds):
+                await self._wake.wait()
         except TimeoutError:
             return
         finally:
-            self._hurry.clear()
+            self._wake.clear()
 
 
-def _key(raw: msgspec.Raw) -> Key | None:
+def _raw_key(raw: msgspec.Raw) -> Key | None:
     try:
         meta = msgspec.json.decode(raw, type=_Object).metadata
     except msgspec.DecodeError:
@@ -385,10 +416,10 @@ def _key(raw: msgspec.Raw) -> Key | None:
     return (meta.namespace, meta.name)
 
 
-def _text(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _reaches(version: str, goal: str) -> bool:
-    """Whether a resource version is another or a later one; False where they cannot be compared."""
-    return version.isdigit() and goal.isdigit() and int(version) >= int(goal)
+def _reaches(version: str, target: str) -> bool:
+    """Whether a version is at least the target; False if not comparable."""
+    return version.isdigit() and target.isdigit() and int(version) >= int(target)

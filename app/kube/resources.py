@@ -1,4 +1,4 @@
-"""Where each kind lives on the API server."""
+"""The REST path of each kind on the API server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGHORN_NAMESPACE: Final = "longhorn-system"
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind's REST path: its group ("" for core), version and plural name."""
+    """One kind: its API group ("" for core), version and names."""
 
     group: str
     version: str
@@ -21,16 +21,19 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """What objects of the kind bear as apiVersion."""
+        """The apiVersion of the kind's objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def label(self) -> str:
-        """The kind as RBAC and kubectl name it, ``volumes.longhorn.io``."""
+        """The kind as RBAC and kubectl name it, such as ``volumes.longhorn.io``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The path of the collection, of one object, or of its subresource; without namespace, of all namespaces."""
+        """Returns the path of the collection, an object or its subresource.
+
+        Without `namespace` it is the collection of all namespaces.
+        """
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if self.namespaced and namespace:
             parts += ["namespaces", quote(namespace, safe="")]

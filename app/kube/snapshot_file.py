@@ -1,4 +1,4 @@
-"""Snapshot files: what `kubectl get ... -A -o yaml|json` prints, read into a `Snapshot`.
+"""Reads snapshot files, the output of `kubectl get ... -A -o yaml|json`, into a `Snapshot`.
 
 Data flow: text → documents (YAML or JSON) → objects (Lists taken apart) → `scheduler_core.convert` → one Snapshot.
 Every problem is one `SnapshotFileError` that names file, object and field.
@@ -18,25 +18,33 @@ import msgspec
 import yaml
 
 from scheduler_core.convert import kube as wire
-from scheduler_core.convert.meta import shape
-from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, Kind, build_snapshot, group_of
+from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, SnapshotKind, build_snapshot, group_of
 from scheduler_core.errors import CoreError, ObjectError, SettingError
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 
 STDIN: Final = "-"
-_DEEPEST: Final = 200  # no Kubernetes object comes near
-_Read = TypeVar("_Read")
+# No Kubernetes object is nested nearly as deeply.
+_MAX_DEPTH: Final = 200
+_Result = TypeVar("_Result")
 
 
 class SnapshotFileError(CoreError):
-    """A file cannot be read as Kubernetes objects; the text names file, object and field."""
+    """A file cannot be read as Kubernetes objects.
+
+    The text names file, object and field.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
-    """A snapshot and what was passed over while reading it, as sentences for the administrator."""
+    """A snapshot read from a file.
+
+    Attributes:
+        warnings: what was ignored or looks wrong, as sentences for the administrator
+    """
 
     snapshot: Snapshot
     warnings: tuple[str, ...] = ()
@@ -52,25 +60,27 @@ def load_snapshot(source: str) -> LoadedSnapshot:
 
 
 def snapshot_of(
-    source: str, objects: Iterable[tuple[str, str, object]], also_read: frozenset[str] = frozenset()
+    source: str, objects: Iterable[tuple[str, str, object]], skipped_core_kinds: frozenset[str] = frozenset()
 ) -> LoadedSnapshot:
-    """The snapshot of objects that were read from `source`; kinds of the core group in `also_read` are for others to read.
+    """Returns the snapshot of objects that were read from `source`.
+
+    `skipped_core_kinds` are kinds of the core group that the caller reads itself, so no warning says that they are ignored.
 
     Raises:
-        SnapshotFileError: one of them cannot be read
+        SnapshotFileError: an object cannot be read
     """
-    known: list[tuple[Kind, object]] = []
+    entries: list[tuple[SnapshotKind, object]] = []
     ignored: Counter[str] = Counter()
     for kind, group, raw in objects:
-        if not group and kind in also_read:
+        if not group and kind in skipped_core_kinds:
             continue
         entry = KINDS.get((group, kind))
         if entry is None:
             ignored[f"{kind}.{group}" if group else kind] += 1
         else:
-            known.append((entry, raw))
-    snapshot = _named(source, lambda: build_snapshot(known))
-    _named(source, lambda: Settings.parse(snapshot.settings))
+            entries.append((entry, raw))
+    snapshot = _read_from(source, lambda: build_snapshot(entries))
+    _read_from(source, lambda: Settings.parse(snapshot.settings))
     warnings = [f"ignored {count} of kind {kind}" for kind, count in sorted(ignored.items())]
     if not snapshot.longhorn_nodes:
         warnings.append("no nodes.longhorn.io: no node can take a Longhorn volume")
@@ -78,10 +88,10 @@ def snapshot_of(
 
 
 def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
-    """The pod to decide about, and the snapshot with whatever else the file brings (claims, classes).
+    """Returns the requested pod, and the snapshot with the file's other objects.
 
-    `source` is a file with one Pod or one workload (its template is taken), or names a pod of the snapshot, as ``name``
-    or ``namespace/name``.
+    `source` is a file with one Pod or one workload, whose template is taken, and perhaps other objects, such as claims. Or it names a
+    pod of the snapshot, as ``name`` or ``namespace/name``.
 
     Raises:
         SnapshotFileError: no such file or pod, none or several pods in the file, or an object that cannot be read
@@ -89,32 +99,34 @@ def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
     if source != STDIN and not _exists(source):
         return _snapshot_pod(source, snapshot), snapshot
     pods: list[tuple[str, object]] = []
-    extra: list[tuple[Kind, object]] = []
+    other_objects: list[tuple[SnapshotKind, object]] = []
     for kind, group, raw in read_objects(source):
         entry = KINDS.get((group, kind))
         if kind in WORKLOADS:
             pods.append((kind, raw))
         elif entry is not None:
-            extra.append((entry, raw))
+            other_objects.append((entry, raw))
     if len(pods) != 1:
-        found = "no pod" if not pods else f"{len(pods)} pods"
+        count = "no pod" if not pods else f"{len(pods)} pods"
         expected = ", ".join(sorted(WORKLOADS))
-        raise SnapshotFileError(f"{source}: holds {found}, expected exactly one of {expected}")
-    pod = _named(source, lambda: _pod(*pods[0]))
-    return pod, _named(source, lambda: build_snapshot(extra, base=snapshot))
+        raise SnapshotFileError(f"{source}: holds {count}, expected exactly one of {expected}")
+    kind, raw = pods[0]
+    pod = _read_from(source, lambda: _decode_pod(kind, raw))
+    return pod, _read_from(source, lambda: build_snapshot(other_objects, base=snapshot))
 
 
 def _exists(source: str) -> bool:
     try:
         return Path(source).exists()
-    except OSError:  # too long for a file's name
+    except OSError:
+        # The text is too long for the name of a file.
         return False
 
 
-def _pod(kind: str, raw: object) -> Pod:
+def _decode_pod(kind: str, raw: object) -> Pod:
     if kind == "Pod":
-        return wire.pod(shape(kind, raw, wire.Pod))
-    return wire.workload_pod(kind, shape(kind, raw, wire.Workload))
+        return wire.pod(decode_object(kind, raw, wire.Pod))
+    return wire.workload_pod(kind, decode_object(kind, raw, wire.Workload))
 
 
 def _snapshot_pod(name: str, snapshot: Snapshot) -> Pod:
@@ -126,7 +138,7 @@ def _snapshot_pod(name: str, snapshot: Snapshot) -> Pod:
 
 
 def read_objects(source: str) -> Iterator[tuple[str, str, object]]:
-    """The objects of a file, whatever their kinds: kind, API group, and the object as written.
+    """Yields each object of a file as (kind, API group, undecoded object).
 
     Raises:
         SnapshotFileError: the file is missing, or is neither YAML nor JSON
@@ -151,17 +163,19 @@ def _flatten(place: str, document: object) -> Iterator[tuple[str, str, object]]:
     if not kind.endswith("List") or "items" not in document:
         yield kind, group, document
         return
-    items = document["items"] if document["items"] is not None else []  # Go writes an empty list as null
+    # Go writes an empty list as null.
+    items = document["items"] if document["items"] is not None else []
     if not isinstance(items, list):
         raise SnapshotFileError(f"{place}: {kind}: items: expected a list of objects")
     # kubectl get --raw prints typed lists whose items carry neither kind nor apiVersion.
-    implied = {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": api_version}
+    defaults = {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": api_version}
     for index, item in enumerate(items):
-        yield from _flatten(f"{place}: {kind}: items[{index}]", {**implied, **item} if isinstance(item, dict) else item)
+        complete_item = {**defaults, **item} if isinstance(item, dict) else item
+        yield from _flatten(f"{place}: {kind}: items[{index}]", complete_item)
 
 
 def _documents(source: str) -> Iterable[Any]:
-    text = _text(source)
+    text = _read_bytes(source)
     try:
         if text.lstrip()[:1] == b"{":
             return [msgspec.json.decode(text)]
@@ -181,7 +195,7 @@ def _documents(source: str) -> Iterable[Any]:
         raise SnapshotFileError(f"{source}: is nested too deeply") from error
 
 
-def _text(source: str) -> bytes:
+def _read_bytes(source: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
     except OSError as error:
@@ -189,22 +203,27 @@ def _text(source: str) -> bytes:
 
 
 class _KubernetesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML as Kubernetes prints it: `no` and dates stay texts, numbers are decimal (PyYAML alone reads YAML 1.1)."""
+    """Loads YAML as Kubernetes prints it.
+
+    `no` and dates stay texts, and numbers are decimal. PyYAML by itself reads YAML 1.1.
+    """
 
     _depth = 0
 
     def descend_resolver(self, _node: object, _index: object) -> None:
-        """Called for each node of the tree on the way down; libyaml's composer recurses in C, where nothing else limits it.
+        """Called when the composer enters a node of the tree.
+
+        libyaml's composer recurses in C, where nothing else limits the depth.
 
         Raises:
             RecursionError: the text is nested too deeply
         """
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise RecursionError
 
     def ascend_resolver(self) -> None:
-        """Called for each node on the way up."""
+        """Called when the composer leaves a node of the tree."""
         self._depth -= 1
 
 
@@ -219,7 +238,12 @@ for _tag, _pattern, _first in (
     _KubernetesLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
 
 
-def _named(source: str, read: Callable[[], _Read]) -> _Read:
+def _read_from(source: str, read: Callable[[], _Result]) -> _Result:
+    """Returns the result of `read`; an error gets the file's name.
+
+    Raises:
+        SnapshotFileError: an object or a setting cannot be read
+    """
     try:
         return read()
     except (ObjectError, SettingError) as error:

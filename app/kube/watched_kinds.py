@@ -1,4 +1,4 @@
-"""The kinds a decision reads, and where they are: what is watched, and what a snapshot of a live cluster holds."""
+"""The kinds that decisions read: they are watched, and written into a snapshot of a live cluster."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from typing import Final
 
 from app.kube import resources
 from app.kube.resources import LONGHORN_NODES, Resource
-from scheduler_core.convert.snapshot_kinds import KINDS, Kind
+from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedKind:
     """One kind that decisions read.
 
     Attributes:
-        required: whether a cluster without this kind is no cluster to decide about
+        required: whether nothing can be decided in a cluster without this kind
     """
 
     resource: Resource
     required: bool = True
 
     @property
-    def kind(self) -> Kind:
-        """How its objects are read."""
+    def kind(self) -> SnapshotKind:
+        """How its objects are decoded."""
         return KINDS[self.resource.group, self.resource.kind]
 
     def namespace(self, longhorn: str) -> str:
-        """Where its objects are looked for: Longhorn's in its namespace, all others everywhere ("")."""
+        """Returns the namespace to list: Longhorn's for its kinds, else all ("")."""
         return longhorn if self.resource.group == LONGHORN_NODES.group else ""
 
 
 WATCHED: Final = (
-    Watched(resources.NODES),
-    Watched(resources.PODS),
-    Watched(resources.CLAIMS),
-    Watched(resources.PERSISTENT_VOLUMES),
-    Watched(resources.STORAGE_CLASSES),
-    Watched(resources.VOLUME_ATTACHMENTS),
-    Watched(resources.LONGHORN_NODES),
-    Watched(resources.LONGHORN_VOLUMES),
-    Watched(resources.LONGHORN_REPLICAS),
-    Watched(resources.LONGHORN_SETTINGS),
-    Watched(resources.LONGHORN_ENGINE_IMAGES),
-    Watched(resources.LONGHORN_INSTANCE_MANAGERS),
-    Watched(resources.LONGHORN_BACKING_IMAGES, required=False),
-    Watched(resources.DISK_SCHEDULES, required=False),
+    WatchedKind(resources.NODES),
+    WatchedKind(resources.PODS),
+    WatchedKind(resources.CLAIMS),
+    WatchedKind(resources.PERSISTENT_VOLUMES),
+    WatchedKind(resources.STORAGE_CLASSES),
+    WatchedKind(resources.VOLUME_ATTACHMENTS),
+    WatchedKind(resources.LONGHORN_NODES),
+    WatchedKind(resources.LONGHORN_VOLUMES),
+    WatchedKind(resources.LONGHORN_REPLICAS),
+    WatchedKind(resources.LONGHORN_SETTINGS),
+    WatchedKind(resources.LONGHORN_ENGINE_IMAGES),
+    WatchedKind(resources.LONGHORN_INSTANCE_MANAGERS),
+    WatchedKind(resources.LONGHORN_BACKING_IMAGES, required=False),
+    WatchedKind(resources.DISK_SCHEDULES, required=False),
 )
