@@ -1,14 +1,14 @@
-"""The elector: runs the election of `scheduler_core.leadership.election` against the API server, in a thread of its own.
+"""The elector runs the election of `scheduler_core.leadership.election` against the API server, in its own thread.
 
-The thread has its own event loop and its own connections, so that a busy main loop cannot lose the Lease. What everybody
-else asks, `leading()`, compares a clock with the fence the thread last wrote: whatever hangs, stops or dies, the fence closes.
+The thread has its own event loop and its own connections, so that a busy main loop cannot lose the Lease. Other threads call
+`leading()`, which compares a clock with the fence that the thread last wrote: whatever hangs, stops or dies, the fence closes.
 
-The clock is CLOCK_BOOTTIME where there is one: CLOCK_MONOTONIC stands still while a machine is suspended, and a leader
+The clock is CLOCK_BOOTTIME if the system has it. CLOCK_MONOTONIC stands still while a machine is suspended, and a leader
 that wakes up would believe that its fence is still open. A virtual machine that is paused from outside may have no clock that
-tells; such a leader may answer until its first call after it wakes up, at most for the rest of its fence.
+shows the pause; such a leader may answer until its first call after it wakes up, at most for the rest of its fence.
 
-A follower reads the Lease every half second (one GET of one object) instead of watching it: nothing to reconnect,
-nothing that goes silent, and a release is noticed within that time. A leader writes once every `retry_period`.
+A follower reads the Lease every half second (one GET of one object) instead of watching it. So there is no watch to reconnect or to
+go silent, and a release is noticed within that time. A leader writes once every `retry_period`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import LEASES
-from scheduler_core.convert.coordination import changed_lease, lease, new_lease
+from scheduler_core.convert.coordination import lease, new_lease, update_lease
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership import election
 from scheduler_core.leadership.election import (
@@ -36,37 +36,40 @@ from scheduler_core.leadership.election import (
     Attempt,
     CallFailed,
     Candidate,
-    Conflicted,
-    Create,
+    CreateLease,
     ElectionTiming,
     Event,
     LeaseAbsent,
     LeaseRead,
     LeaseRecord,
-    Read,
-    Replace,
-    Replaced,
+    LeaseReplaced,
+    ReadLease,
+    ReplaceLease,
+    ShouldCompete,
     Wait,
-    Wanted,
+    WriteConflicted,
 )
 
 log = structlog.get_logger("leadership")
 
-_SHORTEST_CALL: Final = 0.05
-_CLOSE_SECONDS: Final = 1.0
-_CANCEL_SECONDS: Final = 1.0
-_FAILURES: Final = (CoreError, TimeoutError, OSError, aiohttp.ClientError)
+_MIN_CALL_TIMEOUT: Final = 0.05
+_CLOSE_TIMEOUT: Final = 1.0
+_CANCEL_TIMEOUT: Final = 1.0
+_CALL_ERRORS: Final = (CoreError, TimeoutError, OSError, aiohttp.ClientError)
 
 
 def boot_clock() -> float:
-    """Seconds since boot, those asleep included where the system counts them."""
+    """Returns the seconds since boot, including sleep if the system counts it."""
     clock: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """What other threads read: one immutable value, exchanged in one assignment."""
+class _ElectionStatus:
+    """The status that other threads read.
+
+    It is one immutable value, replaced in one assignment.
+    """
 
     leading_until: float = -float("inf")
     term: int = 0
@@ -76,19 +79,22 @@ class _Standing:
 
 
 class Elector:
-    """One candidate. `leading`, `term`, `holder`, `problem`, `alive` and `enable` may be used from any thread.
+    """One candidate for a Lease.
+
+    `leading`, `term`, `undisturbed`, `holder`, `problem`, `alive` and `enable` may be used from any thread.
 
     Args:
-        connect: opens a connection; called in the elector's thread, again after every failed call (fresh credentials)
-        identity: who this is, for people: the pod's name. A random part is added, because an identity must not be shared by two
-            processes, such as a hung container and its successor in the same pod
-        namespace: where the Lease is
-        lease: its name
+        connect: opens a connection; called in the elector's thread, and again after every failed call to get fresh credentials
+        identity: a name that people recognise, such as the pod's. A random part is added, because two processes must not share an
+            identity, such as a hung container and its successor in the same pod
+        namespace: the Lease's namespace
+        lease: the Lease's name
         timing: see `ElectionTiming`
-        clock: seconds that never stand still; `random`: a number in [0, 1)
+        clock: returns seconds that never stand still
+        random: returns a number in [0, 1)
     """
 
-    def __init__(  # noqa: PLR0913 # who, where, how, and the two sources of time and chance
+    def __init__(  # noqa: PLR0913 # the Lease, the candidate, and the two sources of time and randomness
         self,
         connect: Callable[[], Awaitable[KubeClient]],
         identity: str,
@@ -106,13 +112,13 @@ class Elector:
         self._clock = clock
         self._random = random
         self._state = Candidate(self.identity, timing or ElectionTiming())
-        self._standing = _Standing()
-        self._announced: int | None = None
+        self._status = _ElectionStatus()
+        self._announced_term: int | None = None
         self._callbacks: list[Callable[[], None]] = []
-        self._wanted = True
+        self._enabled = True
         self._stop_at: float | None = None
         self._client: KubeClient | None = None
-        self._raw = b""
+        self._raw_lease = b""
         self._problem = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -120,72 +126,92 @@ class Elector:
         self._thread = threading.Thread(target=self._main, name="elector", daemon=True)
 
     def leading(self) -> bool:
-        """Whether this process may answer now. Ask before working out an answer, and again before giving it."""
-        return self._wanted and self._stop_at is None and self._clock() < self._standing.leading_until
+        """Whether this process may answer now.
+
+        Callers check it before they decide, and again before they answer.
+        """
+        return self._enabled and self._stop_at is None and self._clock() < self._status.leading_until
 
     @property
     def term(self) -> int:
-        """Grows with each taking of the lead; 0 before the first."""
-        return self._standing.term
+        """Grows whenever this process wins the lead; 0 before the first time."""
+        return self._status.term
 
     @property
     def undisturbed(self) -> float:
-        """How many seconds ago somebody else may have answered last; infinite if the Lease was released."""
-        return self._clock() - self._standing.answered_until
+        """Seconds since a previous leader may last have answered.
+
+        Infinite if the Lease was released.
+        """
+        return self._clock() - self._status.answered_until
 
     @property
     def holder(self) -> str:
-        """Who holds the Lease as last seen, "" for nobody."""
-        return self._standing.holder
+        """Identity of the last observed holder of the Lease, "" for none."""
+        return self._status.holder
 
     @property
     def problem(self) -> str:
-        """The last trouble as one line, "" if the last call went well."""
-        return self._standing.problem
+        """The last problem as one line, "" if the last call succeeded."""
+        return self._status.problem
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs. A thread that died leads nothing any more: the process should end."""
+        """Whether the thread runs.
+
+        Once it has died, this process can never lead again and should end.
+        """
         return self._thread.is_alive()
 
-    def changed(self, callback: Callable[[], None]) -> None:
-        """Registers who is told of each gain and loss, in the elector's thread; before `start`. It must not block."""
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Registers a callback for each won or lost lead, before `start`.
+
+        It is called in the elector's thread and must not block.
+        """
         self._callbacks.append(callback)
 
     def start(self) -> None:
-        """Begins to compete."""
+        """Starts to compete."""
         self._thread.start()
 
     def enable(self, enabled: bool) -> None:  # noqa: FBT001 # reads well where it is used: enable(setting)
-        """Whether to compete. Disabled, it does not lead from this moment on, and releases the Lease."""
-        if enabled != self._wanted:
-            self._wanted = enabled
-            self._rouse()
+        """Sets whether to compete.
+
+        A disabled elector stops leading at once, and then releases the Lease.
+        """
+        if enabled != self._enabled:
+            self._enabled = enabled
+            self._wake_up()
 
     def stop(self, *, release: bool, seconds: float) -> None:
-        """Ends the thread; it does not lead from this moment on. Blocks at most `seconds` and a little.
+        """Stops leading at once, and ends the thread.
+
+        Blocks at most `seconds` and a little.
 
         Args:
-            release: whether to give up the Lease, so that a successor need not wait; tried for `seconds`
-            seconds: for how long
+            release: whether to release the Lease, so that a successor need not wait
+            seconds: for how long the release is tried
         """
         self._stop_at = self._clock() + (seconds if release else 0.0)
         if not self._thread.is_alive():
             return
-        self._rouse()
+        self._wake_up()
         if release:
             self._thread.join(seconds)
-        loop, task = self._loop, self._task
+        # The elector's thread writes both attributes; each is read once.
+        loop = self._loop
+        task = self._task
         if self._thread.is_alive() and loop is not None and task is not None:
-            _tell(loop, task.cancel)
-        self._thread.join(_CANCEL_SECONDS)
+            _call_in_loop(loop, task.cancel)
+        self._thread.join(_CANCEL_TIMEOUT)
         if self._thread.is_alive():
             log.warning("the elector's thread does not end; it leads nothing and ends with the process")
 
-    def _rouse(self) -> None:
-        loop, wake = self._loop, self._wake
+    def _wake_up(self) -> None:
+        loop = self._loop
+        wake = self._wake
         if loop is not None and wake is not None:
-            _tell(loop, wake.set)
+            _call_in_loop(loop, wake.set)
 
     def _main(self) -> None:
         try:
@@ -204,16 +230,16 @@ class Elector:
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         try:
-            while await self._turn():
+            while await self._take_step():
                 pass
         finally:
             await self._disconnect()
 
-    async def _turn(self) -> bool:
-        """One action; False at the end."""
+    async def _take_step(self) -> bool:
+        """Performs the next action; returns whether to go on."""
         stop_at = self._stop_at
         now = self._clock()
-        self._state = election.step(self._state, Wanted(self._wanted and stop_at is None, now))
+        self._state = election.step(self._state, ShouldCompete(self._enabled and stop_at is None, now))
         self._publish()
         action = election.plan(self._state, now, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
         if stop_at is not None and (now >= stop_at or action == Wait(election.NEVER)):
@@ -221,7 +247,7 @@ class Elector:
         if isinstance(action, Wait):
             await self._sleep(action.until, now)
         else:
-            self._state = election.step(self._state, await self._answer(action, now))
+            self._state = election.step(self._state, await self._perform(action, now))
             self._publish()
         return True
 
@@ -230,7 +256,7 @@ class Elector:
             until = min(until, self._state.leading_until)
         if self._stop_at is not None:
             until = min(until, self._stop_at)
-        assert self._wake is not None  # noqa: S101 # set before the first turn
+        assert self._wake is not None  # noqa: S101 # set before the first step
         try:
             async with asyncio.timeout(None if until == election.NEVER else max(0.0, until - now)):
                 await self._wake.wait()
@@ -238,98 +264,106 @@ class Elector:
             return
         self._wake.clear()
 
-    async def _answer(self, action: Read | Create | Replace, now: float) -> Event:
-        attempt = Attempt(action.record, now) if isinstance(action, Replace) else None
+    async def _perform(self, action: ReadLease | CreateLease | ReplaceLease, now: float) -> Event:
+        attempt = Attempt(action.record, now) if isinstance(action, ReplaceLease) else None
         try:
-            async with asyncio.timeout(self._patience(now)):
+            async with asyncio.timeout(self._call_timeout(now)):
                 event = await self._call(action, now)
         except ApiError as error:
-            if error.not_found and isinstance(action, Read):
-                self._well()
+            if error.not_found and isinstance(action, ReadLease):
+                self._note_success()
                 return LeaseAbsent(self._clock())
-            if error.conflict or (error.not_found and isinstance(action, Replace)):
-                self._well()
-                return Conflicted(self._clock(), self._random())
+            if error.conflict or (error.not_found and isinstance(action, ReplaceLease)):
+                self._note_success()
+                return WriteConflicted(self._clock(), self._random())
             problem = str(error)
         except TimeoutError:
             problem = f"{LEASES.label} {self._namespace}/{self._lease}: no answer from the API server in time"
-        except _FAILURES as error:
+        except _CALL_ERRORS as error:
             problem = " ".join(str(error).split()) or type(error).__name__
         else:
-            self._well()
+            self._note_success()
             return event
-        self._ill(problem)
+        self._note_failure(problem)
         await self._disconnect()
         return CallFailed(self._clock(), self._random(), attempt)
 
-    def _patience(self, now: float) -> float:
-        """Seconds for one call: never past the fence, so that a loss is told when it happens, not when the call ends."""
+    def _call_timeout(self, now: float) -> float:
+        """Returns the time-out of one call in seconds.
+
+        It never passes the fence, so that a loss of the lead is reported when it happens and not when the call ends.
+        """
         seconds = self._state.timing.call_timeout
         if self._state.leading(now):
             seconds = min(seconds, self._state.leading_until - now)
         if self._stop_at is not None:
             seconds = min(seconds, self._stop_at - now)
-        return max(seconds, _SHORTEST_CALL)
+        return max(seconds, _MIN_CALL_TIMEOUT)
 
-    async def _call(self, action: Read | Create | Replace, sent: float) -> Event:
+    async def _call(self, action: ReadLease | CreateLease | ReplaceLease, sent: float) -> Event:
         if self._client is None:
             self._client = await self._connect()
-        client, seconds = self._client, self._state.timing.call_timeout
+        client = self._client
+        seconds = self._state.timing.call_timeout
         match action:
-            case Read():
+            case ReadLease():
                 raw = await client.get(LEASES.path(self._namespace, self._lease), seconds=seconds)
-                return LeaseRead(self._kept(raw), self._clock())
-            case Create(record):
+                return LeaseRead(self._remember_lease(raw), self._clock())
+            case CreateLease(record):
                 body = new_lease(self._namespace, self._lease, record)
                 raw = await client.create(LEASES.path(self._namespace), body, seconds)
-                return LeaseRead(self._kept(raw), self._clock())
-            case Replace(record):
-                body = changed_lease(self._raw, record)
+                return LeaseRead(self._remember_lease(raw), self._clock())
+            case ReplaceLease(record):
+                body = update_lease(self._raw_lease, record)
                 raw = await client.replace(LEASES.path(self._namespace, self._lease), body, seconds)
-                return Replaced(self._kept(raw), sent, self._clock())
+                return LeaseReplaced(self._remember_lease(raw), sent, self._clock())
 
-    def _kept(self, raw: bytes) -> LeaseRecord:
+    def _remember_lease(self, raw: bytes) -> LeaseRecord:
         record = lease(raw)
-        self._raw = raw
+        self._raw_lease = raw
         return record
 
     async def _disconnect(self) -> None:
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is None:
             return
         try:
-            async with asyncio.timeout(_CLOSE_SECONDS):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await client.close()
-        except _FAILURES as error:
+        except _CALL_ERRORS as error:
             log.debug("a connection did not close", problem=str(error))
 
-    def _well(self) -> None:
+    def _note_success(self) -> None:
         if self._problem:
             log.info("the Lease can be read and written again")
         self._problem = ""
 
-    def _ill(self, problem: str) -> None:
+    def _note_failure(self, problem: str) -> None:
         if problem != self._problem:
             log.warning("the Lease cannot be read or written", problem=problem)
         self._problem = problem
 
     def _publish(self) -> None:
-        """Lets other threads see the state, and tells of a gain or loss."""
+        """Publishes the status to other threads; reports a won or lost lead."""
         state = self._state
-        self._standing = _Standing(state.leading_until, state.term, state.answered_until, state.holder, self._problem)
+        self._status = _ElectionStatus(
+            state.leading_until, state.term, state.answered_until, state.holder, self._problem
+        )
         term = state.term if state.leading(self._clock()) else None
-        if term == self._announced:
+        if term == self._announced_term:
             return
-        self._announced = term
+        self._announced_term = term
         log.info("elected" if term is not None else "not the leader any more", term=state.term, holder=state.holder)
         for callback in self._callbacks:
             try:
                 callback()
-            except Exception:  # whatever a listener does, the elector must go on
+            except Exception:
+                # The elector must go on, whatever a callback does.
                 log.exception("a listener of the election failed")
 
 
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+def _call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
     try:
         loop.call_soon_threadsafe(callback)
     except RuntimeError:

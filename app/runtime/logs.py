@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard output, or readable lines on a terminal."""
+"""Structured logs on standard output: one JSON object per line, or readable lines on a terminal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import structlog
 
 LogFormat = Literal["auto", "json", "console"]
 
-# Local variables of a failed request are its pod, whose environment may hold secrets: they stay out, in both forms.
+# The local variables of a failed request contain its pod, whose environment may hold secrets: neither format prints them.
 _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
 
 
 def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
-    """Sends this process's logs, uvicorn's included, through one set of processors."""
+    """Configures the logs of this process, including uvicorn's."""
     console = log_format == "console" or (log_format == "auto" and sys.stdout.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -1,95 +1,159 @@
-"""The server beside a live cluster: what keeps the view current runs beside it, and a signal means to hand over first."""
+"""Serves HTTP next to a long-running service: the first signal drains, the second ends at once.
+
+uvicorn is set up for kube-scheduler: one process, and connections that outlive its idle ones.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import signal
 import socket
 import sys
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Coroutine, Iterator
+from typing import Any, Final, Protocol
 
-import structlog
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
-from app.bootstrap.live import live_application
-from app.extender.lifecycle import Live
-from app.server import config
-from app.settings import LiveOptions, Settings
-
-log = structlog.get_logger("live")
+# Go's HTTP client keeps idle connections for 90 s and does not repeat a POST that meets a closing server.
+KEEP_ALIVE_SECONDS: Final = 120
+SHUTDOWN_SECONDS: Final = 20
 
 
-def serve_cluster(
-    options: LiveOptions, settings: Settings, listener: socket.socket, connected: Callable[[], None]
-) -> None:
-    """Serves beside a cluster until a signal, then hands over; `connected` is called once there is a cluster to talk to.
+class Service(Protocol):
+    """What runs next to the HTTP server."""
 
-    Raises:
-        ConnectError: there is no cluster to talk to
-    """
+    async def run(self) -> None:
+        """Runs until cancelled; an error ends the process."""
+
+    async def drain(self) -> None:
+        """Finishes what was accepted, bounded, before the process ends."""
+
+    def log_failure(self, error: BaseException) -> None:
+        """Logs the error that ended the service."""
+
+    def log_drain_failure(self, error: BaseException) -> None:
+        """Logs an error in `drain`."""
+
+
+def run_process(main: Coroutine[Any, Any, None]) -> None:
+    """Runs a program's main coroutine on uvloop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_live(options, settings, listener, connected))
+        runner.run(main)
 
 
-async def _live(
-    options: LiveOptions, settings: Settings, listener: socket.socket, connected: Callable[[], None]
-) -> None:
-    app, live, client = await live_application(options, settings, listener.getsockname()[1])
-    connected()
-    server = _HandingOver(config(app), live)
-    running = asyncio.create_task(live.run())
-    running.add_done_callback(server.ended)
-    settling = asyncio.create_task(_settle(live))
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        running.cancel()
-        settling.cancel()
-        await asyncio.gather(running, settling, return_exceptions=True)
-        await client.close()
-    if running.done() and not running.cancelled() and (error := running.exception()) is not None:
-        log.error(
-            "what keeps the cluster's state current has failed, so nothing can be answered any more", exc_info=error
-        )
-        sys.exit(1)
+def exit_quietly() -> None:
+    """Lets SIGINT and SIGTERM end the process with code 0 until `serve` handles them."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
 
 
-async def _settle(live: Live) -> None:
-    """What was read of a large cluster mostly stays: the collector would look at it again and again, 0.1 s each time."""
-    await live.filled()
+def freeze_heap() -> None:
+    """Exempts every existing object from garbage collection.
+
+    What was read of a large cluster mostly stays, and the collector would look at it again and again, 0.1 s each time.
+    """
     gc.collect()
     gc.freeze()
 
 
-class _HandingOver(uvicorn.Server):
-    """A server that hands over when it is told to end, and ends at once when it is told twice."""
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """Returns how an application is served."""
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        loop="uvloop",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
 
-    def __init__(self, config: uvicorn.Config, live: Live) -> None:
-        super().__init__(config)
-        self._live = live
-        self._loop = asyncio.get_running_loop()
-        self._handing_over: asyncio.Task[None] | None = None
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by uvicorn for SIGINT and SIGTERM."""
-        if self._handing_over is not None or self.should_exit:
-            super().handle_exit(sig, frame)
-            return
-        # A signal may come while the loop sleeps; only this way of calling wakes it.
-        self._loop.call_soon_threadsafe(self._hand_over, sig, frame)
+class _Server(uvicorn.Server):
+    """A server that leaves signals to `serve`."""
 
-    def _hand_over(self, sig: int, frame: FrameType | None) -> None:
-        self._handing_over = self._loop.create_task(self._live.drain())
-        self._handing_over.add_done_callback(lambda done: self._handed_over(done, sig, frame))
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
-    def _handed_over(self, task: asyncio.Task[None], sig: int, frame: FrameType | None) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("handing over failed; the Lease runs out by itself", exc_info=error)
-        super().handle_exit(sig, frame)
 
-    def ended(self, task: asyncio.Task[None]) -> None:
-        """What keeps the view current has ended; nothing can be answered any more."""
-        del task
-        self.should_exit = True
+async def serve(service: Service, app: FastAPI | None, listener: socket.socket | None) -> None:
+    """Runs a service and its HTTP server until a signal.
+
+    It also returns when one of the two ends.
+
+    After an error of the service the process exits with code 1. Without a listener there is no HTTP server.
+    """
+    loop = asyncio.get_running_loop()
+    signals = _Signals()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signals.count)
+    running = asyncio.create_task(service.run(), name="service")
+    server = _Server(server_config(app)) if app is not None and listener is not None else None
+    tasks: set[asyncio.Task[None]] = {running}
+    if server is not None and listener is not None:
+        tasks.add(asyncio.create_task(server.serve(sockets=[listener]), name="server"))
+    try:
+        await signals.wait_for(1, tasks)
+        if signals.counted and not any(task.done() for task in tasks):
+            await _drain(service, signals, tasks)
+        if server is not None:
+            server.should_exit = True
+            server.force_exit = signals.counted > 1
+            serving = tasks - {running}
+            await signals.wait_for(2, serving)
+            server.force_exit = signals.counted > 1
+            await asyncio.wait(serving)
+    finally:
+        ended = [task for task in tasks if task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    errors = [error for task in ended if not task.cancelled() and (error := task.exception()) is not None]
+    for error in errors:
+        service.log_failure(error)
+    if errors:
+        sys.exit(1)
+
+
+async def _drain(service: Service, signals: _Signals, tasks: set[asyncio.Task[None]]) -> None:
+    """Drains until that is done, a second signal comes, or a task ends."""
+    draining = asyncio.create_task(service.drain(), name="drain")
+    await signals.wait_for(2, {draining, *tasks})
+    draining.cancel()
+    [outcome] = await asyncio.gather(draining, return_exceptions=True)
+    if isinstance(outcome, Exception):
+        service.log_drain_failure(outcome)
+
+
+class _Signals:
+    """Counts the signals that ask the process to end."""
+
+    def __init__(self) -> None:
+        self.counted = 0
+        self._changed = asyncio.Event()
+
+    def count(self) -> None:
+        """Counts one signal."""
+        self.counted += 1
+        self._changed.set()
+
+    async def wait_for(self, signals: int, tasks: set[asyncio.Task[None]]) -> None:
+        """Returns after so many signals, or as soon as one of the tasks ends."""
+        counted = asyncio.create_task(self._wait(signals), name="signal")
+        try:
+            await asyncio.wait({counted, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            counted.cancel()
+            await asyncio.gather(counted, return_exceptions=True)
+
+    async def _wait(self, signals: int) -> None:
+        while self.counted < signals:
+            self._changed.clear()
+            await self._changed.wait()

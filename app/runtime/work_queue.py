@@ -1,32 +1,32 @@
-"""A keyed work queue: a key is looked at by one worker at a time, and again if something happened meanwhile.
+"""A keyed work queue: one worker handles a key at a time, and handles it once more if it changed meanwhile.
 
-A key that has to be looked at again without an event waits for longer each time: shortly after a conflict, longer when something is
-refused, longest after a failure. One quiet run resets its pace. Whatever goes wrong with one key stops no other.
+A key whose handling has to be repeated without an event waits for longer each time: shortly after a conflict, longer when something
+is refused, longest after a failure. One run without such a result resets its back-off. A problem with one key never stops the others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 import structlog
 
 from app.kube.client import ApiError
+from scheduler_core.backoff import Backoff
 from scheduler_core.errors import CoreError
 
 log = structlog.get_logger("controllers")
 
-_MOST_DOUBLINGS: Final = 20
+_Key = TypeVar("_Key", bound=Hashable)
 
 
-class Again(StrEnum):
-    """Why a key is looked at again although nothing may happen to it."""
+class Requeue(StrEnum):
+    """Why a key is handled again although it may not change."""
 
     CONFLICT = "conflict"
-    """Somebody was faster, or the object is gone: what was decided is out of date."""
+    """Another writer was faster, or the object is gone: the decision is out of date."""
 
     WAITING = "waiting"
     """Something is refused, and no watch may bring the change that helps."""
@@ -35,101 +35,111 @@ class Again(StrEnum):
     """The API server refused or did not answer, or the program is at fault."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long to wait: `shortest` seconds, twice as long each time, at most `longest`."""
-
-    shortest: float
-    longest: float
-
-    def seconds(self, attempt: int, chance: float) -> float:
-        """The pause before an attempt (0 is the first repetition); `chance` in [0, 1) spreads it over its upper half."""
-        most = min(self.longest, self.shortest * 2.0 ** min(attempt, _MOST_DOUBLINGS))
-        return most * (0.5 + chance / 2)
-
-
-PACES: Final = {
-    Again.CONFLICT: Pace(0.02, 2.0),
+BACKOFFS: Final[Mapping[Requeue, Backoff]] = {
+    Requeue.CONFLICT: Backoff(0.02, 2.0),
     # Longhorn looks at a volume that cannot be scheduled every 30 s.
-    Again.WAITING: Pace(0.5, 30.0),
-    Again.FAILED: Pace(0.2, 60.0),
+    Requeue.WAITING: Backoff(0.5, 30.0),
+    Requeue.FAILED: Backoff(0.2, 60.0),
 }
 
 
-class Watcher(Protocol):
-    """Who counts what a queue does."""
+class QueueObserver(Protocol):
+    """Counts what a queue does."""
 
     def depth(self, controller: str, keys: int, /) -> None:
-        """So many keys are due or in work."""
+        """The number of keys that are due or in work has changed."""
 
-    def retried(self, controller: str, why: Again, /) -> None:
-        """A key is to be looked at again after a pause."""
+    def retried(self, controller: str, why: Requeue, /) -> None:
+        """A key will be handled again after a pause."""
 
     def reconciled(self, controller: str, seconds: float, /) -> None:
-        """A key was looked at."""
+        """A key was handled."""
 
 
-class WorkQueue:
-    """Keys to look at, and the workers that do.
+class WorkQueue(Generic[_Key]):
+    """Keys to handle, and the workers that handle them.
 
-    Args:
-        name: the controller's, for logs and metrics
-        handle: looks at a key; None: all is well until something happens
-        workers: keys in work at the same time, at most
-        random: a number in [0, 1)
+    A subclass may set `backoffs` and `events_end_delays`, and override `choose`.
+
+    Attributes:
+        backoffs: the pauses after each result that asks for a repetition
+        events_end_delays: whether `add` cancels the delayed handling of its key; otherwise the key is handled after the delay, too
     """
+
+    backoffs: ClassVar[Mapping[Requeue, Backoff]] = BACKOFFS
+    events_end_delays: ClassVar[bool] = True
 
     def __init__(
         self,
         name: str,
-        handle: Callable[[str], Awaitable[Again | None]],
-        watcher: Watcher,
+        handle: Callable[[_Key], Awaitable[Requeue | None]],
+        observer: QueueObserver,
         *,
         workers: int,
         random: Callable[[], float],
     ) -> None:
+        """Takes what the queue works with; nothing is handled before `run`.
+
+        Args:
+            name: the controller's name, for logs and metrics
+            handle: handles a key; None: no repetition until something happens
+            observer: counts what the queue does
+            workers: how many keys are in work at the same time, at most
+            random: a number in [0, 1)
+        """
         self.name = name
         self._handle = handle
-        self._watcher = watcher
+        self._observer = observer
         self._workers = workers
         self._random = random
-        # A dictionary keeps the order in which keys came.
-        self._due: dict[str, None] = {}
-        self._busy: set[str] = set()
-        self._dirty: set[str] = set()
-        self._later: dict[str, asyncio.TimerHandle] = {}
-        self._attempts: dict[str, int] = {}
-        self._problems: dict[str, str] = {}
-        self._some = asyncio.Event()
+        # A dictionary keeps the order in which keys were added.
+        self._due: dict[_Key, None] = {}
+        self._busy: set[_Key] = set()
+        self._dirty: set[_Key] = set()
+        self._delayed: dict[_Key, asyncio.TimerHandle] = {}
+        self._attempts: dict[_Key, int] = {}
+        self._problems: dict[_Key, str] = {}
+        self._not_empty = asyncio.Event()
 
     def __len__(self) -> int:
-        """Keys due or in work."""
+        """The number of keys that are due or in work."""
         return len(self._due) + len(self._busy)
 
-    def add(self, key: str) -> None:
-        """Looks at a key as soon as a worker is free; one in work is looked at once more."""
-        timer = self._later.pop(key, None)
-        if timer is not None:
-            timer.cancel()
+    def add(self, key: _Key) -> None:
+        """Handles a key as soon as a worker is free.
+
+        A key in work is handled once more afterwards.
+        """
+        if self.events_end_delays:
+            timer = self._delayed.pop(key, None)
+            if timer is not None:
+                timer.cancel()
         if key in self._busy:
             self._dirty.add(key)
         elif key not in self._due:
             self._due[key] = None
-            self._some.set()
-            self._watcher.depth(self.name, len(self))
+            self._not_empty.set()
+            self._observer.depth(self.name, len(self))
 
-    def add_later(self, key: str, seconds: float) -> None:
-        """Looks at a key after some seconds, unless it is looked at sooner."""
+    def add_later(self, key: _Key, seconds: float) -> None:
+        """Handles a key after some seconds, unless an earlier delay is pending."""
         loop = asyncio.get_running_loop()
-        known = self._later.get(key)
-        if known is not None and known.when() <= loop.time() + seconds:
+        timer = self._delayed.get(key)
+        if timer is not None and timer.when() <= loop.time() + seconds:
             return
-        if known is not None:
-            known.cancel()
-        self._later[key] = loop.call_later(seconds, self.add, key)
+        if timer is not None:
+            timer.cancel()
+        self._delayed[key] = loop.call_later(seconds, self._end_delay, key)
+
+    def choose(self, due: Collection[_Key]) -> _Key:
+        """Returns the next of these keys to handle: the one that was added first."""
+        return next(iter(due))
 
     async def run(self) -> None:
-        """Works until cancelled; then everything is forgotten, because who begins again looks at everything."""
+        """Runs until cancelled, and then forgets all keys.
+
+        Before the next run every key has to be added again.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._workers):
@@ -137,61 +147,77 @@ class WorkQueue:
         finally:
             self._forget()
 
+    def _end_delay(self, key: _Key) -> None:
+        del self._delayed[key]
+        self.add(key)
+
     def _forget(self) -> None:
-        for timer in self._later.values():
+        for timer in self._delayed.values():
             timer.cancel()
-        for kept in (self._due, self._busy, self._dirty, self._later, self._attempts, self._problems):
-            kept.clear()
-        self._watcher.depth(self.name, 0)
+        for collection in (self._due, self._busy, self._dirty, self._delayed, self._attempts, self._problems):
+            collection.clear()
+        self._observer.depth(self.name, 0)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             while not self._due:
-                self._some.clear()
-                await self._some.wait()
-            key = next(iter(self._due))
+                self._not_empty.clear()
+                await self._not_empty.wait()
+            key = self.choose(self._due)
             del self._due[key]
             self._busy.add(key)
             began = loop.time()
-            why = await self._handled(key)
+            why = await self._handle_key(key)
             self._busy.discard(key)
-            self._watcher.reconciled(self.name, loop.time() - began)
-            self._next(key, why)
-            self._watcher.depth(self.name, len(self))
+            self._observer.reconciled(self.name, loop.time() - began)
+            self._schedule_next(key, why)
+            self._observer.depth(self.name, len(self))
 
-    async def _handled(self, key: str) -> Again | None:
+    async def _handle_key(self, key: _Key) -> Requeue | None:
         try:
             why = await self._handle(key)
         except ApiError as error:
             if error.conflict or error.not_found:
-                return Again.CONFLICT
-            self._trouble(key, str(error))
-            return Again.FAILED
+                return Requeue.CONFLICT
+            self._log_problem(key, str(error))
+            return Requeue.FAILED
         except CoreError as error:
-            self._trouble(key, str(error))
-            return Again.FAILED
-        except Exception:  # one key's fault must not stop the others
+            self._log_problem(key, str(error))
+            return Requeue.FAILED
+        except Exception:  # a fault in handling one key must not stop the others
             log.exception("a reconciliation failed", controller=self.name, key=key)
-            return Again.FAILED
+            return Requeue.FAILED
         self._problems.pop(key, None)
         return why
 
-    def _trouble(self, key: str, problem: str) -> None:
-        """Tells once what goes on being wrong."""
+    def _log_problem(self, key: _Key, problem: str) -> None:
+        """Logs a problem once for as long as it persists."""
         if self._problems.get(key) != problem:
             log.warning("cannot reconcile now", controller=self.name, key=key, problem=problem)
         self._problems[key] = problem
 
-    def _next(self, key: str, why: Again | None) -> None:
+    def _schedule_next(self, key: _Key, why: Requeue | None) -> None:
         if why is None:
             self._attempts.pop(key, None)
         else:
-            self._watcher.retried(self.name, why)
+            self._observer.retried(self.name, why)
         if key in self._dirty:
             self._dirty.discard(key)
             self.add(key)
         elif why is not None:
             attempt = self._attempts.get(key, 0)
             self._attempts[key] = attempt + 1
-            self.add_later(key, PACES[why].seconds(attempt, self._random()))
+            self.add_later(key, jitter(self.backoffs[why].delay(attempt), self._random()))
+
+
+def jitter(seconds: float, chance: float) -> float:
+    """Spreads a pause over its upper half.
+
+    So writers that collided do not collide again.
+
+    Args:
+        seconds: the longest pause
+        chance: in [0, 1)
+    """
+    return seconds * (0.5 + chance / 2)

@@ -1,0 +1,259 @@
+"""One loop that leads or follows: it competes for a Lease, and runs a program while this process leads.
+
+    program can work → compete for the Lease → elected → catch up with everything that happened before → adopt → start
+    Lease lost, or the program must stop → stop
+    drain (SIGTERM) → no more competing → settle, bounded → stop → release the Lease, so that a successor starts at once
+
+`LeaderLoop` calls the methods of its `Program` one after the other, in one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+CATCH_UP_TIMEOUT: Final = 15.0
+DRAIN_TIMEOUT: Final = 10.0
+RELEASE_TIMEOUT: Final = 5.0
+_CRASH_TIMEOUT: Final = 1.0
+# The elector wakes the loop when the lead is won or lost; everything else the loop notices this late at most.
+_STEP_INTERVAL: Final = 0.25
+
+
+class Election(Protocol):
+    """What the loop needs of an elector (`app.runtime.elector.Elector`)."""
+
+    @property
+    def term(self) -> int:
+        """Grows whenever this process wins the lead."""
+
+    @property
+    def problem(self) -> str:
+        """The last problem with the Lease as one line, "" if there is none."""
+
+    @property
+    def holder(self) -> str:
+        """The identity of the leader, "" if there is none or it is unknown."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the elector runs."""
+
+    def leading(self) -> bool:
+        """Whether this process leads now."""
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Calls back, from any thread, when the lead is won or lost."""
+
+    def start(self) -> None:
+        """Starts the election."""
+
+    def enable(self, enabled: bool) -> None:  # noqa: FBT001 # reads well where it is used: enable(setting)
+        """Sets whether to compete."""
+
+    def stop(self, *, release: bool, seconds: float) -> None:
+        """Ends the election; blocks at most `seconds` and a little."""
+
+
+class NoElection:
+    """An election that this process has always won.
+
+    For a program that needs no Lease.
+    """
+
+    term = 1
+    problem = ""
+    alive = True
+    holder = ""
+
+    def leading(self) -> bool:
+        """Returns True."""
+        return True
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Does nothing: the lead never changes."""
+
+    def start(self) -> None:
+        """Does nothing."""
+
+    def enable(self, enabled: bool) -> None:  # noqa: FBT001 # as Election
+        """Does nothing."""
+
+    def stop(self, *, release: bool, seconds: float) -> None:
+        """Does nothing."""
+
+
+class Program:
+    """The work of a process while it leads.
+
+    Subclasses define `run_tasks`, `competes`, `start` and `stop`; every other method may stay as it is.
+    """
+
+    async def run_tasks(self) -> None:
+        """Runs caches and other tasks until cancelled, leading or not."""
+        raise NotImplementedError
+
+    @property
+    def competes(self) -> bool:
+        """Whether this process should hold the Lease."""
+        raise NotImplementedError
+
+    @property
+    def can_start(self) -> bool:
+        """Whether the program can start once this process leads."""
+        return True
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether the program must stop although this process leads."""
+        return False
+
+    async def before_step(self) -> None:
+        """Called at the beginning of every step."""
+
+    async def after_step(self) -> None:
+        """Called at the end of every step."""
+
+    async def catch_up(self) -> None:
+        """Returns once the program knows everything that happened before this call."""
+
+    async def adopt(self) -> None:
+        """Restores what the previous leader left; the lead may be lost meanwhile."""
+
+    def start(self, term: int) -> None:
+        """Starts the program: this process leads in this term."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Stops the program: this process does not lead any more, or hands over."""
+        raise NotImplementedError
+
+    def begin_drain(self) -> None:
+        """Called first when the process is to end: no new work is accepted."""
+
+    async def settle(self) -> None:
+        """Returns once accepted work is finished."""
+
+    def log_unsettled(self) -> None:
+        """Logs that accepted work was not finished within `DRAIN_TIMEOUT`."""
+
+    async def before_release(self) -> None:
+        """Called right before the Lease is released."""
+
+
+class LeaderLoop:
+    """Owner of the decision whether the program runs.
+
+    Args:
+        log: the program's logger
+        release_after_crash: whether to release the Lease after an error. A program whose last decisions may not be visible in
+            the cluster yet lets the Lease run out instead: that gives them time to become visible before a successor decides
+    """
+
+    def __init__(
+        self, election: Election, program: Program, log: structlog.stdlib.BoundLogger, *, release_after_crash: bool
+    ) -> None:
+        self._election = election
+        self._program = program
+        self._log = log
+        self._release_after_crash = release_after_crash
+        self._term: int | None = None
+        self._wake = asyncio.Event()
+        self._steering: asyncio.Task[None] | None = None
+
+    @property
+    def term(self) -> int | None:
+        """The term that the program runs in, None if it does not run."""
+        return self._term
+
+    @property
+    def leading(self) -> bool:
+        """Whether the program runs and this process still leads."""
+        return self._term is not None and self._election.leading()
+
+    async def run(self) -> None:
+        """Competes, and runs the program while this process leads, until cancelled.
+
+        Raises:
+            RuntimeError: the elector has ended
+        """
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._wake.set)
+
+        self._election.subscribe(wake)
+        self._election.enable(False)  # noqa: FBT003 # what the name says
+        self._election.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._program.run_tasks(), name="program")
+                self._steering = tasks.create_task(self._steer(), name="leader loop")
+        finally:
+            await asyncio.to_thread(self._election.stop, release=self._release_after_crash, seconds=_CRASH_TIMEOUT)
+
+    async def drain(self) -> None:
+        """Finishes accepted work, bounded, and hands over; the Lease is free when this returns."""
+        self._program.begin_drain()
+        # The loop would go on competing, and the program must not start again.
+        if self._steering is not None:
+            self._steering.cancel()
+            await asyncio.wait({self._steering})
+        try:
+            async with asyncio.timeout(DRAIN_TIMEOUT):
+                await self._program.settle()
+        except TimeoutError:
+            self._program.log_unsettled()
+        self._term = None
+        await self._program.stop()
+        await self._program.before_release()
+        await asyncio.to_thread(self._election.stop, release=True, seconds=RELEASE_TIMEOUT)
+
+    async def _steer(self) -> None:
+        while True:
+            await self._step()
+            try:
+                async with asyncio.timeout(_STEP_INTERVAL):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+            self._wake.clear()
+
+    async def _step(self) -> None:
+        election = self._election
+        program = self._program
+        if not election.alive:
+            raise RuntimeError("the elector has ended, so this process can never lead again")
+        await program.before_step()
+        election.enable(program.competes)
+        term = election.term if election.leading() and not program.must_stop else None
+        if self._term is not None and term != self._term:
+            if not self._leads_in(self._term):
+                self._log.warning("no longer the leader", term=self._term)
+            self._term = None
+            await program.stop()
+        if term is not None and self._term is None and program.can_start:
+            await self._take_over(term)
+        await program.after_step()
+
+    async def _take_over(self, term: int) -> None:
+        try:
+            async with asyncio.timeout(CATCH_UP_TIMEOUT):
+                await self._program.catch_up()
+        except TimeoutError:
+            self._log.warning("elected, but the API server does not tell what happened before; trying again")
+            return
+        if not self._leads_in(term):
+            return
+        await self._program.adopt()
+        if not self._leads_in(term):
+            await self._program.stop()
+            return
+        self._term = term
+        self._program.start(term)
+
+    def _leads_in(self, term: int) -> bool:
+        return self._election.leading() and self._election.term == term

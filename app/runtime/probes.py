@@ -1,0 +1,68 @@
+"""GET /healthz, /readyz and /metrics of every program: what a kubelet and Prometheus ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import BaseModel
+
+
+class UnavailableError(Exception):
+    """This process must not answer now; another process may. The text says why."""
+
+
+class Health(BaseModel):
+    """Whether the process is well."""
+
+    status: str
+
+
+class LeaderHealth(Health):
+    """Whether the process is well, and whether it leads."""
+
+    role: str
+
+
+def install_probes(
+    app: FastAPI, readiness: Callable[[], Health], registry: CollectorRegistry, model: type[Health] = Health
+) -> None:
+    """Adds the three routes to an application.
+
+    `readiness` returns an instance of `model`, or raises `UnavailableError` with why the process is not ready.
+    """
+    router = APIRouter(tags=["operation"])
+
+    @router.get("/healthz", summary="Whether the process is alive")
+    async def healthz() -> Health:
+        """Answers as long as the event loop turns; depends on nothing outside the process."""
+        return Health(status="ok")
+
+    @router.get("/readyz", summary="Whether questions can be answered", response_model=model)
+    async def readyz() -> Health:
+        """Answers ok while the cluster's state is known well enough to decide; a snapshot's always is."""
+        return readiness()
+
+    # A coroutine, unlike the instrumentator's own route: gauges are read on the event loop that owns what they show.
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Endpoint that serves Prometheus metrics."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    app.include_router(router)
+
+
+def probe_application(
+    readiness: Callable[[], Health], registry: CollectorRegistry, model: type[Health] = Health
+) -> FastAPI:
+    """Returns an application that has the probes only."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.exception_handler(UnavailableError)
+    async def unavailable(_request: Request, error: UnavailableError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 503)
+
+    install_probes(app, readiness, registry, model)
+    return app

@@ -1,0 +1,40 @@
+"""Runs long computations in slices, so that the event loop serves others in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final, TypeVar
+
+from scheduler_core.cooperative import Cooperative
+
+# Longer than most decisions take as a whole, and too short for a caller to notice.
+SLICE_SECONDS: Final = 0.005
+_Result = TypeVar("_Result")
+
+
+class Slicer:
+    """Gives the event loop a turn whenever a slice is over."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._slice_ends_at = clock() + SLICE_SECONDS
+
+    async def pause_if_due(self) -> None:
+        """Lets other tasks run if the slice is over."""
+        if self._clock() >= self._slice_ends_at:
+            await asyncio.sleep(0)
+            self._slice_ends_at = self._clock() + SLICE_SECONDS
+
+
+async def run_in_slices(computation: Cooperative[_Result], clock: Callable[[], float] = perf_counter) -> _Result:
+    """Runs a computation to its end and returns its result."""
+    slicer = Slicer(clock)
+    while True:
+        try:
+            next(computation)
+        except StopIteration as done:
+            result: _Result = done.value
+            return result
+        await slicer.pause_if_due()
