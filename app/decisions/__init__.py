@@ -1,1 +1,1 @@
-"""app.decisions"""
+"""Runs the core's decisions against the current state of the cluster."""

@@ -1,124 +1,132 @@
-"""Runs the core's decisions: on the current view, in slices so that the event loop serves others meanwhile."""
+"""Evaluates pods against the current state, and fetches objects that a pod names and no watch has delivered yet."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final, TypeVar
 
-from app.decisions.state_source import ViewSource
+from app.decisions.state_source import StateSource
+from app.runtime.slices import run_in_slices
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Steps
+from scheduler_core.cooperative import Cooperative, without_pauses
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Decision, Explanation, Options, Others, explain_nodes, filter_nodes
-from scheduler_core.extender.volume_facts import Plans, facts_for
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
+from scheduler_core.extender.explain import Explanation, explain_nodes
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.volume_facts import PlanCache
 from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.model.kube import Pod
-from scheduler_core.volumes.resolve import MissingObjectError, resolve, unseen_classes
+from scheduler_core.volumes.resolve import MissingObjectError, missing_storage_classes, resolve
 
-# Longer than most decisions take in all, short enough that nobody notices waiting for it.
-SLICE_SECONDS: Final = 0.005
-# Single reads on behalf of one question; a pod that names more objects nobody has seen is asked about again later.
-MOST_FETCHES: Final = 8
+# Single reads for one request; a pod that names more undelivered objects is refused and retried later.
+MAX_FETCHES: Final = 8
 _Result = TypeVar("_Result")
 
 
-class Scheduling:
-    """Answers questions about pods from the current view."""
+def no_contenders() -> Contenders:
+    """Returns that no other pod counts."""
+    return NO_CONTENDERS
 
-    def __init__(self, source: ViewSource, options: Options, clock: Callable[[], float] = perf_counter) -> None:
+
+class Evaluator:
+    """Runs the core's decisions in slices.
+
+    `contenders` returns what other pods have when a decision begins.
+    """
+
+    def __init__(self, source: StateSource, options: FilterOptions, clock: Callable[[], float] = perf_counter) -> None:
         self._source = source
         self._options = options
         self._clock = clock
-        self._plans = Plans()
+        self._plans = PlanCache()
 
     @property
-    def options(self) -> Options:
-        """How decisions are made."""
+    def options(self) -> FilterOptions:
+        """How pods are decided about."""
         return self._options
 
     @property
     def view(self) -> View:
-        """The view that the next question is answered from."""
-        return self._source.memory().view
+        """The view that the next request is decided from."""
+        return self._source.state().view
 
-    async def filter(self, pod: Pod, candidates: Sequence[str], others: Callable[[], Others] = Others) -> Decision:
-        """Which candidates can hold the pod's volumes; `others` tells what other pods have then.
+    async def filter(
+        self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
+    ) -> Decision:
+        """Decides which candidates can hold the pod's volumes.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        return await self._decide(pod, lambda memory: filter_nodes(pod, candidates, memory, self._options, others()))
+        return await self._run(pod, lambda state: filter_nodes(pod, candidates, state, self._options, contenders()))
 
-    async def filter_unassisted(self, pod: Pod, candidates: Sequence[str], others: Others) -> Decision:
-        """The same from the view as it is: nothing is looked for, so that a caller may hold a lock meanwhile.
+    async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
+        """Decides from the state as it is.
 
-        Raises:
-            MissingObjectError: the view lacks an object that the pod names; see `look`
-            ResolutionError: as filter
-        """
-        return await self.run(filter_nodes(pod, candidates, self._source.memory(), self._options, others))
-
-    async def look(self, pod: Pod) -> None:
-        """Looks for what the pod names and the view lacks, so that deciding need not.
+        It does no I/O, so a caller may hold a lock meanwhile.
 
         Raises:
+            MissingObjectError: the state lacks an object that the pod names; see `fetch_missing`
             ResolutionError: as filter
         """
-        await self._decide(pod, lambda memory: _resolved(pod, memory))
+        return await self.run(filter_nodes(pod, candidates, self._source.state(), self._options, contenders))
 
-    async def explain(self, pod: Pod, candidates: Sequence[str], others: Callable[[], Others] = Others) -> Explanation:
-        """The same decision with plans and numbers.
+    async def fetch_missing(self, pod: Pod) -> None:
+        """Fetches what the pod names and the state lacks.
 
         Raises:
             ResolutionError: as filter
         """
-        return await self._decide(pod, lambda memory: explain_nodes(pod, candidates, memory, self._options, others()))
+        await self._run(pod, lambda state: _resolve(pod, state))
 
-    async def facts(self, pod: Pod, candidates: Sequence[str], others: Callable[[], Others] = Others) -> LonghornFacts:
-        """The same decision as Longhorn's rules of a policy read it.
+    async def explain(
+        self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
+    ) -> Explanation:
+        """Decides as `filter`, with plans and numbers.
 
         Raises:
             ResolutionError: as filter
         """
-        return await self._decide(
-            pod, lambda memory: facts_for(pod, candidates, memory, self._options, others(), self._plans)
+        return await self._run(pod, lambda state: explain_nodes(pod, candidates, state, self._options, contenders()))
+
+    async def facts(
+        self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
+    ) -> LonghornFacts:
+        """Decides as `filter`, in the form that a policy's Longhorn rules read.
+
+        Raises:
+            ResolutionError: as filter
+        """
+        return await self._run(
+            pod, lambda state: self._plans.volume_facts(pod, candidates, state, self._options, contenders())
         )
 
-    async def _decide(self, pod: Pod, ask: Callable[[Memory], Steps[_Result]]) -> _Result:
-        """Asks; where the view lacks something the pod names, looks for it and asks again."""
-        unseen = unseen_classes(pod, self.view)
-        fetches = len(unseen)
-        if fetches > MOST_FETCHES:  # a class nobody has looked for must not count as somebody else's
+    async def run(self, computation: Cooperative[_Result]) -> _Result:
+        """Runs a computation of the core to its end, in slices."""
+        return await run_in_slices(computation, self._clock)
+
+    async def _run(self, pod: Pod, decide: Callable[[ClusterState], Cooperative[_Result]]) -> _Result:
+        """Decides; fetches what the state lacks and decides again."""
+        classes = missing_storage_classes(pod, self.view)
+        fetches = len(classes)
+        # A class that was not fetched must not pass for another driver's.
+        if fetches > MAX_FETCHES:
             raise ResolutionError(
-                f"pod {pod.key} names {fetches} StorageClasses that are not there: {', '.join(unseen)}"
+                f"pod {pod.key} names {fetches} StorageClasses that are not there: {', '.join(classes)}"
             )
-        for name in unseen:
+        for name in classes:
             await self._source.fetch(MissingObjectError("StorageClass", name, f"pod {pod.key}"))
         while True:
             try:
-                return await self.run(ask(self._source.memory()))
+                return await self.run(decide(self._source.state()))
             except MissingObjectError as missing:
                 fetches += 1
-                if fetches > MOST_FETCHES or not await self._source.fetch(missing):
+                if fetches > MAX_FETCHES or not await self._source.fetch(missing):
                     raise
 
-    async def run(self, steps: Steps[_Result]) -> _Result:
-        """Runs a decision of the core to its end, in slices."""
-        pause_at = self._clock() + SLICE_SECONDS
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                result: _Result = done.value
-                return result
-            if self._clock() >= pause_at:
-                await asyncio.sleep(0)
-                pause_at = self._clock() + SLICE_SECONDS
 
-
-def _resolved(pod: Pod, memory: Memory) -> Steps[None]:
-    resolve(pod, memory.view)
-    yield
+@without_pauses
+def _resolve(pod: Pod, state: ClusterState) -> None:
+    resolve(pod, state.view)

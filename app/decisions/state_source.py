@@ -1,4 +1,4 @@
-"""Where views come from: a snapshot file, or the live cluster (`app.kube.cluster_cache.ClusterCache`)."""
+"""Where the cluster's state comes from: a snapshot file, or the live cluster (`app/kube/cluster_cache.py`)."""
 
 from __future__ import annotations
 
@@ -8,46 +8,45 @@ from typing import Protocol
 
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.demand.index import Demands
-from scheduler_core.evaluation.profile_cache import Memory
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.volumes.resolve import MissingObjectError
 
 
-class ViewSource(Protocol):
-    """Owner of the current view."""
+class StateSource(Protocol):
+    """Owner of the current state."""
 
-    def memory(self) -> Memory:
-        """The current view and what is remembered about it."""
+    def state(self) -> ClusterState:
+        """Returns the current state."""
 
     async def fetch(self, missing: MissingObjectError) -> bool:
-        """Looks once more for an object that is not in the view; whether it is now.
+        """Fetches an object that the state lacks; returns whether it exists.
 
         Raises:
-            ResolutionError: that cannot be told
+            ResolutionError: the API server did not answer, or the object cannot be read
         """
 
 
-class LiveView(ViewSource, Protocol):
-    """A view that changes, and tells when."""
-
-    def demands(self) -> Demands:
-        """What volumes demand in the current view."""
+class LiveStateSource(StateSource, Protocol):
+    """A state that changes."""
 
     def listening(self, *keys: tuple[str, Key]) -> AbstractContextManager[asyncio.Event]:
-        """An event that is set whenever one of some objects (field of the snapshot, key) changes."""
+        """Provides an event that is set when an object changes.
+
+        An object is named by its field of the snapshot and its key.
+        """
 
 
-class FixedView:
-    """A view that never changes."""
+class SnapshotState:
+    """The state of a snapshot, which never changes."""
 
     def __init__(self, view: View) -> None:
-        self._memory = Memory(view)
+        self._state = ClusterState.of(view)
 
-    def memory(self) -> Memory:
-        """The same every time."""
-        return self._memory
+    def state(self) -> ClusterState:
+        """Returns the same state every time."""
+        return self._state
 
     async def fetch(self, missing: MissingObjectError) -> bool:
-        """What a file does not hold is not there."""
+        """Returns False: an object that the file lacks does not exist."""
         del missing
         return False
