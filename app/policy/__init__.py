@@ -1,1 +1,1 @@
-"""app.policy"""
+"""Reads the policy file, and decides which policy is in force."""

@@ -1,7 +1,7 @@
-"""The policy file of `serve --policy` and of `schedule --watch --policy`: read at the start, and again whenever its content changes.
+"""Reads the policy file of `serve --policy` and `schedule --watch --policy`, again whenever its content changes.
 
-The content is looked at, not the times: a file that is replaced, or a ConfigMap's link that is swapped, is just another content. What
-cannot be used is logged and shown in /state, and the policy before it stays in force.
+The content is compared and not the file's times, so it does not matter whether the file is written, replaced, or a ConfigMap's link
+that is switched. A file that cannot be used is logged and shown in /state, and the previous policy stays in force.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from scheduler_core.generic.policy import Policy, PolicyError, parse_policy
 
 log = structlog.get_logger("policy")
 
-LOOK_SECONDS: Final = 2.0
-LARGEST: Final = 1024**2
+RELOAD_INTERVAL: Final = 2.0
+MAX_BYTES: Final = 1024**2
 LOADED: Final = "loaded"
 REFUSED: Final = "refused"
 
 
 class PolicyFileError(CoreError):
-    """A policy file that cannot be used; the text names the file, and each entry that is wrong."""
+    """A policy file cannot be used.
+
+    The text names the file and each wrong entry.
+    """
 
 
 class PolicyFile:
@@ -38,56 +41,53 @@ class PolicyFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.problem = ""
-        self._count: Callable[[str], None] = lambda _: None
-        self._seen = _content(path)
-        self.policy = _parsed(path, self._seen)
+        self._observer: Callable[[str], None] = lambda _: None
+        self._content = _read(path)
+        self.policy = _parse(path, self._content)
 
-    def tell(self, count: Callable[[str], None]) -> None:
-        """Sets who is told the result of every later reading: ``loaded`` or ``refused``."""
-        self._count = count
+    def subscribe(self, observer: Callable[[str], None]) -> None:
+        """Calls `observer` with each reload's result: ``loaded`` or ``refused``."""
+        self._observer = observer
 
     async def run(self) -> None:
-        """Looks at the file now and then until cancelled."""
+        """Reads the file every `RELOAD_INTERVAL` until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self.look()
+            await asyncio.sleep(RELOAD_INTERVAL)
+            await self.reload()
 
-    async def look(self) -> None:
-        """Reads the file, and its policy if the content is another one."""
-        found = await asyncio.to_thread(_content, self.path)
-        if found == self._seen:
+    async def reload(self) -> None:
+        """Reads the file, and parses it if its content changed."""
+        content = await asyncio.to_thread(_read, self.path)
+        if content == self._content:
             return
-        self._seen = found
+        self._content = content
         try:
-            policy = _parsed(self.path, found)
+            policy = _parse(self.path, content)
         except PolicyFileError as error:
             self.problem = str(error)
             log.warning("policy refused, the one before stays", problem=self.problem)
-            self._count(REFUSED)
+            self._observer(REFUSED)
             return
-        self.policy, self.problem = policy, ""
-        tell = log.warning if policy.warnings else log.info
-        tell("policy loaded", file=self.path, warnings=list(policy.warnings))
-        self._count(LOADED)
-
-    def adopt(self) -> None:
-        """As a companion of `Live`: who leads plays no part."""
-
-    def clear(self) -> None:
-        """As a companion of `Live`."""
+        self.policy = policy
+        self.problem = ""
+        if policy.warnings:
+            log.warning("policy loaded", file=self.path, warnings=list(policy.warnings))
+        else:
+            log.info("policy loaded", file=self.path, warnings=[])
+        self._observer(LOADED)
 
 
-def _content(path: str) -> bytes | str:
-    """What the file holds; a text says why that cannot be told."""
+def _read(path: str) -> bytes | str:
+    """Returns the file's bytes, or a text why it cannot be read."""
     try:
         with Path(path).open("rb") as file:
-            found = file.read(LARGEST + 1)
+            content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         return f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    return found if len(found) <= LARGEST else f"is larger than {LARGEST} bytes"
+    return content if len(content) <= MAX_BYTES else f"is larger than {MAX_BYTES} bytes"
 
 
-def _parsed(path: str, content: bytes | str) -> Policy:
+def _parse(path: str, content: bytes | str) -> Policy:
     if isinstance(content, str):
         raise PolicyFileError(f"{path}: {content}")
     try:
