@@ -1,1 +1,1 @@
-"""app.schemas"""
+"""JSON answers as pydantic models."""

@@ -1,20 +1,13 @@
-"""Explanations as plain data: the stable JSON of `explain` and `/explain`; and what the service says of itself for `/state`."""
+"""Explanations as plain data: the stable JSON of `explain` and `/explain`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
-
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler_core.demand.index import Demands
-from scheduler_core.extender.filter import Explanation
-from scheduler_core.extender.placement_monitor import Survey
+from scheduler_core.extender.explain import Explanation
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Verdict
-from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.resolve import PodVolume
 
 
@@ -103,7 +96,7 @@ def _volume(volume: PodVolume) -> VolumeAnswer:
 
 
 def replica_answer(replica: longhorn.Replica) -> ReplicaAnswer:
-    """A replica as data."""
+    """Returns a replica as data."""
     return ReplicaAnswer(
         name=replica.name,
         node=replica.node_id,
@@ -123,52 +116,3 @@ def _node(verdict: Verdict) -> NodeAnswer:
         counter_example=[PlacementAnswer(volume=volume, disk=disk) for volume, disk in verdict.counter_example],
         missing=verdict.missing,
     )
-
-
-class Waits(Protocol):
-    """A pod that was refused everywhere and is retried when it fits."""
-
-    @property
-    def pod(self) -> Pod:
-        """As kube-scheduler sent it."""
-
-    @property
-    def seconds(self) -> float:
-        """Since it was refused first."""
-
-    @property
-    def nudged(self) -> int:
-        """How often it was made to be retried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unsettled:
-    """What is not settled yet; nothing unless reservations are by capacity.
-
-    Attributes:
-        demands: of the view; None for none
-        ledger: told the time just now, as ages are counted to that
-        report: the latest survey; a demand it has not seen yet is not hopeless
-        waiting: refused pods, in the order they are to be listed in
-    """
-
-    demands: Demands | None = None
-    ledger: Ledger = field(default_factory=Ledger)
-    report: Survey = field(default_factory=Survey)
-    waiting: Sequence[Waits] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceState:
-    """Who answers, by which settings; what /state says of them is `state_presentation.ServiceAnswer`."""
-
-    answering: bool
-    refusal: str
-    leader: str
-    enabled: bool
-    pod_scheduling_timeout: int
-    node_reservation_timeout: int
-    origins: Mapping[str, str]
-    refused_settings: Sequence[str]
-    reserved_nodes: Sequence[str]
-    outstanding: Unsettled = field(default_factory=Unsettled)

@@ -1,4 +1,4 @@
-"""The policy of `serve --policy` as plain data: a part of the stable JSON of `/state`."""
+"""The policy of `serve --policy` as plain data: part of the stable JSON of `/state`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PolicyAnswer(Answer):
 
 
 def policy_answer(file: str, policy: Policy, problem: str, *, pending: bool) -> PolicyAnswer:
-    """A policy as data."""
+    """Returns a policy as data."""
     return PolicyAnswer(
         file=file,
         predicates=[entry.name for entry in policy.predicates],

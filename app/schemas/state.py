@@ -1,27 +1,65 @@
-"""The cluster's state and what is not settled in it, as plain data: the stable JSON of `/state`."""
+"""The cluster's state, demand and offers as plain data: the stable JSON of `/state`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import Field
 
-from app.schemas.explain import Answer, ServiceState, Waits
+from app.schemas.explain import Answer
 from app.schemas.policy import PolicyAnswer
-from scheduler_core.cluster.view import View, late_bytes
+from scheduler_core.cluster.free_space import unlisted_bytes
+from scheduler_core.cluster.view import View
 from scheduler_core.demand.derive import Demand
-from scheduler_core.disk_schedule.allocation import claimed
-from scheduler_core.evaluation.contention import identity
-from scheduler_core.extender.placement_monitor import Misplaced, Stuck
-from scheduler_core.longhorn.space import Room
+from scheduler_core.demand.index import DemandIndex
+from scheduler_core.disk_schedule.allocation import claimed_bytes
+from scheduler_core.evaluation.competitors import identity
+from scheduler_core.extender.nudge import WaitingPod
+from scheduler_core.extender.placement_monitor import Misplaced, PlacementReport, Stuck
+from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
-from scheduler_core.model.disk_schedule import DiskSchedule, Kind
-from scheduler_core.offers.ledger import Offer
+from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
+from scheduler_core.offers.ledger import Ledger, Offer
 from scheduler_core.volumes.resolve import PodVolume
 
-# Of each list; its count tells of all.
-MOST_LISTED: Final = 1000
-MOST_NODES_LISTED: Final = 50
+# Limits of each list; its count covers all entries.
+MAX_LISTED: Final = 1000
+MAX_NODES_LISTED: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class OutstandingState:
+    """Demand, offers and refused pods; empty unless reservations are by capacity.
+
+    Attributes:
+        demand: of the current view; None for none
+        ledger: after a tick just now, because ages are counted until then
+        report: the latest report; a demand that it does not have yet is not hopeless
+        waiting: refused pods, in the order of the answer
+    """
+
+    demand: DemandIndex | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    report: PlacementReport = field(default_factory=PlacementReport)
+    waiting: Sequence[WaitingPod] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """Which process answers, and with which settings; /state shows it as `ServiceAnswer`."""
+
+    answering: bool
+    refusal: str
+    leader: str
+    enabled: bool
+    pod_scheduling_timeout: int
+    node_reservation_timeout: int
+    origins: Mapping[str, str]
+    refused_settings: Sequence[str]
+    reserved_nodes: Sequence[str]
+    outstanding: OutstandingState = field(default_factory=OutstandingState)
 
 
 class DiskScheduleState(Answer):
@@ -90,7 +128,7 @@ class OfferAnswer(Answer):
 
     pod: str = Field(description="namespace/name")
     uid: str
-    nodes: list[str] = Field(description=f"the first {MOST_NODES_LISTED} by name")
+    nodes: list[str] = Field(description=f"the first {MAX_NODES_LISTED} by name")
     node_count: int = Field(serialization_alias="nodeCount", description="of all nodes")
     age_seconds: float = Field(serialization_alias="ageSeconds")
     narrowed: bool = Field(description="whether a nomination said which node it will be")
@@ -138,7 +176,7 @@ class ServiceAnswer(Answer):
     reserved_nodes: list[str] = Field(
         serialization_alias="reservedNodes", description="nodes that take no new volumes now"
     )
-    demands: list[DemandAnswer] = Field(description=f"by node and age; at most {MOST_LISTED}, as in all lists here")
+    demands: list[DemandAnswer] = Field(description=f"by node and age; at most {MAX_LISTED}, as in all lists here")
     demand_count: int = Field(serialization_alias="demandCount", description="of all demands")
     offers: list[OfferAnswer] = Field(description="oldest first")
     offer_count: int = Field(serialization_alias="offerCount")
@@ -160,19 +198,22 @@ class StateAnswer(Answer):
 
 
 def state_answer(view: View, service: ServiceState | None = None, policy: PolicyAnswer | None = None) -> StateAnswer:
-    """The view as data; nodes ordered by name."""
+    """Returns a view as data; nodes are ordered by name."""
     nodes = view.snapshot.longhorn_nodes
     return StateAnswer(
         version=view.version,
-        service=_service(service) if service else None,
+        service=_service_answer(service) if service else None,
         policy=policy,
         nodes={name: _node_state(view, nodes[name]) for name in sorted(nodes)},
     )
 
 
-def _service(state: ServiceState) -> ServiceAnswer:
-    ledger, report, waiting = state.outstanding.ledger, state.outstanding.report, state.outstanding.waiting
-    demands = state.outstanding.demands.all if state.outstanding.demands else ()
+def _service_answer(state: ServiceState) -> ServiceAnswer:
+    outstanding = state.outstanding
+    ledger = outstanding.ledger
+    report = outstanding.report
+    waiting = outstanding.waiting
+    demands = outstanding.demand.all if outstanding.demand else ()
     hopeless = {(demand.node, identity(demand.volume)) for demand in report.hopeless}
     return ServiceAnswer(
         answering=state.answering,
@@ -185,22 +226,22 @@ def _service(state: ServiceState) -> ServiceAnswer:
         refused_settings=list(state.refused_settings),
         reserved_nodes=list(state.reserved_nodes),
         demands=[
-            _demand(demand, hopeless=(demand.node, identity(demand.volume)) in hopeless)
-            for demand in demands[:MOST_LISTED]
+            _demand_answer(demand, hopeless=(demand.node, identity(demand.volume)) in hopeless)
+            for demand in demands[:MAX_LISTED]
         ],
         demand_count=len(demands),
-        offers=[_offer(offer, ledger.time) for offer in ledger.oldest_first()[:MOST_LISTED]],
+        offers=[_offer_answer(offer, ledger.time) for offer in ledger.oldest_first()[:MAX_LISTED]],
         offer_count=ledger.outstanding,
-        waiting=[_waiting(entry) for entry in waiting[:MOST_LISTED]],
+        waiting=[_waiting_answer(entry) for entry in waiting[:MAX_LISTED]],
         waiting_count=len(waiting),
-        misplaced=[_misplaced(entry) for entry in report.misplaced[:MOST_LISTED]],
+        misplaced=[_misplaced_answer(entry) for entry in report.misplaced[:MAX_LISTED]],
         misplaced_count=len(report.misplaced),
-        stuck=[_stuck(entry, report.time) for entry in report.stuck[:MOST_LISTED]],
+        stuck=[_stuck_answer(entry, report.time) for entry in report.stuck[:MAX_LISTED]],
         stuck_count=len(report.stuck),
     )
 
 
-def _demand(demand: Demand, *, hopeless: bool) -> DemandAnswer:
+def _demand_answer(demand: Demand, *, hopeless: bool) -> DemandAnswer:
     return DemandAnswer(
         volume=demand.volume.name,
         claim=demand.volume.claim,
@@ -213,31 +254,33 @@ def _demand(demand: Demand, *, hopeless: bool) -> DemandAnswer:
     )
 
 
-def _offer(offer: Offer, now: float) -> OfferAnswer:
+def _offer_answer(offer: Offer, now: float) -> OfferAnswer:
     return OfferAnswer(
         pod=f"{offer.pod.namespace}/{offer.pod.name}",
         uid=offer.uid,
-        nodes=sorted(offer.nodes)[:MOST_NODES_LISTED],
+        nodes=sorted(offer.nodes)[:MAX_NODES_LISTED],
         node_count=len(offer.nodes),
         age_seconds=round(now - offer.made_at, 3),
         narrowed=offer.narrowed,
         volumes=[
-            volume.claim or volume.name for volume in (*offer.volumes, *offer.roaming) if isinstance(volume, PodVolume)
+            volume.claim or volume.name
+            for volume in (*offer.volumes, *offer.unplaced_volumes)
+            if isinstance(volume, PodVolume)
         ],
     )
 
 
-def _waiting(entry: Waits) -> WaitingAnswer:
+def _waiting_answer(entry: WaitingPod) -> WaitingAnswer:
     return WaitingAnswer(
-        pod=entry.pod.key, uid=entry.pod.uid, waited_seconds=round(entry.seconds, 3), nudges=entry.nudged
+        pod=entry.pod.key, uid=entry.pod.uid, waited_seconds=round(entry.seconds, 3), nudges=entry.nudges
     )
 
 
-def _misplaced(entry: Misplaced) -> MisplacedAnswer:
+def _misplaced_answer(entry: Misplaced) -> MisplacedAnswer:
     return MisplacedAnswer(pod=entry.pod, volume=entry.volume, node=entry.node, replicas_on=list(entry.replicas_on))
 
 
-def _stuck(entry: Stuck, now: float) -> StuckAnswer:
+def _stuck_answer(entry: Stuck, now: float) -> StuckAnswer:
     return StuckAnswer(
         pod=entry.pod, node=entry.node, volumes=list(entry.volumes), waited_seconds=round(now - entry.since, 3)
     )
@@ -251,11 +294,11 @@ def _node_state(view: View, node: longhorn.Node) -> NodeState:
         eviction_requested=node.eviction_requested,
         zone=node.zone,
         tags=sorted(node.tags),
-        disks=[_disk_state(view, disk, view.rooms(node.name)[disk.name]) for disk in node.disks],
+        disks=[_disk_state(view, disk, view.free_space(node.name)[disk.name]) for disk in node.disks],
     )
 
 
-def _disk_state(view: View, disk: longhorn.Disk, room: Room) -> DiskState:
+def _disk_state(view: View, disk: longhorn.Disk, space: DiskSpace) -> DiskState:
     return DiskState(
         name=disk.name,
         uuid=disk.uuid,
@@ -269,17 +312,17 @@ def _disk_state(view: View, disk: longhorn.Disk, room: Room) -> DiskState:
         storage_reserved=disk.storage_reserved,
         storage_available=disk.storage_available,
         storage_scheduled=disk.storage_scheduled,
-        free=room.free,
-        headroom=room.headroom,
+        free=space.free,
+        headroom=space.headroom,
         replicas=dict(sorted(disk.scheduled_replicas.items())),
         backing_images=dict(sorted(disk.scheduled_backing_images.items())),
-        not_yet_scheduled={replica.name: late_bytes(disk, (replica,)) for replica in view.late_on(disk)},
-        disk_schedule=_disk_schedule(view.schedule_of(disk), room),
+        not_yet_scheduled={replica.name: unlisted_bytes(disk, (replica,)) for replica in view.unlisted_on(disk)},
+        disk_schedule=_disk_schedule(view.schedule_of(disk), space),
     )
 
 
-def _disk_schedule(schedule: DiskSchedule | None, room: Room) -> DiskScheduleState | None:
-    if schedule is None or room.grants is None:
+def _disk_schedule(schedule: DiskSchedule | None, space: DiskSpace) -> DiskScheduleState | None:
+    if schedule is None or space.grants is None:
         return None
-    held = sum(entry.size for kind in Kind for entry in schedule.status.of(kind).values())
-    return DiskScheduleState(scheduled=held, pending=claimed(schedule) - held, grants=room.grants)
+    allocated = sum(entry.size for kind in RequestKind for entry in schedule.status.allocations(kind).values())
+    return DiskScheduleState(scheduled=allocated, pending=claimed_bytes(schedule) - allocated, grants=space.grants)

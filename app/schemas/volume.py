@@ -12,9 +12,9 @@ from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.explain import (
     DiskExplanation,
-    Explanation,
     NextReplica,
     NodeExplanation,
+    PlacementExplanation,
     explain_next_replica,
 )
 from scheduler_core.longhorn.new_volume import waits_for_attachment
@@ -81,19 +81,19 @@ class VolumeExplainAnswer(Answer):
 
 
 def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) -> VolumeExplainAnswer:
-    """The decision about a volume's next replica: an unplaced one it has, or else one more.
+    """Explains where a volume's next replica may go: an unplaced one, or else one more.
 
-    With `nodes` only these are told about; the decision is about all of them as ever.
+    `nodes` limits the answer to these nodes, not the decision.
 
     Raises:
         CoreError: there is no such volume
     """
     volume = view.snapshot.volumes.get(name)
     if volume is None:
-        known = ", ".join(sorted(view.snapshot.volumes)[:5]) or "none"
-        raise CoreError(f"there is no volumes.longhorn.io {name} in the snapshot; there are {known}, ...")
-    asked = explain_next_replica(view.cluster, volume)
-    found = asked.explanation
+        examples = ", ".join(sorted(view.snapshot.volumes)[:5]) or "none"
+        raise CoreError(f"there is no volumes.longhorn.io {name} in the snapshot; there are {examples}, ...")
+    next_replica = explain_next_replica(view.cluster, volume)
+    explanation = next_replica.explanation
     return VolumeExplainAnswer(
         volume=name,
         size=volume.size,
@@ -101,31 +101,31 @@ def explain_volume(view: View, name: str, nodes: Collection[str] | None = None) 
         number_of_replicas=volume.number_of_replicas,
         data_locality=volume.data_locality,
         replicas=[replica_answer(replica) for replica in view.replicas_of(name)],
-        next_replica=asked.replica.name if asked.replica else "",
+        next_replica=next_replica.replica.name if next_replica.replica else "",
         waits_for_attachment=waits_for_attachment(volume),
-        candidates=_candidates(asked),
-        reasons=sorted(str(reason) for reason in found.candidates.reasons),
+        candidates=_candidates(next_replica),
+        reasons=sorted(str(reason) for reason in explanation.candidates.reasons),
         nodes={
-            entry.node.name: _node(view, volume, entry, found)
-            for entry in found.nodes
+            entry.node.name: _node(view, volume, entry, explanation)
+            for entry in explanation.nodes
             if not nodes or entry.node.name in nodes
         },
     )
 
 
-def _candidates(asked: NextReplica) -> list[CandidateAnswer]:
-    why = {choice.candidate.disk_uuid: choice.why.text for choice in asked.choices}
+def _candidates(next_replica: NextReplica) -> list[CandidateAnswer]:
+    reasons = {choice.candidate.disk_uuid: choice.reason.text for choice in next_replica.choices}
     return [
         CandidateAnswer(
-            node=entry.node.name, disk=entry.disk.name, uuid=entry.disk_uuid, chosen=why.get(entry.disk_uuid, "")
+            node=entry.node.name, disk=entry.disk.name, uuid=entry.disk_uuid, chosen=reasons.get(entry.disk_uuid, "")
         )
-        for entry in asked.explanation.candidates.disks
+        for entry in next_replica.explanation.candidates.disks
     ]
 
 
-def _node(view: View, volume: Volume, entry: NodeExplanation, found: Explanation) -> VolumeNodeAnswer:
-    refused = entry.refusal or found.refusal
-    rules = list(_checked(NODE_RULES, refused.rule if refused else None, refused.detail if refused else ""))
+def _node(view: View, volume: Volume, entry: NodeExplanation, explanation: PlacementExplanation) -> VolumeNodeAnswer:
+    refusal = entry.refusal or explanation.refusal
+    rules = list(_rules(NODE_RULES, refusal.rule if refusal else None, refusal.detail if refusal else ""))
     return VolumeNodeAnswer(
         tier=entry.tier.value if isinstance(entry.tier, Tier) else "",
         rules=rules,
@@ -135,20 +135,20 @@ def _node(view: View, volume: Volume, entry: NodeExplanation, found: Explanation
 
 def _disk(view: View, volume: Volume, node: NodeExplanation, entry: DiskExplanation) -> VolumeDiskAnswer:
     failed = entry.refusal.rule if entry.refusal else None
-    numbers = {rule: space_detail(rule, entry.disk, view.settings, entry.room, volume) for rule in _SPACE_RULES}
+    numbers = {rule: space_detail(rule, entry.disk, view.settings, entry.space, volume) for rule in _SPACE_RULES}
     return VolumeDiskAnswer(
         uuid=entry.disk.uuid,
         candidate=failed is None and node.refusal is None,
-        free=entry.room.free,
-        headroom=entry.room.headroom,
-        rules=list(_checked(DISK_RULES, failed, entry.refusal.detail if entry.refusal else "", numbers)),
+        free=entry.space.free,
+        headroom=entry.space.headroom,
+        rules=list(_rules(DISK_RULES, failed, entry.refusal.detail if entry.refusal else "", numbers)),
     )
 
 
-def _checked(
+def _rules(
     order: Sequence[Rule], failed: Rule | None, detail: str, numbers: dict[Rule, str] | None = None
 ) -> Iterator[RuleAnswer]:
-    """The rules up to the one that failed; one that is not of this order stopped everything before it."""
+    """Yields the rules up to the one that failed; one that is not in `order` was checked before all of them."""
     reached = order[: order.index(failed)] if failed in order else order if failed is None else []
     for rule in reached:
         yield RuleAnswer(rule=rule.text, passed=True, detail=(numbers or {}).get(rule, ""))
