@@ -1,1 +1,1 @@
-"""What the routes and commands share: the owner of the view, and the answers as plain data."""
+"""Program 1: the scheduler extender that kube-scheduler calls."""

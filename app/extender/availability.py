@@ -1,43 +1,50 @@
-"""Whether questions about pods may be answered now. Asked before an answer is worked out, and again before it is given."""
+"""Whether requests about pods may be answered now. Checked before a decision is made, and again before it is answered."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from app.runtime.probes import UnavailableError
 
-class UnavailableError(Exception):
-    """This process must not answer now; another one may. The text says why."""
+Availability = Callable[[], str]
+"""Returns why no request may be answered now, as one sentence; "" if requests may be answered."""
+
+HungUp = Callable[[], Awaitable[bool]]
+"""Returns whether the caller has gone; checked before anything is promised. It may raise to refuse the request."""
 
 
 class CallerGoneError(Exception):
-    """Whoever asked has hung up, so nothing is decided."""
+    """The caller hung up, so nothing is decided."""
 
     def __init__(self) -> None:
         super().__init__("the caller hung up, nothing is decided")
 
 
-HungUp = Callable[[], Awaitable[bool]]
-"""Whether the caller has gone; asked before anything is promised. It may raise to refuse the question."""
-
-Refusal = Callable[[], str]
-"""Why nothing may be answered now, as one sentence; "" if it may."""
-
-
-def always_open() -> str:
-    """For a snapshot file: nobody else answers from it."""
+def always_available() -> str:
+    """Returns "": a snapshot file has no other process that answers from it."""
     return ""
 
 
-ALWAYS_OPEN: Final[Refusal] = always_open
+ALWAYS_AVAILABLE: Final[Availability] = always_available
 
 
-def check(refusal: Refusal) -> None:
-    """Passes, or does not.
+def check(availability: Availability) -> None:
+    """Returns if requests may be answered.
 
     Raises:
-        UnavailableError: nothing may be answered now
+        UnavailableError: they may not
     """
-    why = refusal()
+    why = availability()
     if why:
         raise UnavailableError(why)
+
+
+async def check_caller(hung_up: HungUp) -> None:
+    """Returns if the caller still waits.
+
+    Raises:
+        CallerGoneError: it does not
+    """
+    if await hung_up():
+        raise CallerGoneError

@@ -1,4 +1,4 @@
-"""What Prometheus is told. Names and labels of the filter histogram are those of Longhorn's scheduler-extender proposal."""
+"""Metrics of the extender; four have the names and labels of Longhorn's scheduler-extender proposal."""
 
 from __future__ import annotations
 
@@ -8,42 +8,37 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry, Gauge, GCCollector, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as CounterMetric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
-from scheduler_core.demand.derive import Source
+from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
+from scheduler_core.demand.derive import DemandSource
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.ledger import Became
+from scheduler_core.offers.ledger import OutcomeKind
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
-    from app.kube.reflector import Standing
-
-PREFIX: Final = "longhorn_scheduler_extender"
-# From half a millisecond, what a small cluster takes, to kube-scheduler's own time-out in the proposal.
-BUCKETS: Final = (
-    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0,
-)  # fmt: skip
+    from app.kube.reflector import CacheStatus
 
 # From what a small cluster takes to bind a pod, to the longest time-out an administrator may set.
 WAIT_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0)
 _BOOLEANS: Final = ("false", "true")
-_SOURCES: Final = tuple(source.name.lower() for source in Source)
+_SOURCES: Final = tuple(source.name.lower() for source in DemandSource)
 # A narrowed offer has not ended.
-_ENDS: Final = tuple(became.value for became in Became if became is not Became.NARROWED)
+_OFFER_ENDS: Final = tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind.NARROWED)
 
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """What is not settled at a moment.
+    """Numbers of what is outstanding at one time.
 
     Attributes:
-        demands: volumes that will take room on a node, by the lower-case name of the `Source` that ties them to it; others are 0
-        offers: pods that were told which nodes fit, and of which no decision was seen yet
-        hopeless_demands: demands without room beside older ones
-        misplaced_volumes: fresh volumes that Longhorn placed elsewhere, and that are not where they are wanted yet
+        demands: number of demands by the lower-case name of their `DemandSource`; a missing name counts as 0
+        offers: pods that were offered nodes and whose decision was not seen yet
+        hopeless_demands: demands that do not fit together with older ones
+        misplaced_volumes: volumes that Longhorn placed on other nodes when they were new, and that are still not on their pod's node
         stuck_pods: bound pods that have waited for their volumes for a minute
         waiting_pods: refused pods that are retried when they fit
     """
@@ -56,14 +51,14 @@ class Outstanding:
     waiting_pods: int
 
 
-class _Unsettled(Collector):
-    """What is outstanding now, as metrics."""
+class _OutstandingCollector(Collector):
+    """What is outstanding now, read when Prometheus scrapes."""
 
     def __init__(self, read: Callable[[], Outstanding]) -> None:
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
-        """One sample per number."""
+        """Returns one sample per number."""
         now = self._read()
         demands = GaugeMetricFamily(
             f"{PREFIX}_demands",
@@ -87,36 +82,8 @@ class _Unsettled(Collector):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", help_text, value=value)
 
 
-class _Caches(Collector):
-    """What the reflectors say of themselves, as metrics."""
-
-    def __init__(self, standings: Callable[[], Mapping[str, Standing]], clock: Callable[[], float]) -> None:
-        self._standings = standings
-        self._clock = clock
-
-    def collect(self) -> Iterable[Metric]:
-        """One sample per kind and metric."""
-        now = self._clock()
-        behind = GaugeMetricFamily(
-            f"{PREFIX}_cache_behind_seconds",
-            "How long the cache may have been behind: cut off, or silent for longer than bookmarks take",
-            labels=["kind"],
-        )
-        lists = CounterMetricFamily(f"{PREFIX}_cache_lists", "Complete lists of a kind", labels=["kind"])
-        events = CounterMetricFamily(f"{PREFIX}_cache_events", "Watch events of a kind", labels=["kind"])
-        unreadable = GaugeMetricFamily(
-            f"{PREFIX}_cache_unreadable_objects", "Objects left out because they cannot be read", labels=["kind"]
-        )
-        for kind, standing in self._standings().items():
-            behind.add_metric([kind], standing.behind(now))
-            lists.add_metric([kind], standing.lists)
-            events.add_metric([kind], standing.events)
-            unreadable.add_metric([kind], len(standing.unreadable))
-        return behind, lists, events, unreadable
-
-
-class _Fates:
-    """Counters of what became of pods and volumes."""
+class _OutcomeCounters:
+    """Counters of how pods, volumes and offers ended."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.misplacements = CounterMetric(
@@ -140,11 +107,11 @@ class _Fates:
         )
         for result in ("patched", "gone", "failed"):
             self.nudges.labels(result=result)
-        for became in _ENDS:
-            self.offers_ended.labels(became=became)
+        for end in _OFFER_ENDS:
+            self.offers_ended.labels(became=end)
 
 
-class _Policy:
+class _PolicyCounters:
     """Counters of the policy file."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -167,9 +134,7 @@ class Metrics:
     """This process's metrics, in a registry of their own."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=self.registry)
+        self.registry = process_registry()
         self.filter_duration = Histogram(
             f"{PREFIX}_filter_duration_seconds",
             "Time from request decode to response sent",
@@ -210,11 +175,11 @@ class Metrics:
             buckets=WAIT_BUCKETS,
             registry=self.registry,
         )
-        self._fates = _Fates(self.registry)
-        self._policy = _Policy(self.registry)
-        for happened in _BOOLEANS:
-            self._scheduling_wait.labels(pod_scheduled=happened)
-            self._node_reservation.labels(replicas_scheduled=happened)
+        self._outcomes = _OutcomeCounters(self.registry)
+        self._policy = _PolicyCounters(self.registry)
+        for label in _BOOLEANS:
+            self._scheduling_wait.labels(pod_scheduled=label)
+            self._node_reservation.labels(replicas_scheduled=label)
         for reason in Reason:
             self._verdicts.labels(reason=reason.name.lower())
         for result in ("fits", "refused", "error"):
@@ -232,59 +197,64 @@ class Metrics:
         return counted
 
     def refused_by_policy(self, nodes: int) -> None:
-        """Counts nodes that a policy's predicate refuses, and that Longhorn's rules were not asked about."""
+        """Counts nodes that a predicate of the policy refused.
+
+        Longhorn's rules were not evaluated for them.
+        """
         self._policy.refusals.inc(nodes)
 
     def policy_reloaded(self, result: str) -> None:
-        """Counts one other content of the policy file: ``loaded`` or ``refused``."""
+        """Counts one change of the policy file: ``loaded`` or ``refused``."""
         self._policy.reloads.labels(result=result).inc()
 
     def undecided(self) -> None:
-        """Counts one question of /filter that could not be decided."""
+        """Counts one request to /filter that could not be decided."""
         self._requests.labels(result="error").inc()
 
     def heartbeat(self, node: str, *, leading: bool) -> None:
-        """Tells whether this process answers."""
+        """Sets whether this process answers."""
         self._heartbeat.labels(node=node).set(leading)
 
     def pod_scheduling_wait(self, seconds: float, *, scheduled: bool) -> None:
-        """One wait for spec.nodeName is over."""
+        """Observes one wait for spec.nodeName."""
         self._scheduling_wait.labels(pod_scheduled=_BOOLEANS[scheduled]).observe(seconds)
 
     def node_reservation(self, seconds: float, *, listed: bool) -> None:
-        """One reservation of a node is over."""
+        """Observes one reservation of a node."""
         self._node_reservation.labels(replicas_scheduled=_BOOLEANS[listed]).observe(seconds)
 
     def misplaced(self) -> None:
-        """Counts one fresh volume that Longhorn placed elsewhere."""
-        self._fates.misplacements.inc()
+        """Counts one new volume that Longhorn placed on another node."""
+        self._outcomes.misplacements.inc()
 
     def nudged(self, result: str) -> None:
         """Counts one pod that was to be retried: ``patched``, ``gone`` or ``failed``."""
-        self._fates.nudges.labels(result=result).inc()
+        self._outcomes.nudges.labels(result=result).inc()
 
     def would_refuse(self) -> None:
         """Counts one pod that would have been refused on every node."""
-        self._fates.would_refuse.inc()
+        self._outcomes.would_refuse.inc()
 
-    def offer_ended(self, became: str) -> None:
-        """Counts one offer that ended, by the value of its `Became`."""
-        self._fates.offers_ended.labels(became=became).inc()
+    def offer_ended(self, kind: str) -> None:
+        """Counts one offer that ended, by the value of its `OutcomeKind`."""
+        self._outcomes.offers_ended.labels(became=kind).inc()
 
     def outstanding(self, read: Callable[[], Outstanding]) -> None:
-        """Adds what is not settled, read when Prometheus asks: in another thread, so `read` must change nothing."""
-        self.registry.register(_Unsettled(read))
+        """Adds the numbers of what is outstanding.
 
-    def caches(self, standings: Callable[[], Mapping[str, Standing]], clock: Callable[[], float]) -> None:
-        """Adds what is known of each watch cache, read when Prometheus asks."""
-        self.registry.register(_Caches(standings, clock))
+        `read` is called in another thread when Prometheus scrapes, and must change nothing.
+        """
+        self.registry.register(_OutstandingCollector(read))
+
+    def caches(self, statuses: Callable[[], Mapping[str, CacheStatus]], clock: Callable[[], float]) -> None:
+        """Adds the status of each watch cache, read when Prometheus scrapes."""
+        self.registry.register(CacheCollector(statuses, clock))
 
     def instrument(self, app: FastAPI) -> None:
-        """Adds the HTTP metrics of every route, and GET /metrics."""
+        """Adds the HTTP metrics of every route."""
         instrumentator = Instrumentator(
             excluded_handlers=["/metrics", "/healthz", "/readyz"],
             registry=self.registry,
         )
         instrumentator.add(metrics.default(latency_lowr_buckets=BUCKETS, registry=self.registry))
         instrumentator.instrument(app)
-        instrumentator.expose(app, include_in_schema=True, tags=["operation"])

@@ -1,14 +1,15 @@
-"""The scheduler-extender proposal's step 5, to the letter: one pod at a time, and a node is reserved until its replicas are listed.
+"""`reservation: node`: step 5 of Longhorn's scheduler-extender proposal, to the letter.
 
-    question → wait for the write lock → evaluate, reserved nodes rejected → answer
-             → the lock stays held until the pod has spec.nodeName, or the pod-scheduling time-out
-             → if it has: the node is reserved until Longhorn lists all its replicas, or the node-reservation time-out
+    request → wait for the write lock → evaluate, reserved nodes refused → answer
+            → the lock stays held until the pod has spec.nodeName, or the pod-scheduling time-out
+            → if it has: the node is reserved until Longhorn lists all its replicas, or the node-reservation time-out
 
-Pods without Longhorn volumes, pods that return to their replicas, and pods refused everywhere take nothing, so nobody waits for
-them. A pod-scheduling time-out of 0 switches everything off, because what is not waited for is not seen to be placed; a node-reservation
-time-out of 0 only the second half. Where the proposal is silent: a pod that is asked about again, or deleted, is no longer waited for (kube-scheduler has given up that attempt), and a caller that has hung up leaves nothing behind.
+Pods without Longhorn volumes, pods that return to their replicas, and pods refused everywhere take nothing, so no other pod waits for
+them. A pod-scheduling time-out of 0 switches everything off, because without waiting no placement is seen. A node-reservation
+time-out of 0 switches off the second half only. Where the proposal is silent: a new request for the same pod, or its deletion, ends
+the wait, because kube-scheduler has given up that attempt; and a caller that has hung up leaves nothing behind.
 
-A new leader finds in the cluster what its predecessor held in memory (`adopt`). For a minute after that (ADOPTED_SECONDS) more is kept
+A new leader reads from the cluster what the previous leader held in memory (`adopt`). For `ADOPTED_SECONDS` after that it keeps more
 than the proposal says: nodes stay reserved for that long, and so does the node chosen for a pod that was not bound in time.
 """
 
@@ -20,167 +21,174 @@ from typing import Final, TypeVar
 
 import structlog
 
-from app.decisions.evaluator import Scheduling
-from app.decisions.state_source import LiveView
-from app.extender.availability import CallerGoneError, HungUp
+from app.decisions.evaluator import Evaluator
+from app.decisions.state_source import LiveStateSource
+from app.extender.availability import HungUp, check_caller
 from app.extender.metrics import Metrics
 from scheduler_core.errors import ResolutionError
-from scheduler_core.extender.filter import Decision, Others
+from scheduler_core.extender.decision import Contenders, Decision, ExcludedNodes
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
-from scheduler_core.volumes.pending_replicas import arriving_pods, awaited_volumes, chosen_node, chosen_pods
+from scheduler_core.volumes.pending_replicas import decided_node, decided_pods, pods_awaiting_replicas, unlisted_volumes
 
 log = structlog.get_logger("reservation")
 
-# What a predecessor decided is remembered for this long at least; and for this long after a take-over so is what is decided then,
-# because binding, provisioning and attaching come back later than the API server does.
+# Binding, provisioning and attaching take longer than the API server needs to come back. So the previous leader's decisions are
+# remembered for this long at least, and so is what is decided this long after a take-over.
 ADOPTED_SECONDS: Final = 60.0
-# How late a replica may be noticed that the node listed before this process heard of it.
-_LOOK_AGAIN_SECONDS: Final = 0.25
+# How late a replica may be noticed that the node listed before this process was notified.
+_RECHECK_INTERVAL: Final = 0.25
 _Result = TypeVar("_Result")
 
 
 class NodeReservations:
     """Owner of the write lock and of the reserved nodes.
 
-    The lock is held by a question that is being decided, and after it by the wait for its pod: it is released when that is
-    over, however it ends. A task's end is noticed by a callback, because a task that is cancelled before its
-    first step runs nothing of its own.
+    A request that is being decided holds the lock, and after it the wait for its pod, which releases the lock however it ends.
+    A callback notices the end of that task, because a task that is cancelled before its first step runs no code of its own.
     """
 
     def __init__(
         self,
-        cache: LiveView,
-        scheduling: Scheduling,
+        cache: LiveStateSource,
+        evaluator: Evaluator,
         settings: Callable[[], ExtenderSettings],
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
         self._cache = cache
-        self._scheduling = scheduling
+        self._evaluator = evaluator
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._waits: dict[asyncio.Task[str], Pod] = {}
-        self._arrivals: dict[asyncio.Task[bool], tuple[Pod, str]] = {}
+        self._scheduling_waits: dict[asyncio.Task[str], Pod] = {}
+        self._replica_waits: dict[asyncio.Task[bool], tuple[Pod, str]] = {}
         self._recovers_until = 0.0
         self._forgotten: set[asyncio.Task[str] | asyncio.Task[bool]] = set()
 
     def reserved(self) -> frozenset[str]:
-        """The nodes that take no new volumes now."""
-        return frozenset(node for _, node in self._arrivals.values())
+        """Returns the nodes that take no new volumes now."""
+        return frozenset(node for _, node in self._replica_waits.values())
 
-    def others(self) -> Others:
-        """What counts beside a pod that is asked about now."""
-        return Others(self.reserved())
+    def contenders(self) -> Contenders:
+        """Returns the reserved nodes."""
+        return ExcludedNodes(self.reserved())
 
     async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
-        """Decides about a pod when its turn has come, and begins to wait for what becomes of it.
+        """Decides about a pod once the lock is free.
+
+        If the pod takes space, the lock stays held until the pod is bound.
 
         Args:
             pod: as kube-scheduler sent it
-            candidates: the names of the nodes asked about
-            hung_up: asked when the turn has come and again before anything is promised; may raise to refuse the question
+            candidates: names of the nodes in the request
+            hung_up: checked once the lock is held, and again before anything is reserved; may raise to refuse the request
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
             CallerGoneError: the caller did not wait
         """
         if not pod.volumes:
-            return await self._scheduling.filter(pod, candidates)
-        self._give_up(pod)
+            return await self._evaluator.filter(pod, candidates)
+        self._end_waits(pod)
         await self._lock.acquire()
         try:
-            await _still_there(hung_up)
-            decision = await self._scheduling.filter(pod, candidates, self.others)
+            await check_caller(hung_up)
+            decision = await self._evaluator.filter(pod, candidates, self.contenders)
             waits = self._settings().pod_scheduling_timeout > 0 and decision.takes_space
             if waits:
-                await _still_there(hung_up)
+                await check_caller(hung_up)
         except BaseException:
             self._lock.release()
             raise
         if waits:
-            self._hold_for(pod)
+            self._keep_lock_for(pod)
         else:
             self._lock.release()
         return decision
 
     async def adopt(self, undisturbed: float) -> None:
-        """Reserves what a predecessor had reserved, and the nodes chosen for the pods it was waiting for, as far as the cluster tells.
+        """Reserves the nodes that the cluster shows as the previous leader's decisions.
 
-        Longer than usual: after whatever ended the predecessor, provisioning and attaching may take their time too.
+        Longer than usual: after whatever ended that leader, provisioning and attaching may take their time too.
         """
         del undisturbed  # the proposal's lock lets one pod at a time be undecided
-        view = self._cache.memory().view
-        required = self._scheduling.options.require_best_effort
+        view = self._cache.state().view
+        required = self._evaluator.options.require_best_effort
         self._recovers_until = self._clock() + ADOPTED_SECONDS
-        for pod, node in (*arriving_pods(view, require_best_effort=required), *chosen_pods(view)):
+        for pod, node in (*pods_awaiting_replicas(view, require_best_effort=required), *decided_pods(view)):
             self._reserve(pod, node)
         log.info("adopted", reserved=sorted(self.reserved()))
 
     async def settled(self) -> None:
-        """Returns once no pod is waited for."""
+        """Returns once no request waits for its pod's placement."""
         async with self._lock:
             return
 
     def clear(self) -> None:
-        """Forgets everything: somebody else leads. What was waited for is not counted, because nobody saw how it ended."""
-        forgotten: list[asyncio.Task[str] | asyncio.Task[bool]] = [*self._waits, *self._arrivals]
+        """Forgets everything: another process leads.
+
+        No wait is counted, because its end is not seen.
+        """
+        forgotten: list[asyncio.Task[str] | asyncio.Task[bool]] = [*self._scheduling_waits, *self._replica_waits]
         self._forgotten.update(forgotten)
         for task in forgotten:
             task.cancel()
 
-    def _give_up(self, pod: Pod) -> None:
-        """The pod is asked about again: kube-scheduler has given up the attempt that is waited for, or was adopted."""
-        for task, waiting in self._waits.items():
+    def _end_waits(self, pod: Pod) -> None:
+        """Ends the waits for a pod that is requested again.
+
+        kube-scheduler has given up that attempt.
+        """
+        for wait, waiting in self._scheduling_waits.items():
             if _identity(waiting) == _identity(pod):
-                task.cancel()
-        for arriving, (whose, _) in list(self._arrivals.items()):
-            if _identity(whose) == _identity(pod):
-                del self._arrivals[arriving]
-                arriving.cancel()
+                wait.cancel()
+        for replica_wait, (owner, _) in list(self._replica_waits.items()):
+            if _identity(owner) == _identity(pod):
+                del self._replica_waits[replica_wait]
+                replica_wait.cancel()
 
-    def _hold_for(self, pod: Pod) -> None:
-        """Keeps the lock, held by the caller, until the pod is decided."""
+    def _keep_lock_for(self, pod: Pod) -> None:
+        """Keeps the caller's lock until the pod is bound."""
         started = self._clock()
-        task = asyncio.create_task(self._await_decision(pod), name=f"decision about {pod.key}")
-        self._waits[task] = pod
-        task.add_done_callback(lambda done: self._decided(done, started))
+        task = asyncio.create_task(self._wait_for_binding(pod), name=f"decision about {pod.key}")
+        self._scheduling_waits[task] = pod
+        task.add_done_callback(lambda done: self._on_scheduling_end(done, started))
 
-    def _decided(self, task: asyncio.Task[str], started: float) -> None:
-        """The wait for a pod is over; the lock is free."""
-        pod = self._waits.pop(task)
+    def _on_scheduling_end(self, task: asyncio.Task[str], started: float) -> None:
+        """Reserves the pod's node if it has one, and releases the lock."""
+        pod = self._scheduling_waits.pop(task)
         node = _result(task) or ""
         if task in self._forgotten:
             self._forgotten.discard(task)
         else:
             self._metrics.pod_scheduling_wait(self._clock() - started, scheduled=bool(node))
             if not node and self._recovers:
-                node = self._chosen(pod)
+                node = self._decided_node(pod)
             if node:
                 self._reserve(pod, node)
         self._lock.release()
 
-    async def _await_decision(self, pod: Pod) -> str:
-        """The node the pod is bound to; "" if it was deleted, or not bound in time."""
+    async def _wait_for_binding(self, pod: Pod) -> str:
+        """Returns the pod's node, "" if it was not bound in time."""
         try:
             async with asyncio.timeout(self._settings().pod_scheduling_timeout):
-                return await self._node_of(pod)
+                return await self._binding_node(pod)
         except TimeoutError:
             log.warning("pod not scheduled in time", pod=pod.key, uid=pod.uid)
             return ""
 
-    async def _node_of(self, pod: Pod) -> str:
-        """The node the pod is bound to, as soon as it is; "" if it was deleted.
+    async def _binding_node(self, pod: Pod) -> str:
+        """Returns the pod's node once it is bound, "" if it was deleted.
 
-        Another pod of its name is its predecessor, as long as the pod itself was not seen: the cache may be behind kube-scheduler.
+        Another pod of its name is its predecessor until the pod itself was seen: the cache may be behind kube-scheduler.
         """
         key = (pod.namespace, pod.name)
         seen = False
         with self._cache.listening(("pods", key)) as changed:
             while True:
-                current = self._cache.memory().view.snapshot.pods.get(key)
+                current = self._cache.state().view.snapshot.pods.get(key)
                 same = current is not None and (not pod.uid or current.uid == pod.uid)
                 if current is not None and same and current.node_name:
                     return current.node_name
@@ -195,11 +203,11 @@ class NodeReservations:
         """Whether the cluster may still be slow after whatever made this process take over."""
         return self._clock() < self._recovers_until
 
-    def _chosen(self, pod: Pod) -> str:
-        """The node kube-scheduler has chosen for a pod it could not bind in time; "" if it has not, or the pod is another."""
-        view = self._cache.memory().view
+    def _decided_node(self, pod: Pod) -> str:
+        """Returns the node chosen for a pod that was not bound in time, or ""."""
+        view = self._cache.state().view
         current = view.snapshot.pods.get((pod.namespace, pod.name))
-        return chosen_node(current, view) if current is not None and _identity(current) == _identity(pod) else ""
+        return decided_node(current, view) if current is not None and _identity(current) == _identity(pod) else ""
 
     def _reserve(self, pod: Pod, node: str) -> None:
         seconds: float = self._settings().node_reservation_timeout
@@ -208,47 +216,49 @@ class NodeReservations:
         if self._recovers:
             seconds = max(seconds, ADOPTED_SECONDS)
         started = self._clock()
-        task = asyncio.create_task(self._await_replicas(pod, node, seconds), name=f"replicas of {pod.key}")
-        self._arrivals[task] = pod, node
-        task.add_done_callback(lambda done: self._arrived(done, started))
+        task = asyncio.create_task(self._wait_for_replicas(pod, node, seconds), name=f"replicas of {pod.key}")
+        self._replica_waits[task] = pod, node
+        task.add_done_callback(lambda done: self._on_reservation_end(done, started))
 
-    def _arrived(self, task: asyncio.Task[bool], started: float) -> None:
-        """A wait for replicas is over; the node is free again."""
-        self._arrivals.pop(task, None)
+    def _on_reservation_end(self, task: asyncio.Task[bool], started: float) -> None:
+        """Frees the node."""
+        self._replica_waits.pop(task, None)
         listed = bool(_result(task))
         if task in self._forgotten:
             self._forgotten.discard(task)
         else:
             self._metrics.node_reservation(self._clock() - started, listed=listed)
 
-    async def _await_replicas(self, pod: Pod, node: str, seconds: float) -> bool:
-        """Whether Longhorn listed all of the pod's local volumes on the node in time."""
+    async def _wait_for_replicas(self, pod: Pod, node: str, seconds: float) -> bool:
+        """Returns whether Longhorn listed the pod's local volumes in time."""
         try:
             async with asyncio.timeout(seconds):
-                return await self._listed(pod, node)
+                return await self._listing(pod, node)
         except TimeoutError:
             log.warning("replicas not listed in time, node no longer reserved", pod=pod.key, uid=pod.uid, node=node)
             return False
 
-    async def _listed(self, pod: Pod, node: str) -> bool:
-        """True once nothing is awaited; False if the pod went elsewhere, as one may whose node was only chosen.
+    async def _listing(self, pod: Pod, node: str) -> bool:
+        """Returns True once no replica is awaited, False if the pod is bound elsewhere.
 
-        Looks again now and then: claims, volumes and replicas matter too, in any order.
+        A pod whose node was only chosen may be bound elsewhere.
+
+        Checks again now and then: claims, volumes and replicas matter too, in any order.
         """
-        required = self._scheduling.options.require_best_effort
+        required = self._evaluator.options.require_best_effort
         with self._cache.listening(("longhorn_nodes", node)) as changed:
             while True:
-                view = self._cache.memory().view
+                view = self._cache.state().view
                 current = view.snapshot.pods.get((pod.namespace, pod.name))
-                if current is not None and chosen_node(current, view) not in ("", node):
+                if current is not None and decided_node(current, view) not in ("", node):
                     return False
                 try:
-                    if not awaited_volumes(pod, node, view, require_best_effort=required):
+                    if not unlisted_volumes(pod, node, view, require_best_effort=required):
                         return True
                 except ResolutionError as error:
                     log.debug("cannot tell yet what is awaited", pod=pod.key, problem=str(error))
                 try:
-                    async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
+                    async with asyncio.timeout(_RECHECK_INTERVAL):
                         await changed.wait()
                 except TimeoutError:
                     continue
@@ -256,7 +266,10 @@ class NodeReservations:
 
 
 def _result(task: asyncio.Task[_Result]) -> _Result | None:
-    """What a task that has ended returned; None if it was cancelled, or failed, which must not happen."""
+    """Returns the result of an ended task.
+
+    None if it was cancelled, or failed, which must not happen.
+    """
     if task.cancelled():
         return None
     error = task.exception()
@@ -264,11 +277,6 @@ def _result(task: asyncio.Task[_Result]) -> _Result | None:
         log.error("a wait failed", task=task.get_name(), exc_info=error)
         return None
     return task.result()
-
-
-async def _still_there(hung_up: HungUp) -> None:
-    if await hung_up():
-        raise CallerGoneError
 
 
 def _identity(pod: Pod) -> str:

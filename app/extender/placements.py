@@ -1,11 +1,11 @@
-"""What became of pods: whether Longhorn placed the volumes of those that were decided for, and which went wrong.
+"""Monitors how pods fare after the decision: whether Longhorn places their volumes, and which volumes it misplaces.
 
-    kube-scheduler has decided for a pod that had an offer → follow it → Longhorn lists its local volumes there: placed
-                                                                        → it is gone, goes elsewhere, or takes too long: not placed
-    every second, and oftener while pods are followed → survey all demands (`scheduler_core/extender/placement_monitor.py`)
+    kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
+                                                             → the pod is gone, is bound elsewhere, or it takes too long: not placed
+    every second, and more often while pods are followed → a new report on all demand (`scheduler_core/extender/placement_monitor.py`)
 
-Only who leads does either, between `adopt` and `clear`, or two processes would count the same misplacement. A new leader counts the
-misplaced volumes that it finds still fresh once more, because nobody tells it what its predecessor has counted.
+Only the leader does either, between `adopt` and `clear`, or two processes would count the same misplacement. A new leader counts the
+misplaced volumes that are still new once more, because the previous leader's counts are not recorded anywhere.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from typing import Final
 
 import structlog
 
-from app.decisions.evaluator import Scheduling
-from app.decisions.state_source import LiveView
+from app.decisions.evaluator import Evaluator
+from app.decisions.state_source import StateSource
 from app.extender.metrics import Metrics, Outstanding
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Steps
+from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.contention import Joint
-from scheduler_core.extender.filter import Others
-from scheduler_core.extender.offer import current_of
-from scheduler_core.extender.placement_monitor import Survey
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.extender.decision import Competing, Contenders
+from scheduler_core.extender.offer import current_pod
+from scheduler_core.extender.placement_monitor import PlacementReport
 from scheduler_core.model.kube import Pod
-from scheduler_core.volumes.pending_replicas import awaited_volumes, chosen_node
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.volumes.pending_replicas import decided_node, unlisted_volumes
 
 log = structlog.get_logger("placements")
 
-LOOK_SECONDS: Final = 1.0
-FOLLOW_SECONDS: Final = 0.25
-# Longhorn tries again every 30 s to place a replica that found no room.
-LONGEST_PLACEMENT: Final = 300.0
-# A pod is looked at again when it or its node has changed, and this often in any case: its claims and replicas matter too.
-_LOOK_AGAIN_SECONDS: Final = 1.0
+REPORT_INTERVAL: Final = 1.0
+FOLLOW_INTERVAL: Final = 0.25
+# Longhorn tries again every 30 s to place a replica that did not fit.
+MAX_PLACEMENT_SECONDS: Final = 300.0
+# A pod is checked when it or its node has changed, and this often in any case: its claims and replicas matter too.
+_RECHECK_INTERVAL: Final = 1.0
 
 
-class _Became(Enum):
-    """How following a pod ends; the value is what the log says."""
+class _FollowEnd(Enum):
+    """How following a pod ends; the value is logged."""
 
     PLACED = "placed"
     GONE = "gone"
@@ -52,15 +53,17 @@ class _Became(Enum):
 
 
 @dataclass(slots=True)
-class _Followed:
-    """A pod whose volumes Longhorn is to place.
+class _FollowedPod:
+    """A pod whose volumes Longhorn is to place. Times are seconds of the clock.
 
     Attributes:
-        pod: as it was when it was decided for
-        node: what was decided
-        offered_at: when it was offered nodes; `decided_at`: when the decision was seen; in seconds of the clock
-        seen: whether a view had the pod; one that none has had yet is not gone
-        looked_at: when it was looked at last; `looked_with`: the pod and the Longhorn node as they were then
+        pod: as it was at the decision
+        node: the node that was decided
+        offered_at: when the pod was offered nodes
+        decided_at: when the decision was seen
+        seen: whether a view had the pod; a pod that no view had yet is not gone
+        checked_at: when it was checked last
+        checked: the pod and the Longhorn node at the last check
     """
 
     pod: Pod
@@ -68,163 +71,180 @@ class _Followed:
     offered_at: float
     decided_at: float
     seen: bool = False
-    looked_at: float = -math.inf
-    looked_with: tuple[object, object] = (None, None)
+    checked_at: float = -math.inf
+    checked: tuple[object, object] = (None, None)
 
-    def same_as_before(self, view: View, now: float) -> bool:
-        """Whether another look would most likely find what the last one did; notes what it would look with."""
+    def needs_check(self, view: View, now: float) -> bool:
+        """Whether the pod or its node changed since the last check.
+
+        Also true if that check is `_RECHECK_INTERVAL` old. Notes the check.
+        """
         key = (self.pod.namespace, self.pod.name)
-        now_with = view.snapshot.pods.get(key), view.snapshot.longhorn_nodes.get(self.node)
-        same = all(now is then for now, then in zip(now_with, self.looked_with, strict=True))
-        if same and now - self.looked_at < _LOOK_AGAIN_SECONDS:
-            return True
-        self.looked_at, self.looked_with = now, now_with
-        return False
+        current = (view.snapshot.pods.get(key), view.snapshot.longhorn_nodes.get(self.node))
+        unchanged = all(value is before for value, before in zip(current, self.checked, strict=True))
+        if unchanged and now - self.checked_at < _RECHECK_INTERVAL:
+            return False
+        self.checked_at = now
+        self.checked = current
+        return True
 
 
 class Placements:
-    """Owner of the survey and of the pods that are followed."""
+    """Owner of the placement report and of the followed pods."""
 
     def __init__(
         self,
-        cache: LiveView,
-        scheduling: Scheduling,
-        others: Callable[[], Others],
+        cache: StateSource,
+        evaluator: Evaluator,
+        contenders: Callable[[], Contenders],
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
         self._cache = cache
-        self._scheduling = scheduling
-        self._others = others
+        self._evaluator = evaluator
+        self._contenders = contenders
         self._metrics = metrics
         self._clock = clock
-        self._survey = Survey()
-        self._joint = Joint()
-        self._followed: dict[str, _Followed] = {}
+        self._report = PlacementReport()
+        self._contention = Contention()
+        self._followed_pods: dict[str, _FollowedPod] = {}
         self._leads = False
         self._wake = asyncio.Event()
 
     @property
-    def report(self) -> Survey:
-        """The latest survey; an empty one before the first, and for who does not lead."""
-        return self._survey
+    def report(self) -> PlacementReport:
+        """The latest report; empty before the first one, and while another process leads."""
+        return self._report
 
     @property
     def followed(self) -> int:
-        """How many pods' volumes are still to be placed."""
-        return len(self._followed)
+        """Number of pods whose volumes are not placed yet."""
+        return len(self._followed_pods)
 
     def outstanding(self, *, offers: int, waiting: int) -> Outstanding:
-        """The numbers Prometheus asks for; `offers` and `waiting` (pods that were refused) are others' to know."""
-        survey = self._survey
+        """Returns the numbers for Prometheus.
+
+        The caller provides the numbers of offers and of waiting pods.
+        """
+        report = self._report
         return Outstanding(
-            demands={source.name.lower(): count for source, count in survey.by_source.items()},
+            demands={source.name.lower(): count for source, count in report.by_source.items()},
             offers=offers,
-            hopeless_demands=len(survey.hopeless),
-            misplaced_volumes=len(survey.misplaced),
-            stuck_pods=len(survey.stuck),
+            hopeless_demands=len(report.hopeless),
+            misplaced_volumes=len(report.misplaced),
+            stuck_pods=len(report.stuck),
             waiting_pods=waiting,
         )
 
     def adopt(self) -> None:
-        """This process leads: from now on it looks. The view must have been filled."""
+        """Starts: this process leads, and its state is filled."""
         self._leads = True
         self._wake.set()
 
     def clear(self) -> None:
-        """Forgets everything: somebody else leads. What was followed is not counted, because nobody sees how it ends."""
+        """Forgets everything: another process leads.
+
+        No followed pod is counted, because its end is not seen.
+        """
         self._leads = False
-        self._followed.clear()
-        self._survey = Survey()
+        self._followed_pods.clear()
+        self._report = PlacementReport()
 
     def decided(self, pod: Pod, node: str, offered_at: float) -> None:
-        """kube-scheduler has decided for a node for a pod that was offered nodes at a time of the clock.
+        """Follows a pod that kube-scheduler has decided a node for.
 
-        The same decision seen again changes nothing; another one begins anew.
+        The same decision again changes nothing; another node starts over.
         """
-        earlier = self._followed.get(pod.uid)
+        earlier = self._followed_pods.get(pod.uid)
         if earlier is not None and earlier.node != node:
-            self._ended(earlier, _Became.ELSEWHERE)
+            self._end_following(earlier, _FollowEnd.ELSEWHERE)
         if earlier is None or earlier.node != node:
-            self._followed[pod.uid] = _Followed(pod, node, offered_at, self._clock())
+            self._followed_pods[pod.uid] = _FollowedPod(pod, node, offered_at, self._clock())
             self._wake.set()
 
     async def run(self) -> None:
-        """Looks now and then until cancelled."""
+        """Checks and reports until cancelled."""
         while True:
             if self._leads:
-                await self._scheduling.run(self._look_after())
-                await self._look_around()
-            await self._rest()
+                await self._evaluator.run(self._check_followed_pods())
+                await self._update_report()
+            await self._wait()
 
-    async def _rest(self) -> None:
+    async def _wait(self) -> None:
         self._wake.clear()
-        if self._followed:
-            await asyncio.sleep(FOLLOW_SECONDS)
+        if self._followed_pods:
+            await asyncio.sleep(FOLLOW_INTERVAL)
             return
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(REPORT_INTERVAL):
                 await self._wake.wait()
         except TimeoutError:
             return
 
-    def _look_after(self) -> Steps[None]:
-        """Sees how the pods that are followed fare."""
-        for followed in list(self._followed.values()):
-            if self._followed.get(followed.pod.uid) is followed:  # not decided anew, or cleared, during a pause
-                became = self._became(followed, self._cache.memory().view)
-                if became is not None:
-                    self._ended(followed, became)
+    def _check_followed_pods(self) -> Cooperative[None]:
+        for followed in list(self._followed_pods.values()):
+            # During a pause the pod may have been decided again, or all may have been cleared.
+            if self._followed_pods.get(followed.pod.uid) is followed:
+                end = self._follow_end(followed, self._cache.state().view)
+                if end is not None:
+                    self._end_following(followed, end)
             yield
 
-    async def _look_around(self) -> None:
-        """Makes the next survey, and tells what is new in it."""
-        others, demands, memory = self._others(), self._cache.demands(), self._cache.memory()
-        joint, before = others.joint or self._joint, self._survey
-        required = self._scheduling.options.require_best_effort
-        steps = before.after(demands, memory, joint, others.ledger, self._clock(), require_best_effort=required)
-        survey = await self._scheduling.run(steps)
-        if self._survey is not before or not self._leads:
-            return  # cleared meanwhile
-        self._survey = survey
-        for entry in survey.news:
+    async def _update_report(self) -> None:
+        """Makes the next report, and counts and logs what is new in it."""
+        contenders = self._contenders()
+        contention = self._contention
+        ledger = Ledger()
+        if isinstance(contenders, Competing):
+            contention = contenders.contention
+            ledger = contenders.ledger
+        previous = self._report
+        required = self._evaluator.options.require_best_effort
+        update = previous.updated(self._cache.state(), contention, ledger, self._clock(), require_best_effort=required)
+        report = await self._evaluator.run(update)
+        cleared = self._report is not previous or not self._leads
+        if cleared:
+            return
+        self._report = report
+        for entry in report.new_misplacements:
             self._metrics.misplaced()
             log.warning(
                 "misplaced", pod=entry.pod, volume=entry.volume, wanted=entry.node, replicas_on=list(entry.replicas_on)
             )
 
-    def _became(self, followed: _Followed, view: View) -> _Became | None:
-        """How following a pod ends; None if it goes on."""
+    def _follow_end(self, followed: _FollowedPod, view: View) -> _FollowEnd | None:
+        """Returns how following a pod ends, None if it goes on."""
         now = self._clock()
-        late = _Became.LATE if now - followed.decided_at >= LONGEST_PLACEMENT else None
-        if followed.same_as_before(view, now):
+        late = _FollowEnd.LATE if now - followed.decided_at >= MAX_PLACEMENT_SECONDS else None
+        if not followed.needs_check(view, now):
             return late
-        current = current_of(followed.pod, view)
-        if current is not None and chosen_node(current, view) not in ("", followed.node):
-            return _Became.ELSEWHERE
-        if self._placed(followed, view):
-            return _Became.PLACED
+        current = current_pod(followed.pod, view)
+        if current is not None and decided_node(current, view) not in ("", followed.node):
+            return _FollowEnd.ELSEWHERE
+        if self._is_placed(followed, view):
+            return _FollowEnd.PLACED
         gone = followed.seen if current is None else not current.live
         followed.seen |= current is not None
-        return _Became.GONE if gone else late
+        return _FollowEnd.GONE if gone else late
 
-    def _placed(self, followed: _Followed, view: View) -> bool:
-        required = self._scheduling.options.require_best_effort
+    def _is_placed(self, followed: _FollowedPod, view: View) -> bool:
+        required = self._evaluator.options.require_best_effort
         try:
-            return not awaited_volumes(followed.pod, followed.node, view, require_best_effort=required)
+            return not unlisted_volumes(followed.pod, followed.node, view, require_best_effort=required)
         except ResolutionError as error:
             log.debug("cannot tell yet what is awaited", pod=followed.pod.key, problem=str(error))
             return False
 
-    def _ended(self, followed: _Followed, became: _Became) -> None:
-        del self._followed[followed.pod.uid]
+    def _end_following(self, followed: _FollowedPod, end: _FollowEnd) -> None:
+        del self._followed_pods[followed.pod.uid]
         now = self._clock()
-        seconds, placed = now - followed.decided_at, became is _Became.PLACED
+        seconds = now - followed.decided_at
+        placed = end is _FollowEnd.PLACED
         self._metrics.node_reservation(seconds, listed=placed)
-        tell = log.warning if became is _Became.LATE else log.info
-        tell(
+        write = log.warning if end is _FollowEnd.LATE else log.info
+        write(
             "placed" if placed else "not placed",
-            **({} if placed else {"became": became.value}),
+            **({} if placed else {"became": end.value}),
             pod=followed.pod.key,
             uid=followed.pod.uid,
             node=followed.node,

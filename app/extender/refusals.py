@@ -1,32 +1,35 @@
-"""What is remembered of pods that were refused everywhere: bounded in number, and equal lists of nodes are held once.
+"""Pods that were refused on every node, bounded in number; equal lists of candidates are stored once.
 
-A pod that is asked about again is set aside, not dropped: if it is refused again, its age and its pace go on.
+A pod that a new request names is set aside, not dropped: if it is refused again, its age and its back-off continue.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
-from scheduler_core.extender.nudge import Pace
+from scheduler_core.extender.nudge import NudgeBackoff
+from scheduler_core.lru import LruMap
 from scheduler_core.model.kube import Pod
 
-MOST_REMEMBERED: Final = 5000
+MAX_REMEMBERED: Final = 5000
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Candidates:
-    """The nodes a pod was refused on; there is one of equal ones, so that they are compared by identity."""
+    """The nodes a pod was refused on.
+
+    Equal lists are one object, so they are compared by identity.
+    """
 
     names: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Refusal:
+class RefusedPod:
     """A pod that was refused.
 
     Attributes:
@@ -34,79 +37,83 @@ class Refusal:
         candidates: where it was refused the last time
         since: when it was refused first
         last: when it was refused last
-        pace: how often it may be nudged
-        asked_by: when kube-scheduler should have asked about it after its last nudge; it is left alone until then
-        nudged: how often it was
+        backoff: when it may be nudged again
+        retry_by: when kube-scheduler should have retried it after its last nudge; before that it is left alone
+        nudges: number of its nudges
         seen: whether a view has had it
-        pending: whether it is to be looked at though nothing may have changed
+        pending: whether it is to be reviewed even if nothing changes
     """
 
     pod: Pod
     candidates: Candidates
     since: float
     last: float
-    pace: Pace = field(default_factory=Pace)
-    asked_by: float = -math.inf
-    nudged: int = 0
+    backoff: NudgeBackoff = field(default_factory=NudgeBackoff)
+    retry_by: float = -math.inf
+    nudges: int = 0
     seen: bool = False
     pending: bool = False
 
     @property
     def ready_at(self) -> float:
         """When it may be nudged."""
-        return max(self.pace.ready_at, self.asked_by)
+        return max(self.backoff.ready_at, self.retry_by)
 
 
-class Refusals:
-    """Refused pods by UID, and those that are being asked about again."""
+class RefusedPods:
+    """Refused pods by UID, and refused pods that a request names at present."""
 
     def __init__(self) -> None:
-        self._refused: dict[str, Refusal] = {}
-        self._aside: OrderedDict[str, Refusal] = OrderedDict()
+        self._refused: dict[str, RefusedPod] = {}
+        self._aside: LruMap[str, RefusedPod] = LruMap(MAX_REMEMBERED)
         self._candidates: WeakValueDictionary[tuple[str, ...], Candidates] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._refused)
 
-    def remember(self, pod: Pod, candidates: Sequence[str], now: float) -> Refusal | None:
-        """The pod's refusal; None for a pod without UID, or if there are too many already: the oldest are kept."""
-        known = self._refused.get(pod.uid)
-        if not pod.uid or (known is None and len(self._refused) >= MOST_REMEMBERED):
+    def remember(self, pod: Pod, candidates: Sequence[str], now: float) -> RefusedPod | None:
+        """Records a refusal and returns it.
+
+        None for a pod without UID, or if there are `MAX_REMEMBERED` older ones.
+        """
+        earlier = self._refused.get(pod.uid)
+        if not pod.uid or (earlier is None and len(self._refused) >= MAX_REMEMBERED):
             return None
-        known = known or self._aside.pop(pod.uid, None)
-        shared = self._shared(tuple(candidates))
-        refusal = known or Refusal(pod, shared, now, now)
-        refusal.pod, refusal.candidates, refusal.last, refusal.asked_by = pod, shared, now, -math.inf
+        shared = self._intern(tuple(candidates))
+        refusal = earlier or self._aside.pop(pod.uid) or RefusedPod(pod, shared, now, now)
+        refusal.pod = pod
+        refusal.candidates = shared
+        refusal.last = now
+        refusal.retry_by = -math.inf
         self._refused[pod.uid] = refusal
         return refusal
 
     def set_aside(self, uid: str) -> None:
-        """The pod is being asked about; of those asked about the latest are kept."""
+        """A request names the pod; the `MAX_REMEMBERED` latest such pods are kept."""
         refusal = self._refused.pop(uid, None)
         if refusal is not None:
-            self._aside[uid] = refusal
-            if len(self._aside) > MOST_REMEMBERED:
-                self._aside.popitem(last=False)
+            self._aside.put(uid, refusal)
 
     def forget(self, uid: str) -> None:
-        """The pod will not be asked about again."""
+        """Drops a pod that no request will name again."""
         self._refused.pop(uid, None)
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Drops all pods."""
         self._refused.clear()
         self._aside.clear()
 
-    def has(self, refusal: Refusal) -> bool:
-        """Whether this refusal still stands."""
+    def is_current(self, refusal: RefusedPod) -> bool:
+        """Whether the pod is refused still."""
         return self._refused.get(refusal.pod.uid) is refusal
 
-    def oldest_first(self) -> list[Refusal]:
-        """All that stand, by their first refusal, ties by UID."""
-        return sorted(self._refused.values(), key=lambda entry: (entry.since, entry.pod.uid))
+    def oldest_first(self) -> list[RefusedPod]:
+        """Returns the refused pods by their first refusal, ties by UID."""
+        return sorted(self._refused.values(), key=lambda refusal: (refusal.since, refusal.pod.uid))
 
-    def _shared(self, names: tuple[str, ...]) -> Candidates:
-        found = self._candidates.get(names)
-        if found is None:
-            found = self._candidates[names] = Candidates(names)
-        return found
+    def _intern(self, names: tuple[str, ...]) -> Candidates:
+        candidates = self._candidates.get(names)
+        if candidates is None:
+            candidates = Candidates(names)
+            self._candidates[names] = candidates
+        return candidates

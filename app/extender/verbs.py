@@ -1,28 +1,39 @@
-"""kube-scheduler's verbs as one service: may we answer, decide, may we still answer."""
+"""kube-scheduler's verbs: filter, prioritize, preempt; and explain for people.
+
+Every verb checks whether this process may answer, decides, and checks again. A policy file's predicates are asked before Longhorn's
+rules, which then evaluate only the nodes that the predicates leave.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from app.decisions.evaluator import Scheduling
-from app.extender.availability import ALWAYS_OPEN, HungUp, Refusal, check
-from scheduler_core.extender.filter import NOBODY, Decision, Explanation, Others
-from scheduler_core.generic.volume_facts import LonghornFacts
+from app.decisions.evaluator import Evaluator
+from app.extender.availability import ALWAYS_AVAILABLE, Availability, HungUp, check
+from app.policy.in_force import PolicyInForce
+from app.schemas.policy import PolicyAnswer
+from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision
+from scheduler_core.extender.explain import Explanation
+from scheduler_core.generic.extender_policy import PolicyRefusal, policy_refusals, priorities_read_longhorn
+from scheduler_core.generic.scheduler import prioritize_names
+from scheduler_core.generic.volume_facts import NO_FACTS
+from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod
 
 
 class Reservations(Protocol):
-    """How pods are kept from taking the same room: the proposal's node reservations, or offers."""
+    """Keeps pods from taking the same space: the proposal's node reservations, or offers."""
 
-    def others(self) -> Others:
-        """What counts beside a pod that is asked about now."""
+    def contenders(self) -> Contenders:
+        """Returns what other pods have that counts for a pod that is evaluated now."""
 
     def reserved(self) -> frozenset[str]:
-        """The nodes that take no new volumes now."""
+        """Names of the nodes that take no new volumes now."""
 
     async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
-        """Decides about a pod, and keeps what it will take for it.
+        """Decides about a pod, and reserves what it will take.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
@@ -30,103 +41,163 @@ class Reservations(Protocol):
         """
 
     async def adopt(self, undisturbed: float) -> None:
-        """Keeps what a predecessor kept, as far as the cluster tells; it answered last at least so many seconds ago."""
+        """Restores the previous leader's reservations from the cluster.
+
+        `undisturbed`: seconds since it may last have answered.
+        """
 
     async def settled(self) -> None:
-        """Returns once nothing is kept that only this process knows of."""
+        """Returns once nothing is reserved that only this process knows of."""
 
     def clear(self) -> None:
-        """Forgets everything: somebody else leads."""
+        """Forgets everything: another process leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterAnswer:
+    """The answer of /filter: refusals by the policy, and the decision.
+
+    The decision is about the nodes that the policy leaves.
+    """
+
+    decision: Decision
+    policy_refusals: Mapping[str, PolicyRefusal]
+
+    def refusals(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Returns the refused nodes with their reasons.
+
+        First those that preemption cannot help, then those that it may.
+        """
+        pairs = zip(self.decision.candidates, self.decision.reasons, strict=True)
+        unresolvable = {name: reason.text for name, reason in pairs if not reason.fits}
+        resolvable: dict[str, str] = {}
+        for name, refusal in self.policy_refusals.items():
+            (unresolvable if refusal.unresolvable else resolvable)[name] = refusal.text
+        return unresolvable, resolvable
 
 
 class Verbs:
-    """What the routes call. Without `reservations`, for a snapshot file, nothing is reserved.
+    """What the routes call.
+
+    `whole` is the pod as the rules of a policy file read it, None without a file.
 
     Args:
-        refusal: why no question is taken now
-        late_refusal: why a question that was taken is not answered now; without it the same. One that hands over takes no
-            new questions, but answers those it has
+        evaluator: decides
+        policy: the policy in force
+        availability: why no new request is accepted now
+        reservations: None for a snapshot file, where nothing is reserved
+        late_availability: why an accepted request must not be answered after all; by default the same. A process that hands over
+            accepts no new requests, but answers those that it accepted
     """
 
     def __init__(
         self,
-        scheduling: Scheduling,
-        refusal: Refusal = ALWAYS_OPEN,
+        evaluator: Evaluator,
+        policy: PolicyInForce,
+        availability: Availability = ALWAYS_AVAILABLE,
         reservations: Reservations | None = None,
-        late_refusal: Refusal | None = None,
+        late_availability: Availability | None = None,
     ) -> None:
-        self._scheduling = scheduling
-        self._refusal = refusal
-        self._late_refusal = late_refusal or refusal
+        self._evaluator = evaluator
+        self._policy = policy
+        self._availability = availability
+        self._late_availability = late_availability or availability
         self._reservations = reservations
 
+    @property
+    def reads_whole_pod(self) -> bool:
+        """Whether there is a policy file, whose rules may read the whole pod."""
+        return self._policy.from_file
+
+    def policy_answer(self) -> PolicyAnswer | None:
+        """Returns what /state shows of the policy, None without a file."""
+        return self._policy.answer()
+
     def check(self) -> None:
-        """Passes if questions are answered now.
+        """Returns if new requests are accepted now.
 
         Raises:
             UnavailableError: they are not; another process may answer
         """
-        check(self._refusal)
+        check(self._availability)
 
     def reserved(self) -> frozenset[str]:
-        """The nodes that take no new volumes now."""
+        """Names of the nodes that take no new volumes now."""
         return self._reservations.reserved() if self._reservations else frozenset()
 
-    async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
-        """Which candidates can hold the pod's volumes; the answer is a promise as far as reservations go.
+    async def filter(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:
+        """Decides which nodes can hold the pod's volumes, and reserves.
+
+        What is reserved depends on `Reservations`.
 
         Raises:
+            UndecidableError: a predicate of the policy cannot be decided for any node
             ResolutionError: an object the pod names does not exist or contradicts it
             UnavailableError: another process answers
-            CallerGoneError: nobody waits for the answer
+            CallerGoneError: the caller did not wait
         """
+        refusals = await self._policy_refusals(whole, names)
+        candidates = [name for name in names if name not in refusals] if refusals else names
         self.check()
         if self._reservations is None:
-            return await self._scheduling.filter(pod, candidates)
+            return FilterAnswer(await self._evaluator.filter(pod, candidates), refusals)
 
-        async def over() -> bool:
-            check(self._late_refusal)
+        async def caller_gone() -> bool:
+            check(self._late_availability)
             return await hung_up()
 
-        decision = await self._reservations.filter(pod, candidates, over)
-        check(self._late_refusal)
-        return decision
+        decision = await self._reservations.filter(pod, candidates, caller_gone)
+        check(self._late_availability)
+        return FilterAnswer(decision, refusals)
 
-    async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
-        """The same decision without any promise.
+    async def preempt(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Decision:
+        """Decides where preemption could help, without reserving anything.
+
+        Nodes that the policy refuses for good are left out.
 
         Raises:
-            ResolutionError: as filter
-            UnavailableError: as filter
+            UndecidableError, ResolutionError, UnavailableError: as filter
         """
+        refusals = await self._policy_refusals(whole, names)
+        candidates = [name for name in names if name not in refusals or not refusals[name].unresolvable]
         self.check()
-        decision = await self._scheduling.filter(pod, candidates, self._others)
-        check(self._late_refusal)
+        decision = await self._evaluator.filter(pod, candidates, self._contenders)
+        check(self._late_availability)
         return decision
 
     async def explain(self, pod: Pod, candidates: Sequence[str]) -> Explanation:
-        """The decision `filter` would give, with plans and numbers, and without any promise.
+        """Decides as `filter` without the policy, with plans and numbers, and without any promise.
 
         Raises:
-            ResolutionError: as filter
-            UnavailableError: as filter
+            ResolutionError, UnavailableError: as filter
         """
         self.check()
-        explanation = await self._scheduling.explain(pod, candidates, self._others)
-        check(self._late_refusal)
+        explanation = await self._evaluator.explain(pod, candidates, self._contenders)
+        check(self._late_availability)
         return explanation
 
-    async def facts(self, pod: Pod, candidates: Sequence[str]) -> LonghornFacts:
-        """The decision `filter` would give as a policy's priorities read it, without any promise.
+    async def scores(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Mapping[str, int]:
+        """Returns a score from 0 to 10 for each node, in order.
 
         Raises:
-            ResolutionError: as filter
-            UnavailableError: as filter
+            ResolutionError, UnavailableError: as filter
         """
         self.check()
-        facts = await self._scheduling.facts(pod, candidates, self._others)
-        check(self._late_refusal)
-        return facts
+        policy = self._policy.policy
+        state = self._policy.state(names)
+        facts = NO_FACTS
+        if priorities_read_longhorn(policy):
+            facts = await self._evaluator.facts(pod, names, self._contenders)
+            check(self._late_availability)
+        scored = whole or generic.Pod(pod.namespace, pod.name)
+        return await self._evaluator.run(prioritize_names(scored, names, state, policy, facts))
 
-    def _others(self) -> Others:
-        return self._reservations.others() if self._reservations else NOBODY
+    async def _policy_refusals(self, whole: generic.Pod | None, names: Sequence[str]) -> Mapping[str, PolicyRefusal]:
+        if whole is None:
+            return {}
+        self.check()
+        policy = self._policy.policy
+        return await self._evaluator.run(policy_refusals(whole, names, self._policy.state(names), policy))
+
+    def _contenders(self) -> Contenders:
+        return self._reservations.contenders() if self._reservations else NO_CONTENDERS
