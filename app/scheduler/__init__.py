@@ -1,5 +1,6 @@
-"""A scheduler of its own: pods of a live cluster, or of a snapshot, go where the classic rules and a policy file send them.
+"""The stand-alone scheduler: schedules pods by the classic rules and a policy file.
 
-`whatif` schedules the pending pods of a snapshot. Beside a cluster `cluster` watches, `rules` know the policy in force, `queue` says who is tried
-when, `scheduler` decides, `binding` binds, `events` and `conditions` tell pods what has become of them, and `service` leads or follows.
+`whatif` schedules the pending pods of a snapshot. In a live cluster `cache` watches nodes and pods, `policy_sources` provides the
+policy in force, `scheduling_queue` orders the pods, `scheduler` decides, `binding` binds, `events` and `conditions` report the
+result, and `lifecycle` leads or follows.
 """

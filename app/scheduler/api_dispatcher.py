@@ -1,8 +1,8 @@
-"""What is written to the API server beside scheduling: one after the other, at most `MOST_A_SECOND`, of each key the latest word.
+"""API calls that scheduling does not wait for: one at a time, at most `MAX_WRITES_PER_SECOND`, and only the latest of each key.
 
-Nothing waits for it, and whatever goes wrong with one write stops no other. Where no answer comes, or one that may be another later, the word
-is written again after a pause that doubles, and others go on meanwhile. An answer counts: after `MOST_ANSWERS` that say "not now" the word is
-given up, because some never end (a webhook that fails). Without any answer it waits until there is one.
+A call that fails stops no other. A call without an answer, or with an answer that may change later, is repeated after a pause that doubles,
+while other calls go on. Answers count: after `MAX_REFUSALS` that say "not now" the call is given up, because some say so for ever
+(a webhook that fails). Without any answer the call is repeated until there is one.
 """
 
 from __future__ import annotations
@@ -16,75 +16,89 @@ from typing import Final, Generic, TypeVar
 import structlog
 
 from app.kube.client import ApiError
+from scheduler_core.backoff import Backoff
 from scheduler_core.errors import CoreError
 
 log = structlog.get_logger("outbox")
 
-MOST_A_SECOND: Final = 20
-MOST_ANSWERS: Final = 5
-_SHORTEST_PAUSE: Final = 1.0
-# To half a minute: a call without an answer takes ten seconds, in which nothing else is written.
-_MOST_DOUBLINGS: Final = 5
+MAX_WRITES_PER_SECOND: Final = 20
+MAX_REFUSALS: Final = 5
+# Up to half a minute: a call without an answer takes ten seconds, in which nothing else is written.
+_BACKOFF: Final = Backoff(1.0, 32.0)
 
 _Key = TypeVar("_Key", bound=Hashable)
-_Word = TypeVar("_Word")
+_Call = TypeVar("_Call")
 
 
 @dataclass(slots=True)
-class _Letter(Generic[_Word]):
-    """One word; `stamp` tells which of its key's entries in the heap counts."""
+class _QueuedCall(Generic[_Call]):
+    """A call that is not written yet.
 
-    word: _Word
+    Attributes:
+        call: what is to be written
+        stamp: identifies the valid entry of the heap among all entries of the key
+        attempts: how often it was tried
+        refusals: how many of the attempts the API server answered
+    """
+
+    call: _Call
     stamp: int = 0
-    tries: int = 0
-    answers: int = 0
+    attempts: int = 0
+    refusals: int = 0
 
 
-class Outbox(Generic[_Key, _Word]):
-    """Owner of what is not written yet.
+class ApiDispatcher(Generic[_Key, _Call]):
+    """Owner of the calls that are not written yet.
 
-    `failed` hears `what` after every write that was refused or not answered, `given_up` what will not be written any more.
+    Args:
+        kind: what the calls write, for logs and `on_failure`
+        write: makes one call
+        on_failure: called with `kind` after every call that was refused or not answered
+        on_give_up: called with each call that will not be repeated
     """
 
     def __init__(
         self,
-        what: str,
-        write: Callable[[_Key, _Word], Awaitable[None]],
-        failed: Callable[[str], None],
-        given_up: Callable[[_Key, _Word], None],
+        kind: str,
+        write: Callable[[_Key, _Call], Awaitable[None]],
+        on_failure: Callable[[str], None],
+        on_give_up: Callable[[_Key, _Call], None],
     ) -> None:
-        self._what = what
+        self._kind = kind
         self._write = write
-        self._failed = failed
-        self._given_up = given_up
-        self._letters: dict[_Key, _Letter[_Word]] = {}
-        self._order: list[tuple[float, int, _Key]] = []
-        self._stamps = 0
-        self._silent = False
+        self._on_failure = on_failure
+        self._on_give_up = on_give_up
+        self._calls: dict[_Key, _QueuedCall[_Call]] = {}
+        self._heap: list[tuple[float, int, _Key]] = []
+        self._stamp = 0
+        self._failing = False
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def __len__(self) -> int:
-        """How many words wait to be written."""
-        return len(self._letters)
+        """The number of calls that are not written yet."""
+        return len(self._calls)
 
-    def put(self, key: _Key, word: _Word) -> None:
-        """Is to be written, instead of what was to be written under this key, and when that was."""
-        letter = self._letters.get(key)
-        if letter is None:
-            self._enter(key, _Letter(word), 0)
+    def put(self, key: _Key, call: _Call) -> None:
+        """Queues a call in place of an earlier call of the key.
+
+        It is written when the earlier one would have been.
+        """
+        queued = self._calls.get(key)
+        if queued is None:
+            self._enqueue(key, _QueuedCall(call), 0)
         else:
-            letter.word = word
+            queued.call = call
 
     def discard(self, key: _Key) -> None:
-        """Nothing is to be written under this key."""
-        self._letters.pop(key, None)
+        """Removes the call of a key, if there is one."""
+        self._calls.pop(key, None)
         self._wake.set()
 
     def clear(self) -> None:
-        """Nothing is to be written any more."""
-        self._letters.clear()
+        """Removes all calls."""
+        self._calls.clear()
         self._wake.set()
 
     async def run(self) -> None:
@@ -92,10 +106,10 @@ class Outbox(Generic[_Key, _Word]):
         now = asyncio.get_running_loop().time
         while True:
             self._wake.clear()
-            due = self._next()
+            due = self._next_due()
             if due is not None and due <= now():
-                _, _, key = heapq.heappop(self._order)
-                await self._written(key, self._letters.pop(key))
+                _, _, key = heapq.heappop(self._heap)
+                await self._execute(key, self._calls.pop(key))
                 continue
             if due is None:
                 self._idle.set()
@@ -105,55 +119,59 @@ class Outbox(Generic[_Key, _Word]):
             except TimeoutError:
                 continue
 
-    async def written(self) -> None:
-        """Returns once everything has been written, or given up."""
+    async def wait_until_idle(self) -> None:
+        """Returns once every call has been written, given up or removed."""
         await self._idle.wait()
 
-    def _enter(self, key: _Key, letter: _Letter[_Word], pause: float) -> None:
-        self._stamps += 1
-        letter.stamp = self._stamps
-        self._letters[key] = letter
-        heapq.heappush(self._order, (asyncio.get_running_loop().time() + pause, letter.stamp, key))
+    def _enqueue(self, key: _Key, queued: _QueuedCall[_Call], delay: float) -> None:
+        self._stamp += 1
+        queued.stamp = self._stamp
+        self._calls[key] = queued
+        heapq.heappush(self._heap, (asyncio.get_running_loop().time() + delay, queued.stamp, key))
         self._idle.clear()
         self._wake.set()
 
-    def _next(self) -> float | None:
-        """When the next word is due, which then is the first entry of the heap; None if there is none."""
-        while self._order:
-            due, stamp, key = self._order[0]
-            letter = self._letters.get(key)
-            if letter is not None and letter.stamp == stamp:
+    def _next_due(self) -> float | None:
+        """Returns when the next call is due, None without calls.
+
+        That call is the first entry of the heap then, because outdated entries before it are dropped.
+        """
+        while self._heap:
+            due, stamp, key = self._heap[0]
+            queued = self._calls.get(key)
+            if queued is not None and queued.stamp == stamp:
                 return due
-            heapq.heappop(self._order)
+            heapq.heappop(self._heap)
         return None
 
-    async def _written(self, key: _Key, letter: _Letter[_Word]) -> None:
+    async def _execute(self, key: _Key, queued: _QueuedCall[_Call]) -> None:
         try:
-            await self._write(key, letter.word)
+            await self._write(key, queued.call)
         except CoreError as error:
-            self._failed(self._what)
-            letter.tries += 1
-            if _may_succeed(letter, error):
-                self._later(key, letter, str(error))
+            self._on_failure(self._kind)
+            queued.attempts += 1
+            if _may_succeed_later(queued, error):
+                self._retry_later(key, queued, str(error))
             else:
-                log.warning("a write was refused", what=self._what, problem=str(error), tries=letter.tries)
-                self._given_up(key, letter.word)
+                log.warning("a write was refused", what=self._kind, problem=str(error), tries=queued.attempts)
+                self._on_give_up(key, queued.call)
         else:
-            self._silent = False
-        await asyncio.sleep(1 / MOST_A_SECOND)
+            self._failing = False
+        await asyncio.sleep(1 / MAX_WRITES_PER_SECOND)
 
-    def _later(self, key: _Key, letter: _Letter[_Word], problem: str) -> None:
-        if letter.tries == 1 and not self._silent:
-            log.warning("cannot be written now, trying again", what=self._what, problem=problem)
-        self._silent = True
-        if key not in self._letters:  # else there is something newer to say
-            self._enter(key, letter, _SHORTEST_PAUSE * 2.0 ** min(letter.tries - 1, _MOST_DOUBLINGS))
+    def _retry_later(self, key: _Key, queued: _QueuedCall[_Call], problem: str) -> None:
+        if queued.attempts == 1 and not self._failing:
+            log.warning("cannot be written now, trying again", what=self._kind, problem=problem)
+        self._failing = True
+        # A newer call of the key, queued during the attempt, replaces this one.
+        if key not in self._calls:
+            self._enqueue(key, queued, _BACKOFF.delay(queued.attempts - 1))
 
 
-def _may_succeed(letter: _Letter[_Word], error: CoreError) -> bool:
-    """Whether a word that was not written shall be written again."""
+def _may_succeed_later(queued: _QueuedCall[_Call], error: CoreError) -> bool:
+    """Counts an answer, and returns whether the call is to be repeated."""
     if not isinstance(error, ApiError) or not error.unreachable:
         return False
     if error.status:
-        letter.answers += 1
-    return letter.answers < MOST_ANSWERS
+        queued.refusals += 1
+    return queued.refusals < MAX_REFUSALS

@@ -1,11 +1,13 @@
-"""Binds one pod to its node, and makes certain what came of it.
+"""Binds one pod to its node, and finds out whether the API server did so.
 
-A claim whose class waits for its first consumer is told the node before its pod is bound: nobody would provision it otherwise. It is
-not waited for; the kubelet does that. While it is provisioned for the node of another pod that mounts it, no pod is bound elsewhere.
+A claim whose class waits for its first consumer gets the selected node before its pod is bound, because it is not provisioned otherwise.
+Provisioning is not waited for; the kubelet does that. While a claim is provisioned for the node of a different pod that mounts it, no pod
+is bound to another node.
 
-A Binding bears the pod's UID and the API server accepts one per pod, so a pod is never bound twice, whoever else tries, and the same
-Binding may be repeated. When no answer comes, it is, a few times: that the pod is read without a node proves little, for the API server may
-still be at it. Until the answer is definite, or nobody can be at it any more, the pod counts on its node.
+A Binding carries the pod's UID and the API server accepts one per pod. So a pod is never bound twice, whichever process tries, and
+the same Binding may be repeated. Without an answer it is repeated a few times: a pod that is read without a node proves little,
+because the API server may still be working on the Binding. The pod counts on its node until the answer is definite, or until no
+request can be in work any more.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ import structlog
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import CLAIMS, PODS, STORAGE_CLASSES
+from scheduler_core.backoff import Backoff
 from scheduler_core.convert.binding import (
-    Applicant,
-    applicant,
+    PendingPod,
     binding,
-    mounting,
+    kube_pod,
+    pending_pod,
     selected_node_patch,
     waits_for_consumer,
 )
@@ -36,89 +39,95 @@ from scheduler_core.model.generic import Pod, PodKey
 
 log = structlog.get_logger("binding")
 
-_SHORTEST_PAUSE: Final = 0.25
-_LONGEST_PAUSE: Final = 5.0
+_BACKOFF: Final = Backoff(0.25, 5.0)
 # After this long kube-apiserver gives up any request (--request-timeout).
-REQUEST_SECONDS: Final = 60.0
-_ATTEMPTS: Final = 4
-# With these answers the API server is done with a request: it failed, or there were too many.
-_ENDED: Final = frozenset({429, 500})
-_WITH_NODE: Final = {"fieldSelector": "spec.nodeName!="}
-_GONE: Final = "the pod is gone"
+REQUEST_TIMEOUT: Final = 60.0
+_MAX_ATTEMPTS: Final = 4
+# With these answers the API server has finished a request: it failed, or there were too many.
+_FINISHED_STATUSES: Final = frozenset({429, 500})
+_BOUND_PODS_QUERY: Final = {"fieldSelector": "spec.nodeName!="}
+_POD_GONE: Final = "the pod is gone"
+
+_ClaimKey = tuple[str, str]
 
 
-class _Doubt:
-    """Whether the API server may still be making a Binding, and whether to try again."""
+class _UncertainBinding:
+    """A Binding that the API server may still be making."""
 
     def __init__(self, error: ApiError) -> None:
         self._attempts = 0
         self._refused = False
-        self._ended_at = -float("inf")
+        self._in_work_until = -float("inf")
         self.add(error)
 
     def add(self, error: ApiError) -> None:
-        """One more attempt has ended so."""
+        """Counts an attempt that ended with this error."""
         self._attempts += 1
         self._refused = not error.unreachable
-        if error.unreachable and error.status not in _ENDED:
-            self._ended_at = monotonic() + REQUEST_SECONDS
+        if error.unreachable and error.status not in _FINISHED_STATUSES:
+            self._in_work_until = monotonic() + REQUEST_TIMEOUT
 
     @property
-    def again(self) -> bool:
-        """Whether to try once more."""
-        return not self._refused and self._attempts < _ATTEMPTS
+    def may_retry(self) -> bool:
+        """Whether to post the Binding once more."""
+        return not self._refused and self._attempts < _MAX_ATTEMPTS
 
     @property
-    def over(self) -> bool:
-        """Whether what the pod says from now on is definite."""
-        return self._refused or (not self.again and monotonic() >= self._ended_at)
+    def is_over(self) -> bool:
+        """Whether the pod, read from now on, shows the final result."""
+        return self._refused or (not self.may_retry and monotonic() >= self._in_work_until)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Telling:
-    """A pod that is being bound, from before its claims are looked at."""
+class _BindingAttempt:
+    """A pod that is being bound, from before its claims are read."""
 
     pod: Pod
     node: str
 
 
 class Binder:
-    """Writes Bindings while `may` says that this process leads; asked right before each write."""
+    """Writes Bindings while this process leads.
 
-    def __init__(self, client: KubeClient, may: Callable[[], bool]) -> None:
+    Args:
+        leads: whether this process leads; asked right before each write
+    """
+
+    def __init__(self, client: KubeClient, leads: Callable[[], bool]) -> None:
         self._client = client
-        self._may = may
-        self._telling: dict[tuple[str, str], list[_Telling]] = {}
+        self._leads = leads
+        self._attempts: dict[_ClaimKey, list[_BindingAttempt]] = {}
 
-    async def bind(self, found: Applicant, node: str) -> str:
-        """Binds a pod; "" if it is bound to this node now, otherwise why it is not."""
-        pod, telling = found.pod, _Telling(found.pod, node)
-        keys = {(pod.namespace, volume.claim) for volume in (found.mounts.volumes if found.mounts else ())}
-        # Before anything is read, and all at once: whoever comes later finds this, and two never wait for each other.
-        elsewhere = {key: self._begin(key, telling) for key in sorted(keys)}
+    async def bind(self, pending: PendingPod, node: str) -> str:
+        """Binds a pod; returns why that failed, "" if it did not."""
+        attempt = _BindingAttempt(pending.pod, node)
+        volumes = pending.kube_pod.volumes if pending.kube_pod else ()
+        claims = sorted({(pending.pod.namespace, volume.claim) for volume in volumes})
+        # Before anything is read, and all at once: a later attempt sees this one, and two attempts never wait for each other.
+        conflicts = {claim: self._register(claim, attempt) for claim in claims}
         try:
-            for key, other in elsewhere.items():
-                await self._tell_claim(key, telling, other)
-            return await self._bound(pod, node)
+            for claim, conflict in conflicts.items():
+                await self._select_node(claim, attempt, conflict)
+            return await self._bind_pod(pending.pod, node)
         except CoreError as error:
             return str(error)
         finally:
-            for key in keys:
-                self._end(key, telling)
+            for claim in claims:
+                self._unregister(claim, attempt)
 
-    async def _bound(self, pod: Pod, node: str) -> str:
-        """As `bind`, once the claims are told.
+    async def _bind_pod(self, pod: Pod, node: str) -> str:
+        """Binds a pod whose claims have their node; returns as `bind`.
 
         Raises:
-            CoreError: it is not, too
+            CoreError: the pod is not bound, too
         """
-        if not self._may():
+        if not self._leads():
             return "this process does not lead any more"
         error = await self._post(pod, node)
         if error is None or not error.unreachable:
             return str(error or "")
         log.warning("not known yet whether a pod was bound", pod="/".join(pod.key), node=node, problem=str(error))
-        return await self._outcome(pod, node, error)
+        return await self._find_outcome(pod, node, error)
 
     async def _post(self, pod: Pod, node: str) -> ApiError | None:
         try:
@@ -127,98 +136,101 @@ class Binder:
             return error
         return None
 
-    async def _outcome(self, pod: Pod, node: str, error: ApiError) -> str:
-        """As `bind`, after an attempt of which nobody knows what came of it.
+    async def _find_outcome(self, pod: Pod, node: str, error: ApiError) -> str:
+        """Repeats a Binding until its result is known; returns as `bind`.
 
         Raises:
-            CoreError: as _bound
+            CoreError: as _bind_pod
         """
-        pause, doubt = _SHORTEST_PAUSE, _Doubt(error)
+        uncertain = _UncertainBinding(error)
+        pauses = 0
         while True:
-            where = await self._where(pod)
-            if where:
-                return "" if where == node else f"it was bound to {where} meanwhile"
-            # Who does not lead any more may not try again, and decides nothing by what it believes.
-            if where is not None and (doubt.over or not self._may()):
+            bound_to = await self._read_node(pod)
+            if bound_to:
+                return "" if bound_to == node else f"it was bound to {bound_to} meanwhile"
+            # A process that does not lead any more must not repeat the Binding, and decides nothing from what it assumes.
+            if bound_to is not None and (uncertain.is_over or not self._leads()):
                 return str(error)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-            if where is not None and doubt.again and self._may():
-                again = await self._post(pod, node)
-                if again is None:
+            await asyncio.sleep(_BACKOFF.delay(pauses))
+            pauses += 1
+            if bound_to is not None and uncertain.may_retry and self._leads():
+                retry_error = await self._post(pod, node)
+                if retry_error is None:
                     return ""
-                error = again
-                doubt.add(error)
+                error = retry_error
+                uncertain.add(error)
 
-    async def _where(self, pod: Pod) -> str | None:
-        """The pod's node, "" if it has none; None if the API server does not answer.
+    async def _read_node(self, pod: Pod) -> str | None:
+        """Reads the pod's node.
+
+        Returns "" if the pod has none, and None if the API server does not answer.
 
         Raises:
-            CoreError: there is no such pod any more, or it cannot be read
+            CoreError: the pod does not exist any more, or cannot be read
         """
         try:
-            _, seen = applicant(await self._client.get(PODS.path(pod.namespace, pod.name)))
+            _, current = pending_pod(await self._client.get(PODS.path(pod.namespace, pod.name)))
         except ApiError as error:
             if error.unreachable:
                 return None
-            raise CoreError(_GONE if error.not_found else str(error)) from error
-        if seen.pod.uid != pod.uid:
-            raise CoreError(_GONE)
-        return seen.pod.node_name
+            raise CoreError(_POD_GONE if error.not_found else str(error)) from error
+        if current.pod.uid != pod.uid:
+            raise CoreError(_POD_GONE)
+        return current.pod.node_name
 
-    def _begin(self, key: tuple[str, str], telling: _Telling) -> _Telling | None:
-        """A pod that mounts the claim is being bound; returns one that is being bound to another node."""
-        others = self._telling.setdefault(key, [])
-        others.append(telling)
-        return next((one for one in others if one.node != telling.node), None)
+    def _register(self, claim: _ClaimKey, attempt: _BindingAttempt) -> _BindingAttempt | None:
+        """Adds an attempt; returns an attempt for a different node, if any."""
+        attempts = self._attempts.setdefault(claim, [])
+        attempts.append(attempt)
+        return next((earlier for earlier in attempts if earlier.node != attempt.node), None)
 
-    def _end(self, key: tuple[str, str], telling: _Telling) -> None:
-        """The pod is bound, or will not be."""
-        rest = [one for one in self._telling.pop(key) if one is not telling]
-        if rest:
-            self._telling[key] = rest
+    def _unregister(self, claim: _ClaimKey, attempt: _BindingAttempt) -> None:
+        """Removes an attempt that has ended."""
+        remaining = [entry for entry in self._attempts.pop(claim) if entry is not attempt]
+        if remaining:
+            self._attempts[claim] = remaining
 
-    async def _tell_claim(self, key: tuple[str, str], telling: _Telling, elsewhere: _Telling | None) -> None:
-        """Tells a claim the node, if nobody would provision it otherwise.
+    async def _select_node(self, key: _ClaimKey, attempt: _BindingAttempt, conflict: _BindingAttempt | None) -> None:
+        """Selects the node of a claim that waits for its first consumer.
 
         Raises:
-            CoreError: it cannot be told, or is provisioned for the node of another pod
+            CoreError: it cannot be selected, or the claim is provisioned for the node of a different pod
         """
         path = CLAIMS.path(*key)
         _, claim = KINDS[CLAIMS.group, CLAIMS.kind].decode(await self._client.get(path))
-        if not isinstance(claim, kube.Claim) or not await self._waits(claim):
+        if not isinstance(claim, kube.Claim) or not await self._waits_for_node(claim):
             return
-        if elsewhere is not None:
-            raise _taken(key, elsewhere.node, elsewhere.pod.key)
-        if claim.selected_node == telling.node:
+        if conflict is not None:
+            raise _claim_conflict(key, conflict.node, conflict.pod.key)
+        if claim.selected_node == attempt.node:
             return
         if claim.selected_node:
-            await self._check_unused(key, claim.selected_node, telling.pod)
-        if self._may():
-            await self._client.patch(path, selected_node_patch(telling.node))
+            await self._check_no_consumer(key, claim.selected_node, attempt.pod)
+        if self._leads():
+            await self._client.patch(path, selected_node_patch(attempt.node))
 
-    async def _check_unused(self, key: tuple[str, str], selected: str, pod: Pod) -> None:
-        """Of a claim that somebody has told a node already.
+    async def _check_no_consumer(self, claim: _ClaimKey, selected_node: str, pod: Pod) -> None:
+        """Checks that no bound pod mounts a claim whose node is selected.
 
         Raises:
-            CoreError: a pod mounts it that has a node; or that cannot be told
+            CoreError: a pod with a node mounts the claim, or the pods cannot be read
         """
-        namespace, name = key
-        async for page in pages(self._client, PODS.path(namespace), _WITH_NODE):
+        namespace, name = claim
+        async for page in pages(self._client, PODS.path(namespace), _BOUND_PODS_QUERY):
             for raw in page.items:
-                other = mounting(raw)
-                mounts = any(volume.claim == name for volume in other.volumes)
-                if mounts and other.node_name and other.live and other.uid != pod.uid:
-                    raise _taken(key, selected, (namespace, other.name))
+                bound_pod = kube_pod(raw)
+                mounts = any(volume.claim == name for volume in bound_pod.volumes)
+                if mounts and bound_pod.node_name and bound_pod.live and bound_pod.uid != pod.uid:
+                    raise _claim_conflict(claim, selected_node, (namespace, bound_pod.name))
 
-    async def _waits(self, claim: kube.Claim) -> bool:
-        name = claim.spec.storage_class
-        if claim.spec.volume_name or not name:
+    async def _waits_for_node(self, claim: kube.Claim) -> bool:
+        class_name = claim.spec.storage_class
+        if claim.spec.volume_name or not class_name:
             return False
-        return waits_for_consumer(await self._client.get(STORAGE_CLASSES.path(name=name)))
+        return waits_for_consumer(await self._client.get(STORAGE_CLASSES.path(name=class_name)))
 
 
-def _taken(claim: tuple[str, str], node: str, pod: PodKey) -> CoreError:
+def _claim_conflict(claim: _ClaimKey, node: str, pod: PodKey) -> CoreError:
     return CoreError(
         f"PersistentVolumeClaim {'/'.join(claim)} is being provisioned for node {node}, because pod {'/'.join(pod)} mounts it"
     )

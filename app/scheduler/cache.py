@@ -1,12 +1,12 @@
-"""What the stand-alone scheduler knows of a live cluster: nodes, services and pods, watched, and what it bound itself but has not seen yet.
+"""The cluster as the stand-alone scheduler sees it: watched nodes, services and pods, with assumed pods on their nodes.
 
-Data flow: `GenericCache` watches, and asks the `Cluster` how each pod counts → `State` (`scheduler_core.generic.cluster_state`); and a `Listener` hears
-which pods want a node, and that something has changed that may help those that found none.
+Data flow: `GenericCache` watches, and asks `SchedulerCache` how each pod counts → `GenericClusterState`; and a `PodQueueHandler`
+receives the pods that need a node, and a call whenever something has changed that may help unschedulable pods.
 
-**Assumptions.** A bound pod counts on its node from the moment it is decided, before the API server has answered, so that the next pod is decided
-beside it. The assumption ends when the pod is seen with a node, when it is gone or another one of its name has come, or when
-binding it has failed. Being seen without a node ends nothing: such news is older than the binding. A `Witness` is told
-of the pod's landing, because its own watch may not have brought that yet.
+**Assumptions.** An assumed pod counts on its node from the decision on, before the API server has answered, so that the next decision
+counts it. The assumption ends when the pod is seen with a node, when it is gone or replaced by a new pod of its name, or when
+binding it has failed. A pod that is seen without a node ends nothing: that event is older than the Binding. A `BindingObserver` is
+called when an assumed pod is seen with a node, because the observer's own watch may not have delivered that yet.
 """
 
 from __future__ import annotations
@@ -18,142 +18,163 @@ from typing import Any, Protocol
 from app.kube.client import KubeClient
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
-from scheduler_core.convert.binding import Applicant
-from scheduler_core.generic.cluster_state import State
+from scheduler_core.convert.binding import PendingPod
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.extender_policy import SERVICES
 from scheduler_core.model.generic import Pod, PodKey
 
 
-class Listener(Protocol):
-    """Who is told; called on the event loop, and must not block."""
+class PodQueueHandler(Protocol):
+    """Receives changes for the scheduling queue.
 
-    def wants(self, applicant: Applicant) -> None:
-        """A pod wants a node, or has changed while it does."""
+    Called on the event loop; must not block.
+    """
 
-    def settled_pod(self, key: PodKey) -> None:
-        """A pod wants no node any more: it has one, or is gone."""
+    def enqueue(self, pending: PendingPod) -> None:
+        """A pod needs a node, or has changed while it does."""
 
-    def helped(self) -> None:
-        """Something has changed that may help pods that found no node."""
+    def dequeue(self, key: PodKey) -> None:
+        """A pod has a node now, or is gone."""
 
-
-class Witness(Protocol):
-    """Who knows pods from another watch, and may hear later than this one where they are; called as a `Listener` is."""
-
-    def landed(self, found: Applicant, node: str) -> None:
-        """A pod that was assumed, as it was then, is seen on a node."""
-
-    def left(self, key: PodKey) -> None:
-        """A pod has finished, is gone, or another one of its name has come."""
+    def retry_unschedulable(self) -> None:
+        """Something has changed that may help unschedulable pods."""
 
 
-class _Nobody:
-    def landed(self, found: Applicant, node: str) -> None:
+class BindingObserver(Protocol):
+    """Receives the end of assumptions; called as a `PodQueueHandler` is.
+
+    For a cache that watches pods itself, and may learn their nodes later than `SchedulerCache`.
+    """
+
+    def on_bound(self, pending: PendingPod, node: str) -> None:
+        """An assumed pod, passed as assumed, is seen on a node."""
+
+    def on_gone(self, key: PodKey) -> None:
+        """A pod has finished, is gone, or is replaced by a namesake."""
+
+
+class _NoObserver:
+    """Ignores every call."""
+
+    def on_bound(self, pending: PendingPod, node: str) -> None:
         pass
 
-    def left(self, key: PodKey) -> None:
+    def on_gone(self, key: PodKey) -> None:
         pass
 
 
 @dataclass(frozen=True, slots=True)
-class _Assumed:
-    found: Applicant
+class _AssumedPod:
+    """A pod that counts on a node before it is seen there."""
+
+    pending: PendingPod
     node: str
 
     @property
     def pod(self) -> Pod:
-        return self.found.pod
+        return self.pending.pod
 
 
-class Cluster:
-    """What was seen, with what is assumed; everything happens on the event loop that runs `run`."""
+class SchedulerCache:
+    """Owner of the watched objects and the assumed pods.
+
+    Everything happens on the event loop that runs `run`.
+
+    Args:
+        scheduler_name: the `spec.schedulerName` of this scheduler's pods
+        handler: receives these pods
+        stale_after: seconds without an answer of the API server, after which `problem` says so
+    """
 
     def __init__(
-        self, client: KubeClient, scheduler: str, listener: Listener, timing: Timing, *, stale_after: float
+        self, client: KubeClient, scheduler_name: str, handler: PodQueueHandler, timing: Timing, *, stale_after: float
     ) -> None:
-        self._scheduler = scheduler
-        self._listener = listener
-        self._witness: Witness = _Nobody()
-        self._assumed: dict[PodKey, _Assumed] = {}
-        self._cache = GenericCache(client, timing, stale_after, reader=self, whose="")
+        self._scheduler_name = scheduler_name
+        self._handler = handler
+        self._observer: BindingObserver = _NoObserver()
+        self._assumed: dict[PodKey, _AssumedPod] = {}
+        self._cache = GenericCache(client, timing, stale_after, observer=self, prefix="")
         self._cache.want(SERVICES)
 
-    def tell(self, witness: Witness) -> None:
-        """Sets who hears what becomes of assumed pods."""
-        self._witness = witness
+    def subscribe(self, observer: BindingObserver) -> None:
+        """Sets the observer of assumed pods."""
+        self._observer = observer
 
     async def run(self) -> None:
         """Watches until cancelled."""
         await self._cache.run()
 
     async def catch_up(self) -> None:
-        """Returns once everything that has happened before this call is in the state."""
+        """Returns once everything that happened before this call is in the state."""
         await self._cache.catch_up()
 
     @property
     def problem(self) -> str:
-        """Why nothing can be decided now, in one sentence; "" if it can."""
+        """Why nothing can be decided now; "" if it can."""
         return self._cache.problem(SERVICES)
 
     @property
-    def state(self) -> State:
-        """The cluster now, assumptions included."""
+    def state(self) -> GenericClusterState:
+        """The cluster now, with assumed pods on their nodes."""
         return self._cache.state()
 
     @property
-    def assumed(self) -> Mapping[PodKey, str]:
-        """The nodes of pods that were bound and are not seen there yet."""
-        return {key: entry.node for key, entry in self._assumed.items()}
+    def assumed_nodes(self) -> Mapping[PodKey, str]:
+        """The node of each assumed pod."""
+        return {key: assumed.node for key, assumed in self._assumed.items()}
 
-    def seen(self, key: PodKey) -> Applicant | None:
-        """A pod as it was seen last."""
+    def pod(self, key: PodKey) -> PendingPod | None:
+        """Returns a pod as it was seen last."""
         return self._cache.pod(key)
 
-    def wants_node(self, found: Applicant | None) -> bool:
-        """Whether a pod is one of this scheduler's, and waits for a node."""
-        return found is not None and found.waits and found.scheduler == self._scheduler
+    def needs_scheduling(self, pending: PendingPod | None) -> bool:
+        """Whether a pod is one of this scheduler's and needs a node."""
+        return pending is not None and pending.needs_node and pending.scheduler_name == self._scheduler_name
 
-    def assume(self, found: Applicant, node: str) -> None:
-        """From now on the pod, which was seen and is not gone, counts on this node."""
-        self._assumed[found.pod.key] = _Assumed(found, node)
-        self._cache.recount(found.pod.key)
+    def assume(self, pending: PendingPod, node: str) -> None:
+        """Counts a pod, which the cache has, on this node."""
+        self._assumed[pending.pod.key] = _AssumedPod(pending, node)
+        self._cache.recount(pending.pod.key)
 
-    def forget(self, found: Applicant) -> None:
-        """The pod was not bound after all."""
-        key = found.pod.key
+    def forget(self, pending: PendingPod) -> None:
+        """Ends the assumption: binding the pod has failed."""
+        key = pending.pod.key
         assumed = self._assumed.get(key)
-        if assumed is None or assumed.pod.uid != found.pod.uid:
+        if assumed is None or assumed.pod.uid != pending.pod.uid:
             return
         del self._assumed[key]
         self._cache.recount(key)
-        self._listener.helped()
+        self._handler.retry_unschedulable()
 
-    def counted(self, found: Applicant) -> Pod:
-        """Called by the cache."""
-        assumed = self._assumed.get(found.pod.key)
-        return found.pod if assumed is None else replace(assumed.pod, node_name=assumed.node)
+    def effective_pod(self, pod: PendingPod) -> Pod:
+        """Returns a pod as it counts in the state; called by `GenericCache`."""
+        assumed = self._assumed.get(pod.pod.key)
+        return pod.pod if assumed is None else replace(assumed.pod, node_name=assumed.node)
 
     def changed(self, kind: str, key: Any, before: Any, value: Any) -> None:
-        """Called by the cache."""
+        """Takes a change; called by `GenericCache`."""
         if kind == "pods":
-            self._pod(key, before, value)
-        elif kind == "services" or value is not None:  # a node that is gone helps nobody
-            self._listener.helped()
+            self._update_pod(key, before, value)
+        # A node that is gone helps no pod.
+        elif kind == "services" or value is not None:
+            self._handler.retry_unschedulable()
 
-    def _pod(self, key: PodKey, before: Applicant | None, value: Applicant | None) -> None:
+    def _update_pod(self, key: PodKey, before: PendingPod | None, value: PendingPod | None) -> None:
         assumed = self._assumed.get(key)
         if assumed is not None and value is not None and value.pod.node_name and value.pod.uid == assumed.pod.uid:
-            self._witness.landed(assumed.found, value.pod.node_name)
+            self._observer.on_bound(assumed.pending, value.pod.node_name)
         if before is not None and (value is None or value.pod.finished or value.pod.uid != before.pod.uid):
-            self._witness.left(key)
+            self._observer.on_gone(key)
         if assumed is not None and (value is None or value.pod.node_name or value.pod.uid != assumed.pod.uid):
             del self._assumed[key]
             assumed = None
+        # It was on a node, and is gone or different.
         if before is not None and before.pod.node_name:
-            self._listener.helped()  # it was on a node, and is gone or different
-        if assumed is not None:  # whoever assumed it learns soon enough what came of it
+            self._handler.retry_unschedulable()
+        # The scheduler learns the result of the Binding soon enough.
+        if assumed is not None:
             return
-        if value is not None and self.wants_node(value):
-            self._listener.wants(value)
+        if value is not None and self.needs_scheduling(value):
+            self._handler.enqueue(value)
         else:
-            self._listener.settled_pod(key)
+            self._handler.dequeue(key)

@@ -1,7 +1,8 @@
-"""One decision by a policy that may have rules of Longhorn's.
+"""One decision by a policy that may have Longhorn's rules, and its result as one line.
 
-Longhorn's rules are asked last, about the nodes that all others leave, as kube-scheduler asks the extender: they judge the nodes together (a node
-that holds the pod's data rules out all others, order-safe ones rule out those that are not), so a node that is out anyway must not be among them.
+Longhorn's rules are checked last, on the nodes that pass all other rules, as kube-scheduler calls its extenders last. They judge the
+nodes together (a node that holds the pod's data excludes all others, order-safe nodes exclude those that are not), so a node that
+is excluded anyway must not be among them.
 """
 
 from __future__ import annotations
@@ -9,36 +10,54 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from scheduler_core.cooperative import Steps
-from scheduler_core.generic.cluster_state import State
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy, PolicyPredicate
-from scheduler_core.generic.scheduler import Choose, Decision, filter_nodes, schedule
+from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
 from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.model.generic import Pod
 
-FactsFor = Callable[[Sequence[str]], Steps[LonghornFacts]]
-"""Finds what a pod's Longhorn volumes find on some nodes, by their names."""
+FactsFor = Callable[[Sequence[str]], Cooperative[LonghornFacts]]
+"""Computes the facts about a pod's Longhorn volumes on nodes of these names."""
 
 
-def decide(pod: Pod, state: State, policy: Policy, choose: Choose, facts: FactsFor | None) -> Steps[Decision]:
-    """Where a pod goes; `facts` is needed if the policy has rules of Longhorn's.
+def decide(
+    pod: Pod, state: GenericClusterState, policy: Policy, select_host: SelectHost, facts_for: FactsFor | None
+) -> Cooperative[ScheduleResult]:
+    """Selects a node for the pod.
+
+    A policy with Longhorn's rules needs `facts_for`.
 
     Raises:
-        ResolutionError: `facts` cannot tell, because the pod names an object that does not exist or contradicts it
+        ResolutionError: `facts_for` fails, because the pod names an object that does not exist or contradicts it
     """
-    if facts is None:
-        return (yield from schedule(pod, None, state, policy, choose))
-    classic = replace(policy, predicates=tuple(entry for entry in policy.predicates if not _longhorns(entry)))
-    found = yield from filter_nodes(pod, None, state, classic)
-    if not found.feasible:
-        return (yield from schedule(pod, None, state, classic, choose))
-    names = [entry.node.name for entry in found.feasible]
-    longhorn = replace(policy, predicates=tuple(entry for entry in policy.predicates if _longhorns(entry)))
-    known = yield from facts(names)
-    decision = yield from schedule(pod, names, state, longhorn, choose, known)
-    failures = {**found.failures, **decision.failures}
-    return replace(decision, unavailable=found.unavailable, failures=failures)
+    if facts_for is None:
+        return (yield from schedule(pod, None, state, policy, select_host))
+    classic = replace(policy, predicates=tuple(entry for entry in policy.predicates if not _is_longhorns(entry)))
+    filtered = yield from find_nodes_that_fit(pod, None, state, classic)
+    if not filtered.feasible:
+        return (yield from schedule(pod, None, state, classic, select_host))
+    names = [node_info.node.name for node_info in filtered.feasible]
+    longhorn = replace(policy, predicates=tuple(entry for entry in policy.predicates if _is_longhorns(entry)))
+    facts = yield from facts_for(names)
+    result = yield from schedule(pod, names, state, longhorn, select_host, facts)
+    failures = {**filtered.failures, **result.failures}
+    return replace(result, unavailable=filtered.unavailable, failures=failures)
 
 
-def _longhorns(entry: PolicyPredicate) -> bool:
+def _is_longhorns(entry: PolicyPredicate) -> bool:
     return entry.rule.startswith("Longhorn")
+
+
+def message(result: ScheduleResult) -> str:
+    """Returns why no node fits the pod, in kube-scheduler's form.
+
+    Equal reasons are counted together. Where nothing can be decided at all, the message is that problem alone.
+    """
+    if result.error not in ("", NO_NODES):
+        return result.error
+    nodes = len(result.feasible) + len(result.unavailable) + len(result.failures)
+    if not nodes:
+        return NO_NODES
+    counts = ", ".join(f"{count} {text}" for text, count in result.count_by_reason().items())
+    return f"0/{nodes} nodes are available: {counts}."

@@ -1,14 +1,13 @@
-"""What pods are told, as Events: one object per pod and reason, which counts, instead of one per attempt; `Conditions` say the same.
+"""Events about pods: one Event object per pod and reason, which counts, instead of one per attempt. `Conditions` report the same.
 
-Data flow: `tell` → the latest word per pod and reason → an `Outbox`. The same text again within `QUIET_SECONDS` is only counted, and written
-with the next one. What is refused, and what the API server cannot write for long, is logged and left: events are news, not records.
+Data flow: `record` → the latest Event per pod and reason → an `ApiDispatcher`. An equal message within `QUIET_SECONDS` is only counted, and
+written with the next one. An Event that is refused, or that the API server cannot write for long, is logged and dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,30 +15,45 @@ from typing import Final
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import Resource
-from app.scheduler.api_dispatcher import Outbox
+from app.scheduler.api_dispatcher import ApiDispatcher
 from app.scheduler.pod_condition import Conditions
-from scheduler_core.convert.binding import Happening, event_patch, new_event, short
+from scheduler_core.convert.binding import PodEvent, event_patch, new_event, truncate_message
+from scheduler_core.lru import LruMap
 from scheduler_core.model.generic import Pod
 
 EVENT: Final = "event"
 EVENTS: Final = Resource("", "v1", "events", "Event", namespaced=True)
 QUIET_SECONDS: Final = 10.0
-# Some hundred bytes each; a pod that is forgotten gets a new Event object.
-_MOST_KNOWN: Final = 10_000
-_LONGEST_NAME: Final = 230  # of the pod's part; an Event's name has 253 characters at most
+# Some hundred bytes each; a pod that is evicted here gets a new Event object.
+_MAX_EVENTS: Final = 10_000
+# Of the pod's part; an Event's name has 253 characters at most.
+_MAX_NAME: Final = 230
 
-Key = tuple[str, str]
+EventKey = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Known:
-    happening: Happening
+class _RecordedEvent:
+    """An Event as it should be written.
+
+    Attributes:
+        created: whether the API server has the Event object
+        written_at: seconds of the clock
+    """
+
+    event: PodEvent
     created: bool = False
     written_at: float = -float("inf")
 
 
-class Recorder:
-    """Writes Events in the name of one scheduler, `component`; `instance` tells its processes apart."""
+class EventRecorder:
+    """Writes Events about pods, and their conditions.
+
+    Args:
+        component: the scheduler's name
+        instance: distinguishes the processes of a scheduler
+        clock: seconds of a clock that never goes back
+    """
 
     def __init__(
         self, client: KubeClient, component: str, instance: str, clock: Callable[[], float], now: Callable[[], datetime]
@@ -49,83 +63,90 @@ class Recorder:
         self._instance = instance
         self._clock = clock
         self._now = now
-        self._known: OrderedDict[Key, _Known] = OrderedDict()
-        self._count: Callable[[str], None] = lambda _: None
-        self._outbox = Outbox(EVENT, self._write, self._failed, self._given_up)
-        self._conditions = Conditions(client, now, self._failed)
+        self._on_failure: Callable[[str], None] = lambda _: None
+        self._dispatcher = ApiDispatcher(EVENT, self._write, self._count_failure, self._give_up)
+        self._events: LruMap[EventKey, _RecordedEvent] = LruMap(_MAX_EVENTS, on_evict=self._dispatcher.discard)
+        self._conditions = Conditions(client, now, self._count_failure)
 
-    def count(self, count: Callable[[str], None]) -> None:
-        """Sets who is told, by EVENT or CONDITION, of each write that was refused or not answered."""
-        self._count = count
+    def subscribe(self, on_failure: Callable[[str], None]) -> None:
+        """Sets what is called, with EVENT or CONDITION, after each failed write."""
+        self._on_failure = on_failure
 
-    def not_scheduled(self, pod: Pod, reason: str, message: str) -> None:
-        """An attempt to schedule a pod has failed; `reason` is the condition's."""
-        text = short(message)
-        self.tell(pod, "FailedScheduling", text, normal=False)
+    def record_failure(self, pod: Pod, reason: str, message: str) -> None:
+        """Records a failed attempt to schedule a pod; `reason` is the condition's."""
+        text = truncate_message(message)
+        self.record(pod, "FailedScheduling", text, normal=False)
         self._conditions.put(pod, reason, text)
 
-    def tell(self, pod: Pod, reason: str, message: str, *, normal: bool) -> None:
-        """Something has happened to a pod."""
-        key, now = (pod.uid or "/".join(pod.key), reason), self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        known = self._known.get(key)
-        if known is None:
-            digest = hashlib.sha256(f"{key}{self._instance}".encode()).hexdigest()[:16]
-            name = f"{pod.name[:_LONGEST_NAME]}.{digest}"
-            known = _Known(Happening(name, pod, reason, message, normal, self._component, now, now))
+    def record(self, pod: Pod, reason: str, message: str, *, normal: bool) -> None:
+        """Records an Event about a pod."""
+        key = (pod.uid or "/".join(pod.key), reason)
+        now = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        recorded = self._events.get(key)
+        if recorded is None:
+            event = PodEvent(self._name(pod, key), pod, reason, message, normal, self._component, now, now)
+            recorded = _RecordedEvent(event)
             repeated = False
         else:
-            before = known.happening
-            repeated = before.message == message and self._clock() < known.written_at + QUIET_SECONDS
-            known.happening = replace(before, message=message, last=now, count=before.count + 1)
-        self._known[key] = known
-        self._known.move_to_end(key)
-        while len(self._known) > _MOST_KNOWN:
-            self._outbox.discard(self._known.popitem(last=False)[0])
+            before = recorded.event
+            repeated = before.message == message and self._clock() < recorded.written_at + QUIET_SECONDS
+            recorded.event = replace(before, message=message, last=now, count=before.count + 1)
+        self._events.put(key, recorded)
         if not repeated:
-            self._outbox.put(key, known)
+            self._dispatcher.put(key, recorded)
 
-    def retire(self) -> None:
-        """Somebody else schedules from now on. Their attempts decide what conditions say; Events tell what has happened, and are written."""
+    def clear_conditions(self) -> None:
+        """Drops conditions that are not written yet; Events are still written.
+
+        For a process that does not schedule any more. The attempts of its successor decide what conditions say, while an Event
+        reports what has happened.
+        """
         self._conditions.clear()
 
     async def run(self) -> None:
         """Writes until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._outbox.run())
+            tasks.create_task(self._dispatcher.run())
             tasks.create_task(self._conditions.run())
 
-    async def written(self) -> None:
-        """Returns once everything told has been written, or given up."""
-        await self._outbox.written()
-        await self._conditions.written()
+    async def wait_until_written(self) -> None:
+        """Returns once everything recorded has been written or given up."""
+        await self._dispatcher.wait_until_idle()
+        await self._conditions.wait_until_written()
 
-    def _failed(self, what: str) -> None:
-        self._count(what)
+    def _name(self, pod: Pod, key: EventKey) -> str:
+        digest = hashlib.sha256(f"{key}{self._instance}".encode()).hexdigest()[:16]
+        return f"{pod.name[:_MAX_NAME]}.{digest}"
 
-    async def _write(self, key: Key, known: _Known) -> None:
+    def _count_failure(self, kind: str) -> None:
+        self._on_failure(kind)
+
+    async def _write(self, key: EventKey, recorded: _RecordedEvent) -> None:
         del key
-        await self._put(known)
-        known.written_at = self._clock()
+        await self._create_or_patch(recorded)
+        recorded.written_at = self._clock()
 
-    def _given_up(self, key: Key, known: _Known) -> None:
+    def _give_up(self, key: EventKey, recorded: _RecordedEvent) -> None:
         del key
-        known.written_at = self._clock()
+        recorded.written_at = self._clock()
 
-    async def _put(self, known: _Known) -> None:
-        happening = known.happening
-        namespace = happening.pod.namespace
-        if known.created:
+    async def _create_or_patch(self, recorded: _RecordedEvent) -> None:
+        event = recorded.event
+        namespace = event.pod.namespace
+        if recorded.created:
             try:
-                await self._client.patch(EVENTS.path(namespace, happening.name), event_patch(happening))
+                await self._client.patch(EVENTS.path(namespace, event.name), event_patch(event))
             except ApiError as error:
-                if not error.not_found:  # it lives for an hour
+                # The API server deletes an Event after an hour.
+                if not error.not_found:
                     raise
             else:
                 return
         try:
-            await self._client.create(EVENTS.path(namespace), new_event(happening))
+            await self._client.create(EVENTS.path(namespace), new_event(event))
         except ApiError as error:
-            if not error.conflict:  # an earlier answer was lost
+            # The answer to an earlier call was lost.
+            if not error.conflict:
                 raise
-            await self._client.patch(EVENTS.path(namespace, happening.name), event_patch(happening))
-        known.created = True
+            await self._client.patch(EVENTS.path(namespace, event.name), event_patch(event))
+        recorded.created = True

@@ -1,124 +1,195 @@
-"""Leads or follows: a `GenericScheduler` works only in the process that holds the Lease, and only with all of the cluster in sight.
+"""The stand-alone scheduler as a process: when it competes and schedules, how it hands over, and what its probes answer.
 
-caches filled → compete for the Lease → elected → catch up with everything that happened before → schedule
-Lease lost, caches stale → decide no more, bind no more
-SIGTERM → decide no more → what is being bound is bound, Events are written, both bounded → release the Lease
+    caches filled → compete for the Lease → elected → catch up with everything that happened before → schedule
+    Lease lost, or caches stale → no more decisions and Bindings
+    SIGTERM → no more decisions → finish Bindings and write Events, both bounded → release the Lease
+
+`SchedulerLifecycle` is the program that `LeaderLoop` runs; `run_scheduler` connects it to the cluster and serves it.
 """
 
 from __future__ import annotations
 
-import asyncio
+import random
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import monotonic
 from typing import Final
 
 import structlog
 
+from app.kube.client import KubeClient
+from app.kube.cluster_cache import ClusterCache
+from app.kube.reflector import Timing
 from app.runtime.elector import Elector
+from app.runtime.leader import LeaderLoop, Program
+from app.runtime.probes import LeaderHealth, UnavailableError, probe_application
+from app.runtime.server import run_process, serve
+from app.scheduler.event_recorder import EventRecorder
+from app.scheduler.longhorn_cache import LonghornCache
 from app.scheduler.metrics import SchedulerMetrics
-from app.scheduler.scheduler import GenericScheduler
+from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.leadership.election import ElectionTiming
 
 log = structlog.get_logger("service")
+process_log = structlog.get_logger("process")
 
 LEASE: Final = "longhorn-generic-scheduler"
-CATCH_UP_SECONDS: Final = 15.0
-DRAIN_SECONDS: Final = 10.0
-RELEASE_SECONDS: Final = 5.0
-_CRASH_SECONDS: Final = 1.0
-_STEP_SECONDS: Final = 0.25
 
 
-class SchedulerService:
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    """How a process finds the cluster, and its identity there.
+
+    Attributes:
+        namespace: of the Lease, and of Longhorn's objects
+        options: how Longhorn's rules decide
+        lease: the Lease's name
+    """
+
+    identity: str
+    namespace: str
+    kubeconfig: str | None
+    context: str | None
+    timing: ElectionTiming
+    options: FilterOptions
+    lease: str = LEASE
+
+
+class SchedulerLifecycle(Program):
     """Owner of the decision whether this process schedules."""
 
     def __init__(self, scheduler: GenericScheduler, elector: Elector, metrics: SchedulerMetrics) -> None:
         self._scheduler = scheduler
         self._elector = elector
-        self._term: int | None = None  # the term this process schedules in
-        self._wake = asyncio.Event()
-        self._steering: asyncio.Task[None] | None = None
-        self._trouble = ""
-        metrics.gauge("leading", "Whether this process schedules", lambda: float(self.leading))
+        # A successor may start at once: it reads from the cluster which pods are bound, and no pod can be bound twice.
+        self._loop = LeaderLoop(elector, self, log, release_after_crash=True)
+        self._logged_problem = ""
+        metrics.add_gauge("leading", "Whether this process schedules", lambda: float(self._loop.leading))
 
-    @property
-    def leading(self) -> bool:
-        """Whether this process schedules."""
-        return self._term is not None and self._elector.leading()
+    def readiness(self) -> LeaderHealth:
+        """Returns that the process could schedule, and whether it leads.
 
-    @property
-    def problem(self) -> str:
-        """Why the cluster is not known well enough to schedule; "" if it is."""
-        return self._scheduler.problem
+        Raises:
+            UnavailableError: the cluster is not known well enough to schedule
+        """
+        problem = self._scheduler.problem
+        if problem:
+            raise UnavailableError(f"not ready: {problem}")
+        return LeaderHealth(status="ok", role="leader" if self._loop.leading else "follower")
 
     async def run(self) -> None:
-        """Competes, and schedules while it leads, until cancelled."""
-        loop, elector = asyncio.get_running_loop(), self._elector
-
-        def wake() -> None:
-            loop.call_soon_threadsafe(self._wake.set)
-
-        elector.changed(wake)
-        elector.enable(False)  # noqa: FBT003 # what the name says
-        elector.start()
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._scheduler.run())
-                self._steering = tasks.create_task(self._steer())
-        finally:
-            await asyncio.to_thread(elector.stop, release=True, seconds=_CRASH_SECONDS)
+        """Competes, and schedules while this process leads, until cancelled."""
+        await self._loop.run()
 
     async def drain(self) -> None:
-        """Ends in order; the Lease is free when this returns."""
-        self._scheduler.deactivate()
-        if self._steering is not None:
-            self._steering.cancel()
-            await asyncio.wait({self._steering})
-        try:
-            async with asyncio.timeout(DRAIN_SECONDS):
-                await self._scheduler.settled()
-        except TimeoutError:
-            log.warning("a pod is still being bound, or an event written; handing over without it")
-        await asyncio.to_thread(self._elector.stop, release=True, seconds=RELEASE_SECONDS)
+        """Finishes what was begun, bounded; the Lease is free when this returns."""
+        await self._loop.drain()
 
-    async def _steer(self) -> None:
-        while True:
-            await self._step()
-            try:
-                async with asyncio.timeout(_STEP_SECONDS):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
-            self._wake.clear()
+    def log_failure(self, error: BaseException) -> None:
+        """Logs the error that ended the scheduler or the leader loop."""
+        process_log.error("the scheduler has failed", exc_info=error)
 
-    async def _step(self) -> None:
-        elector, problem = self._elector, self.problem
-        if not elector.alive:
-            raise RuntimeError("the elector has ended, so this process can never lead again")
-        self._tell(problem or elector.problem)
-        elector.enable(not problem)
-        term = elector.term if elector.leading() else None
-        if self._term is not None and term != self._term:
-            log.warning("no longer the leader", term=self._term)
-            self._term = None
-            self._scheduler.deactivate()
-        if term is not None and self._term is None:
-            await self._take_over(term)
+    def log_drain_failure(self, error: BaseException) -> None:
+        """Logs that handing over failed."""
+        process_log.error("handing over failed; the Lease runs out by itself", exc_info=error)
 
-    async def _take_over(self, term: int) -> None:
-        try:
-            async with asyncio.timeout(CATCH_UP_SECONDS):
-                await self._scheduler.catch_up()
-        except TimeoutError:
-            log.warning("elected, but the API server does not tell what happened before; trying again")
+    async def run_tasks(self) -> None:
+        """Runs caches and scheduler; it decides nothing unless it is active."""
+        await self._scheduler.run()
+
+    @property
+    def competes(self) -> bool:
+        """Whether the cluster is known well enough to schedule.
+
+        A leader whose caches become stale gives up the Lease.
+        """
+        return not self._scheduler.problem
+
+    async def before_step(self) -> None:
+        """Logs a changed problem."""
+        problem = self._scheduler.problem or self._elector.problem
+        if problem == self._logged_problem:
             return
-        if self._elector.leading() and self._elector.term == term:
-            self._term = term
-            self._scheduler.activate()
-            log.info("scheduling", term=term)
-
-    def _tell(self, problem: str) -> None:
-        if problem == self._trouble:
-            return
-        self._trouble = problem
+        self._logged_problem = problem
         if problem:
             log.warning("trouble", problem=problem)
         else:
             log.info("trouble is over")
+
+    async def catch_up(self) -> None:
+        """Returns once the caches have everything that happened before this call."""
+        await self._scheduler.catch_up()
+
+    def start(self, term: int) -> None:
+        """Starts to schedule."""
+        self._scheduler.activate()
+        log.info("scheduling", term=term)
+
+    async def stop(self) -> None:
+        """Stops scheduling."""
+        self._scheduler.deactivate()
+
+    def begin_drain(self) -> None:
+        """Stops scheduling; Bindings in progress go on."""
+        process_log.info("handing over")
+        self._scheduler.deactivate()
+
+    async def settle(self) -> None:
+        """Returns once no pod is being bound and every Event is written."""
+        await self._scheduler.wait_until_settled()
+
+    def log_unsettled(self) -> None:
+        """Logs that a Binding or an Event was not finished in time."""
+        log.warning("a pod is still being bound, or an event written; handing over without it")
+
+
+def run_scheduler(
+    config: SchedulerConfig, options: SchedulerOptions, listener: socket.socket | None, on_connect: Callable[[], None]
+) -> None:
+    """Schedules until a signal.
+
+    Without a listener the probes are not served. `on_connect` is called once there is a connection to the cluster.
+
+    Raises:
+        ConnectError: there is no cluster to talk to
+    """
+    run_process(_run(config, options, listener, on_connect))
+
+
+async def _run(
+    config: SchedulerConfig, options: SchedulerOptions, listener: socket.socket | None, on_connect: Callable[[], None]
+) -> None:
+    client = await KubeClient.connect(options.kubeconfig, options.context)
+    try:
+        on_connect()
+        metrics = SchedulerMetrics()
+        lifecycle = build_lifecycle(client, config, options, metrics)
+        app = probe_application(lifecycle.readiness, metrics.registry, LeaderHealth)
+        await serve(lifecycle, app, listener)
+    finally:
+        await client.close()
+
+
+def build_lifecycle(
+    client: KubeClient, config: SchedulerConfig, options: SchedulerOptions, metrics: SchedulerMetrics
+) -> SchedulerLifecycle:
+    """Builds a scheduler for a live cluster, with its elector."""
+    timing = Timing(monotonic, random.uniform)
+
+    async def connect() -> KubeClient:
+        return await KubeClient.connect(options.kubeconfig, options.context)
+
+    def now() -> datetime:
+        return datetime.now(UTC)
+
+    def new_longhorn_cache() -> LonghornCache:
+        cache = ClusterCache(client, options.namespace, timing, now, config.stale_after)
+        return LonghornCache(cache, options.options, now)
+
+    elector = Elector(connect, options.identity, options.namespace, options.timing, lease=options.lease)
+    recorder = EventRecorder(client, config.name, elector.identity, monotonic, now)
+    parts = SchedulerParts(client, timing, elector.leading, recorder, metrics, new_longhorn_cache)
+    return SchedulerLifecycle(GenericScheduler(config, parts), elector, metrics)

@@ -1,10 +1,10 @@
-"""What a policy's Longhorn rules read, beside what pods that were bound before will take: of a live cluster, or of a snapshot.
+"""What a policy's Longhorn rules read, with the volumes of pods bound before: of a live cluster, or of a snapshot.
 
-Binding a pod is enough for its volumes to count: what volumes demand of nodes is derived from pods that have one
-(`scheduler_core.demand.derive`). So a pod that was bound and is not seen on its node yet is put there in a view for one decision.
+A bound pod is all that its volumes need to count: the demand on nodes is derived from pods with a node (`scheduler_core/demand/derive.py`).
+So a pod that was bound and is not seen on its node yet is put on it in a state for one decision.
 
-Seen by whom matters: whoever assumes pods watches them on its own, and so does `ClusterCache`, whose watch may lag. What has *landed* by the first
-watch is put on its node until the second shows that, too, or a later pod of the name, or the first says that it has left.
+`SchedulerCache` watches pods itself, and so does `ClusterCache`, whose watch may lag. A pod that the first watch shows on its node is put
+there in the state, too, until the second watch shows that, or a later pod of the name, or the first watch shows that the pod is gone.
 """
 
 from __future__ import annotations
@@ -17,128 +17,142 @@ from typing import Final
 
 from rpds import HashTrieMap
 
-from app.decisions.evaluator import Scheduling
+from app.decisions.evaluator import Evaluator
 from app.kube.cluster_cache import ClusterCache
 from app.scheduler.decide import FactsFor
-from scheduler_core.cluster.update import Changes, advance
+from scheduler_core.cluster.update import Changes
 from scheduler_core.cluster.view import View
-from scheduler_core.convert.binding import Applicant
-from scheduler_core.cooperative import Steps
-from scheduler_core.demand.index import Demands
-from scheduler_core.evaluation.contention import Joint
-from scheduler_core.evaluation.equivalence_cache import Standing
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Options, Others
-from scheduler_core.extender.volume_facts import Plans, facts_for
+from scheduler_core.convert.binding import PendingPod
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import Competing, FilterOptions
+from scheduler_core.extender.volume_facts import PlanCache
 from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.offers.ledger import Ledger
 
 _PODS: Final = "pods"
 
 
-def bound_pods(pods: Iterable[tuple[kube.Pod | None, str]]) -> Changes:
-    """The changes of a view by which pods that mount claims are on their nodes."""
+def binding_changes(pods: Iterable[tuple[kube.Pod | None, str]]) -> Changes:
+    """Returns the changes that put pods with claims on their nodes."""
     return {
         (_PODS, (pod.namespace, pod.name)): replace(pod, node_name=node) for pod, node in pods if pod and pod.volumes
     }
 
 
-class LiveLonghorn:
-    """A live cluster's; `cache` is kept current by whoever runs it."""
+class LonghornCache:
+    """Longhorn's objects in a live cluster.
 
-    def __init__(self, cache: ClusterCache, options: Options, now: Callable[[], datetime]) -> None:
+    Args:
+        cache: kept current by its own `run`, which the caller runs
+    """
+
+    def __init__(self, cache: ClusterCache, options: FilterOptions, now: Callable[[], datetime]) -> None:
         self.cache = cache
         self._now = now
-        self._options = options
-        self._scheduling = Scheduling(cache, options, perf_counter)
-        self._joint = Joint()
-        self._standing = Standing()
-        self._plans = Plans()
-        self._landed: dict[PodKey, kube.Pod] = {}
+        self._evaluator = Evaluator(cache, options, perf_counter)
+        self._facts = _FactsEvaluator(options)
+        self._bound: dict[PodKey, kube.Pod] = {}
 
-    def landed(self, found: Applicant, node: str) -> None:
-        """A pod that was bound is on this node, which this cache may not have heard yet."""
-        if found.mounts is not None and found.mounts.volumes:
-            self._landed[found.pod.key] = replace(found.mounts, node_name=node)
-            self._forget_heard()
+    def on_bound(self, pending: PendingPod, node: str) -> None:
+        """Counts a pod on its node before this cache shows it there."""
+        if pending.kube_pod is not None and pending.kube_pod.volumes:
+            self._bound[pending.pod.key] = replace(pending.kube_pod, node_name=node)
+            self._drop_shown_pods()
 
-    def left(self, key: PodKey) -> None:
-        """Whatever this cache still hears of the pod is old."""
-        self._landed.pop(key, None)
+    def on_gone(self, key: PodKey) -> None:
+        """Counts a pod no more, whatever this cache still shows of it."""
+        self._bound.pop(key, None)
 
-    def _forget_heard(self) -> None:
-        pods = self.cache.memory().view.snapshot.pods
-        heard = [key for key, pod in self._landed.items() if key in pods and _heard(pod, pods[key])]
-        for key in heard:
-            del self._landed[key]
+    def _drop_shown_pods(self) -> None:
+        """Drops the bound pods that the cache shows by now."""
+        pods = self.cache.state().view.snapshot.pods
+        shown = [key for key, pod in self._bound.items() if key in pods and _shows_binding(pods[key], pod)]
+        for key in shown:
+            del self._bound[key]
 
     @property
     def version(self) -> int:
         """Differs whenever something that decisions read has changed."""
-        return self.cache.memory().view.version
+        return self.cache.state().view.version
 
-    async def look(self, found: Applicant) -> None:
-        """Looks for what a pod names and no watch has brought yet.
+    async def fetch_missing(self, pending: PendingPod) -> None:
+        """Fetches objects that a pod names and no watch has delivered yet.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        if found.mounts is not None:
-            await self._scheduling.look(found.mounts)
+        if pending.kube_pod is not None:
+            await self._evaluator.fetch_missing(pending.kube_pod)
 
-    def facts(self, found: Applicant, assumed: Changes) -> FactsFor:
-        """What a pod's volumes find on some nodes, beside pods that are assumed to be on theirs (see `bound_pods`)."""
-        self._forget_heard()
-        changes = {**bound_pods((pod, pod.node_name) for pod in self._landed.values()), **assumed}
-        memory, demands = _with_bound(self.cache.memory(), self.cache.demands(), changes, self._now())
-        others = Others(demands=demands, joint=self._joint, standing=self._standing)
-        return lambda names: _facts(found, names, memory, self._options, others, self._plans)
+    def facts_for(self, pending: PendingPod, assumed: Changes) -> FactsFor:
+        """Returns how to compute facts about a pod's volumes.
+
+        `assumed` puts the assumed pods on their nodes; see `binding_changes`.
+        """
+        self._drop_shown_pods()
+        bound = binding_changes((pod, pod.node_name) for pod in self._bound.values())
+        return self._facts.of(pending, _bind(self.cache.state(), {**bound, **assumed}, self._now()))
 
 
-def _heard(bound: kube.Pod, shown: kube.Pod) -> bool:
-    """Whether a view has come as far as that a pod was bound: it shows that, or its end, or a later pod of its name."""
+def _shows_binding(shown: kube.Pod, bound: kube.Pod) -> bool:
+    """Whether the shown pod is as late as the Binding.
+
+    It has a node or has ended, or it is a later pod of the name.
+    """
     if shown.uid == bound.uid:
         return bool(shown.node_name) or not shown.live
     return shown.version >= bound.version
 
 
-class SnapshotLonghorn:
-    """A snapshot's, as its pods are bound one after the other."""
+class LonghornSnapshot:
+    """Longhorn's objects in a snapshot, whose pods are bound one by one."""
 
-    def __init__(self, snapshot: Snapshot, options: Options, now: datetime) -> None:
-        self._options = options
+    def __init__(self, snapshot: Snapshot, options: FilterOptions, now: datetime) -> None:
         self._now = now
-        # Nothing but pods will change; a kind that the file does not list stays one of which nothing is known.
-        self._memory = Memory(View.of(replace(snapshot, pods=HashTrieMap(snapshot.pods)), now))
-        self._demands = Demands.of(self._memory.view)
-        self._joint = Joint()
-        self._standing = Standing()
-        self._plans = Plans()
+        self._facts = _FactsEvaluator(options)
+        # Only pods will change. A kind that the file does not list stays unknown.
+        self._state = ClusterState.of(View.of(replace(snapshot, pods=HashTrieMap(snapshot.pods)), now))
 
-    def facts(self, found: Applicant) -> FactsFor:
-        """What a pod's volumes find on some nodes."""
-        others = Others(demands=self._demands, joint=self._joint, standing=self._standing)
-        return lambda names: _facts(found, names, self._memory, self._options, others, self._plans)
+    def facts_for(self, pending: PendingPod) -> FactsFor:
+        """Returns how to compute facts about a pod's volumes."""
+        return self._facts.of(pending, self._state)
 
-    def bound(self, found: Applicant, node: str) -> None:
-        """A pod is on this node from now on."""
-        changes = bound_pods([(found.mounts, node)])
-        self._memory, self._demands = _with_bound(self._memory, self._demands, changes, self._now)
+    def bind(self, pending: PendingPod, node: str) -> None:
+        """Puts a pod on this node."""
+        self._state = _bind(self._state, binding_changes([(pending.kube_pod, node)]), self._now)
 
 
-def _facts(  # noqa: PLR0913, PLR0917 # as facts_for
-    found: Applicant, names: Sequence[str], memory: Memory, options: Options, others: Others, plans: Plans
-) -> Steps[LonghornFacts]:
-    if found.mounts is None:
-        return LonghornFacts()
-    return (yield from facts_for(found.mounts, names, memory, options, others, plans))
+class _FactsEvaluator:
+    """Computes facts, with caches that outlive one decision."""
+
+    def __init__(self, options: FilterOptions) -> None:
+        self._options = options
+        self._contention = Contention()
+        self._equivalence = EquivalenceCache()
+        self._plans = PlanCache()
+
+    def of(self, pending: PendingPod, state: ClusterState) -> FactsFor:
+        """Returns how to compute facts about a pod's volumes in this state."""
+        contenders = Competing(state.demand, Ledger(), self._contention, self._equivalence)
+
+        def facts(names: Sequence[str]) -> Cooperative[LonghornFacts]:
+            if pending.kube_pod is None:
+                return LonghornFacts()
+            return (yield from self._plans.volume_facts(pending.kube_pod, names, state, self._options, contenders))
+
+        return facts
 
 
-def _with_bound(memory: Memory, demands: Demands, changes: Changes, now: datetime) -> tuple[Memory, Demands]:
-    """The same with some pods on their nodes."""
+def _bind(state: ClusterState, changes: Changes, now: datetime) -> ClusterState:
+    """Returns the state with pods on their nodes; see `binding_changes`."""
     if not changes:
-        return memory, demands
-    advanced = advance(memory.view, changes, now)
-    return memory.after(advanced.view, advanced.touched), demands.after(memory.view, changes, advanced.view)
+        return state
+    # Derived before the update, so that the update takes it over. Otherwise it would be derived for every decision.
+    _ = state.demand
+    return state.updated(changes, now)

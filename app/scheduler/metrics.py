@@ -1,14 +1,14 @@
-"""What Prometheus is told of the stand-alone scheduler."""
+"""Metrics of the stand-alone scheduler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from app.extender.metrics import BUCKETS
 from app.policy.file import LOADED, REFUSED
+from app.runtime.metrics import BUCKETS
 from app.scheduler.event_recorder import EVENT
 from app.scheduler.pod_condition import CONDITION
 
@@ -19,55 +19,55 @@ ERROR: Final = "error"
 
 
 class SchedulerMetrics:
-    """Counts of one process."""
+    """The metrics of one process.
+
+    Attributes:
+        registry: has these metrics and no others
+    """
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._attempts = Counter(
             f"{PREFIX}_attempts_total",
             "Attempts to schedule a pod, by what came of them",
             ["result"],
-            registry=self._registry,
+            registry=self.registry,
         )
         self._seconds = Histogram(
-            f"{PREFIX}_decision_seconds", "Time to decide about a pod", buckets=BUCKETS, registry=self._registry
+            f"{PREFIX}_decision_seconds", "Time to decide about a pod", buckets=BUCKETS, registry=self.registry
         )
         self._failures = Counter(
             f"{PREFIX}_write_failures_total",
             "Events and conditions of pods that the API server refused, or did not answer",
             ["what"],
-            registry=self._registry,
+            registry=self.registry,
         )
         self._reloads = Counter(
-            f"{PREFIX}_policy_reloads_total", "Other contents of the policy file", ["result"], registry=self._registry
+            f"{PREFIX}_policy_reloads_total", "Other contents of the policy file", ["result"], registry=self.registry
         )
         for result in (SCHEDULED, UNSCHEDULABLE, ERROR):
             self._attempts.labels(result)
-        for what in (EVENT, CONDITION):
-            self._failures.labels(what)
+        for kind in (EVENT, CONDITION):
+            self._failures.labels(kind)
         for result in (LOADED, REFUSED):
             self._reloads.labels(result)
 
-    def attempt(self, result: str) -> None:
-        """An attempt has ended."""
+    def count_attempt(self, result: str) -> None:
+        """Counts an attempt to schedule a pod."""
         self._attempts.labels(result).inc()
 
-    def write_failed(self, what: str) -> None:
-        """An Event or a condition was not written."""
-        self._failures.labels(what).inc()
+    def count_write_failure(self, kind: str) -> None:
+        """Counts an EVENT or a CONDITION that was not written."""
+        self._failures.labels(kind).inc()
 
-    def policy_reloaded(self, result: str) -> None:
-        """The policy file has another content."""
+    def count_policy_reload(self, result: str) -> None:
+        """Counts a changed policy file, LOADED or REFUSED."""
         self._reloads.labels(result).inc()
 
-    def decided(self, seconds: float) -> None:
-        """A decision took this long."""
+    def observe_decision(self, seconds: float) -> None:
+        """Records how long a decision took."""
         self._seconds.observe(seconds)
 
-    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """A number that is read whenever somebody asks."""
-        Gauge(f"{PREFIX}_{name}", text, registry=self._registry).set_function(read)
-
-    def text(self) -> bytes:
-        """Everything, in Prometheus' format."""
-        return generate_latest(self._registry)
+    def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Adds a number that is read at every scrape."""
+        Gauge(f"{PREFIX}_{name}", text, registry=self.registry).set_function(read)

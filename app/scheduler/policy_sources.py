@@ -1,9 +1,9 @@
-"""What decisions go by: the policy in force, and what its rules read.
+"""The policy in force, and the caches that its rules read.
 
-    policy file → read again when it changes → what it reads is known → in force, and every pod that waits is tried again
-                                             → until then, and where it cannot be used: the policy before it
+    policy file → read again when it changes → all that its rules read is known → in force, and every pending pod is tried again
+                                             → until then, and while the file cannot be used: the previous policy
 
-The cluster is always watched. Longhorn's objects are watched from when a policy reads them until none does.
+The cluster is always watched. Longhorn's objects are watched while a policy reads them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import structlog
 
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce
-from app.scheduler.cache import Cluster
-from app.scheduler.longhorn_cache import LiveLonghorn
-from scheduler_core.convert.binding import Applicant
-from scheduler_core.generic.cluster_state import State
+from app.scheduler.cache import SchedulerCache
+from app.scheduler.longhorn_cache import LonghornCache
+from scheduler_core.convert.binding import PendingPod
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.extender_policy import SERVICES
 from scheduler_core.generic.policy import Policy
 from scheduler_core.model.generic import PodKey
@@ -28,49 +28,55 @@ from scheduler_core.model.generic import PodKey
 log = structlog.get_logger("rules")
 
 LONGHORN: Final = "longhorn"
-LOOK_SECONDS: Final = 1.0
-# What a policy waits for may be told in seconds, which are others every second.
-TELL_SECONDS: Final = 10.0
+POLL_INTERVAL: Final = 1.0
+# A problem may contain a number of seconds, and so differ every second.
+LOG_INTERVAL: Final = 10.0
 
 
-def reads(policy: Policy) -> frozenset[str]:
-    """Which kinds a policy needs: those of the cluster, without which nothing is ever decided, and perhaps Longhorn's as a whole."""
+def kinds_required(policy: Policy) -> frozenset[str]:
+    """Returns the kinds that a policy needs.
+
+    The kinds of the cluster are always needed; Longhorn's kinds count as one.
+    """
     return SERVICES | {LONGHORN} if policy.reads_longhorn else SERVICES
 
 
-class Sources:
-    """The cluster, and Longhorn's caches while they are wanted.
+class PolicyInputs:
+    """The cluster, and Longhorn's cache while a policy needs it.
 
-    `make` makes new ones, which nobody runs yet; without it nothing is ever known of Longhorn.
+    Args:
+        new_longhorn_cache: returns a new cache, which does not run yet; without it Longhorn's objects are never known
     """
 
-    def __init__(self, cluster: Cluster, make: Callable[[], LiveLonghorn] | None) -> None:
+    def __init__(self, cluster: SchedulerCache, new_longhorn_cache: Callable[[], LonghornCache] | None) -> None:
         self._cluster = cluster
-        self._make = make
-        self._longhorn: LiveLonghorn | None = None
-        self._ready: LiveLonghorn | None = None
+        self._new_longhorn_cache = new_longhorn_cache
+        self._longhorn: LonghornCache | None = None
+        self._caught_up: LonghornCache | None = None
         self._changed = asyncio.Event()
-        cluster.tell(self)
+        cluster.subscribe(self)
 
-    def landed(self, found: Applicant, node: str) -> None:
-        """Called by the cluster. Before its kinds are listed Longhorn's caches need not be told: they catch up with that."""
-        if self._longhorn is not None and self._longhorn.cache.filled:
-            self._longhorn.landed(found, node)
+    def on_bound(self, pending: PendingPod, node: str) -> None:
+        """Passes a bound pod on; called by `SchedulerCache`."""
+        # A cache that is not listed yet catches up with this Binding once it is.
+        if self._longhorn is not None and self._longhorn.cache.has_synced:
+            self._longhorn.on_bound(pending, node)
 
-    def left(self, key: PodKey) -> None:
-        """Called by the cluster."""
+    def on_gone(self, key: PodKey) -> None:
+        """Passes on that a pod is gone; called by `SchedulerCache`."""
         if self._longhorn is not None:
-            self._longhorn.left(key)
+            self._longhorn.on_gone(key)
 
     def want(self, kinds: frozenset[str]) -> None:
-        """These kinds are needed from now on, and no others."""
-        make = self._make if LONGHORN in kinds else None
-        if (make is None) != (self._longhorn is None):
-            self._longhorn, self._ready = None if make is None else make(), None
+        """Provides these kinds from now on, and no others."""
+        new_cache = self._new_longhorn_cache if LONGHORN in kinds else None
+        if (new_cache is None) != (self._longhorn is None):
+            self._longhorn = None if new_cache is None else new_cache()
+            self._caught_up = None
             self._changed.set()
 
     def problem(self, kinds: frozenset[str]) -> str:
-        """Why these kinds are not known well enough; "" if they are."""
+        """Returns why these kinds cannot be used now, "" if they can."""
         problem = self._cluster.problem
         if problem or LONGHORN not in kinds:
             return problem
@@ -78,111 +84,126 @@ class Sources:
             return "Longhorn's objects are not watched"
         if self._longhorn.cache.problem:
             return self._longhorn.cache.problem
-        return "" if self._ready is self._longhorn else "Longhorn's objects not caught up with yet"
+        return "" if self._caught_up is self._longhorn else "Longhorn's objects not caught up with yet"
 
-    def state(self) -> State:
-        """The cluster now."""
+    def state(self) -> GenericClusterState:
+        """Returns the cluster now."""
         return self._cluster.state
 
     @property
-    def longhorn(self) -> LiveLonghorn | None:
-        """Longhorn's caches, if they are wanted."""
+    def longhorn(self) -> LonghornCache | None:
+        """The cache of Longhorn's objects, None while no policy needs it."""
         return self._longhorn
 
     async def run(self) -> None:
-        """Watches what is wanted until cancelled."""
-        watched: LiveLonghorn | None = None
-        watching: asyncio.Task[None] | None = None
+        """Watches the provided kinds until cancelled."""
+        running: LonghornCache | None = None
+        task: asyncio.Task[None] | None = None
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._cluster.run())
             while True:
                 self._changed.clear()
-                if watched is not self._longhorn:
-                    if watching is not None:
-                        watching.cancel()
-                    watched = self._longhorn
-                    watching = None if watched is None else tasks.create_task(self._watch(watched), name=LONGHORN)
+                if running is not self._longhorn:
+                    if task is not None:
+                        task.cancel()
+                    running = self._longhorn
+                    task = None if running is None else tasks.create_task(self._watch(running), name=LONGHORN)
                 await self._changed.wait()
 
-    async def _watch(self, longhorn: LiveLonghorn) -> None:
+    async def _watch(self, longhorn: LonghornCache) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(longhorn.cache.run())
-            await longhorn.cache.synced()
-            # Kinds are listed one by one, some long before the last; this process may have begun to lead in between.
+            await longhorn.cache.wait_for_sync()
+            # Kinds are listed one by one, some long before the last; this process may have been elected in between.
             await longhorn.cache.catch_up()
-            self._ready = longhorn
+            self._caught_up = longhorn
 
     async def catch_up(self) -> None:
-        """Returns once everything that has happened before this call is known, of what has been listed."""
+        """Returns once everything before this call is known of listed kinds."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._cluster.catch_up())
-            if self._longhorn is not None and self._longhorn.cache.filled:
+            if self._longhorn is not None and self._longhorn.cache.has_synced:
                 tasks.create_task(self._longhorn.cache.catch_up())
 
 
-class Rules:
-    """Owner of the policy in force, and of its sources."""
+class PolicySources:
+    """Owner of the policy in force and of its inputs.
 
-    def __init__(self, default: Policy, file: PolicyFile | None, sources: Sources) -> None:
+    Args:
+        default: the policy without a file
+    """
+
+    def __init__(self, default: Policy, file: PolicyFile | None, inputs: PolicyInputs) -> None:
         self._file = file
-        self._sources = sources
-        self._in_force = PolicyInForce(file, sources, default, reads)
+        self._inputs = inputs
+        self._in_force = PolicyInForce(file, inputs, default, kinds_required)
 
     @property
     def problem(self) -> str:
-        """Why nothing can be decided now; "" if it can."""
+        """Why nothing can be decided now, "" if it can."""
         return self._in_force.problem
 
     @property
     def pending(self) -> bool:
-        """Whether a newer policy waits until what it reads is known."""
+        """Whether a newer policy waits until everything it reads is known."""
         return bool(self._in_force.waiting_for)
 
-    def now(self) -> tuple[Policy, LiveLonghorn | None]:
-        """The policy in force, and Longhorn's caches if it reads them; `problem` was asked before."""
+    def current(self) -> tuple[Policy, LonghornCache | None]:
+        """Returns the policy in force, and Longhorn's cache if it needs that.
+
+        Callers check `problem` first.
+        """
         policy = self._in_force.policy
-        return policy, self._sources.longhorn if policy.reads_longhorn else None
+        return policy, self._inputs.longhorn if policy.reads_longhorn else None
 
     async def catch_up(self) -> None:
-        """Returns once everything that has happened before this call is known."""
-        await self._sources.catch_up()
+        """Returns once everything that happened before this call is known."""
+        await self._inputs.catch_up()
 
-    async def run(self, helped: Callable[[], None]) -> None:
-        """Watches until cancelled; `helped` is called when a pod that was refused may fit."""
+    async def run(self, on_change: Callable[[], None]) -> None:
+        """Watches until cancelled.
+
+        Args:
+            on_change: called when unschedulable pods may fit, because of a changed policy or Longhorn's objects
+        """
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._sources.run())
+            tasks.create_task(self._inputs.run())
             if self._file is not None:
                 tasks.create_task(self._file.run())
-            tasks.create_task(self._look(helped))
+            tasks.create_task(self._poll(on_change))
 
-    async def _look(self, helped: Callable[[], None]) -> None:
-        """Neither a policy that comes into force nor Longhorn's caches tell anybody."""
-        known, version, told = self._in_force.policy, 0, _Told()
+    async def _poll(self, on_change: Callable[[], None]) -> None:
+        """Compares policy and caches now and then, because neither calls back."""
+        last_policy = self._in_force.policy
+        last_version = 0
+        pending_log = _PendingLog()
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            policy, longhorn = self.now()
-            if policy is not known:
-                known = policy
+            await asyncio.sleep(POLL_INTERVAL)
+            policy, longhorn = self.current()
+            if policy is not last_policy:
+                last_policy = policy
                 log.info("policy in force", predicates=len(policy.predicates), priorities=len(policy.priorities))
-                helped()
-            told.tell(self._in_force.waiting_for)
-            if longhorn is not None and not self.problem and longhorn.version != version:
-                version = longhorn.version
-                helped()
+                on_change()
+            pending_log.update(self._in_force.waiting_for)
+            if longhorn is not None and not self.problem and longhorn.version != last_version:
+                last_version = longhorn.version
+                on_change()
 
 
-class _Told:
-    """What was logged last of a policy that is not in force yet."""
+class _PendingLog:
+    """Logs why a newer policy is not in force yet."""
 
     def __init__(self) -> None:
         self._problem = ""
-        self._at = -float("inf")
+        self._logged_at = -float("inf")
 
-    def tell(self, problem: str) -> None:
-        """Logs a problem that is another one, but not too often."""
+    def update(self, problem: str) -> None:
+        """Logs a changed problem, at most every `LOG_INTERVAL` seconds; "" is none."""
         now = monotonic()
         if not problem:
-            self._problem, self._at = "", -float("inf")
-        elif problem != self._problem and now >= self._at + TELL_SECONDS:
-            self._problem, self._at = problem, now
+            self._problem = ""
+            self._logged_at = -float("inf")
+        elif problem != self._problem and now >= self._logged_at + LOG_INTERVAL:
+            self._problem = problem
+            self._logged_at = now
             log.warning("policy not in force yet, the one before stays", problem=problem)

@@ -1,11 +1,11 @@
-"""Takes pods off the queue, decides, assumes, binds.
+"""Takes pods off the scheduling queue, decides, assumes and binds.
 
-    seen by the cluster → queue → decide → no node: an Event and a condition say why, back-off → again when something changes that may help
-                                         → a node: assumed there, so that the next pod is decided beside it → bound, in a task of its own
-                                           → bound: an Event; the watch shows it there → refused: the assumption is forgotten, back-off
+    seen by the cache → queue → decide → no node: an Event and a condition say why, back-off → again, sooner after a change that may help
+                                       → a node: the pod is assumed there, so that the next decision counts it → bound, in its own task
+                                         → bound: an Event; the watch shows it there → not bound: the assumption is forgotten, back-off
 
-One pod is decided at a time, in slices, so that the event loop goes on; a node that has changed meanwhile is decided about again.
-Nothing of this needs to outlive the process: what waits and what is bound is read off the cluster.
+One pod is decided at a time, in slices, so that other tasks go on. If the selected node has changed meanwhile, the decision is repeated.
+Nothing here needs to outlive the process: pending and bound pods are read from the cluster.
 """
 
 from __future__ import annotations
@@ -13,175 +13,193 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.policy.file import PolicyFile
+from app.runtime.slices import run_in_slices
 from app.scheduler.binder import Binder
-from app.scheduler.cache import Cluster
-from app.scheduler.decide import decide
-from app.scheduler.event_recorder import Recorder
-from app.scheduler.longhorn_cache import LiveLonghorn, bound_pods
+from app.scheduler.cache import SchedulerCache
+from app.scheduler.decide import FactsFor, decide, message
+from app.scheduler.event_recorder import EventRecorder
+from app.scheduler.longhorn_cache import LonghornCache, binding_changes
 from app.scheduler.metrics import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerMetrics
-from app.scheduler.policy_sources import Rules, Sources
-from app.scheduler.scheduling_queue import Queue
-from app.scheduler.wording import message
+from app.scheduler.policy_sources import PolicyInputs, PolicySources
+from app.scheduler.scheduling_queue import SchedulingQueue
 from scheduler_core.cluster.update import Changes
-from scheduler_core.convert.binding import Applicant
+from scheduler_core.convert.binding import PendingPod
 from scheduler_core.convert.pod_patch import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE
-from scheduler_core.cooperative import Steps
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.scheduler import Choose, Decision
+from scheduler_core.generic.scheduler import ScheduleResult, SelectHost
 from scheduler_core.model.generic import PodKey
 
 log = structlog.get_logger("scheduler")
 
-SLICE_SECONDS: Final = 0.005
-_ATTEMPTS: Final = 3
-_BINDINGS_AT_ONCE: Final = 20
-_LOOK_SECONDS: Final = 1.0
-_Result = TypeVar("_Result")
+_MAX_DECISIONS: Final = 3
+_MAX_BINDINGS_AT_ONCE: Final = 20
+_POLL_INTERVAL: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """What a scheduler is told.
+class SchedulerConfig:
+    """What an administrator chooses.
 
     Attributes:
-        name: pods with this spec.schedulerName are its own
-        policy: in force without a file
-        choose: picks one of equally good nodes
-        stale_after: seconds without a word from the API server, after which nothing is decided
-        file: whose policy is in force, and is looked at again
+        name: the `spec.schedulerName` of this scheduler's pods
+        policy: the policy without a file
+        select_host: picks one of equally good nodes
+        stale_after: seconds without an answer of the API server, after which nothing is decided
+        file: the policy file, which is read again when it changes
     """
 
     name: str
     policy: Policy
-    choose: Choose
+    select_host: SelectHost
     stale_after: float
     file: PolicyFile | None = None
 
 
-class GenericScheduler:
-    """Owner of queue and cluster; works while it is active, and the fence `may` is open. `longhorn`: see `Sources`."""
+@dataclass(frozen=True, slots=True)
+class SchedulerParts:
+    """What a scheduler works with.
 
-    def __init__(  # noqa: PLR0913, PLR0917 # the parts it connects
-        self,
-        client: KubeClient,
-        setup: Setup,
-        timing: Timing,
-        may: Callable[[], bool],
-        recorder: Recorder,
-        metrics: SchedulerMetrics,
-        longhorn: Callable[[], LiveLonghorn] | None = None,
-    ) -> None:
-        self._setup = setup
-        self._clock = timing.clock
-        self._fence = may
-        self._recorder = recorder
-        self._metrics = metrics
-        self._binder = Binder(client, self._may)
-        self._queue = Queue()
-        self._cluster = Cluster(client, setup.name, self, timing, stale_after=setup.stale_after)
-        self._rules = Rules(setup.policy, setup.file, Sources(self._cluster, longhorn))
+    Attributes:
+        timing: its clock also times the back-offs
+        leads: whether this process leads; asked before every write
+        new_longhorn_cache: see `PolicyInputs`
+    """
+
+    client: KubeClient
+    timing: Timing
+    leads: Callable[[], bool]
+    recorder: EventRecorder
+    metrics: SchedulerMetrics
+    new_longhorn_cache: Callable[[], LonghornCache] | None = None
+
+
+class GenericScheduler:
+    """Owner of queue and cache; schedules while active and leading."""
+
+    def __init__(self, config: SchedulerConfig, parts: SchedulerParts) -> None:
+        self._config = config
+        self._clock = parts.timing.clock
+        self._leads = parts.leads
+        self._recorder = parts.recorder
+        self._metrics = parts.metrics
+        self._binder = Binder(parts.client, self._may_write)
+        self._queue = SchedulingQueue()
+        self._cache = SchedulerCache(parts.client, config.name, self, parts.timing, stale_after=config.stale_after)
+        inputs = PolicyInputs(self._cache, parts.new_longhorn_cache)
+        self._policy_sources = PolicySources(config.policy, config.file, inputs)
         self._active = False
-        self._news = False
+        self._changed = False
         self._wake = asyncio.Event()
-        self._slots = asyncio.Semaphore(_BINDINGS_AT_ONCE)
-        self._binding = 0
-        self._still = asyncio.Event()
-        self._still.set()
+        self._binding_slots = asyncio.Semaphore(_MAX_BINDINGS_AT_ONCE)
+        self._bindings_in_progress = 0
+        self._no_bindings = asyncio.Event()
+        self._no_bindings.set()
         self._deciding = asyncio.Lock()
-        recorder.count(metrics.write_failed)
-        if setup.file is not None:
-            setup.file.tell(metrics.policy_reloaded)
-        metrics.gauge(
+        self._connect_metrics()
+
+    def _connect_metrics(self) -> None:
+        metrics = self._metrics
+        self._recorder.subscribe(metrics.count_write_failure)
+        if self._config.file is not None:
+            self._config.file.subscribe(metrics.count_policy_reload)
+        metrics.add_gauge(
             "policy_pending",
             "Whether a newer policy waits until what it reads is known",
-            lambda: float(self._rules.pending),
+            lambda: float(self._policy_sources.pending),
         )
-        metrics.gauge("waiting_pods", "Pods that want a node", lambda: len(self._queue))
-        metrics.gauge(
+        metrics.add_gauge("waiting_pods", "Pods that want a node", lambda: len(self._queue))
+        metrics.add_gauge(
             "assumed_pods",
             "Pods that were bound and are not seen on their node yet",
-            lambda: len(self._cluster.assumed),
+            lambda: len(self._cache.assumed_nodes),
         )
 
     async def run(self) -> None:
         """Schedules until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._rules.run(self.helped))
+            tasks.create_task(self._policy_sources.run(self.retry_unschedulable))
             tasks.create_task(self._recorder.run())
             while True:
-                self._pass_on()
-                able = self._may() and not self.problem
-                found = self._queue.pop(self._clock()) if able else None
-                if found is None:
-                    await self._pause(self._queue.next_at() if able else None)
+                self._pass_change_on()
+                can_decide = self._may_write() and not self.problem
+                pending = self._queue.pop(self._clock()) if can_decide else None
+                if pending is None:
+                    await self._pause(self._queue.next_due() if can_decide else None)
                     continue
                 async with self._deciding:
-                    await self._try(found, tasks)
+                    await self._schedule_one(pending, tasks)
 
     @property
     def problem(self) -> str:
         """Why nothing can be decided now; "" if it can."""
-        return self._rules.problem
+        return self._policy_sources.problem
 
     async def catch_up(self) -> None:
-        """Returns once everything that has happened before this call is known."""
-        await self._rules.catch_up()
+        """Returns once everything that happened before this call is known."""
+        await self._policy_sources.catch_up()
 
     def activate(self) -> None:
-        """This process schedules from now on."""
+        """Starts to schedule."""
         self._active = True
         self._wake.set()
 
     def deactivate(self) -> None:
-        """This process schedules no more; what is being bound goes on, as far as the fence lets it."""
+        """Stops scheduling; Bindings in progress go on while this process leads."""
         self._active = False
-        self._recorder.retire()
+        self._recorder.clear_conditions()
 
-    async def settled(self) -> None:
-        """After `deactivate`: returns once nothing is being bound any more, and every Event is written."""
+    async def wait_until_settled(self) -> None:
+        """Returns once no pod is being bound and every Event is written.
+
+        Call `deactivate` first.
+        """
         async with self._deciding:
             pass
-        await self._still.wait()
-        await self._recorder.written()
+        await self._no_bindings.wait()
+        await self._recorder.wait_until_written()
 
-    def wants(self, applicant: Applicant) -> None:
-        """Called by the cluster."""
-        self._queue.put(applicant, self._clock())
+    def enqueue(self, pending: PendingPod) -> None:
+        """Adds a pod to the queue; called by the cache."""
+        self._queue.put(pending, self._clock())
         self._wake.set()
 
-    def settled_pod(self, key: PodKey) -> None:
-        """Called by the cluster."""
+    def dequeue(self, key: PodKey) -> None:
+        """Removes a pod from the queue; called by the cache."""
         self._queue.discard(key)
 
-    def helped(self) -> None:
-        """Called by the cluster, a thousand times a second if need be: the queue is told once per turn."""
-        self._news = True
+    def retry_unschedulable(self) -> None:
+        """Notes a change that may help unschedulable pods; called by the cache.
+
+        This may happen a thousand times a second. The queue gets the change once per attempt.
+        """
+        self._changed = True
         self._wake.set()
 
-    def _may(self) -> bool:
-        return self._active and self._fence()
+    def _may_write(self) -> bool:
+        return self._active and self._leads()
 
-    def _pass_on(self) -> None:
-        if self._news:
-            self._news = False
-            self._queue.hurry(self._clock())
+    def _pass_change_on(self) -> None:
+        if self._changed:
+            self._changed = False
+            self._queue.shorten_backoffs(self._clock())
 
-    def _put_back(self, key: PodKey) -> None:
-        self._pass_on()  # what helped during the attempt must not be missed
-        self._queue.failed(key, self._clock())
+    def _back_off(self, key: PodKey) -> None:
+        # A change during the attempt must not be missed.
+        self._pass_change_on()
+        self._queue.back_off(key, self._clock())
 
     async def _pause(self, due: float | None) -> None:
-        """Returns once a pod is due, or something has happened; at the latest after a while, for the fence opens without a word."""
-        seconds = _LOOK_SECONDS if due is None else min(_LOOK_SECONDS, max(0.0, due - self._clock()))
+        """Returns once a pod is due or something happens."""
+        # At the latest after the interval, because nothing wakes this task when the process gains the lead.
+        seconds = _POLL_INTERVAL if due is None else min(_POLL_INTERVAL, max(0.0, due - self._clock()))
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
@@ -189,102 +207,93 @@ class GenericScheduler:
             return
         self._wake.clear()
 
-    async def _try(self, found: Applicant, tasks: asyncio.TaskGroup) -> None:
-        key, began = found.pod.key, self._clock()
-        for _ in range(_ATTEMPTS):
-            before = self._cluster.state
-            decision, why = None, ""
+    async def _schedule_one(self, pending: PendingPod, tasks: asyncio.TaskGroup) -> None:
+        began = self._clock()
+        for _ in range(_MAX_DECISIONS):
+            before = self._cache.state
+            result: ScheduleResult | None = None
+            problem = ""
             try:
-                decision = await self._decide(found)
+                result = await self._decide(pending)
             except ResolutionError as error:
-                why = str(error)
-            if not self._queue.wanted(found) or not self._may():
-                self._put_back(key)  # it has changed, and comes again, or is gone
+                problem = str(error)
+            # The pod has changed and will be tried again, or is gone; or this process does not lead any more.
+            if not self._queue.is_unchanged(pending) or not self._may_write():
+                break
+            if result is None or not result.node:
+                self._handle_unschedulable(pending, message(result) if result else problem)
                 return
-            if decision is None or not decision.node:
-                self._refuse(found, message(decision) if decision else why)
+            if self._cache.state.nodes.get(result.node) is before.nodes.get(result.node):
+                self._metrics.observe_decision(self._clock() - began)
+                self._assume_and_bind(pending, result.node, tasks)
                 return
-            if self._cluster.state.nodes.get(decision.node) is before.nodes.get(decision.node):
-                self._metrics.decided(self._clock() - began)
-                self._bind(found, decision, tasks)
-                return
-        self._put_back(key)
+        self._back_off(pending.pod.key)
 
-    async def _decide(self, found: Applicant) -> Decision:
-        (policy, longhorn), facts = self._rules.now(), None
+    async def _decide(self, pending: PendingPod) -> ScheduleResult:
+        policy, longhorn = self._policy_sources.current()
+        facts_for: FactsFor | None = None
         if longhorn is not None:
-            await longhorn.look(found)
-            facts = longhorn.facts(found, self._assumed())
-        return await _in_slices(decide(found.pod, self._cluster.state, policy, self._setup.choose, facts))
+            await longhorn.fetch_missing(pending)
+            facts_for = longhorn.facts_for(pending, self._assumed_changes())
+        decision = decide(pending.pod, self._cache.state, policy, self._config.select_host, facts_for)
+        return await run_in_slices(decision)
 
-    def _assumed(self) -> Changes:
-        seen = ((self._cluster.seen(key), node) for key, node in self._cluster.assumed.items())
-        return bound_pods((entry.mounts, node) for entry, node in seen if entry is not None)
+    def _assumed_changes(self) -> Changes:
+        """Returns the changes that put assumed pods on their nodes."""
+        assumed = ((self._cache.pod(key), node) for key, node in self._cache.assumed_nodes.items())
+        return binding_changes((pending.kube_pod, node) for pending, node in assumed if pending is not None)
 
-    def _refuse(self, found: Applicant, why: str) -> None:
-        self._metrics.attempt(UNSCHEDULABLE)
-        self._put_back(found.pod.key)
-        self._recorder.not_scheduled(found.pod, POD_REASON_UNSCHEDULABLE, why)
-        log.info("unschedulable", pod="/".join(found.pod.key), why=why)
+    def _handle_unschedulable(self, pending: PendingPod, why: str) -> None:
+        self._metrics.count_attempt(UNSCHEDULABLE)
+        self._back_off(pending.pod.key)
+        self._recorder.record_failure(pending.pod, POD_REASON_UNSCHEDULABLE, why)
+        log.info("unschedulable", pod="/".join(pending.pod.key), why=why)
 
-    def _bind(self, found: Applicant, decision: Decision, tasks: asyncio.TaskGroup) -> None:
-        self._cluster.assume(found, decision.node)
-        self._binding += 1
-        self._still.clear()
-        tasks.create_task(self._bound(found, decision.node), name=f"bind {'/'.join(found.pod.key)}")
+    def _assume_and_bind(self, pending: PendingPod, node: str, tasks: asyncio.TaskGroup) -> None:
+        self._cache.assume(pending, node)
+        self._bindings_in_progress += 1
+        self._no_bindings.clear()
+        tasks.create_task(self._bind(pending, node), name=f"bind {'/'.join(pending.pod.key)}")
 
-    async def _bound(self, found: Applicant, node: str) -> None:
-        name = "/".join(found.pod.key)
+    async def _bind(self, pending: PendingPod, node: str) -> None:
+        name = "/".join(pending.pod.key)
         try:
-            async with self._slots:
-                problem = await self._binder.bind(found, node)
+            async with self._binding_slots:
+                problem = await self._binder.bind(pending, node)
             if problem:
-                self._metrics.attempt(ERROR)
+                self._metrics.count_attempt(ERROR)
                 log.warning("not bound", pod=name, node=node, problem=problem)
-                self._unbound(found, node, problem)
+                self._handle_binding_failure(pending, node, problem)
                 return
-            self._metrics.attempt(SCHEDULED)
-            if self._queue.wanted(found):
-                self._queue.discard(found.pod.key)
-            self._recorder.tell(found.pod, "Scheduled", f"Successfully assigned {name} to {node}", normal=True)
+            self._metrics.count_attempt(SCHEDULED)
+            if self._queue.is_unchanged(pending):
+                self._queue.discard(pending.pod.key)
+            self._recorder.record(pending.pod, "Scheduled", f"Successfully assigned {name} to {node}", normal=True)
             log.info("bound", pod=name, node=node)
         finally:
-            self._binding -= 1
-            if not self._binding:
-                self._still.set()
+            self._bindings_in_progress -= 1
+            if not self._bindings_in_progress:
+                self._no_bindings.set()
 
-    def _unbound(self, found: Applicant, node: str, problem: str) -> None:
-        """What the watch told of the pod meanwhile was not passed on, because it counted as bound."""
-        key = found.pod.key
-        self._pass_on()
-        self._cluster.forget(found)
-        self._news = (
-            False  # its room is free again, which helps others; the pod itself was not refused for want of room
-        )
-        seen = self._cluster.seen(key)
-        if seen is None or seen.pod.uid != found.pod.uid:  # of a successor's attempts this one knows nothing
-            self._queue.hurry(self._clock())
+    def _handle_binding_failure(self, pending: PendingPod, node: str, problem: str) -> None:
+        key = pending.pod.key
+        self._pass_change_on()
+        self._cache.forget(pending)
+        # The node has the pod's room again. That may help other pods, and they are retried below; the pod itself was not
+        # refused for want of room, so its own back-off stays.
+        self._changed = False
+        current = self._cache.pod(key)
+        # The queue has a later pod of the name, whose attempts have nothing to do with this one.
+        if current is None or current.pod.uid != pending.pod.uid:
+            self._queue.shorten_backoffs(self._clock())
             return
-        self._queue.hurry(self._clock(), besides=key)
-        self._queue.failed(key, self._clock())
-        if self._cluster.wants_node(seen):
-            self._queue.put(seen, self._clock())
-            if self._may():
-                why = f"binding to {node} failed: {problem}"
-                self._recorder.not_scheduled(seen.pod, POD_REASON_SCHEDULER_ERROR, why)
-        else:
+        self._queue.shorten_backoffs(self._clock(), except_for=key)
+        self._queue.back_off(key, self._clock())
+        # Changes of an assumed pod were not passed on to the queue.
+        if not self._cache.needs_scheduling(current):
             self._queue.discard(key)
-
-
-async def _in_slices(steps: Steps[_Result], clock: Callable[[], float] = monotonic) -> _Result:
-    """Runs a decision of the core to its end, giving the event loop a turn now and then."""
-    pause_at = clock() + SLICE_SECONDS
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: _Result = done.value
-            return result
-        if clock() >= pause_at:
-            await asyncio.sleep(0)
-            pause_at = clock() + SLICE_SECONDS
+            return
+        self._queue.put(current, self._clock())
+        if self._may_write():
+            why = f"binding to {node} failed: {problem}"
+            self._recorder.record_failure(current.pod, POD_REASON_SCHEDULER_ERROR, why)

@@ -1,11 +1,12 @@
-"""Who is tried when: pods that want a node, by priority; those that found none come again after a back-off.
+"""The scheduling queue: pods that need a node, by priority; those that no node fits are tried again after a back-off.
 
-Among pods of one priority, those never tried, by age, and those tried before, longest ago first, take turns: neither many that fit nowhere
-nor many new ones keep anybody from being tried.
+Among pods of equal priority, new pods, by age, and retried pods, the least recently tried first, take turns. So neither many unschedulable
+pods nor many new ones keep a pod from being tried.
 
-Time is passed in, in seconds of any clock that never goes back. A back-off doubles from `SHORTEST` to `LONGEST`. Something that has changed
-and may help, `hurry`, makes it no longer than `LONGEST_AFTER_CHANGE`: in a busy cluster something always changes, and whoever fits nowhere must not
-be tried all the time for that. A change during an attempt counts as one after it: the attempt may have begun before it.
+Time is passed in, in seconds of any clock that never goes back. A back-off doubles from `MIN_BACKOFF` to `MAX_BACKOFF`. After a
+change that may help (`shorten_backoffs`) it doubles to `MAX_BACKOFF_AFTER_CHANGE`. It does not end at once: something always
+changes in a busy cluster, and an unschedulable pod must not be tried all the time because of that. A change during an attempt counts
+as one after it, because the attempt may have begun before the change.
 """
 
 from __future__ import annotations
@@ -14,168 +15,194 @@ import heapq
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler_core.convert.binding import Applicant
+from scheduler_core.backoff import Backoff
+from scheduler_core.convert.binding import PendingPod
 from scheduler_core.model.generic import PodKey
 
-SHORTEST: Final = 1.0
-LONGEST_AFTER_CHANGE: Final = 10.0
-LONGEST: Final = 60.0
+MIN_BACKOFF: Final = 1.0
+MAX_BACKOFF_AFTER_CHANGE: Final = 10.0
+MAX_BACKOFF: Final = 60.0
+_BACKOFF: Final = Backoff(MIN_BACKOFF, MAX_BACKOFF)
+_BACKOFF_AFTER_CHANGE: Final = Backoff(MIN_BACKOFF, MAX_BACKOFF_AFTER_CHANGE)
 _NEVER: Final = -float("inf")
-# Beyond this many attempts the back-off is the longest anyway, and the power of two stays small.
-_MOST_DOUBLINGS: Final = 16
-_MOST_LEFT_OVER: Final = 100
+_MAX_OUTDATED_ENTRIES: Final = 100
 
-_Turn = tuple[int, float, str, PodKey]
-_Ready = list[tuple[_Turn, int]]
+_SortKey = tuple[int, float, str, PodKey]
+_ActiveQueue = list[tuple[_SortKey, int]]
 
 
 @dataclass(slots=True)
-class _Item:
-    """One pod; `stamp` tells which of its entries in the heaps counts, `due` is None while it is being tried."""
+class _QueuedPod:
+    """A pod that needs a node.
 
-    applicant: Applicant
+    Attributes:
+        stamp: identifies the valid entry of the heaps among all entries of the pod
+        due: when it is to be tried; None during an attempt
+        attempts: how many attempts have failed
+        last_attempt: when the latest of them failed
+        changed: whether something that may help has changed during the attempt
+    """
+
+    pending: PendingPod
     stamp: int
     due: float | None
-    tries: int = 0
-    tried_at: float = _NEVER
-    again: bool = False
+    attempts: int = 0
+    last_attempt: float = _NEVER
+    changed: bool = False
 
     @property
-    def turn(self) -> _Turn:
-        """Its place among those that are due: by priority, then who was tried longest ago, then as before the first try."""
-        priority, age, key = self.applicant.turn
-        return priority, self.tried_at, age, key
+    def sort_key(self) -> _SortKey:
+        """Sorts due pods by priority, last attempt, age and name."""
+        priority, age, key = self.pending.queue_key
+        return priority, self.last_attempt, age, key
 
-    def back_off(self, longest: float) -> float:
-        """How long it waits after the latest of its tries."""
-        return min(longest, SHORTEST * 2.0 ** min(max(0, self.tries - 1), _MOST_DOUBLINGS))
+    def delay(self, backoff: Backoff) -> float:
+        """Returns how long to wait after the latest attempt."""
+        return backoff.delay(max(0, self.attempts - 1))
 
 
-class Queue:
-    """The pods that want a node."""
+class SchedulingQueue:
+    """The pods that need a node."""
 
     def __init__(self) -> None:
-        self._items: dict[PodKey, _Item] = {}
-        self._fresh: _Ready = []
-        self._tried: _Ready = []
-        self._tried_next = False
-        self._later: list[tuple[float, int, PodKey]] = []
-        self._stamps = 0
+        self._pods: dict[PodKey, _QueuedPod] = {}
+        self._active_new: _ActiveQueue = []
+        self._active_retried: _ActiveQueue = []
+        self._retried_next = False
+        self._backoff_queue: list[tuple[float, int, PodKey]] = []
+        self._stamp = 0
 
     def __len__(self) -> int:
-        """How many want a node, those being tried included."""
-        return len(self._items)
+        """The number of pods that need a node, those being tried included."""
+        return len(self._pods)
 
-    def put(self, applicant: Applicant, now: float) -> None:
-        """A pod wants a node, or has changed while it does; a new one, or another of the same name, is tried at once."""
-        key = applicant.pod.key
-        item = self._items.get(key)
-        if item is None or item.applicant.pod.uid != applicant.pod.uid:
-            self._items[key] = self._placed(_Item(applicant, 0, now), now)
+    def put(self, pending: PendingPod, now: float) -> None:
+        """Adds or updates a pod.
+
+        A new pod is tried at once, even if there was one of its name.
+        """
+        key = pending.pod.key
+        queued = self._pods.get(key)
+        if queued is None or queued.pending.pod.uid != pending.pod.uid:
+            queued = _QueuedPod(pending, 0, now)
+            self._enqueue(queued, now)
+            self._pods[key] = queued
             return
-        changed = not _alike(item.applicant, applicant)
-        item.applicant = applicant
+        changed = not _schedules_alike(queued.pending, pending)
+        queued.pending = pending
         if changed:
-            self._hurried(item, now)
+            self._shorten_backoff(queued, now)
 
     def discard(self, key: PodKey) -> None:
-        """A pod wants no node any more."""
-        self._items.pop(key, None)
+        """Removes a pod that needs no node any more."""
+        self._pods.pop(key, None)
 
-    def pop(self, now: float) -> Applicant | None:
-        """The next pod to be tried, None if there is none now; `failed` or `discard` tells what came of it."""
-        while self._later and self._later[0][0] <= now:
-            _, stamp, key = heapq.heappop(self._later)
-            if (item := self._counts(key, stamp)) is not None:
-                self._due(item)
-        fresh, tried = self._first(self._fresh), self._first(self._tried)
-        item = fresh or tried
-        if fresh is not None and tried is not None:
-            ahead = tried.applicant.priority - fresh.applicant.priority
-            item = tried if ahead > 0 or (ahead == 0 and self._tried_next) else fresh
-        if item is None:
+    def pop(self, now: float) -> PendingPod | None:
+        """Returns the next pod to try, None if no pod is due.
+
+        `back_off` or `discard` ends the attempt.
+        """
+        while self._backoff_queue and self._backoff_queue[0][0] <= now:
+            _, stamp, key = heapq.heappop(self._backoff_queue)
+            if (queued := self._valid(key, stamp)) is not None:
+                self._activate(queued)
+        new = self._first(self._active_new)
+        retried = self._first(self._active_retried)
+        queued = new or retried
+        if new is not None and retried is not None:
+            lead = retried.pending.priority - new.pending.priority
+            queued = retried if lead > 0 or (lead == 0 and self._retried_next) else new
+        if queued is None:
             return None
-        self._tried_next = item is fresh
-        item.stamp, item.due = 0, None
-        return item.applicant
+        self._retried_next = queued is new
+        queued.stamp = 0
+        queued.due = None
+        return queued.pending
 
-    def wanted(self, applicant: Applicant) -> bool:
-        """Whether this very pod still wants a node, as it was when it was popped."""
-        item = self._items.get(applicant.pod.key)
-        return item is not None and _alike(item.applicant, applicant)
+    def is_unchanged(self, pending: PendingPod) -> bool:
+        """Whether a popped pod still needs a node and has not changed.
 
-    def failed(self, key: PodKey, now: float) -> None:
-        """A pod found no node, or was not bound: it comes again."""
-        item = self._items.get(key)
-        if item is None or item.due is not None:
+        Changes that an attempt does not depend on do not count.
+        """
+        queued = self._pods.get(pending.pod.key)
+        return queued is not None and _schedules_alike(queued.pending, pending)
+
+    def back_off(self, key: PodKey, now: float) -> None:
+        """Ends a failed attempt; the pod is tried again after a back-off."""
+        queued = self._pods.get(key)
+        if queued is None or queued.due is not None:
             return
-        item.tries += 1
-        item.tried_at = now
-        item.due = now + item.back_off(LONGEST_AFTER_CHANGE if item.again else LONGEST)
-        item.again = False
-        self._placed(item, now)
+        queued.attempts += 1
+        queued.last_attempt = now
+        queued.due = now + queued.delay(_BACKOFF_AFTER_CHANGE if queued.changed else _BACKOFF)
+        queued.changed = False
+        self._enqueue(queued, now)
 
-    def hurry(self, now: float, besides: PodKey | None = None) -> None:
-        """Something has changed that may help every pod, or all besides one: none waits longer than after a change."""
-        for key, item in self._items.items():
-            if key != besides:
-                self._hurried(item, now)
+    def shorten_backoffs(self, now: float, except_for: PodKey | None = None) -> None:
+        """Shortens all back-offs but one after a change that may help."""
+        for key, queued in self._pods.items():
+            if key != except_for:
+                self._shorten_backoff(queued, now)
 
-    def next_at(self) -> float | None:
-        """When the next pod is due; None if nobody waits."""
-        while self._later:
-            due, stamp, key = self._later[0]
-            if self._counts(key, stamp) is not None:
+    def next_due(self) -> float | None:
+        """Returns when the next back-off ends, None if there is none."""
+        while self._backoff_queue:
+            due, stamp, key = self._backoff_queue[0]
+            if self._valid(key, stamp) is not None:
                 return due
-            heapq.heappop(self._later)
+            heapq.heappop(self._backoff_queue)
         return None
 
-    def _hurried(self, item: _Item, now: float) -> None:
-        if item.due is None:
-            item.again = True
+    def _shorten_backoff(self, queued: _QueuedPod, now: float) -> None:
+        if queued.due is None:
+            queued.changed = True
             return
-        due = max(now, item.tried_at + item.back_off(LONGEST_AFTER_CHANGE))
-        if due < item.due:
-            item.due = due
-            self._placed(item, now)
+        due = max(now, queued.last_attempt + queued.delay(_BACKOFF_AFTER_CHANGE))
+        if due < queued.due:
+            queued.due = due
+            self._enqueue(queued, now)
 
-    def _placed(self, item: _Item, now: float) -> _Item:
-        """Enters an item where it belongs; earlier entries of it count no more."""
-        self._stamps += 1
-        item.stamp = self._stamps
-        if item.due is not None and item.due > now:
-            heapq.heappush(self._later, (item.due, item.stamp, item.applicant.pod.key))
+    def _enqueue(self, queued: _QueuedPod, now: float) -> None:
+        """Adds an entry for a pod; its earlier entries become outdated."""
+        self._stamp += 1
+        queued.stamp = self._stamp
+        if queued.due is not None and queued.due > now:
+            heapq.heappush(self._backoff_queue, (queued.due, queued.stamp, queued.pending.pod.key))
         else:
-            self._due(item)
-        return item
+            self._activate(queued)
 
-    def _due(self, item: _Item) -> None:
-        ready = self._tried if item.tries else self._fresh
-        # Who does not lead takes nothing off, and pods come and go.
-        if len(ready) > 2 * len(self._items) + _MOST_LEFT_OVER:
-            ready[:] = [entry for entry in ready if self._counts(entry[0][-1], entry[1]) is not None]
-            heapq.heapify(ready)
-        heapq.heappush(ready, (item.turn, item.stamp))
+    def _activate(self, queued: _QueuedPod) -> None:
+        active = self._active_retried if queued.attempts else self._active_new
+        # A process that does not lead pops nothing, while pods come and go.
+        if len(active) > 2 * len(self._pods) + _MAX_OUTDATED_ENTRIES:
+            active[:] = [entry for entry in active if self._valid(entry[0][-1], entry[1]) is not None]
+            heapq.heapify(active)
+        heapq.heappush(active, (queued.sort_key, queued.stamp))
 
-    def _first(self, ready: _Ready) -> _Item | None:
-        """The first that still is due; entries before it, which count no more, are dropped."""
-        while ready:
-            (*_, key), stamp = ready[0]
-            if (item := self._counts(key, stamp)) is not None:
-                return item
-            heapq.heappop(ready)
+    def _first(self, active: _ActiveQueue) -> _QueuedPod | None:
+        """Returns the first pod, and drops outdated entries before it."""
+        while active:
+            (*_, key), stamp = active[0]
+            if (queued := self._valid(key, stamp)) is not None:
+                return queued
+            heapq.heappop(active)
         return None
 
-    def _counts(self, key: PodKey, stamp: int) -> _Item | None:
-        """The item of an entry; None if the entry counts no more."""
-        item = self._items.get(key)
-        return item if item is not None and item.stamp == stamp else None
+    def _valid(self, key: PodKey, stamp: int) -> _QueuedPod | None:
+        """Returns the pod of an entry, None if the entry is outdated."""
+        queued = self._pods.get(key)
+        return queued if queued is not None and queued.stamp == stamp else None
 
 
-def _alike(one: Applicant, other: Applicant) -> bool:
-    """Whether nothing differs that an attempt depends on: what it leaves on the pod, its condition, must not cause the next one."""
-    return one == other or _asked(one) == _asked(other)
+def _schedules_alike(first: PendingPod, second: PendingPod) -> bool:
+    """Whether nothing differs that an attempt depends on.
+
+    The condition that an attempt leaves on its pod must not cause the next attempt.
+    """
+    return first == second or _without_condition(first) == _without_condition(second)
 
 
-def _asked(found: Applicant) -> Applicant:
-    return found if found.mounts is None else replace(found, mounts=replace(found.mounts, version=0, unschedulable=""))
+def _without_condition(pending: PendingPod) -> PendingPod:
+    if pending.kube_pod is None:
+        return pending
+    return replace(pending, kube_pod=replace(pending.kube_pod, version=0, unschedulable=""))

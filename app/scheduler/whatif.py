@@ -1,4 +1,4 @@
-"""What if the pending pods of a snapshot were scheduled, one after the other?"""
+"""What-if: schedules the pending pods of a snapshot, one after the other."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.scheduler.decide import decide
-from app.scheduler.longhorn_cache import SnapshotLonghorn
-from app.scheduler.wording import message
-from scheduler_core.convert.binding import Applicant
-from scheduler_core.cooperative import finish
+from app.scheduler.decide import decide, message
+from app.scheduler.longhorn_cache import LonghornSnapshot
+from scheduler_core.convert.binding import PendingPod
+from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import ResolutionError
-from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.scheduler import Choose, Decision
+from scheduler_core.generic.scheduler import ScheduleResult, SelectHost
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A pod that has found a node.
+class PlacedPod:
+    """A pod with its node.
 
     Attributes:
         score: the node's total
-        scores: what each priority says of the node, unweighted, by its name in the policy
-        best: how many nodes are equally good, this one included
-        refused: how many nodes are out for what; one with several reasons counts for each
+        scores: what each priority gives the node, unweighted, by its name in the policy
+        best: how many nodes have the same total, this one included
+        refused: number of nodes per reason; a node with several reasons counts for each
     """
 
     pod: str
@@ -36,7 +35,7 @@ class Placed:
     refused: Mapping[str, int]
 
     def data(self) -> dict[str, Any]:
-        """As it is printed."""
+        """Returns what is printed."""
         return {
             "pod": self.pod,
             "node": self.node,
@@ -48,62 +47,76 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
-    """A pod that no node takes: why, as one line, and how many nodes say what."""
+class UnplacedPod:
+    """A pod that no node fits.
+
+    Attributes:
+        message: why, as one line
+        reasons: number of nodes per reason
+    """
 
     pod: str
     message: str
     reasons: Mapping[str, int]
 
+    def data(self) -> dict[str, Any]:
+        """Returns what is printed."""
+        return {"pod": self.pod, "message": self.message, "reasons": dict(self.reasons)}
+
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What becomes of each pod, in the order they were scheduled."""
+class WhatIfReport:
+    """The result for each pod, in the order they were scheduled."""
 
-    placed: tuple[Placed, ...]
-    unplaced: tuple[Unplaced, ...]
+    placed: tuple[PlacedPod, ...]
+    unplaced: tuple[UnplacedPod, ...]
 
     def data(self) -> dict[str, Any]:
-        """As it is printed; documented in docs/schedule.md, and stable."""
+        """Returns what is printed; stable, and documented in docs/generic-scheduler.md."""
         return {
-            "bindings": [entry.data() for entry in self.placed],
-            "unschedulable": [
-                {"pod": entry.pod, "message": entry.message, "reasons": dict(entry.reasons)} for entry in self.unplaced
-            ],
+            "bindings": [pod.data() for pod in self.placed],
+            "unschedulable": [pod.data() for pod in self.unplaced],
         }
 
 
 def what_if(
-    waiting: Iterable[Applicant], state: State, policy: Policy, choose: Choose, longhorn: SnapshotLonghorn | None
-) -> Report:
-    """Schedules the pods by priority, age and name, each bound before the next one is asked about."""
-    placed: list[Placed] = []
-    unplaced: list[Unplaced] = []
-    for found in sorted(waiting, key=lambda entry: entry.turn):
-        name = "/".join(found.pod.key)
-        facts = None if longhorn is None else longhorn.facts(found)
+    pods: Iterable[PendingPod],
+    state: GenericClusterState,
+    policy: Policy,
+    select_host: SelectHost,
+    longhorn: LonghornSnapshot | None,
+) -> WhatIfReport:
+    """Schedules the pods by priority, age and name.
+
+    Each pod is bound before the next decision.
+    """
+    placed: list[PlacedPod] = []
+    unplaced: list[UnplacedPod] = []
+    for pending in sorted(pods, key=lambda pod: pod.queue_key):
+        name = "/".join(pending.pod.key)
+        facts_for = None if longhorn is None else longhorn.facts_for(pending)
         try:
-            decision = finish(decide(found.pod, state, policy, choose, facts))
+            result = run_to_end(decide(pending.pod, state, policy, select_host, facts_for))
         except ResolutionError as error:
-            unplaced.append(Unplaced(name, str(error), {str(error): len(state.names)}))
+            unplaced.append(UnplacedPod(name, str(error), {str(error): len(state.node_names)}))
             continue
-        if not decision.node:
-            unplaced.append(Unplaced(name, message(decision), decision.counts()))
+        if not result.node:
+            unplaced.append(UnplacedPod(name, message(result), result.count_by_reason()))
             continue
-        placed.append(_placed(name, decision))
-        state = state.bound(found.pod, decision.node)
+        placed.append(_placed_pod(name, result))
+        state = state.with_binding(pending.pod, result.node)
         if longhorn is not None:
-            longhorn.bound(found, decision.node)
-    return Report(tuple(placed), tuple(unplaced))
+            longhorn.bind(pending, result.node)
+    return WhatIfReport(tuple(placed), tuple(unplaced))
 
 
-def _placed(pod: str, decision: Decision) -> Placed:
-    node, ranking = decision.node, decision.ranking
-    return Placed(
-        pod=pod,
-        node=node,
-        score=ranking.totals[node],
-        scores={name: scores[node] for name, scores in ranking.scores.items()},
-        best=len(decision.best),
-        refused=decision.counts(),
+def _placed_pod(name: str, result: ScheduleResult) -> PlacedPod:
+    ranking = result.ranking
+    return PlacedPod(
+        pod=name,
+        node=result.node,
+        score=ranking.totals[result.node],
+        scores={priority: scores[result.node] for priority, scores in ranking.scores.items()},
+        best=len(result.best),
+        refused=result.count_by_reason(),
     )
