@@ -1,1 +1,19 @@
-"""The DiskSchedule controllers: watches and work queues around the pure decisions of `scheduler_core.disk_schedule`."""
+"""Program 3: the DiskSchedule controllers.
+
+Each controller reads objects, asks a pure function of `scheduler_core.disk_schedule` what to write, and writes it.
+
+Data flow: `watches` (one `informer` per kind) → a controller subscribes to changes and enqueues keys
+(`app.runtime.work_queue`) → `reconcile(key)` → a decision of `scheduler_core.disk_schedule` → `writer` carries it out, each
+write against the version that was read.
+
+    controller                 base class of the controllers, and what they share
+    node_controller            one DiskSchedule for each disk (node sync)
+    disk_controller            statuses of DiskSchedules: allocate, or mirror
+    volume_controller          places, requests and sizes of a volume's replicas
+    replica_controller         releases deleted replicas
+    backing_image_controller   copies of backing images
+    orphan_requests            how long requests wait for an object that does not exist
+    manager_detection          whether longhorn-manager runs, which allocates by itself
+    lifecycle                  when the controllers run: caches, leadership, shutdown
+    metrics                    metrics for Prometheus
+"""

@@ -1,4 +1,4 @@
-"""The backing image controller: on which disks copies are, asked for, and given back when the image goes."""
+"""Reconciles backing images: where copies are made, and requests for their space."""
 
 from __future__ import annotations
 
@@ -6,140 +6,155 @@ from collections.abc import Iterable
 
 import structlog
 
-from app.disk_schedule.controller import Context, Controller
-from app.disk_schedule.informer import ImageSeen, VolumeSeen, read_image
-from app.disk_schedule.orphan_requests import Orphans
-from app.disk_schedule.writer import Read
+from app.disk_schedule.controller import Controller, ControllerContext
+from app.disk_schedule.informer import ImageObject, VolumeObject, read_image
+from app.disk_schedule.orphan_requests import OrphanRequests
+from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_BACKING_IMAGES
-from app.runtime.work_queue import Again
+from app.runtime.work_queue import Requeue
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.disk_schedule.backing_image_placement import candidates, needed
-from scheduler_core.disk_schedule.backing_images import ImageSight, decided
-from scheduler_core.disk_schedule.candidates import unasked_on
-from scheduler_core.disk_schedule.replica_release import changed
-from scheduler_core.disk_schedule.writes import Require
+from scheduler_core.disk_schedule.backing_image_placement import candidate_disks, disks_that_need_image
+from scheduler_core.disk_schedule.backing_images import ImageSnapshot, decide_image
+from scheduler_core.disk_schedule.candidates import unrequested_bytes
+from scheduler_core.disk_schedule.replica_release import changed_names
+from scheduler_core.disk_schedule.writes import SetRequirement
 from scheduler_core.errors import CoreError, ObjectError
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault, ImageCopies, Kind
+from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.longhorn import Replica, Volume
 
 log = structlog.get_logger("controllers")
 
 
 class UnreadableError(CoreError):
-    """A backing image has no condition that could say what is wrong with it, so the log and a metric do."""
+    """A backing image cannot be read.
+
+    It has no condition that could say so; the log and a metric do.
+    """
 
 
 class ImageController(Controller):
-    """Looks at backing images: when one changes, when a disk has answered, and when a replica comes that needs one."""
+    """Reconciles an image when it, its allocations, or its users change."""
 
     name = "backing-image"
 
-    def __init__(self, context: Context) -> None:
-        self._orphans = Orphans(context.orphans_after, context.clock)
+    def __init__(self, context: ControllerContext) -> None:
+        self._orphans = OrphanRequests(context.orphans_after, context.clock)
         super().__init__(context)
 
-    def listen(self) -> None:
-        """Images, answers and requests about them, and the replicas that are made from them.
+    def subscribe(self) -> None:
+        """Subscribes to images, DiskSchedules, replicas and volumes.
 
-        Volumes, too, because a replica does not say which image it is made from: its volume may be seen after it.
+        Replicas that are made from an image need a copy on their disk. A replica does not say which image it is made from, but
+        its volume does, and the volume may be seen after it.
         """
-        self.watches.images.listen(self._image_changed)
-        self.watches.schedules.listen(self._schedule_changed)
-        self.watches.replicas.listen(self._replica_changed)
-        self.watches.volumes.listen(self._volume_changed)
+        self.cache.images.subscribe(self._on_image_change)
+        self.cache.schedules.subscribe(self._on_schedule_change)
+        self.cache.replicas.subscribe(self._on_replica_change)
+        self.cache.volumes.subscribe(self._on_volume_change)
 
-    def everything(self) -> Iterable[str]:
-        """All images, and all requests for one."""
-        asked = {name for each in self.watches.schedules.readable().values() for name in each.spec.backing_images}
-        return sorted(asked | self.watches.images.all().keys())
+    def all_keys(self) -> Iterable[str]:
+        """Returns the names of all images, existing or requested."""
+        requested = {name for each in self.cache.schedules.readable().values() for name in each.spec.backing_images}
+        return sorted(requested | self.cache.images.all().keys())
 
-    def _image_changed(self, name: str, _before: ImageSeen | Fault | None, after: ImageSeen | Fault | None) -> None:
-        if after is None and self._works:
-            self._orphans.gone(name)
-        self.look(name)
+    def _on_image_change(
+        self, name: str, _before: ImageObject | Fault | None, after: ImageObject | Fault | None
+    ) -> None:
+        if after is None and self._running:
+            self._orphans.mark_deleted(name)
+        self.enqueue(name)
 
-    def _schedule_changed(
+    def _on_schedule_change(
         self, _name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
     ) -> None:
-        was = before if isinstance(before, DiskSchedule) else DiskSchedule("")
-        now = after if isinstance(after, DiskSchedule) else DiskSchedule("")
-        new = now.spec.backing_images.keys() - was.spec.backing_images.keys()
-        strange = {name for name in new if self.watches.images.get(name) is None}
-        for name in sorted(strange | changed(was.status.backing_images, now.status.backing_images)):
-            self.look(name)
+        old = before if isinstance(before, DiskSchedule) else DiskSchedule("")
+        new = after if isinstance(after, DiskSchedule) else DiskSchedule("")
+        new_requests = new.spec.backing_images.keys() - old.spec.backing_images.keys()
+        orphans = {name for name in new_requests if self.cache.images.get(name) is None}
+        for name in sorted(orphans | changed_names(old.status.backing_images, new.status.backing_images)):
+            self.enqueue(name)
 
-    def _replica_changed(self, _name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
-        places = {each.disk_id if isinstance(each, Replica) else "" for each in (before, after)}
+    def _on_replica_change(self, _name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+        disks = {each.disk_id if isinstance(each, Replica) else "" for each in (before, after)}
         replica = after if isinstance(after, Replica) else before
-        if not isinstance(replica, Replica) or len(places) == 1:
+        if not isinstance(replica, Replica) or len(disks) == 1:
             return
-        volume = self.watches.volumes.value(replica.volume)
+        volume = self.cache.volumes.value(replica.volume)
         if volume is not None and not isinstance(volume, Fault):
-            self.look(volume.volume.backing_image)
+            self.enqueue(volume.volume.backing_image)
 
-    def _volume_changed(self, _name: str, before: VolumeSeen | Fault | None, after: VolumeSeen | Fault | None) -> None:
-        was, now = (each.volume.backing_image if isinstance(each, VolumeSeen) else "" for each in (before, after))
-        if was != now:
-            self.look(was)
-            self.look(now)
+    def _on_volume_change(
+        self, _name: str, before: VolumeObject | Fault | None, after: VolumeObject | Fault | None
+    ) -> None:
+        old, new = (each.volume.backing_image if isinstance(each, VolumeObject) else "" for each in (before, after))
+        if old != new:
+            self.enqueue(old)
+            self.enqueue(new)
 
-    async def reconcile(self, key: str) -> Again | None:
-        """Reads DiskSchedules first, then the image; decides; writes."""
-        schedules = self.watches.schedules.all()
-        values = {name: each.value for name, each in schedules.items() if not isinstance(each.value, Fault)}
-        raw = await self.carrier.read(LONGHORN_BACKING_IMAGES, key)
+    async def reconcile(self, key: str) -> Requeue | None:
+        """Reads the objects, decides, and writes.
+
+        The DiskSchedules are read first, then the image.
+        """
+        cached_schedules = self.cache.schedules.all()
+        schedules = {name: each.value for name, each in cached_schedules.items() if not isinstance(each.value, Fault)}
+        raw = await self.writer.read(LONGHORN_BACKING_IMAGES, key)
         if raw is None:
-            await self._released(key, values, Read(schedules))
+            await self._withdraw_orphans(key, schedules, ReadObjects(cached_schedules))
             return None
-        self._orphans.there(key)
-        sight = self._sight(raw, key, values)
-        decision = decided(sight)
-        await self.carrier.carry(decision.writes, Read(schedules, objects={(Kind.BACKING_IMAGE, key): raw}))
-        # Of an image without a size there is nothing to ask for once a copy is to be made; that it has a size then is an event.
-        return Again.WAITING if decision.waiting and (sight.image.size or not sight.image.wanted) else None
+        self._orphans.stop_waiting(key)
+        snapshot = self._snapshot(raw, key, schedules)
+        decision = decide_image(snapshot)
+        read_objects = ReadObjects(cached_schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
+        await self.writer.write_all(decision.writes, read_objects)
+        # For an image without a size there is nothing to request once a copy is wanted; an event announces its size.
+        waits_for_event = not snapshot.image.size and snapshot.image.wanted_disks
+        return Requeue.WAITING if decision.requeue and not waits_for_event else None
 
-    def _sight(self, raw: bytes, name: str, values: dict[str, DiskSchedule]) -> ImageSight:
-        copies = convert.image_copies(raw)
-        if isinstance(copies, ImageCopies) and copies.deleting:
-            return ImageSight(copies, values)
-        seen, cluster = _readable(raw, name), self.watches.cluster()
-        return ImageSight(
-            seen.copies,
-            values,
-            {each.name: each.value for each in self.watches.nodes.all().values()},
-            needed(self._volumes(), self.watches.replicas.readable().values(), name),
-            candidates(cluster, values, seen.image),
-            unasked_on(cluster, values),
+    def _snapshot(self, raw: bytes, name: str, schedules: dict[str, DiskSchedule]) -> ImageSnapshot:
+        copies = convert.backing_image_copies(raw)
+        if isinstance(copies, BackingImageCopies) and copies.deleting:
+            return ImageSnapshot(copies, schedules)
+        image = _read_image(raw, name)
+        cluster = self.cache.cluster()
+        return ImageSnapshot(
+            image.copies,
+            schedules,
+            nodes={each.name: each.value for each in self.cache.nodes.all().values()},
+            needed_disks=disks_that_need_image(self._volumes(), self.cache.replicas.readable().values(), name),
+            candidates=candidate_disks(cluster, schedules, image.image),
+            unrequested_bytes=unrequested_bytes(cluster, schedules),
         )
 
     def _volumes(self) -> list[Volume]:
-        return [seen.volume for seen in self.watches.volumes.readable().values()]
+        return [each.volume for each in self.cache.volumes.readable().values()]
 
-    async def _released(self, name: str, values: dict[str, DiskSchedule], read: Read) -> None:
-        """Withdraws what is asked for an image that does not exist."""
-        disks = sorted(uuid for uuid, each in values.items() if name in each.spec.backing_images)
-        if disks and (wait := self._orphans.wait(name)) > 0:
+    async def _withdraw_orphans(self, name: str, schedules: dict[str, DiskSchedule], read_objects: ReadObjects) -> None:
+        """Withdraws the requests for an image that does not exist."""
+        disks = sorted(uuid for uuid, each in schedules.items() if name in each.spec.backing_images)
+        if disks and (wait := self._orphans.remaining_wait(name)) > 0:
             self.queue.add_later(name, wait)
             return
         if disks:
             log.info("a request is withdrawn: there is no such backing image", image=name)
-        await self.carrier.carry((Require(uuid, Kind.BACKING_IMAGE, name, 0, stray=True) for uuid in disks), read)
-        self._orphans.there(name)
+        withdrawals = (SetRequirement(uuid, RequestKind.BACKING_IMAGE, name, 0, stray=True) for uuid in disks)
+        await self.writer.write_all(withdrawals, read_objects)
+        self._orphans.stop_waiting(name)
 
 
-def _readable(raw: bytes, name: str) -> ImageSeen:
-    """The image, if everything that is decided by can be read.
+def _read_image(raw: bytes, name: str) -> ImageObject:
+    """Returns the image.
 
     Raises:
-        UnreadableError: it cannot be read
+        UnreadableError: something that decisions depend on cannot be read
     """
     try:
-        seen = read_image(raw)
+        image = read_image(raw)
     except ObjectError as error:
         raise UnreadableError(f"backing image {name} cannot be read: {error}") from error
-    if isinstance(seen, Fault):
-        raise UnreadableError(f"backing image {name} cannot be read: {seen}")
-    if seen.copies.faults:
-        faults = "; ".join(str(fault) for fault in seen.copies.faults)
+    if isinstance(image, Fault):
+        raise UnreadableError(f"backing image {name} cannot be read: {image}")
+    if image.copies.faults:
+        faults = "; ".join(str(fault) for fault in image.copies.faults)
         raise UnreadableError(f"backing image {name} cannot be read: {faults}")
-    return seen
+    return image

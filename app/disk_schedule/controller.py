@@ -1,4 +1,4 @@
-"""What the controllers have in common: what they work with, and a queue with what fills it."""
+"""Base class of the controllers: a work queue, and the context that they share."""
 
 from __future__ import annotations
 
@@ -8,78 +8,88 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final
 
-from app.disk_schedule.watches import Watches
-from app.disk_schedule.writer import Carrier
-from app.runtime.work_queue import Again, Watcher, WorkQueue
+from app.disk_schedule.watches import ControllerCache
+from app.disk_schedule.writer import ObjectWriter
+from app.runtime.work_queue import QueueObserver, Requeue, WorkQueue
 
 _WORKERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """What is watched, how it is written, time and chance.
+class ControllerContext:
+    """What the controllers of one process share.
 
     Attributes:
+        namespace: Longhorn's namespace
+        cache: the informers
+        writer: reads and writes single objects
+        observer: is notified of what the queues do
         orphans_after: seconds after which a request is withdrawn whose replica, or backing image, was never seen to exist
         clock: monotonic seconds
+        now: the time of day
         random: a number in [0, 1)
     """
 
     namespace: str
-    watches: Watches
-    carrier: Carrier
-    watcher: Watcher
+    cache: ControllerCache
+    writer: ObjectWriter
+    observer: QueueObserver
     orphans_after: float
     clock: Callable[[], float]
     now: Callable[[], datetime]
     random: Callable[[], float]
 
     @property
-    def time(self) -> str:
-        """Now, as objects have it."""
+    def timestamp(self) -> str:
+        """The present time in the format of object timestamps."""
         return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Controller(ABC):
-    """One per kind of object. What it knows between two looks is in the objects; the queue only says what to look at."""
+    """Reconciles the objects of one kind.
+
+    All state between two reconciliations is in the objects; the queue only holds the keys to reconcile.
+    """
 
     name: ClassVar[str]
 
-    def __init__(self, context: Context, workers: int = _WORKERS) -> None:
+    def __init__(self, context: ControllerContext, workers: int = _WORKERS) -> None:
         self.context = context
-        self.watches = context.watches
-        self.carrier = context.carrier
-        self.queue = WorkQueue(self.name, self.reconcile, context.watcher, workers=workers, random=context.random)
-        self._works = False
-        self.listen()
+        self.cache = context.cache
+        self.writer = context.writer
+        self.queue = WorkQueue(self.name, self.reconcile, context.observer, workers=workers, random=context.random)
+        self._running = False
+        self.subscribe()
 
     @abstractmethod
-    def listen(self) -> None:
-        """Registers for what makes this controller look again."""
+    def subscribe(self) -> None:
+        """Subscribes to the changes that trigger a reconciliation."""
 
     @abstractmethod
-    def everything(self) -> Iterable[str]:
-        """The keys to look at in the beginning."""
+    def all_keys(self) -> Iterable[str]:
+        """Returns the keys to reconcile at start."""
 
     @abstractmethod
-    async def reconcile(self, key: str) -> Again | None:
-        """Looks at one key; why to look again, None: not before something happens.
+    async def reconcile(self, key: str) -> Requeue | None:
+        """Reconciles one key.
+
+        Returns why to reconcile it again after a pause; None: not before an event.
 
         Raises:
-            ApiError: a call failed; on 409 and 404 the key is soon looked at again
+            ApiError: a call failed; on 409 and 404 the key is soon reconciled again
         """
 
     async def run(self) -> None:
-        """Works until cancelled."""
-        self._works = True
+        """Reconciles all keys, then the enqueued ones, until cancelled."""
+        self._running = True
         try:
-            for key in self.everything():
+            for key in self.all_keys():
                 self.queue.add(key)
             await self.queue.run()
         finally:
-            self._works = False
+            self._running = False
 
-    def look(self, key: str) -> None:
-        """Has a key looked at, if this controller works."""
-        if self._works and key:
+    def enqueue(self, key: str) -> None:
+        """Adds a key to the queue if this controller runs."""
+        if self._running and key:
             self.queue.add(key)

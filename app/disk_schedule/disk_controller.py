@@ -1,4 +1,4 @@
-"""The DiskSchedule controller, and its counterpart that only observes: both answer what is in the spec."""
+"""Controllers of DiskSchedules: `Allocator` grants requests, `Mirror` only describes what Longhorn allocated."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 
 import structlog
 
-from app.disk_schedule.controller import Context, Controller
-from app.disk_schedule.informer import ImageSeen, Seen
+from app.disk_schedule.controller import Controller, ControllerContext
+from app.disk_schedule.informer import ImageObject, InformerObject
 from app.kube.resources import DISK_SCHEDULES
-from app.runtime.work_queue import Again
-from scheduler_core.convert.disk_schedule import as_mirror, changed_spec, changed_status, without_finalizer
+from app.runtime.work_queue import Requeue
+from scheduler_core.convert.disk_schedule import set_mirror_label, with_spec, with_status, without_finalizer
 from scheduler_core.disk_schedule.conditions import (
     BEING_DELETED,
     DISK_MISSING,
@@ -22,9 +22,9 @@ from scheduler_core.disk_schedule.conditions import (
     NODE_MISSING,
     SCHEDULABLE,
 )
-from scheduler_core.disk_schedule.mirror import mirrored, observed
-from scheduler_core.disk_schedule.reconcile import NodeRead, reconciled
-from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, Fault, Kind, Spec
+from scheduler_core.disk_schedule.mirror import mirror_spec, mirror_status
+from scheduler_core.disk_schedule.reconcile import NodeLookup, reconcile
+from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import Node, Replica
 
@@ -35,9 +35,10 @@ _NO_LIMIT: Final = frozenset({BEING_DELETED, DISK_MISSING, DISK_REPLACED, NODE_M
 
 
 def over_allocated(schedule: DiskSchedule) -> bool:
-    """Whether more is held on a disk than is available there, by its status.
+    """Whether a disk's status holds more than is available.
 
-    Its condition may say something else that is wrong with the disk: one that is too full is soon under pressure, too.
+    The condition Schedulable is not enough: it may name another problem of the disk, because a disk that is too full is soon
+    under pressure, too.
     """
     status = schedule.status
     if status.storage_available is None or condition(status.conditions, SCHEDULABLE).reason in _NO_LIMIT:
@@ -46,148 +47,165 @@ def over_allocated(schedule: DiskSchedule) -> bool:
 
 
 class DiskController(Controller):
-    """Looks at DiskSchedules: when one changes, and when its node does."""
+    """Reconciles a DiskSchedule when it or its node changes."""
 
-    def listen(self) -> None:
-        """DiskSchedules, and the nodes their limits are read from."""
-        self.watches.schedules.listen(self._schedule_changed)
-        self.watches.nodes.listen(self._node_changed)
+    def subscribe(self) -> None:
+        """Subscribes to DiskSchedules, and to nodes for the limits."""
+        self.cache.schedules.subscribe(self._on_schedule_change)
+        self.cache.nodes.subscribe(self._on_node_change)
 
-    def everything(self) -> Iterable[str]:
-        """All DiskSchedules."""
-        return self.watches.schedules.all()
+    def all_keys(self) -> Iterable[str]:
+        """Returns the UUIDs of all DiskSchedules."""
+        return self.cache.schedules.all()
 
     async def run(self) -> None:
-        """Works until cancelled; who begins tells of every disk that is over-allocated already."""
-        for schedule in self.watches.schedules.readable().values():
-            self._tell(schedule, was=False)
+        """Runs until cancelled; logs every disk that is over-allocated at start."""
+        for schedule in self.cache.schedules.readable().values():
+            self._log_over_allocation(schedule, before=False)
         await super().run()
 
-    def _schedule_changed(
+    def _on_schedule_change(
         self, name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
     ) -> None:
-        if isinstance(after, DiskSchedule) and self._works:
-            self._tell(after, was=isinstance(before, DiskSchedule) and over_allocated(before))
-            self.look(name)
+        if isinstance(after, DiskSchedule) and self._running:
+            self._log_over_allocation(after, before=isinstance(before, DiskSchedule) and over_allocated(before))
+            self.enqueue(name)
 
-    def _tell(self, schedule: DiskSchedule, *, was: bool) -> None:
-        if over_allocated(schedule) == was:
+    def _log_over_allocation(self, schedule: DiskSchedule, *, before: bool) -> None:
+        """Logs when a disk starts or stops being over-allocated."""
+        if over_allocated(schedule) == before:
             return
-        spec, status = schedule.spec, schedule.status
-        bound = log.bind(uuid=schedule.name, node=spec.node, disk=spec.disk)
-        if was:
-            bound.info("a disk is not over-allocated any more")
+        status = schedule.status
+        disk_log = log.bind(uuid=schedule.name, node=schedule.spec.node, disk=schedule.spec.disk)
+        if before:
+            disk_log.info("a disk is not over-allocated any more")
         else:
-            bound.warning(
+            disk_log.warning(
                 "a disk is over-allocated", scheduled=status.storage_scheduled, available=status.storage_available
             )
 
-    def _node_changed(self, name: str, before: Node | Fault | None, after: Node | Fault | None) -> None:
+    def _on_node_change(self, name: str, before: Node | Fault | None, after: Node | Fault | None) -> None:
         del before, after
-        for uuid, schedule in self.watches.schedules.readable().items():
+        for uuid, schedule in self.cache.schedules.readable().items():
             if schedule.spec.node == name:
-                self.look(uuid)
+                self.enqueue(uuid)
 
-    async def reconcile(self, key: str) -> Again | None:
-        """Answers one disk's requests."""
-        seen = self.watches.schedules.get(key)
-        if seen is None or isinstance(seen.value, Fault):
+    async def reconcile(self, key: str) -> Requeue | None:
+        """Reconciles one DiskSchedule; one that cannot be read is left alone."""
+        cached = self.cache.schedules.get(key)
+        if cached is None or isinstance(cached.value, Fault):
             return None
-        await self.answer(seen, seen.value, self.watches.nodes.value(seen.value.spec.node))
+        await self.reconcile_schedule(cached, cached.value, self.cache.nodes.value(cached.value.spec.node))
         return None
 
     @abstractmethod
-    async def answer(self, seen: Seen[DiskSchedule], schedule: DiskSchedule, node: NodeRead) -> None:
-        """Writes what follows for one DiskSchedule.
+    async def reconcile_schedule(
+        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
+    ) -> None:
+        """Writes what a DiskSchedule needs.
+
+        `schedule` is the value of `cached`, `node` the Longhorn node that it names.
 
         Raises:
-            ApiError: a write failed; `conflict` if somebody was faster
+            ApiError: a write failed; `conflict` if the object changed meanwhile
         """
 
 
 class Allocator(DiskController):
-    """Grants and rejects."""
+    """Grants and rejects requests."""
 
     name = "disk-schedule"
 
-    async def answer(self, seen: Seen[DiskSchedule], schedule: DiskSchedule, node: NodeRead) -> None:
-        """Writes the next status, and takes the finalizer off when it is over."""
-        if schedule.mirrored:  # left by a mirror: from now on it allocates
-            body = as_mirror(changed_spec(seen.raw, schedule.spec), mirrored=False)
-            await self.carrier.put_schedule(schedule.name, body)
-            return  # the change brings it here again
-        outcome = reconciled(schedule, node, self.context.time)
+    async def reconcile_schedule(
+        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
+    ) -> None:
+        """Writes the next status, then removes the finalizer if nothing is left."""
+        if schedule.mirrored:
+            # Left by a mirror: from now on it allocates. This write enqueues the DiskSchedule again.
+            body = set_mirror_label(with_spec(cached.raw, schedule.spec), mirrored=False)
+            await self.writer.put_schedule(schedule.name, body)
+            return
+        outcome = reconcile(schedule, node, self.context.timestamp)
         if outcome.status is not None:
-            body = changed_status(seen.raw, outcome.status)
-            seen = await self.carrier.put_schedule(schedule.name, body, "status")
-        if outcome.drop_finalizer:
-            await self.carrier.last_write(DISK_SCHEDULES, schedule.name, without_finalizer(seen.raw))
+            body = with_status(cached.raw, outcome.status)
+            cached = await self.writer.put_schedule(schedule.name, body, "status")
+        if outcome.remove_finalizer:
+            await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(cached.raw))
 
 
 class Mirror(DiskController):
-    """Writes down what is on each disk of a Longhorn that allocates by itself, and decides nothing."""
+    """Describes the disks of a Longhorn that allocates by itself; decides nothing."""
 
     name = "mirror"
 
-    def __init__(self, context: Context) -> None:
-        self._on: defaultdict[str, set[str]] = defaultdict(set)
+    def __init__(self, context: ControllerContext) -> None:
+        self._replicas_on_disk: defaultdict[str, set[str]] = defaultdict(set)
         super().__init__(context)
 
-    def listen(self) -> None:
-        """Also what is on the disks."""
-        super().listen()
-        self.watches.replicas.listen(self._replica_changed)
-        self.watches.images.listen(self._image_changed)
+    def subscribe(self) -> None:
+        """Subscribes to what is on the disks, too."""
+        super().subscribe()
+        self.cache.replicas.subscribe(self._on_replica_change)
+        self.cache.images.subscribe(self._on_image_change)
 
-    def _replica_changed(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
-        self._was_unreadable(Kind.REPLICA, name, before)
+    def _on_replica_change(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+        self._enqueue_disks_of_unreadable(RequestKind.REPLICA, name, before)
         if isinstance(before, Replica):
-            self._on[before.disk_id].discard(name)
-            self.look(before.disk_id)
+            self._replicas_on_disk[before.disk_id].discard(name)
+            self.enqueue(before.disk_id)
         if isinstance(after, Replica):
-            self._on[after.disk_id].add(name)
-            self.look(after.disk_id)
+            self._replicas_on_disk[after.disk_id].add(name)
+            self.enqueue(after.disk_id)
 
-    def _image_changed(self, name: str, before: ImageSeen | Fault | None, after: ImageSeen | Fault | None) -> None:
-        self._was_unreadable(Kind.BACKING_IMAGE, name, before)
-        for seen in (before, after):
-            if isinstance(seen, ImageSeen):
-                for uuid in seen.image.disks:
-                    self.look(uuid)
+    def _on_image_change(
+        self, name: str, before: ImageObject | Fault | None, after: ImageObject | Fault | None
+    ) -> None:
+        self._enqueue_disks_of_unreadable(RequestKind.BACKING_IMAGE, name, before)
+        for version in (before, after):
+            if isinstance(version, ImageObject):
+                for uuid in version.image.disks:
+                    self.enqueue(uuid)
 
-    def _was_unreadable(self, kind: Kind, name: str, before: object) -> None:
-        """What could not be read did not say where it was; the DiskSchedules that name it do."""
+    def _enqueue_disks_of_unreadable(self, kind: RequestKind, name: str, before: object) -> None:
+        """Enqueues the disks of an object that could not be read before.
+
+        Its own disks were not known; the DiskSchedules that name it are.
+        """
         if isinstance(before, Fault):
-            for uuid, schedule in self.watches.schedules.readable().items():
-                if name in schedule.spec.of(kind):
-                    self.look(uuid)
+            for uuid, schedule in self.cache.schedules.readable().items():
+                if name in schedule.spec.requests(kind):
+                    self.enqueue(uuid)
 
-    async def answer(self, seen: Seen[DiskSchedule], schedule: DiskSchedule, node: NodeRead) -> None:
-        """Writes spec and status as they are found. Nobody was promised anything, so a deletion is not held up."""
+    async def reconcile_schedule(
+        self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
+    ) -> None:
+        """Writes spec and status that describe the disk."""
         if schedule.deleting:
+            # A mirrored DiskSchedule promises nothing, so its deletion need not wait.
             if FINALIZER in schedule.finalizers:
-                await self.carrier.last_write(DISK_SCHEDULES, schedule.name, without_finalizer(seen.raw))
+                await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(cached.raw))
             return
-        images = [each.image for each in self.watches.images.readable().values()]
-        found = [self.watches.replicas.value(name) for name in self._on.get(schedule.name, ())]
-        replicas = [each for each in found if isinstance(each, Replica)]
-        spec = self._with_unreadable(schedule, mirrored(schedule, replicas, images))
+        images = [each.image for each in self.cache.images.readable().values()]
+        objects = [self.cache.replicas.value(name) for name in self._replicas_on_disk.get(schedule.name, ())]
+        replicas = [each for each in objects if isinstance(each, Replica)]
+        spec = self._keep_unreadable(schedule, mirror_spec(schedule, replicas, images))
         if spec != schedule.spec or not schedule.mirrored:
-            body = as_mirror(changed_spec(seen.raw, spec), mirrored=True)
-            seen = await self.carrier.put_schedule(schedule.name, body)
-        written = schedule if isinstance(seen.value, Fault) else seen.value
-        status = observed(written, node, self.context.time)
+            body = set_mirror_label(with_spec(cached.raw, spec), mirrored=True)
+            cached = await self.writer.put_schedule(schedule.name, body)
+        written = schedule if isinstance(cached.value, Fault) else cached.value
+        status = mirror_status(written, node, self.context.timestamp)
         if status is not None:
-            await self.carrier.put_schedule(schedule.name, changed_status(seen.raw, status), "status")
+            await self.writer.put_schedule(schedule.name, with_status(cached.raw, status), "status")
 
-    def _with_unreadable(self, schedule: DiskSchedule, spec: Spec) -> Spec:
-        """What cannot be read now is where and as large as it was."""
-        lost = {
-            name: size for name, size in schedule.spec.replicas.items() if name in self.watches.replicas.unreadable()
+    def _keep_unreadable(self, schedule: DiskSchedule, spec: DiskScheduleSpec) -> DiskScheduleSpec:
+        """Returns the spec with the old requests of unreadable objects.
+
+        An object that cannot be read now is assumed to be where, and as large as, it was.
+        """
+        replicas = {
+            name: size for name, size in schedule.spec.replicas.items() if name in self.cache.replicas.unreadable()
         }
-        files = {
-            name: size
-            for name, size in schedule.spec.backing_images.items()
-            if name in self.watches.images.unreadable()
+        images = {
+            name: size for name, size in schedule.spec.backing_images.items() if name in self.cache.images.unreadable()
         }
-        return replace(spec, replicas={**lost, **spec.replicas}, backing_images={**files, **spec.backing_images})
+        return replace(spec, replicas={**replicas, **spec.replicas}, backing_images={**images, **spec.backing_images})

@@ -1,6 +1,6 @@
-"""What the controllers watch: the objects of each kind as they were last seen, and who is told when one changes.
+"""Informers: caches of the objects of one kind that notify subscribers of changes; and how the objects are decoded.
 
-An object that cannot be read is kept as a `Fault`, so that its name and what is wrong with it are known. A DiskSchedule is kept
+An object that cannot be read is kept as a `Fault`, so that its name and its problem are known. A DiskSchedule is kept
 together with the bytes it was read from, because every write is based on them.
 """
 
@@ -18,141 +18,167 @@ from scheduler_core.convert.object_header import header
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
 from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION
 from scheduler_core.errors import ObjectError
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault, ImageCopies
+from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import BackingImage, Volume
 
 _Value = TypeVar("_Value")
 _Model = TypeVar("_Model")
-_NOTHING: Final = b""
+_NO_BYTES: Final = b""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Generic[_Value]):
-    """An object as it was at one version; `raw` is empty for kinds nobody writes from here."""
+class InformerObject(Generic[_Value]):
+    """An object at one version.
+
+    Attributes:
+        name: the object's name
+        version: its resourceVersion
+        value: what it says, or why it cannot be read
+        raw: the bytes it was read from; empty for kinds that are not written from this cache
+    """
 
     name: str
     version: str
     value: _Value | Fault
-    raw: bytes = _NOTHING
+    raw: bytes = _NO_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class VolumeSeen:
-    """A volume and what it says about its allocation."""
+class VolumeObject:
+    """A volume and its condition DiskAllocation."""
 
     volume: Volume
     condition: Condition | None
 
 
 @dataclass(frozen=True, slots=True)
-class ImageSeen:
-    """A backing image, as placement reads it and as its controller does."""
+class ImageObject:
+    """A backing image in two forms: for placement, and for its controller."""
 
     image: BackingImage
-    copies: ImageCopies
+    copies: BackingImageCopies
 
 
-Listener = Callable[[str, _Value | Fault | None, _Value | Fault | None], None]
-"""Told a name, and what was and is there; None for nothing."""
+EventHandler = Callable[[str, _Value | Fault | None, _Value | Fault | None], None]
+"""Receives a name, and the values before and after a change; None if there is no object."""
 
 
-class Collection(Generic[_Value]):
-    """The objects of one kind; a reflector's sink."""
+class Informer(Generic[_Value]):
+    """Cache of the objects of one kind; a reflector's watch handler.
+
+    `revision` grows with every change.
+    """
 
     def __init__(self) -> None:
         self.revision = 0
-        self._objects: dict[str, Seen[_Value]] = {}
-        self._listeners: list[Listener[_Value]] = []
+        self._objects: dict[str, InformerObject[_Value]] = {}
+        self._handlers: list[EventHandler[_Value]] = []
 
-    def listen(self, listener: Listener[_Value]) -> None:
-        """Tells of every change from now on; an object has changed if its value differs, or if it cannot be read."""
-        self._listeners.append(listener)
+    def subscribe(self, handler: EventHandler[_Value]) -> None:
+        """Adds a handler for every change from now on.
 
-    def get(self, name: str) -> Seen[_Value] | None:
-        """One object."""
+        An object has changed if its value differs, or if it has another version and cannot be read.
+        """
+        self._handlers.append(handler)
+
+    def get(self, name: str) -> InformerObject[_Value] | None:
+        """Returns one object."""
         return self._objects.get(name)
 
     def value(self, name: str) -> _Value | Fault | None:
-        """What one object says."""
-        seen = self._objects.get(name)
-        return None if seen is None else seen.value
+        """Returns the value of one object."""
+        cached = self._objects.get(name)
+        return None if cached is None else cached.value
 
-    def all(self) -> dict[str, Seen[_Value]]:
-        """All of them, as they are now: what happens later does not change the answer."""
+    def all(self) -> dict[str, InformerObject[_Value]]:
+        """Returns a copy of the cache: all objects as they are now."""
         return dict(self._objects)
 
     def readable(self) -> dict[str, _Value]:
-        """What those say that can be read."""
-        return {name: seen.value for name, seen in self._objects.items() if not isinstance(seen.value, Fault)}
+        """Returns the values of the objects that can be read."""
+        return {name: each.value for name, each in self._objects.items() if not isinstance(each.value, Fault)}
 
     def unreadable(self) -> dict[str, Fault]:
-        """What is wrong with the others."""
-        return {name: seen.value for name, seen in self._objects.items() if isinstance(seen.value, Fault)}
+        """Returns the faults of the objects that cannot be read."""
+        return {name: each.value for name, each in self._objects.items() if isinstance(each.value, Fault)}
 
-    def replaced(self, objects: Mapping[Key, Seen[_Value]]) -> None:
-        """Called by the reflector: the kind as a whole."""
+    def replaced(self, objects: Mapping[Key, InformerObject[_Value]]) -> None:
+        """Replaces the whole cache; called by the reflector."""
         for name in [name for name in self._objects if name not in objects]:
             self._set(name, None)
-        for seen in objects.values():
-            self._set(seen.name, seen)
+        for new in objects.values():
+            self._set(new.name, new)
 
-    def changed(self, key: Key, value: Seen[_Value] | None) -> None:
-        """Called by the reflector: one object. News that is older than what a write has answered is none."""
-        known = self._objects.get(str(key))
-        if value is None or known is None or not _newer(known.version, value.version):
+    def changed(self, key: Key, value: InformerObject[_Value] | None) -> None:
+        """Replaces or removes one object; called by the reflector.
+
+        An event that is older than the response to a write is ignored.
+        """
+        cached = self._objects.get(str(key))
+        if value is None or cached is None or not _is_newer(cached.version, value.version):
             self._set(str(key), value)
 
-    def learn(self, seen: Seen[_Value]) -> None:
-        """What a write has answered, before the watch tells. One that is gone meanwhile stays gone."""
-        known = self._objects.get(seen.name)
-        if known is not None and _newer(seen.version, known.version):
-            self._set(seen.name, seen)
+    def store_written(self, written: InformerObject[_Value]) -> None:
+        """Stores the response to a write, before the watch delivers it.
 
-    def _set(self, name: str, seen: Seen[_Value] | None) -> None:
-        before = self._objects.get(name)
-        if seen is None:
+        An object that was deleted meanwhile stays deleted.
+        """
+        cached = self._objects.get(written.name)
+        if cached is not None and _is_newer(written.version, cached.version):
+            self._set(written.name, written)
+
+    def _set(self, name: str, new: InformerObject[_Value] | None) -> None:
+        """Stores or removes an object, and calls the handlers if it has changed."""
+        old = self._objects.get(name)
+        if new is None:
             self._objects.pop(name, None)
         else:
-            self._objects[name] = seen
-        was, now = before.value if before else None, seen.value if seen else None
-        # Of what cannot be read, more may have changed than the Fault tells: that it is being deleted, for one.
-        same = was == now and not (isinstance(now, Fault) and before and seen and before.version != seen.version)
-        if same:
+            self._objects[name] = new
+        old_value = old.value if old else None
+        new_value = new.value if new else None
+        # An object that cannot be read may have changed although its Fault is the same: it is being deleted, for example.
+        hidden_change = isinstance(new_value, Fault) and old and new and old.version != new.version
+        if old_value == new_value and not hidden_change:
             return
         self.revision += 1
-        for listener in self._listeners:
-            listener(name, was, now)
+        for handler in self._handlers:
+            handler(name, old_value, new_value)
 
 
-def _newer(version: str, known: str) -> bool:
-    return version.isdigit() and known.isdigit() and int(version) > int(known)
+def _is_newer(version: str, other: str) -> bool:
+    return version.isdigit() and other.isdigit() and int(version) > int(other)
 
 
-def decoding(read: Callable[[bytes | msgspec.Raw], _Value | Fault], *, keep: bool = False) -> Decode[Seen[_Value]]:
-    """How a reflector reads a kind: what cannot be read is a Fault, and only an object without a name is an error."""
+def decoder(
+    read: Callable[[bytes | msgspec.Raw], _Value | Fault], *, keep: bool = False
+) -> Decode[InformerObject[_Value]]:
+    """Returns the decoder of a kind for its reflector.
 
-    def decode(raw: bytes | msgspec.Raw) -> tuple[Key, Seen[_Value]]:
-        found = header(raw)
+    An object that cannot be read is a Fault; only an object without a name is an error. `keep` stores the bytes, too.
+    """
+
+    def decode(raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value]]:
+        metadata = header(raw)
         try:
             value: _Value | Fault = read(raw)
         except ObjectError as error:
             value = Fault(error.field, error.problem)
-        return found.name, Seen(found.name, found.version, value, bytes(raw) if keep else _NOTHING)
+        return metadata.name, InformerObject(metadata.name, metadata.version, value, bytes(raw) if keep else _NO_BYTES)
 
     return decode
 
 
-def reading(group: str, kind: str, model: type[_Model]) -> Callable[[bytes | msgspec.Raw], _Model | Fault]:
-    """How an object of a registered kind is read.
+def model_reader(group: str, kind: str, model: type[_Model]) -> Callable[[bytes | msgspec.Raw], _Model | Fault]:
+    """Returns the function that reads an object of a registered kind.
 
     Raises:
-        ObjectError: from what is returned, if the object cannot be read
+        ObjectError: from the returned function, if the object cannot be read
     """
-    known = KINDS[group, kind]
+    registered_kind = KINDS[group, kind]
 
     def read(raw: bytes | msgspec.Raw) -> _Model:
-        _, value = known.decode(raw)
+        _, value = registered_kind.decode(raw)
         if not isinstance(value, model):
             raise TypeError(f"{kind} is read as {type(value).__name__}, not as {model.__name__}")
         return value
@@ -160,52 +186,53 @@ def reading(group: str, kind: str, model: type[_Model]) -> Callable[[bytes | msg
     return read
 
 
-read_volume_model: Final = reading(LONGHORN_GROUP, "Volume", Volume)
-_read_image: Final = reading(LONGHORN_GROUP, "BackingImage", BackingImage)
+read_volume_model: Final = model_reader(LONGHORN_GROUP, "Volume", Volume)
+_read_image: Final = model_reader(LONGHORN_GROUP, "BackingImage", BackingImage)
 
 
-def read_volume(raw: bytes | msgspec.Raw) -> VolumeSeen | Fault:
-    """A volume with its condition.
+def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject | Fault:
+    """Reads a volume with its condition.
 
     Raises:
         ObjectError: it cannot be read
     """
     volume = read_volume_model(raw)
-    return volume if isinstance(volume, Fault) else VolumeSeen(volume, condition_of(bytes(raw)))
+    return volume if isinstance(volume, Fault) else VolumeObject(volume, condition_of(bytes(raw)))
 
 
 def condition_of(raw: bytes) -> Condition | None:
-    """A volume's condition DiskAllocation."""
+    """Returns a volume's condition DiskAllocation, if it has one."""
     return convert.volume_condition(raw, DISK_ALLOCATION)
 
 
-def read_image(raw: bytes | msgspec.Raw) -> ImageSeen | Fault:
-    """A backing image in both ways.
+def read_image(raw: bytes | msgspec.Raw) -> ImageObject | Fault:
+    """Reads a backing image in both forms.
 
     Raises:
         ObjectError: it cannot be read
     """
-    image, copies = _read_image(raw), convert.image_copies(bytes(raw))
+    image = _read_image(raw)
+    copies = convert.backing_image_copies(bytes(raw))
     if isinstance(copies, Fault):
         return copies
-    return image if isinstance(image, Fault) else ImageSeen(image, copies)
+    return image if isinstance(image, Fault) else ImageObject(image, copies)
 
 
 def read_schedule(raw: bytes | msgspec.Raw) -> DiskSchedule | Fault:
-    """A DiskSchedule; what of it cannot be used is in its faults."""
-    return convert.read(bytes(raw))
+    """Reads a DiskSchedule; its faults name the unusable fields."""
+    return convert.read_disk_schedule(bytes(raw))
 
 
-decode_schedule: Final = decoding(read_schedule, keep=True)
+decode_schedule: Final = decoder(read_schedule, keep=True)
 
 
-def schedule_seen(raw: bytes) -> Seen[DiskSchedule]:
-    """A DiskSchedule as a write has answered it.
+def schedule_object(raw: bytes) -> InformerObject[DiskSchedule]:
+    """Returns the DiskSchedule in the response to a write.
 
     Raises:
-        ObjectError: the answer is no object
+        ObjectError: the response is no object
     """
-    _, seen = decode_schedule(raw)
-    if seen is None:
+    _, written = decode_schedule(raw)
+    if written is None:
         raise AssertionError("every DiskSchedule matters")
-    return seen
+    return written

@@ -1,45 +1,51 @@
-"""The controllers of one process: when they work, and what an administrator is told.
+"""When the controllers run, and as which process.
 
-    everything listed, no longhorn-manager beside, elected → look at everything, then at what changes
-    lead lost, a watch silent for too long, longhorn-manager appears → stop at once
+    every kind listed, no longhorn-manager runs here, elected → reconcile every object, then the objects that change
+    Lease lost, a watch silent for too long, longhorn-manager appears → stop at once
     SIGTERM → stop, release the Lease
 
-Two processes that reconcile at once do no harm, because every write is against the version that was read. The Lease keeps them
-from doing everything twice.
+Two processes that reconcile at the same time do no harm, because every write is against the version that was read. The Lease
+keeps them from doing the same work twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from time import monotonic
 from typing import Final
 
 import structlog
 
 from app.disk_schedule.backing_image_controller import ImageController
-from app.disk_schedule.controller import Context, Controller
+from app.disk_schedule.controller import Controller, ControllerContext
 from app.disk_schedule.disk_controller import Allocator, Mirror
-from app.disk_schedule.manager_detection import Managers
+from app.disk_schedule.manager_detection import ManagerPods, list_manager_pods, refusal
 from app.disk_schedule.metrics import ControllerMetrics
-from app.disk_schedule.node_controller import NodeSync
+from app.disk_schedule.node_controller import NodeController
 from app.disk_schedule.replica_controller import ReplicaController
 from app.disk_schedule.volume_controller import VolumeController
-from app.disk_schedule.watches import Watches
-from app.disk_schedule.writer import Carrier
+from app.disk_schedule.watches import ControllerCache
+from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.runtime.elector import Elector
+from app.runtime.leader import Election, LeaderLoop, NoElection, Program
+from app.runtime.probes import Health, UnavailableError, probe_application
+from app.runtime.server import run_process, serve
+from scheduler_core.errors import CoreError
+from scheduler_core.leadership.election import ElectionTiming
 
 log = structlog.get_logger("controllers")
 
 LEASE: Final = "longhorn-disk-schedule"
 ORPHAN_SECONDS: Final = 300.0
-_LOOK_SECONDS: Final = 0.2
-_RELEASE_SECONDS: Final = 5.0
-_ALLOCATING: Final = (NodeSync, Allocator, VolumeController, ReplicaController, ImageController)
-_OBSERVING: Final = (NodeSync, Mirror)
+_ALLOCATING: Final = (NodeController, Allocator, VolumeController, ReplicaController, ImageController)
+_OBSERVING: Final = (NodeController, Mirror)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +53,10 @@ class ControllerOptions:
     """What an administrator may choose.
 
     Attributes:
-        mirror: write down what Longhorn allocates by itself, and decide nothing
-        stale_after: seconds without a word from the API server about some kind after which nothing is decided
-        orphans_after: see `Context`
+        namespace: Longhorn's namespace
+        mirror: record what Longhorn allocates by itself, and decide nothing
+        stale_after: seconds without a message from the API server about some kind after which nothing is decided
+        orphans_after: see `ControllerContext`
     """
 
     namespace: str
@@ -58,36 +65,50 @@ class ControllerOptions:
     orphans_after: float = ORPHAN_SECONDS
 
 
-class DiskSchedules:
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """How to reach the cluster, and the identity of this process there.
+
+    Attributes:
+        timing: of the Lease; None: no Lease is needed, and other processes may reconcile at the same time
+    """
+
+    identity: str
+    kubeconfig: str | None
+    context: str | None
+    timing: ElectionTiming | None
+
+
+class DiskScheduleLifecycle(Program):
     """Owner of the decision whether this process reconciles.
 
     Args:
-        elector: None: no Lease is asked for; other processes may reconcile at the same time
-        random: a number in [0, 1)
+        random: returns a number in [0, 1)
     """
 
-    def __init__(  # noqa: PLR0913 # who, where, how, and the sources of time and chance
+    def __init__(  # noqa: PLR0913 # every one is a port
         self,
         client: KubeClient,
         options: ControllerOptions,
-        elector: Elector | None,
+        election: Election,
         metrics: ControllerMetrics,
         *,
         timing: Timing,
         now: Callable[[], datetime],
         random: Callable[[], float],
     ) -> None:
-        self._elector = elector
+        self._election = election
         self._metrics = metrics
-        self._ending = False
-        self._told = ""
-        self._working: asyncio.Task[None] | None = None
-        self.watches = Watches(client, options.namespace, timing, now, options.stale_after)
-        self._managers = None if options.mirror else Managers(client, options.namespace, timing, options.stale_after)
-        context = Context(
+        self._loop = LeaderLoop(election, self, log, release_after_crash=False)
+        self._draining = False
+        self._logged_refusal = ""
+        self._controllers_task: asyncio.Task[None] | None = None
+        self.watches = ControllerCache(client, options.namespace, timing, now, options.stale_after)
+        self._managers = None if options.mirror else ManagerPods(client, options.namespace, timing, options.stale_after)
+        context = ControllerContext(
             options.namespace,
             self.watches,
-            Carrier(client, options.namespace, self.watches.schedules, lambda: not self.refusal),
+            ObjectWriter(client, options.namespace, self.watches.schedules, lambda: not self.refusal),
             metrics,
             options.orphans_after,
             timing.clock,
@@ -102,69 +123,149 @@ class DiskSchedules:
 
     @property
     def problem(self) -> str:
-        """Why nothing can be decided here, whoever leads, in one sentence; "" if it can."""
+        """Why the leader could not decide now, in one sentence, or ""."""
         return self.watches.problem or (self._managers.problem if self._managers else "")
 
     @property
     def refusal(self) -> str:
-        """Why this process must not write now; "" if it may."""
-        if self._ending:
+        """Why this process must not write now, or "".
+
+        It is checked before every write.
+        """
+        if self._draining:
             return "it is being stopped"
-        if self._elector is not None and not self._elector.leading():
-            return f"{self._elector.holder or 'nobody'} holds the Lease {LEASE}"
+        if not self._election.leading():
+            return f"{self._election.holder or 'nobody'} holds the Lease {LEASE}"
         return self.problem
 
     async def run(self) -> None:
         """Watches, competes and reconciles until cancelled.
 
         Raises:
-            RuntimeError: the elector's thread has ended
+            RuntimeError: the elector has ended
         """
-        if self._elector is not None:
-            self._elector.start()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.watches.run(), name="watches")
-                if self._managers is not None:
-                    tasks.create_task(self._managers.run(), name="longhorn-manager")
-                tasks.create_task(self._steer(), name="steer")
+            await self._loop.run()
         finally:
-            if self._elector is not None:
-                self._elector.stop(release=False, seconds=0)
+            await self.stop()
 
-    async def _steer(self) -> None:
-        """Begins and ends work as it is allowed. Every write asks again, so this may be a little late."""
-        while True:
-            if self._elector is not None and not self._elector.alive and not self._ending:
-                raise RuntimeError("the elector has ended")
-            refusal = self.refusal
-            if self._working is not None and self._working.done():
-                self._working.result()  # it never ends by itself: its error ends this process
-            if refusal and self._working is not None:
-                await self._rest()
-            elif not refusal and self._working is None:
-                self._working = asyncio.create_task(self._work(), name="controllers")
-            if refusal != self._told:
-                log.info("does not reconcile" if refusal else "reconciles", because=refusal)
-            self._told = refusal
-            self._metrics.working(now=self._working is not None)
-            await asyncio.sleep(_LOOK_SECONDS)
+    async def drain(self) -> None:
+        """Stops the controllers and releases the Lease, so that a successor need not wait."""
+        await self._loop.drain()
 
-    async def _work(self) -> None:
+    def log_failure(self, error: BaseException) -> None:
+        """Logs the error that ended the controllers."""
+        log.error("the controllers have failed", exc_info=error)
+
+    def log_drain_failure(self, error: BaseException) -> None:
+        """Logs that the Lease could not be released."""
+        log.error("the Lease was not given up; it runs out by itself", exc_info=error)
+
+    async def run_tasks(self) -> None:
+        """Watches until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watches.run(), name="watches")
+            if self._managers is not None:
+                tasks.create_task(self._managers.run(), name="longhorn-manager")
+
+    @property
+    def competes(self) -> bool:
+        """Returns True: every process competes.
+
+        A leader that cannot decide leaves the objects as they are.
+        """
+        return True
+
+    @property
+    def can_start(self) -> bool:
+        """Whether everything that decisions read is known."""
+        return not self.problem
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether nothing can be decided any more."""
+        return bool(self.problem)
+
+    async def before_step(self) -> None:
+        """Ends this process if a controller has failed."""
+        if self._controllers_task is not None and self._controllers_task.done():
+            self._controllers_task.result()
+
+    async def after_step(self) -> None:
+        """Logs why this process reconciles or does not, whenever that changes."""
+        refusal = self.refusal
+        if refusal != self._logged_refusal:
+            log.info("does not reconcile" if refusal else "reconciles", because=refusal)
+        self._logged_refusal = refusal
+        self._metrics.working(now=self._controllers_task is not None)
+
+    def start(self, term: int) -> None:
+        """Starts the controllers."""
+        del term
+        self._controllers_task = asyncio.create_task(self._run_controllers(), name="controllers")
+
+    async def stop(self) -> None:
+        """Stops the controllers."""
+        task = self._controllers_task
+        self._controllers_task = None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def begin_drain(self) -> None:
+        """Refuses every further write."""
+        self._draining = True
+
+    async def _run_controllers(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             for controller in self.controllers:
                 tasks.create_task(controller.run(), name=controller.name)
 
-    async def _rest(self) -> None:
-        working, self._working = self._working, None
-        if working is not None:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
 
-    async def drain(self) -> None:
-        """Ends work and gives up the Lease, so that a successor need not wait."""
-        self._ending = True
-        await self._rest()
-        if self._elector is not None:
-            elector = self._elector
-            await asyncio.to_thread(elector.stop, release=True, seconds=_RELEASE_SECONDS)
+def run_controllers(
+    options: ControllerOptions, process: ProcessOptions, listener: socket.socket, connected: Callable[[], None]
+) -> None:
+    """Reconciles until a signal.
+
+    `connected` is called once there is a cluster to work in.
+
+    Raises:
+        CoreError: there is no cluster, it refuses, or longhorn-manager runs there
+    """
+    run_process(_main(options, process, listener, connected))
+
+
+async def _main(
+    options: ControllerOptions, process: ProcessOptions, listener: socket.socket, connected: Callable[[], None]
+) -> None:
+    async def connect() -> KubeClient:
+        return await KubeClient.connect(process.kubeconfig, process.context)
+
+    client = await connect()
+    try:
+        problem = "" if options.mirror else refusal(await list_manager_pods(client, options.namespace))
+        if problem:
+            raise CoreError(problem)
+        metrics = ControllerMetrics()
+        election: Election = NoElection()
+        if process.timing is not None:
+            election = Elector(connect, process.identity, options.namespace, process.timing, lease=LEASE)
+        lifecycle = DiskScheduleLifecycle(
+            client,
+            options,
+            election,
+            metrics,
+            timing=Timing(monotonic, random.uniform),
+            now=lambda: datetime.now(UTC),
+            random=random.random,
+        )
+
+        def readiness() -> Health:
+            if lifecycle.problem:
+                raise UnavailableError(lifecycle.problem)
+            return Health(status="ok")
+
+        connected()
+        await serve(lifecycle, probe_application(readiness, metrics.registry), listener)
+    finally:
+        await client.close()

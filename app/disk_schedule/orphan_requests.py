@@ -1,6 +1,7 @@
-"""Requests whose object does not exist: how long to wait before they are withdrawn.
+"""Decides how long to wait before requests are withdrawn whose object does not exist.
 
-An object that was seen to go is gone. One that was never seen may be about to come, or somebody asked by hand; it is waited for.
+An object whose deletion was observed is gone. An object that was never observed may be about to be created, or the request
+was written by hand; then the object is waited for.
 """
 
 from __future__ import annotations
@@ -8,40 +9,48 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Orphans:
-    """By name, since when an object is missed, and which ones went lately."""
+class OrphanRequests:
+    """Remembers by name since when objects are missing, and recent deletions.
+
+    Args:
+        after: seconds after which a request for a missing object is withdrawn
+        clock: monotonic seconds
+    """
 
     def __init__(self, after: float, clock: Callable[[], float]) -> None:
         self._after = after
         self._clock = clock
-        self._missed: dict[str, float] = {}
-        # In the order in which they went.
-        self._gone: dict[str, float] = {}
+        self._missing_since: dict[str, float] = {}
+        # In the order of the deletions.
+        self._deleted_at: dict[str, float] = {}
 
     def __len__(self) -> int:
-        """Names of which something is remembered."""
-        return len(self._missed.keys() | self._gone.keys())
+        """Number of names that are remembered."""
+        return len(self._missing_since.keys() | self._deleted_at.keys())
 
-    def gone(self, name: str) -> None:
-        """The object was seen to go. It is remembered, because who was about to ask in its name may do so later."""
-        self._gone.pop(name, None)
-        self._gone[name] = self._clock()
-        self._forget()
+    def mark_deleted(self, name: str) -> None:
+        """Records that the object's deletion was observed.
 
-    def there(self, name: str) -> None:
-        """The object exists, or nobody asks in its name."""
-        self._missed.pop(name, None)
+        It is remembered, because a controller that was about to write a request for the object may still do so.
+        """
+        self._deleted_at.pop(name, None)
+        self._deleted_at[name] = self._clock()
+        self._forget_old_deletions()
 
-    def wait(self, name: str) -> float:
-        """The object does not exist: for how many more seconds to wait for it; 0: it will not come."""
-        self._forget()
+    def stop_waiting(self, name: str) -> None:
+        """Ends the wait: the object exists, or has no requests."""
+        self._missing_since.pop(name, None)
+
+    def remaining_wait(self, name: str) -> float:
+        """Returns the seconds to wait for a missing object; 0: it is gone."""
+        self._forget_old_deletions()
         now = self._clock()
-        if name in self._gone:
-            # For longer than it is remembered: the request may be hard to withdraw.
-            self._missed[name] = now - self._after
-        return max(0.0, self._missed.setdefault(name, now) + self._after - now)
+        if name in self._deleted_at:
+            # This holds for longer than the deletion is remembered, because the request may be hard to withdraw.
+            self._missing_since[name] = now - self._after
+        return max(0.0, self._missing_since.setdefault(name, now) + self._after - now)
 
-    def _forget(self) -> None:
+    def _forget_old_deletions(self) -> None:
         until = self._clock() - self._after
-        while self._gone and self._gone[oldest := next(iter(self._gone))] <= until:
-            del self._gone[oldest]
+        while self._deleted_at and self._deleted_at[oldest := next(iter(self._deleted_at))] <= until:
+            del self._deleted_at[oldest]

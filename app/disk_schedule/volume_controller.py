@@ -1,112 +1,126 @@
-"""The volume controller: places, requests and sizes of a volume's replicas, and its condition DiskAllocation."""
+"""Reconciles volumes: places, requests and sizes of their replicas, and their condition DiskAllocation."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from app.disk_schedule.controller import Context, Controller
-from app.disk_schedule.informer import Seen, VolumeSeen, condition_of, read_volume
-from app.disk_schedule.writer import Read, read_replica
+from app.disk_schedule.controller import Controller, ControllerContext
+from app.disk_schedule.informer import InformerObject, VolumeObject, condition_of, read_volume
+from app.disk_schedule.writer import ReadObjects, read_replica
 from app.kube.resources import LONGHORN_VOLUMES
-from app.runtime.work_queue import Again
-from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION, says
-from scheduler_core.disk_schedule.replica_release import changed
-from scheduler_core.disk_schedule.volumes import VolumeSight, decided
-from scheduler_core.disk_schedule.writes import Report
+from app.runtime.work_queue import Requeue
+from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION, condition_matches
+from scheduler_core.disk_schedule.replica_release import changed_names
+from scheduler_core.disk_schedule.volumes import VolumeSnapshot, decide_volume
+from scheduler_core.disk_schedule.writes import SetVolumeCondition
 from scheduler_core.errors import ObjectError
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault, Kind
+from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica
 
 UNREADABLE: Final = "Unreadable"
-"""Reason of DiskAllocation: the volume, or one of its replicas, cannot be read, so nothing is decided about it."""
+"""Reason of DiskAllocation: nothing is decided, because the volume or one of its replicas cannot be read."""
 
 
 class VolumeController(Controller):
-    """Looks at volumes: when one changes, when a replica of it does, and when a disk has answered one of its replicas."""
+    """Reconciles a volume when it, a replica, or a replica's allocation changes."""
 
     name = "volume"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._replicas: defaultdict[str, set[str]] = defaultdict(set)
         super().__init__(context)
 
-    def listen(self) -> None:
-        """Of DiskSchedules only answers to replicas and the disk's node: what becomes of backing images is nothing to a volume."""
-        self.watches.volumes.listen(self._volume_changed)
-        self.watches.replicas.listen(self._replica_changed)
-        self.watches.schedules.listen(self._schedule_changed)
+    def subscribe(self) -> None:
+        """Subscribes to volumes, replicas and DiskSchedules.
 
-    def everything(self) -> Iterable[str]:
-        """All volumes."""
-        return self.watches.volumes.all()
+        Of a DiskSchedule only the node and the allocations of replicas matter; those of backing images do not concern volumes.
+        """
+        self.cache.volumes.subscribe(self._on_volume_change)
+        self.cache.replicas.subscribe(self._on_replica_change)
+        self.cache.schedules.subscribe(self._on_schedule_change)
 
-    def _volume_changed(self, name: str, _before: VolumeSeen | Fault | None, after: VolumeSeen | Fault | None) -> None:
+    def all_keys(self) -> Iterable[str]:
+        """Returns the names of all volumes."""
+        return self.cache.volumes.all()
+
+    def _on_volume_change(
+        self, name: str, _before: VolumeObject | Fault | None, after: VolumeObject | Fault | None
+    ) -> None:
         if after is None:
             self._replicas.pop(name, None)
         else:
-            self.look(name)
+            self.enqueue(name)
 
-    def _replica_changed(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+    def _on_replica_change(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
         if isinstance(before, Replica):
             self._replicas[before.volume].discard(name)
-            self.look(before.volume)
+            self.enqueue(before.volume)
         if isinstance(after, Replica):
             self._replicas[after.volume].add(name)
-            self.look(after.volume)
+            self.enqueue(after.volume)
 
-    def _schedule_changed(
+    def _on_schedule_change(
         self, _name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
     ) -> None:
-        was = before.status.replicas if isinstance(before, DiskSchedule) else {}
-        now = after.status.replicas if isinstance(after, DiskSchedule) else {}
+        old_allocations = before.status.replicas if isinstance(before, DiskSchedule) else {}
+        new_allocations = after.status.replicas if isinstance(after, DiskSchedule) else {}
         moved = (
             isinstance(before, DiskSchedule) and isinstance(after, DiskSchedule) and before.spec.node != after.spec.node
         )
-        for name in sorted(changed(was, now) | (now.keys() if moved else set())):
-            replica = self.watches.replicas.value(name)
+        names = changed_names(old_allocations, new_allocations)
+        for name in sorted(names | (new_allocations.keys() if moved else set())):
+            replica = self.cache.replicas.value(name)
             if isinstance(replica, Replica):
-                self.look(replica.volume)
+                self.enqueue(replica.volume)
 
-    async def reconcile(self, key: str) -> Again | None:
-        """Reads DiskSchedules first, then the volume and its replicas; decides; writes."""
-        schedules = self.watches.schedules.all()
-        raw = await self.carrier.read(LONGHORN_VOLUMES, key)
+    async def reconcile(self, key: str) -> Requeue | None:
+        """Reads the objects, decides, and writes.
+
+        The DiskSchedules are read first, then the volume and its replicas (see `scheduler_core.disk_schedule.volumes`).
+        """
+        cached_schedules = self.cache.schedules.all()
+        raw = await self.writer.read(LONGHORN_VOLUMES, key)
         if raw is None:
             return None
-        raws = await self.carrier.replicas_of(key, self._replicas.get(key, ()))
-        replicas = {name: read_replica(found) for name, found in raws.items()}
-        volume = _volume(raw)
-        read = Read(schedules, raw, {(Kind.REPLICA, name): found for name, found in raws.items()})
+        raw_replicas = await self.writer.list_replicas(key, self._replicas.get(key, ()))
+        replicas = {name: read_replica(raw_replica) for name, raw_replica in raw_replicas.items()}
+        volume = _read_volume(raw)
+        objects = {(RequestKind.REPLICA, name): raw_replica for name, raw_replica in raw_replicas.items()}
+        read_objects = ReadObjects(cached_schedules, raw, objects)
         problem = _problem(volume, replicas)
         if isinstance(volume, Fault) or problem:
-            await self._report(raw, problem, read)
+            await self._report_unreadable(raw, problem, read_objects)
             return None
-        known = tuple(each for each in replicas.values() if isinstance(each, Replica))
-        values = {name: each.value for name, each in schedules.items() if not isinstance(each.value, Fault)}
-        missing = {replica.disk_id for replica in known if replica.disk_id} - values.keys()
-        cluster = _with_unreadable(self.watches.cluster(), self.watches.nodes.all().values(), missing)
-        sight = VolumeSight(cluster, volume.volume, known, values, volume.condition)
-        decision = decided(sight, self.context.time)
-        await self.carrier.carry(decision.writes, read)
-        return Again.WAITING if decision.waiting else None
+        readable_replicas = tuple(each for each in replicas.values() if isinstance(each, Replica))
+        schedules = {name: each.value for name, each in cached_schedules.items() if not isinstance(each.value, Fault)}
+        disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
+        cluster = _with_current_nodes(self.cache.cluster(), self.cache.nodes.all().values(), disks_without_schedule)
+        snapshot = VolumeSnapshot(cluster, volume.volume, readable_replicas, schedules, volume.condition)
+        decision = decide_volume(snapshot, self.context.timestamp)
+        await self.writer.write_all(decision.writes, read_objects)
+        return Requeue.WAITING if decision.requeue else None
 
-    async def _report(self, raw: bytes, problem: str, read: Read) -> None:
-        wanted, known = Condition(DISK_ALLOCATION, "False", UNREADABLE, problem), condition_of(raw)
-        if not says(known, wanted):
-            same = known is not None and known.status == wanted.status
-            since = known.last_transition_time if known is not None and same else self.context.time
-            stamped = Condition(wanted.type, wanted.status, wanted.reason, wanted.message, since or self.context.time)
-            await self.carrier.carry((Report(stamped),), read)
+    async def _report_unreadable(self, raw: bytes, problem: str, read_objects: ReadObjects) -> None:
+        """Writes the condition that says what cannot be read."""
+        wanted = Condition(DISK_ALLOCATION, "False", UNREADABLE, problem)
+        current = condition_of(raw)
+        if not condition_matches(current, wanted):
+            same_status = current is not None and current.status == wanted.status
+            since = current.last_transition_time if current is not None and same_status else self.context.timestamp
+            stamped = replace(wanted, last_transition_time=since or self.context.timestamp)
+            await self.writer.write_all((SetVolumeCondition(stamped),), read_objects)
 
 
-def _with_unreadable(cluster: Cluster, nodes: Iterable[Seen[Node]], disks: Collection[str]) -> Cluster:
-    """The cluster with its nodes as they are now. One that cannot be read is closed, and lists all the disks without a DiskSchedule.
+def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]], disks: Collection[str]) -> Cluster:
+    """Returns the cluster with its nodes as they are now.
 
-    A replica's place is given up only if no node lists its disk, and of that node it is not known.
+    A node that cannot be read is closed and lists all of `disks`, the disks without a DiskSchedule: a replica's place is given
+    up only if no node lists its disk, and whether this node does is not known.
     """
     if not disks:
         return cluster
@@ -116,15 +130,18 @@ def _with_unreadable(cluster: Cluster, nodes: Iterable[Seen[Node]], disks: Colle
     )
 
 
-def _volume(raw: bytes) -> VolumeSeen | Fault:
+def _read_volume(raw: bytes) -> VolumeObject | Fault:
     try:
         return read_volume(raw)
     except ObjectError as error:
         return Fault(error.field, error.problem)
 
 
-def _problem(volume: VolumeSeen | Fault, replicas: Mapping[str, Replica | Fault]) -> str:
-    """What cannot be read of a volume, as a sentence; a replica that cannot be read may be anywhere and of any size."""
+def _problem(volume: VolumeObject | Fault, replicas: Mapping[str, Replica | Fault]) -> str:
+    """Returns what cannot be read of a volume, as a sentence.
+
+    An unreadable replica counts, because it may be anywhere and of any size.
+    """
     if isinstance(volume, Fault):
         return f"the volume cannot be read: {volume}"
     faults = [

@@ -1,6 +1,7 @@
-"""Carries out what was decided: one write after the other, each against the version that was read, until one fails.
+"""Carries out decisions: one write after the other, each against the version that was read, until one fails.
 
-409 means that somebody was faster. It is raised like every other failure; the work queue then has everything read and decided again.
+409 means that another writer was faster. It is raised like every other failure; the work queue then requeues the key, and
+everything is read and decided again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from app.disk_schedule.informer import Collection, Seen, schedule_seen
+from app.disk_schedule.informer import Informer, InformerObject, schedule_object
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
 from app.kube.resources import (
@@ -25,40 +26,59 @@ from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.object_header import header
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
 from scheduler_core.disk_schedule.requests import set_requirement
-from scheduler_core.disk_schedule.writes import Assign, Copies, Finalize, Grow, Report, Require, Write
+from scheduler_core.disk_schedule.writes import (
+    AssignReplica,
+    ChangeCopies,
+    RemoveFinalizer,
+    SetReplicaSize,
+    SetRequirement,
+    SetVolumeCondition,
+    Write,
+)
 from scheduler_core.errors import CoreError, ObjectError
-from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, Fault, Kind
+from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.longhorn import Replica
 
 log = structlog.get_logger("controllers")
 
-_OBJECTS: Final = {Kind.REPLICA: LONGHORN_REPLICAS, Kind.BACKING_IMAGE: LONGHORN_BACKING_IMAGES}
+_OBJECTS: Final = {RequestKind.REPLICA: LONGHORN_REPLICAS, RequestKind.BACKING_IMAGE: LONGHORN_BACKING_IMAGES}
 _VOLUME_LABEL: Final = "longhornvolume"
-_LONGEST_LABEL: Final = 63
+_MAX_LABEL_LENGTH: Final = 63
 
 
 class NotNowError(CoreError):
-    """This process may not write any more: it does not lead, or another allocator is there."""
+    """This process may not write: it does not lead, or cannot decide now."""
 
 
 @dataclass(slots=True)
-class Read:
-    """The objects a decision was made from, as bytes; a write puts its answer there, for the next write of the same object."""
+class ReadObjects:
+    """The objects that a decision was made from.
 
-    schedules: dict[str, Seen[DiskSchedule]]
+    A write stores its response here, for the next write of the same object.
+
+    Attributes:
+        schedules: the DiskSchedules, by disk UUID
+        volume: the volume, as bytes
+        objects: Replicas and BackingImages by kind and name, as bytes
+    """
+
+    schedules: dict[str, InformerObject[DiskSchedule]]
     volume: bytes | None = None
-    objects: dict[tuple[Kind, str], bytes] = field(default_factory=dict[tuple[Kind, str], bytes])
+    objects: dict[tuple[RequestKind, str], bytes] = field(default_factory=dict[tuple[RequestKind, str], bytes])
 
 
-class Carrier:
+class ObjectWriter:
     """Reads and writes single objects.
 
     Args:
-        allowed: asked before every write; it holds for a leader without a rival
+        client: the API server
+        namespace: Longhorn's namespace
+        schedules: receives every DiskSchedule that was written, before the watch delivers it
+        allowed: checked before every write; whether this process may write now
     """
 
     def __init__(
-        self, client: KubeClient, namespace: str, schedules: Collection[DiskSchedule], allowed: Callable[[], bool]
+        self, client: KubeClient, namespace: str, schedules: Informer[DiskSchedule], allowed: Callable[[], bool]
     ) -> None:
         self._client = client
         self._namespace = namespace
@@ -66,7 +86,7 @@ class Carrier:
         self._allowed = allowed
 
     async def read(self, resource: Resource, name: str) -> bytes | None:
-        """An object as it is now, None if there is none.
+        """Returns an object as it is now, None if there is none.
 
         Raises:
             ApiError: the API server refused or did not answer
@@ -78,142 +98,156 @@ class Carrier:
                 return None
             raise
 
-    async def replicas_of(self, volume: str, known: Iterable[str]) -> dict[str, bytes]:
-        """A volume's replicas as they are now: by Longhorn's label, and those of `known` names that lack it.
+    async def list_replicas(self, volume: str, cached_names: Iterable[str]) -> dict[str, bytes]:
+        """Returns a volume's replicas as they are now, by name.
+
+        They are found by Longhorn's label, and by the names in the cache if they lack it.
 
         Raises:
             ApiError: as read
         """
-        found: dict[str, bytes] = {}
-        if len(volume) <= _LONGEST_LABEL:
+        replicas: dict[str, bytes] = {}
+        if len(volume) <= _MAX_LABEL_LENGTH:
             query = {"labelSelector": f"{_VOLUME_LABEL}={volume}"}
             async for page in pages(self._client, LONGHORN_REPLICAS.path(self._namespace), query):
-                found |= {header(raw).name: bytes(raw) for raw in page.items}
-        for name in sorted(set(known) - found.keys()):
+                replicas |= {header(raw).name: bytes(raw) for raw in page.items}
+        for name in sorted(set(cached_names) - replicas.keys()):
             raw = await self.read(LONGHORN_REPLICAS, name)
             if raw is not None:
-                found[name] = raw
-        return found
+                replicas[name] = raw
+        return replicas
 
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> None:
         """Creates an object.
 
         Raises:
-            ApiError: as read; `conflict` if it is there already
+            ApiError: as read; `conflict` if it exists already
             NotNowError: this process may not write
         """
-        self._check()
+        self._require_permission()
         await self._client.create(resource.path(self._namespace), body)
 
     async def delete(self, resource: Resource, name: str, options: Mapping[str, Any]) -> None:
         """Deletes an object under preconditions.
 
         Raises:
-            ApiError: as read; `conflict` if they do not hold
+            ApiError: as read; `conflict` if the preconditions do not hold
             NotNowError: this process may not write
         """
-        self._check()
+        self._require_permission()
         await self._client.delete(resource.path(self._namespace, name), options)
 
-    async def put_schedule(self, name: str, body: Mapping[str, Any], subresource: str = "") -> Seen[DiskSchedule]:
-        """Writes a DiskSchedule, or its status, at the version in `body`.
+    async def put_schedule(
+        self, name: str, body: Mapping[str, Any], subresource: str = ""
+    ) -> InformerObject[DiskSchedule]:
+        """Replaces a DiskSchedule, or its status, at the version in `body`.
 
         Raises:
-            ApiError: as read; `conflict` if somebody was faster
+            ApiError: as read; `conflict` if the object has another version now
             NotNowError: this process may not write
         """
-        raw = await self._put(DISK_SCHEDULES, name, body, subresource)
-        seen = schedule_seen(raw)
-        self._schedules.learn(seen)
-        return seen
+        raw = await self._replace(DISK_SCHEDULES, name, body, subresource)
+        written = schedule_object(raw)
+        self._schedules.store_written(written)
+        return written
 
-    async def last_write(self, resource: Resource, name: str, body: Mapping[str, Any]) -> None:
-        """Writes an object that may be gone with it: the write that takes a finalizer off.
+    async def put_without_finalizer(self, resource: Resource, name: str, body: Mapping[str, Any]) -> None:
+        """Replaces an object by one without its finalizer.
+
+        The response is ignored: the object may be gone with this write.
 
         Raises:
             ApiError: as read
             NotNowError: this process may not write
         """
-        await self._put(resource, name, body)
+        await self._replace(resource, name, body)
 
-    async def carry(self, writes: Iterable[Write], read: Read) -> None:
+    async def write_all(self, writes: Iterable[Write], read_objects: ReadObjects) -> None:
         """Carries out writes in their order; the first that fails ends them.
 
         Raises:
-            ApiError: as read; `conflict` if somebody was faster
+            ApiError: as read; `conflict` if an object has another version now
             NotNowError: this process may not write
         """
         for write in writes:
             match write:
-                case Require():
-                    await self._require(write, read)
-                case Assign(replica, node, disk, path):
-                    await self._object(read, Kind.REPLICA, replica, _changing(place=(node, disk, path)))
-                case Grow(replica, size):
-                    await self._object(read, Kind.REPLICA, replica, _changing(size=size))
-                case Copies(image, added, dropped):
-                    await self._object(read, Kind.BACKING_IMAGE, image, _copying(added, dropped))
-                case Finalize(kind, name):
-                    await self._finalize(read, kind, name)
-                case Report(condition):
-                    if read.volume is None:
+                case SetRequirement():
+                    await self._set_requirement(write, read_objects)
+                case AssignReplica(replica, node, disk, path):
+                    await self._update(
+                        read_objects, RequestKind.REPLICA, replica, _replica_change(place=(node, disk, path))
+                    )
+                case SetReplicaSize(replica, size):
+                    await self._update(read_objects, RequestKind.REPLICA, replica, _replica_change(size=size))
+                case ChangeCopies(image, added, removed):
+                    await self._update(read_objects, RequestKind.BACKING_IMAGE, image, _copies_change(added, removed))
+                case RemoveFinalizer(kind, name):
+                    await self._remove_finalizer(read_objects, kind, name)
+                case SetVolumeCondition(condition):
+                    if read_objects.volume is None:
                         raise AssertionError("only a volume that was read is reported on")
-                    body = convert.changed_condition(read.volume, condition)
-                    name = header(read.volume).name
+                    body = convert.with_volume_condition(read_objects.volume, condition)
+                    name = header(read_objects.volume).name
                     log.info("volume", volume=name, status=condition.status, reason=condition.reason)
-                    read.volume = await self._put(LONGHORN_VOLUMES, name, body, "status")
+                    read_objects.volume = await self._replace(LONGHORN_VOLUMES, name, body, "status")
 
-    async def _require(self, write: Require, read: Read) -> None:
-        seen = read.schedules[write.disk]
-        if isinstance(seen.value, Fault) or (write.stray and await self._is_there(write)):
+    async def _set_requirement(self, write: SetRequirement, read_objects: ReadObjects) -> None:
+        schedule = read_objects.schedules[write.disk]
+        if isinstance(schedule.value, Fault) or (write.stray and await self._is_on_disk(write)):
             return
-        spec = set_requirement(seen.value.spec, write.kind, write.name, write.size)
-        if spec is seen.value.spec:
+        spec = set_requirement(schedule.value.spec, write.kind, write.name, write.size)
+        if spec is schedule.value.spec:
             return
-        read.schedules[write.disk] = await self.put_schedule(write.disk, convert.changed_spec(seen.raw, spec))
+        read_objects.schedules[write.disk] = await self.put_schedule(write.disk, convert.with_spec(schedule.raw, spec))
 
-    async def _is_there(self, write: Require) -> bool:
-        """Whether an object, read once more, says that it is on the disk of a stray request after all."""
+    async def _is_on_disk(self, write: SetRequirement) -> bool:
+        """Whether the object of a stray request is on the disk after all.
+
+        It is read once more. One that cannot be read may be on the disk.
+        """
         raw = await self.read(_OBJECTS[write.kind], write.name)
         if raw is None:
             return False
-        if write.kind is Kind.BACKING_IMAGE:
-            image = convert.image_copies(raw)
-            return isinstance(image, Fault) or write.disk in image.wanted or write.disk in image.found
+        if write.kind is RequestKind.BACKING_IMAGE:
+            image = convert.backing_image_copies(raw)
+            return isinstance(image, Fault) or write.disk in image.wanted_disks or write.disk in image.copy_states
         replica = read_replica(raw)
         return isinstance(replica, Fault) or replica.disk_id == write.disk
 
-    async def _object(self, read: Read, kind: Kind, name: str, change: Callable[[bytes], Mapping[str, Any]]) -> None:
-        raw = read.objects[kind, name]
-        read.objects[kind, name] = await self._put(_OBJECTS[kind], name, change(raw))
+    async def _update(
+        self, read_objects: ReadObjects, kind: RequestKind, name: str, change: Callable[[bytes], Mapping[str, Any]]
+    ) -> None:
+        raw = read_objects.objects[kind, name]
+        read_objects.objects[kind, name] = await self._replace(_OBJECTS[kind], name, change(raw))
 
-    async def _finalize(self, read: Read, kind: Kind, name: str) -> None:
-        raw = read.objects.get((kind, name))
+    async def _remove_finalizer(self, read_objects: ReadObjects, kind: RequestKind, name: str) -> None:
+        raw = read_objects.objects.get((kind, name))
         if raw is None or FINALIZER not in header(raw).finalizers:
             return
-        await self.last_write(_OBJECTS[kind], name, convert.without_finalizer(raw))
+        await self.put_without_finalizer(_OBJECTS[kind], name, convert.without_finalizer(raw))
 
-    async def _put(self, resource: Resource, name: str, body: Mapping[str, Any], subresource: str = "") -> bytes:
-        self._check()
+    async def _replace(self, resource: Resource, name: str, body: Mapping[str, Any], subresource: str = "") -> bytes:
+        self._require_permission()
         return await self._client.replace(resource.path(self._namespace, name, subresource), body)
 
-    def _check(self) -> None:
+    def _require_permission(self) -> None:
+        """Raises NotNowError if this process may not write."""
         if not self._allowed():
             raise NotNowError("this process may not write now")
 
 
-def _changing(
+def _replica_change(
     *, place: tuple[str, str, str] | None = None, size: int | None = None
 ) -> Callable[[bytes], Mapping[str, Any]]:
-    return lambda raw: convert.changed_replica(raw, place=place, size=size)
+    return lambda raw: convert.with_replica_fields(raw, place=place, size=size)
 
 
-def _copying(added: tuple[str, ...], dropped: tuple[str, ...]) -> Callable[[bytes], Mapping[str, Any]]:
-    return lambda raw: convert.changed_copies(raw, added, dropped)
+def _copies_change(added: tuple[str, ...], removed: tuple[str, ...]) -> Callable[[bytes], Mapping[str, Any]]:
+    return lambda raw: convert.with_copies(raw, added, removed)
 
 
 def read_replica(raw: bytes) -> Replica | Fault:
-    """A replica as the API server sends it; a Fault if it cannot be read."""
+    """Returns a replica from JSON; a Fault if it cannot be read."""
     try:
         _, value = KINDS[LONGHORN_GROUP, "Replica"].decode(raw)
     except ObjectError as error:
