@@ -1,8 +1,8 @@
-"""Reading a request's body once, into one buffer, and never more than the limit.
+"""Reads a request's body once, into one buffer, and never more than the limit.
 
-A body of full nodes is tens of megabytes; every copy of it costs more than deciding, so everything later is a view of
-this buffer. It is made as large as Content-Length says once enough of the body has come to make that credible: callers
-who promise a lot and send nothing cost no memory.
+A body of full nodes is tens of megabytes, and copying it takes longer than deciding. So everything later is a view of this
+buffer. The buffer grows to Content-Length only as the body arrives, so that a caller that announces much and sends
+nothing costs no memory.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from starlette.requests import ClientDisconnect
 from app.api.errors import BodyTooLargeError, RequestError
 
 _SLICE: Final = 1 << 20
-_CREDIT: Final = 64  # bytes of memory for each byte received
+# Bytes of memory for each byte received.
+_CREDIT: Final = 64
 
 
 async def read_body(request: Request, limit: int) -> bytearray:
-    """The whole body, checked to be UTF-8.
+    """Returns the whole body, which is UTF-8.
 
     Raises:
-        BodyTooLargeError: it is, or says it is, larger than `limit` bytes
-        RequestError: it is empty, cut off, or no UTF-8
+        BodyTooLargeError: it has or announces more than `limit` bytes
+        RequestError: it is empty, incomplete, or not UTF-8
     """
-    # The server has refused a Content-Length that is no number before it comes here.
+    # The server refuses a Content-Length that is no number.
     announced = int(request.headers.get("content-length", limit))
     if announced > limit:
         raise _too_large(limit)
@@ -38,7 +39,7 @@ async def read_body(request: Request, limit: int) -> bytearray:
             if end > limit:
                 raise _too_large(limit)
             if end > len(body):
-                body = _larger(body, filled, min(_CREDIT * end, announced))
+                body = _enlarge(body, filled, min(_CREDIT * end, announced))
             body[filled:end] = chunk
             filled = end
     except ClientDisconnect as error:
@@ -51,7 +52,7 @@ async def read_body(request: Request, limit: int) -> bytearray:
     return body
 
 
-def _larger(body: bytearray, filled: int, size: int) -> bytearray:
+def _enlarge(body: bytearray, filled: int, size: int) -> bytearray:
     larger = bytearray(size)
     larger[:filled] = memoryview(body)[:filled]
     return larger

@@ -1,4 +1,4 @@
-"""Problems of a request as JSON answers: ``{"error": "..."}`` with a 4xx status, never a traceback."""
+"""Turns errors into JSON answers: ``{"error": "..."}`` with a 4xx or 5xx status, never a traceback."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.extender.availability import CallerGoneError, UnavailableError
+from app.extender.availability import CallerGoneError
+from app.runtime.probes import UnavailableError
 
 log = structlog.get_logger("http")
 
 
 class RequestError(Exception):
-    """A request that cannot be answered; the text says what is wrong and where."""
+    """A request that cannot be read; the text says what is wrong and where."""
 
     status = 400
 
@@ -24,33 +25,33 @@ class BodyTooLargeError(RequestError):
     status = 413
 
 
-def install(app: FastAPI) -> None:
-    """Makes every error of the application an answer in one form."""
+def install_error_handlers(app: FastAPI) -> None:
+    """Gives every error of the application one form."""
 
     @app.exception_handler(RequestError)
-    async def refused(request: Request, error: RequestError) -> JSONResponse:
+    async def bad_request(request: Request, error: RequestError) -> JSONResponse:
         log.warning("refused request", path=request.url.path, status=error.status, error=str(error))
-        # What is left of a body nobody reads must not be taken for the next request.
+        # The unread end of a body must not be read as the next request.
         headers = {"Connection": "close"} if isinstance(error, BodyTooLargeError) else None
         return JSONResponse({"error": str(error)}, error.status, headers=headers)
 
     @app.exception_handler(UnavailableError)
-    async def elsewhere(request: Request, error: UnavailableError) -> JSONResponse:
+    async def unavailable(request: Request, error: UnavailableError) -> JSONResponse:
         log.info("refused question", path=request.url.path, why=str(error))
-        # The caller's next connection may lead to whoever answers; what is left of a body must not be taken for a request.
+        # A new connection may reach the process that answers, and the unread end of a body must not be read as a request.
         return JSONResponse({"error": str(error)}, 503, headers={"Connection": "close", "Retry-After": "1"})
 
     @app.exception_handler(CallerGoneError)
-    async def gone(request: Request, error: CallerGoneError) -> JSONResponse:
+    async def caller_gone(request: Request, error: CallerGoneError) -> JSONResponse:
         log.info("caller has gone", path=request.url.path, error=str(error))
         return JSONResponse({"error": "the caller hung up"}, 499)
 
     @app.exception_handler(HTTPException)
-    async def unknown(request: Request, error: HTTPException) -> JSONResponse:
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         text = f"{request.method} {request.url.path}: {error.detail}"
         return JSONResponse({"error": text}, error.status_code, headers=error.headers)
 
     @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> JSONResponse:
+    async def internal_error(request: Request, error: Exception) -> JSONResponse:
         log.error("request failed", path=request.url.path, exc_info=error)
         return JSONResponse({"error": "internal error, see the server's log"}, 500)

@@ -1,4 +1,4 @@
-"""POST /filter, /preempt and /explain: decode, one call, encode."""
+"""POST /filter, /prioritize, /preempt and /explain: decode, one call, encode."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from starlette.types import Receive, Scope, Send
 from app.api.body import read_body
 from app.api.dependencies import AppState, state_of
 from app.api.extender_codec import (
-    FilterQuestion,
+    ExtenderArgs,
     decode_filter,
     decode_preempt,
+    decode_prioritize,
     error_result,
     filter_result,
     filter_result_around,
     preemption_result,
+    priority_list,
 )
-from app.api.openapi import EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS
+from app.api.openapi import EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS, HOST_PRIORITY_LIST
 from app.api.raw_nodes import Pieces
-from app.policy.in_force import Judged
+from app.extender.verbs import FilterAnswer
 from app.schemas.explain import ExplainAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cycle_state import UndecidableError
@@ -36,8 +38,11 @@ log = structlog.get_logger("extender")
 _JSON: Final = "application/json"
 
 
-class _Sent(Response):
-    """A filter result whose nodes, if any, are sent as pieces of the request; `started` is when decoding began."""
+class _FilterResponse(Response):
+    """A filter result whose nodes are sent as pieces of the request.
+
+    `started` is when decoding began.
+    """
 
     def __init__(self, head: bytes, nodes: Pieces | None, tail: bytes, state: AppState, started: float) -> None:
         super().__init__(media_type=_JSON)
@@ -62,52 +67,91 @@ async def filter_verb(request: Request) -> Response:
     state.verbs.check()
     body = await read_body(request, state.max_body)
     started = perf_counter()
-    question = decode_filter(body, whole=state.policy.from_file)
+    args = decode_filter(body, whole=state.verbs.reads_whole_pod)
     try:
-        found = await state.policy.filter(question.pod, question.whole, question.candidates, request.is_disconnected)
+        answer = await state.verbs.filter(args.pod, args.whole, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError) as error:
         state.metrics.undecided()
-        log.warning("filter refused", pod=question.pod.key, uid=question.pod.uid, error=str(error))
+        log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
         if state.observes:
-            return _Sent(*_answer(question, {}, {}), state, started)
-        return _Sent(filter_result(None, {}, str(error)), None, b"", state, started)
-    _report(state, question, found, perf_counter() - started)
-    lasting, passing = ({}, {}) if state.observes else found.refused()
-    return _Sent(*_answer(question, lasting, passing), state, started)
+            return _FilterResponse(*_result(args, {}, {}), state, started)
+        return _FilterResponse(filter_result(None, {}, str(error)), None, b"", state, started)
+    _record_filter(state, args, answer, perf_counter() - started)
+    unresolvable, resolvable = ({}, {}) if state.observes else answer.refusals()
+    return _FilterResponse(*_result(args, unresolvable, resolvable), state, started)
 
 
-def _answer(
-    question: FilterQuestion, lasting: Mapping[str, str], passing: Mapping[str, str]
+def _result(
+    args: ExtenderArgs, unresolvable: Mapping[str, str], resolvable: Mapping[str, str]
 ) -> tuple[bytes, Pieces | None, bytes]:
-    """The answer in the form of the question: what comes before the nodes, the nodes, and what comes after.
+    """Returns the bytes before the nodes, the nodes, and the bytes after them.
 
-    Nodes are refused for `lasting` reasons, or for `passing` ones, which evicting pods may end.
+    The answer has the form of the request.
+
+    Preemption may help on the `resolvable` nodes, and cannot on the `unresolvable` ones.
     """
-    refused = {**lasting, **passing} if passing else lasting
-    if question.runs is None:
-        names = [name for name in question.candidates if name not in refused]
-        return filter_result(names, lasting, failed=passing), None, b""
-    head, tail = filter_result_around(lasting, passing)
-    return head, question.runs.keep([name not in refused for name in question.candidates]), tail
+    refused = {**unresolvable, **resolvable} if resolvable else unresolvable
+    if args.runs is None:
+        names = [name for name in args.candidates if name not in refused]
+        return filter_result(names, unresolvable, failed=resolvable), None, b""
+    head, tail = filter_result_around(unresolvable, resolvable)
+    return head, args.runs.select([name not in refused for name in args.candidates]), tail
 
 
-def _report(state: AppState, question: FilterQuestion, found: Judged, seconds: float) -> None:
-    decision = found.decision
+def _record_filter(state: AppState, args: ExtenderArgs, answer: FilterAnswer, seconds: float) -> None:
+    decision = answer.decision
     counted = state.metrics.decided(decision.reasons, decision.gave_up)
-    state.metrics.refused_by_policy(len(found.barred))
+    state.metrics.refused_by_policy(len(answer.policy_refusals))
     reasons = Counter({reason.text: count for reason, count in counted.items()})
-    reasons.update(refused.text for refused in found.barred.values())
+    reasons.update(refusal.text for refusal in answer.policy_refusals.values())
     fits = sum(count for reason, count in counted.items() if reason.fits)
     if state.observes and not fits:
         state.metrics.would_refuse()
     log.info(
         "observed" if state.observes else "filter",
-        pod=question.pod.key,
-        uid=question.pod.uid,
+        pod=args.pod.key,
+        uid=args.pod.uid,
         volumes=len(decision.resolution.volumes),
-        nodes=len(question.candidates),
+        nodes=len(args.candidates),
         fits=fits,
         reasons=dict(sorted(reasons.items())),
+        ms=round(seconds * 1000, 3),
+    )
+
+
+@router.post(
+    "/prioritize",
+    openapi_extra={**EXTENDER_ARGS, **HOST_PRIORITY_LIST},
+    summary="How good each node is for the pod, from 0 to 10",
+)
+async def prioritize(request: Request) -> Response:
+    """kube-scheduler's prioritize call: a score for every node asked, in order; nothing is promised, nothing is recorded.
+
+    A pod that cannot be decided about has 0 everywhere, and so has every pod while refusals are only observed: kube-scheduler then
+    chooses as if nobody had been asked.
+    """
+    state = state_of(request)
+    state.verbs.check()
+    body = await read_body(request, state.max_body)
+    started = perf_counter()
+    args = decode_prioritize(body, whole=state.verbs.reads_whole_pod)
+    equal = dict.fromkeys(args.candidates, 0)
+    try:
+        scores = await state.verbs.scores(args.pod, args.whole, args.candidates)
+    except ResolutionError as error:
+        log.warning("prioritize refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+        return Response(priority_list(equal), media_type=_JSON)
+    _record_scores(args, scores, perf_counter() - started)
+    return Response(priority_list(equal if state.observes else scores), media_type=_JSON)
+
+
+def _record_scores(args: ExtenderArgs, scores: Mapping[str, int], seconds: float) -> None:
+    log.info(
+        "prioritize",
+        pod=args.pod.key,
+        uid=args.pod.uid,
+        nodes=len(args.candidates),
+        best=max(scores.values(), default=0),
         ms=round(seconds * 1000, 3),
     )
 
@@ -120,17 +164,17 @@ async def preempt(request: Request) -> Response:
     """
     state = state_of(request)
     state.verbs.check()
-    question = decode_preempt(await read_body(request, state.max_body), whole=state.policy.from_file)
+    args = decode_preempt(await read_body(request, state.max_body), whole=state.verbs.reads_whole_pod)
     try:
-        decision = await state.policy.preempt(question.pod, question.whole, sorted(question.victims))
+        decision = await state.verbs.preempt(args.pod, args.whole, sorted(args.victims))
     except (ResolutionError, UndecidableError) as error:
-        log.warning("preempt refused", pod=question.pod.key, uid=question.pod.uid, error=str(error))
-        return Response(preemption_result(question.victims if state.observes else {}), media_type=_JSON)
+        log.warning("preempt refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
+        return Response(preemption_result(args.victims if state.observes else {}), media_type=_JSON)
     pairs = zip(decision.candidates, decision.reasons, strict=True)
-    fitting = set(question.victims) if state.observes else {name for name, reason in pairs if reason.fits}
-    log.info("preempt", pod=question.pod.key, nodes=len(question.victims), fits=len(fitting))
-    kept = {name: victims for name, victims in question.victims.items() if name in fitting}
-    return Response(preemption_result(kept), media_type=_JSON)
+    fitting = set(args.victims) if state.observes else {name for name, reason in pairs if reason.fits}
+    log.info("preempt", pod=args.pod.key, nodes=len(args.victims), fits=len(fitting))
+    victims = {name: entry for name, entry in args.victims.items() if name in fitting}
+    return Response(preemption_result(victims), media_type=_JSON)
 
 
 @router.post(
@@ -143,10 +187,10 @@ async def explain(request: Request) -> Response:
     """The decision /filter would give, with a plan for each node that fits and the missing bytes for each that does not."""
     state = state_of(request)
     state.verbs.check()
-    question = decode_filter(await read_body(request, state.max_body))
+    args = decode_filter(await read_body(request, state.max_body))
     try:
-        explanation = await state.verbs.explain(question.pod, question.candidates)
+        explanation = await state.verbs.explain(args.pod, args.candidates)
     except ResolutionError as error:
         return Response(error_result(str(error)), media_type=_JSON)
-    answer = explain_answer(question.pod, explanation)
+    answer = explain_answer(args.pod, explanation)
     return Response(answer.model_dump_json(by_alias=True), media_type=_JSON)

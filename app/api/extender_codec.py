@@ -1,7 +1,7 @@
 """kube-scheduler's extender messages (k8s.io/kube-scheduler/extender/v1), decoded and encoded.
 
-The Go types have no JSON tags, so kube-scheduler writes `Pod`, `Nodes`, `NodeNames`, null for the form it does not use;
-Go reads any case, so lower-case and camelCase are accepted too. Answers use the Go form.
+The Go types have no JSON tags, so kube-scheduler writes `Pod`, `Nodes` and `NodeNames`, with null for the form it does not use.
+Go reads any case, so lower-case and camelCase are accepted too. Answers use Go's spelling.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import msgspec
 
 from app.api.errors import RequestError
 from app.api.raw_nodes import NodeRuns, locate_nodes, node_names
-from scheduler_core.convert import generic
-from scheduler_core.convert import kube as wire
+from scheduler_core.convert import generic, kube
 from scheduler_core.errors import CoreError
 from scheduler_core.model.generic import Pod as WholePod
 from scheduler_core.model.kube import Pod
@@ -25,11 +24,11 @@ class _NodeList(msgspec.Struct, gc=False):
     items: list[msgspec.Raw] | None = None
 
 
-class _Args(msgspec.Struct, gc=False):
-    """ExtenderArgs, each key in the spellings met."""
+class _RawArgs(msgspec.Struct, gc=False):
+    """ExtenderArgs with the spellings that callers use."""
 
-    Pod: wire.Pod | None = None
-    pod: wire.Pod | None = None
+    Pod: kube.Pod | None = None
+    pod: kube.Pod | None = None
     Nodes: _NodeList | None = None
     nodes: _NodeList | None = None
     NodeNames: list[str] | None = None
@@ -37,8 +36,8 @@ class _Args(msgspec.Struct, gc=False):
     nodenames: list[str] | None = None
 
 
-class _PodArgs(msgspec.Struct, gc=False):
-    """The pod of ExtenderArgs as a policy's rules read it."""
+class _RawWholePod(msgspec.Struct, gc=False):
+    """The pod of ExtenderArgs as the rules of a policy read it."""
 
     Pod: generic.GenericPod | None = None
     pod: generic.GenericPod | None = None
@@ -64,11 +63,11 @@ class _Victim(msgspec.Struct, gc=False):
     metadata: _VictimMetadata | None = None
 
 
-class _PreemptionArgs(msgspec.Struct, gc=False):
-    """ExtenderPreemptionArgs."""
+class _RawPreemptionArgs(msgspec.Struct, gc=False):
+    """ExtenderPreemptionArgs with the spellings that callers use."""
 
-    Pod: wire.Pod | None = None
-    pod: wire.Pod | None = None
+    Pod: kube.Pod | None = None
+    pod: kube.Pod | None = None
     NodeNameToVictims: dict[str, _Victims] | None = None
     nodeNameToVictims: dict[str, _Victims] | None = None
     nodenametovictims: dict[str, _Victims] | None = None
@@ -77,23 +76,23 @@ class _PreemptionArgs(msgspec.Struct, gc=False):
     nodenametometavictims: dict[str, _Victims] | None = None
 
 
-_ARGS: Final = msgspec.json.Decoder(_Args)
-_POD_ARGS: Final = msgspec.json.Decoder(_PodArgs)
-_PREEMPTION_ARGS: Final = msgspec.json.Decoder(_PreemptionArgs)
+_ARGS: Final = msgspec.json.Decoder(_RawArgs)
+_WHOLE_POD: Final = msgspec.json.Decoder(_RawWholePod)
+_PREEMPTION_ARGS: Final = msgspec.json.Decoder(_RawPreemptionArgs)
 _Decoded = TypeVar("_Decoded")
-_Given = TypeVar("_Given")
+_Value = TypeVar("_Value")
 _encode: Final = msgspec.json.Encoder().encode
 _NONE: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class FilterQuestion:
-    """A decoded ExtenderArgs.
+class ExtenderArgs:
+    """A pod and the nodes to decide about.
 
     Attributes:
-        candidates: the names of the nodes in the order asked
-        runs: where full nodes are in the body; None where they are not sent back
-        whole: the pod as the rules of a policy file read it; None where there is no such file
+        candidates: names of the nodes, in the order of the request
+        runs: where full nodes are in the body; None if the answer has names
+        whole: the pod as the rules of a policy file read it; None without a file
     """
 
     pod: Pod
@@ -103,48 +102,55 @@ class FilterQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class PreemptQuestion:
-    """A decoded ExtenderPreemptionArgs; `victims` are (UIDs, PDB violations) by node name, `whole` as in FilterQuestion."""
+class PreemptionArgs:
+    """A pod and the victims on each node.
+
+    Attributes:
+        victims: UIDs of the pods and number of PDB violations, by name of the node
+        whole: as in ExtenderArgs
+    """
 
     pod: Pod
     victims: Mapping[str, tuple[tuple[str, ...], int]]
     whole: WholePod | None = None
 
 
-def decode_filter(body: bytearray, *, whole: bool = False) -> FilterQuestion:
-    """Reads the body of /filter and /explain; `whole` says that there is a policy file, whose rules read the whole pod.
+def decode_filter(body: bytearray, *, whole: bool = False) -> ExtenderArgs:
+    """Decodes the body of /filter and /explain.
+
+    `whole`: there is a policy file, whose rules read the whole pod.
 
     Raises:
         RequestError: it is not JSON, has another shape, or contradicts itself; names the field
     """
-    pod, names, items = _asked(body)
+    pod, names, items = _pod_and_nodes(body)
     runs = None if items is None else locate_nodes(body, items)
-    return FilterQuestion(pod, names, runs, _whole_pod(body) if whole else None)
+    return ExtenderArgs(pod, names, runs, _whole_pod(body) if whole else None)
 
 
-def decode_prioritize(body: bytearray, *, whole: bool) -> FilterQuestion:
-    """Reads the body of /prioritize, whose answer sends no node back; `whole` as in decode_filter.
+def decode_prioritize(body: bytearray, *, whole: bool) -> ExtenderArgs:
+    """Decodes the body of /prioritize, whose answer has names only; `whole` as in decode_filter.
 
     Raises:
         RequestError: as decode_filter
     """
-    pod, names, _ = _asked(body)
-    return FilterQuestion(pod, names, whole=_whole_pod(body) if whole else None)
+    pod, names, _ = _pod_and_nodes(body)
+    return ExtenderArgs(pod, names, whole=_whole_pod(body) if whole else None)
 
 
 def _whole_pod(body: bytearray) -> WholePod:
-    args = _decode(_POD_ARGS, body)
-    found = args.Pod or args.pod
-    if found is None:
+    args = _decode(_WHOLE_POD, body)
+    pod = args.Pod or args.pod
+    if pod is None:
         raise RequestError("Pod is missing or null")
     try:
-        return generic.generic_pod(found)
+        return generic.generic_pod(pod)
     except CoreError as error:
         raise RequestError(str(error)) from error
 
 
-def _asked(body: bytearray) -> tuple[Pod, list[str], list[msgspec.Raw] | None]:
-    """The pod, the names of the nodes, and the nodes where they were sent whole."""
+def _pod_and_nodes(body: bytearray) -> tuple[Pod, list[str], list[msgspec.Raw] | None]:
+    """Returns the pod, the nodes' names, and the nodes if the request has them."""
     args = _decode(_ARGS, body)
     pod = _pod(args.Pod, args.pod)
     nodes = _one("Nodes", args.Nodes, args.nodes)
@@ -169,8 +175,8 @@ def _check_names(names: Sequence[str]) -> None:
         raise RequestError(f"node {names.index('')} (counted from 0) has no name")
 
 
-def decode_preempt(body: bytearray, *, whole: bool) -> PreemptQuestion:
-    """Reads the body of /preempt; `whole` as in decode_filter.
+def decode_preempt(body: bytearray, *, whole: bool) -> PreemptionArgs:
+    """Decodes the body of /preempt; `whole` as in decode_filter.
 
     Raises:
         RequestError: it is not JSON, has another shape, or contradicts itself; names the field
@@ -181,14 +187,14 @@ def decode_preempt(body: bytearray, *, whole: bool) -> PreemptQuestion:
         "NodeNameToMetaVictims", args.NodeNameToMetaVictims, args.nodeNameToMetaVictims, args.nodenametometavictims
     )
     _check_forms("NodeNameToVictims and NodeNameToMetaVictims", victims, meta)
-    asked = {name: _victims(found) for name, found in (victims or meta or {}).items()}
-    return PreemptQuestion(_pod(args.Pod, args.pod), asked, _whole_pod(body) if whole else None)
+    by_node = {name: _uids_and_violations(entry) for name, entry in (victims or meta or {}).items()}
+    return PreemptionArgs(_pod(args.Pod, args.pod), by_node, _whole_pod(body) if whole else None)
 
 
-def _victims(found: _Victims) -> tuple[tuple[str, ...], int]:
-    pods = found.Pods or found.pods or ()
+def _uids_and_violations(victims: _Victims) -> tuple[tuple[str, ...], int]:
+    pods = victims.Pods or victims.pods or ()
     uids = tuple(pod.UID or pod.uid or (pod.metadata.uid if pod.metadata else "") for pod in pods)
-    return uids, found.NumPDBViolations or found.numPDBViolations or found.numpdbviolations
+    return uids, victims.NumPDBViolations or victims.numPDBViolations or victims.numpdbviolations
 
 
 def _decode(decoder: msgspec.json.Decoder[_Decoded], body: bytearray) -> _Decoded:
@@ -203,11 +209,11 @@ def _decode(decoder: msgspec.json.Decoder[_Decoded], body: bytearray) -> _Decode
         raise RequestError("the body is nested too deeply") from error
 
 
-def _one(name: str, *spellings: _Given | None) -> _Given | None:
-    given = [value for value in spellings if value is not None]
-    if len(given) > 1:
+def _one(name: str, *spellings: _Value | None) -> _Value | None:
+    values = [value for value in spellings if value is not None]
+    if len(values) > 1:
         raise RequestError(f"{name} is given twice, in two spellings")
-    return given[0] if given else None
+    return values[0] if values else None
 
 
 def _check_forms(names: str, full: object, short: object) -> None:
@@ -215,14 +221,14 @@ def _check_forms(names: str, full: object, short: object) -> None:
         raise RequestError(f"expected one of {names}, got {'neither' if full is None else 'both'}")
 
 
-def _pod(*spellings: wire.Pod | None) -> Pod:
-    found = _one("Pod", *spellings)
-    if found is None:
+def _pod(*spellings: kube.Pod | None) -> Pod:
+    pod = _one("Pod", *spellings)
+    if pod is None:
         raise RequestError("Pod is missing or null")
-    if not found.metadata.name:
+    if not pod.metadata.name:
         raise RequestError("Pod.metadata.name is missing")
     try:
-        return wire.pod(found)
+        return kube.pod(pod)
     except CoreError as error:
         raise RequestError(str(error)) from error
 
@@ -230,9 +236,9 @@ def _pod(*spellings: wire.Pod | None) -> Pod:
 def filter_result(
     names: Sequence[str] | None, unresolvable: Mapping[str, str], error: str = "", failed: Mapping[str, str] = _NONE
 ) -> bytes:
-    """An ExtenderFilterResult in the names form; `names` None together with an error means that nothing was decided.
+    """Returns an ExtenderFilterResult with names; None and an error mean that nothing was decided.
 
-    Evicting pods may help on the `failed` nodes, and does not on the `unresolvable` ones.
+    Preemption may help on the `failed` nodes, and cannot on the `unresolvable` ones.
     """
     return _encode(
         {
@@ -246,23 +252,23 @@ def filter_result(
 
 
 def priority_list(scores: Mapping[str, int]) -> bytes:
-    """A HostPriorityList, in the order of the scores."""
+    """Returns a HostPriorityList, in the order of the scores."""
     return _encode([{"Host": name, "Score": score} for name, score in scores.items()])
 
 
 def error_result(error: str) -> bytes:
-    """An answer to /explain that could not be decided."""
+    """Returns an answer of /explain for a pod that cannot be decided about."""
     return _encode({"Error": error})
 
 
 def filter_result_around(unresolvable: Mapping[str, str], failed: Mapping[str, str] = _NONE) -> tuple[bytes, bytes]:
-    """An ExtenderFilterResult in the full form, as what comes before and after the nodes."""
+    """Returns an ExtenderFilterResult with full nodes, as the bytes before and after the nodes."""
     tail = _encode({"NodeNames": None, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
     return b'{"Nodes":{"metadata":{},"items":[', b"]}," + tail[1:]
 
 
 def preemption_result(victims: Mapping[str, tuple[tuple[str, ...], int]]) -> bytes:
-    """An ExtenderPreemptionResult; it always names victims by UID."""
+    """Returns an ExtenderPreemptionResult, with victims by UID."""
     return _encode(
         {
             "NodeNameToMetaVictims": {

@@ -1,4 +1,4 @@
-"""What /docs says about the bodies of kube-scheduler's requests, which the routes read as bytes."""
+"""OpenAPI descriptions of kube-scheduler's messages, which the routes read and write as bytes."""
 
 from __future__ import annotations
 

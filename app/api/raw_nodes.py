@@ -1,7 +1,7 @@
-"""Full nodes inside a request's body: found, named and echoed as bytes, never parsed into objects.
+"""Full nodes inside a request's body: located, named and sent back as bytes, never parsed into objects.
 
-The JSON decoder delimits the items; `node_names` reads what each is called and `locate_nodes` where each lies in the body,
-so that the answer can send the kept ones as views of the request, byte for byte, without a copy.
+The JSON decoder delimits the items. `node_names` reads their names, and `locate_nodes` their positions in the body. So the answer
+sends nodes as views of the request, byte for byte and without a copy.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 
 from app.api.errors import RequestError
 
-# How kube-scheduler starts a node; anything else is decoded properly.
+# How kube-scheduler starts a node; any other start is decoded.
 _USUAL_START: Final = re.compile(rb'\{"metadata":\{"name":"([^"\\]+)"')
 _SEPARATOR: Final = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
-# Runs shorter than this are joined: below it a copy is cheaper than one more write to the socket.
+# Shorter runs are joined: copying them is cheaper than another write to the socket.
 _JOIN_BELOW: Final = 1 << 16
 
 
@@ -35,14 +35,14 @@ _NODE: Final = msgspec.json.Decoder(_Node)
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Runs of a body to be sent one after the other with commas between; short ones are joined as they are sent."""
+    """Runs of a body to send one after the other, separated by commas."""
 
     body: bytearray
     runs: list[tuple[int, int]]
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Number of bytes in total."""
         return sum(end - start for start, end in self.runs) + max(0, len(self.runs) - 1)
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
@@ -56,33 +56,38 @@ class Pieces:
             if end - start >= _JOIN_BELOW:
                 yield b"".join(pending)
                 yield view[start:end]
-                pending, size = [], 0
+                pending = []
+                size = 0
                 continue
             pending.append(view[start:end])
             size += end - start
             if size >= _JOIN_BELOW:
                 yield b"".join(pending)
-                pending, size = [], 0
+                pending = []
+                size = 0
         yield b"".join(pending)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRuns:
-    """The nodes of a body: where each starts and ends in it."""
+    """Where the nodes of a body start and end in it."""
 
     body: bytearray
     starts: list[int]
     ends: list[int]
 
-    def keep(self, kept: Sequence[bool]) -> Pieces:
-        """The kept nodes as a comma-separated sequence; neighbours are one run, separators as they were sent."""
-        return Pieces(self.body, list(self._runs(kept)))
+    def select(self, keep: Sequence[bool]) -> Pieces:
+        """Returns the nodes to keep.
 
-    def _runs(self, kept: Sequence[bool]) -> Iterator[tuple[int, int]]:
+        Neighbours are one run, with the separators of the request.
+        """
+        return Pieces(self.body, list(self._runs(keep)))
+
+    def _runs(self, keep: Sequence[bool]) -> Iterator[tuple[int, int]]:
         first = -1
         last = -1
-        for index, keep in enumerate(kept):
-            if keep:
+        for index, kept in enumerate(keep):
+            if kept:
                 if first < 0:
                     first = self.starts[index]
                 last = self.ends[index]
@@ -94,7 +99,7 @@ class NodeRuns:
 
 
 def node_names(items: Sequence[msgspec.Raw]) -> list[str]:
-    """The names of the items of a node list.
+    """Returns the names of the items of a node list.
 
     Raises:
         RequestError: an item is no node
@@ -103,22 +108,26 @@ def node_names(items: Sequence[msgspec.Raw]) -> list[str]:
 
 
 def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> NodeRuns:
-    """Where the items of a node list lie in the body they were decoded from.
+    """Returns where the items of a node list are in the body.
 
-    No two items may be equal: then each place where the first one occurs is left at once, or is the right one.
+    No two items may be equal. Then an occurrence of the first item is either the list or fails at its second item.
     """
     start = body.find(items[0]) if items else -1
     while start >= 0:
-        found = _walk(body, items, start)
-        if found is not None:
-            return NodeRuns(body, *found)
+        bounds = _bounds(body, items, start)
+        if bounds is not None:
+            return NodeRuns(body, *bounds)
         start = body.find(items[0], start + 1)
     return NodeRuns(body, [], [])
 
 
-def _walk(body: bytearray, items: Sequence[msgspec.Raw], start: int) -> tuple[list[int], list[int]] | None:
-    """Where each item lies if the first one starts at `start`; None if the bytes there are not the items."""
-    starts, ends = [], []
+def _bounds(body: bytearray, items: Sequence[msgspec.Raw], start: int) -> tuple[list[int], list[int]] | None:
+    """Returns starts and ends of the items from `start`, or None.
+
+    None if the body has other bytes there.
+    """
+    starts: list[int] = []
+    ends: list[int] = []
     for item in items:
         if not body.startswith(item, start):
             return None
