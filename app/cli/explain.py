@@ -1,4 +1,4 @@
-"""`longhorn-extender explain`: why a pod fits or does not, node by node; or why a volume's replica can or cannot be placed."""
+"""`longhorn-extender explain`: why a pod fits or does not fit on each node, or why a volume's replica can or cannot be placed."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from app.cli.options import (
     NamespaceOption,
     PackingOption,
     SnapshotOption,
+    filter_options,
     now,
-    options_of,
-    snapshot_of,
+    read_snapshot,
 )
 from app.kube.snapshot_file import load_pod
 from app.schemas.explain import Answer, explain_answer
 from app.schemas.volume import explain_volume
 from app.settings import DEFAULT_NAMESPACE, BestEffort
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import finish
+from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Options, Packing, explain_nodes
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 DOES_NOT_FIT: Final = 1
-_UNLIMITED: Final = 2**16
+_UNLIMITED_WIDTH: Final = 2**16
 
 
 class Output(StrEnum):
-    """How a result is printed."""
+    """The format in which a result is printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -80,24 +81,26 @@ def explain(
     """
     if (pod is None) == (volume is None):
         raise CoreError("explain needs either --pod or --volume; see --help")
-    loaded = snapshot_of(snapshot, kubeconfig, context, namespace)
+    cluster = read_snapshot(snapshot, kubeconfig, context, namespace)
     if volume is not None:
-        fits = _explain_volume(volume, loaded, node, output)
+        fits = _explain_volume(volume, cluster, node, output)
     else:
-        fits = _explain_pod(str(pod), loaded, node, output, options_of(best_effort, packing))
+        fits = _explain_pod(str(pod), cluster, node, output, filter_options(best_effort, packing))
     if not fits:
         raise typer.Exit(DOES_NOT_FIT)
 
 
-def _explain_pod(pod: str, loaded: Snapshot, nodes: list[str] | None, output: Output, options: Options) -> bool:
-    asked, merged = load_pod(pod, loaded)
+def _explain_pod(
+    source: str, snapshot: Snapshot, nodes: list[str] | None, output: Output, options: FilterOptions
+) -> bool:
+    pod, merged = load_pod(source, snapshot)
     # A snapshot without Kubernetes nodes has Longhorn's.
     candidates = sorted(set(nodes or merged.nodes or merged.longhorn_nodes))
-    explanation = finish(explain_nodes(asked, candidates, Memory(View.of(merged, now())), options))
-    answer = explain_answer(asked, explanation)
+    explanation = run_to_end(explain_nodes(pod, candidates, ClusterState.of(View.of(merged, now())), options))
+    answer = explain_answer(pod, explanation)
 
     def table(console: Console) -> None:
-        from app.cli.explain_pod import print_pod
+        from app.cli.explain_tables import print_pod
 
         disks = {disk.uuid: disk.name for entry in merged.longhorn_nodes.values() for disk in entry.disks}
         print_pod(answer, disks, console)
@@ -106,8 +109,8 @@ def _explain_pod(pod: str, loaded: Snapshot, nodes: list[str] | None, output: Ou
     return any(entry.fits for entry in answer.nodes.values())
 
 
-def _explain_volume(name: str, loaded: Snapshot, nodes: list[str] | None, output: Output) -> bool:
-    answer = explain_volume(View.of(loaded, now()), name, nodes)
+def _explain_volume(name: str, snapshot: Snapshot, nodes: list[str] | None, output: Output) -> bool:
+    answer = explain_volume(View.of(snapshot, now()), name, nodes)
 
     def table(console: Console) -> None:
         from app.cli.explain_tables import print_volume
@@ -123,8 +126,8 @@ def _print(answer: Answer, output: Output, table: Callable[[Console], None]) -> 
 
 
 def show(data: dict[str, Any], output: Output, table: Callable[[Console], None]) -> None:
-    """Prints a result: as data, or by `table`, which is given where to."""
-    # A reader that has seen enough, `head` for instance, ends this program as it ends any filter.
+    """Prints a result as JSON, as YAML, or by calling `table`."""
+    # When the reader of a pipe, such as `head`, closes its end, this program ends as any filter does.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if output is Output.JSON:
         typer.echo(json.dumps(data, indent=2))
@@ -135,6 +138,6 @@ def show(data: dict[str, Any], output: Output, table: Callable[[Console], None])
     else:
         from rich.console import Console
 
-        # Away from a terminal nothing is cut or broken to fit a width nobody asked for.
-        width = None if sys.stdout.isatty() else _UNLIMITED
+        # Without a terminal lines need not fit any width.
+        width = None if sys.stdout.isatty() else _UNLIMITED_WIDTH
         table(Console(width=width, markup=False, emoji=False, highlight=False))

@@ -1,6 +1,6 @@
-"""`longhorn-extender`: the entry point, and how every command ends.
+"""`longhorn-extender`: the entry point, and the exit code of every command.
 
-Exit code 0: it fits, or all went well. 1: it does not fit. 2: bad input, with one clear line on standard error.
+Exit code 0: it fits, or the command succeeded. 1: it does not fit. 2: bad input, with one clear line on standard error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ cli = typer.Typer(
     name=NAME,
     help="Offers a pod only the nodes whose Longhorn disks can hold all of its volumes.",
     add_completion=True,
-    rich_markup_mode=None,  # its boxes cut long words, such as the list of kinds a snapshot takes
+    # The boxes of rich mark-up cut long words, such as the list of kinds that a snapshot takes.
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -48,7 +49,7 @@ def options(
 
 
 def main() -> None:
-    """Runs the program and turns what went wrong into one line and an exit code."""
+    """Runs the program; an error becomes one line and an exit code."""
     try:
         sys.exit(cli(standalone_mode=False, prog_name=NAME) or 0)
     except typer.TyperException as error:

@@ -1,16 +1,22 @@
-"""What the commands share: options, and loading a snapshot while telling what was passed over."""
+"""Flags that commands share, and what is made of their values."""
 
 from __future__ import annotations
 
+import os
+import socket
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from app.kube.snapshot_file import load_snapshot
+from app.runtime.logs import LogFormat
 from app.settings import BestEffort
-from scheduler_core.extender.filter import Options, Packing
+from scheduler_core.errors import CoreError
+from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.model.snapshot import Snapshot
+
+_LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 SnapshotOption = Annotated[
     str | None,
@@ -46,55 +52,121 @@ PackingOption = Annotated[
         "order-safe = only those; exact = all.",
     ),
 ]
+_LEASE_DURATION_HELP: Final = "Seconds until others may take the Lease."
+_RENEW_DEADLINE_HELP: Final = "Seconds after which a leader gives up."
+_RETRY_PERIOD_HELP: Final = "Seconds between renewals."
+_LOG_FORMAT_HELP: Final = "auto: readable on a terminal, else JSON."
+_LOG_LEVEL_HELP: Final = "debug, info, ..."
+
+LeaseDurationOption = Annotated[float, typer.Option(help=_LEASE_DURATION_HELP)]
+RenewDeadlineOption = Annotated[float, typer.Option(help=_RENEW_DEADLINE_HELP)]
+RetryPeriodOption = Annotated[float, typer.Option(help=_RETRY_PERIOD_HELP)]
+LogFormatOption = Annotated[LogFormat, typer.Option(help=_LOG_FORMAT_HELP)]
+LogLevelOption = Annotated[str, typer.Option(help=_LOG_LEVEL_HELP)]
+
+# The extender takes the same flags from its environment, too.
+ExtenderLeaseDurationOption = Annotated[
+    float, typer.Option(envvar="LONGHORN_EXTENDER_LEASE_DURATION", help=_LEASE_DURATION_HELP)
+]
+ExtenderRenewDeadlineOption = Annotated[
+    float, typer.Option(envvar="LONGHORN_EXTENDER_RENEW_DEADLINE", help=_RENEW_DEADLINE_HELP)
+]
+ExtenderRetryPeriodOption = Annotated[
+    float, typer.Option(envvar="LONGHORN_EXTENDER_RETRY_PERIOD", help=_RETRY_PERIOD_HELP)
+]
+ExtenderLogFormatOption = Annotated[
+    LogFormat, typer.Option(envvar="LONGHORN_EXTENDER_LOG_FORMAT", help=_LOG_FORMAT_HELP)
+]
+ExtenderLogLevelOption = Annotated[str, typer.Option(envvar="LONGHORN_EXTENDER_LOG_LEVEL", help=_LOG_LEVEL_HELP)]
+CandidateIdentityOption = Annotated[
+    str, typer.Option(envvar="POD_NAME", help="Who this candidate is in the Lease; default: host name and process.")
+]
 
 
-def options_of(best_effort: BestEffort, packing: Packing) -> Options:
-    """How decisions are made."""
-    return Options(packing=packing, require_best_effort=best_effort is BestEffort.REQUIRE)
+def filter_options(best_effort: BestEffort, packing: Packing) -> FilterOptions:
+    """Returns how pods are decided about."""
+    return FilterOptions(packing=packing, require_best_effort=best_effort is BestEffort.REQUIRE)
+
+
+def holder_identity(identity: str) -> str:
+    """Returns the holder of the Lease; by default host name and process."""
+    return identity or f"{socket.gethostname()}-{os.getpid()}"
+
+
+def check_log_level(level: str) -> None:
+    """Returns if the log level exists.
+
+    Raises:
+        CoreError: it does not
+    """
+    if level.lower() not in _LOG_LEVELS:
+        raise CoreError(f"--log-level {level}: expected one of {', '.join(_LOG_LEVELS)}")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Returns a listening socket; port 0 picks a free one.
+
+    Raises:
+        CoreError: the address cannot be used
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address, family=family, backlog=2048)
+    except (OSError, UnicodeError) as error:
+        # Python adds "(while attempting to bind ...)", which repeats what this says.
+        problem = str(error.strerror).partition(" (")[0] if isinstance(error, OSError) else "no host has such a name"
+        raise CoreError(f"cannot listen on {host} port {port}: {problem}; see --host and --port") from error
+
+
+def url(host: str, port: int) -> str:
+    """Returns the URL of a listening address."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def cluster_objects(
     kubeconfig: str | None, context: str | None, namespace: str, *, progress: bool = False
 ) -> list[dict[str, Any]]:
-    """The live cluster's objects, as a snapshot file has them; warnings, and progress on request, go to standard error.
+    """Reads the live cluster's objects in the form of a snapshot file.
+
+    Warnings go to standard error, and with `progress` what is being read.
 
     Raises:
-        CoreError: there is no cluster to talk to, or it refuses
+        CoreError: there is no cluster to connect to, or it refuses
     """
     import asyncio
 
     from app.kube.client import KubeClient
     from app.kube.snapshot_live import read_cluster
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         if progress:
             typer.echo(text, err=True)
 
     async def read() -> list[dict[str, Any]]:
         client = await KubeClient.connect(kubeconfig, context)
         try:
-            return await read_cluster(client, namespace, tell, lambda text: typer.echo(f"warning: {text}", err=True))
+            return await read_cluster(client, namespace, report, lambda text: typer.echo(f"warning: {text}", err=True))
         finally:
             await client.close()
 
     return asyncio.run(read())
 
 
-def snapshot_of(source: str | None, kubeconfig: str | None, context: str | None, namespace: str) -> Snapshot:
-    """The snapshot in a file, or, without one, of the live cluster.
+def read_snapshot(source: str | None, kubeconfig: str | None, context: str | None, namespace: str) -> Snapshot:
+    """Returns the snapshot in a file, or of the live cluster.
 
     Raises:
         CoreError: it cannot be read
     """
     if source is not None:
-        return snapshot_from(source)
+        return read_snapshot_file(source)
     from app.kube.snapshot_live import as_snapshot
 
     return as_snapshot(cluster_objects(kubeconfig, context, namespace))
 
 
-def snapshot_from(source: str) -> Snapshot:
-    """Loads a snapshot; warnings go to standard error.
+def read_snapshot_file(source: str) -> Snapshot:
+    """Returns the snapshot in a file; warnings go to standard error.
 
     Raises:
         SnapshotFileError: it cannot be read
@@ -106,5 +178,5 @@ def snapshot_from(source: str) -> Snapshot:
 
 
 def now() -> datetime:
-    """The present moment; a snapshot does not say when it was taken."""
+    """Returns the present time; a snapshot does not say when it was taken."""
     return datetime.now(UTC)

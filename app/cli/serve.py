@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import shlex
 import socket
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
 import typer
 
 from app.cli.options import (
     BestEffortOption,
+    CandidateIdentityOption,
     ContextOption,
+    ExtenderLeaseDurationOption,
+    ExtenderLogFormatOption,
+    ExtenderLogLevelOption,
+    ExtenderRenewDeadlineOption,
+    ExtenderRetryPeriodOption,
     KubeconfigOption,
     NamespaceOption,
     PackingOption,
     SnapshotOption,
+    check_log_level,
+    filter_options,
+    holder_identity,
+    listen,
     now,
-    options_of,
-    snapshot_from,
+    read_snapshot_file,
+    url,
 )
 from app.runtime.logs import LogFormat, configure
 from app.settings import (
@@ -36,178 +46,178 @@ from app.settings import (
     Settings,
 )
 from scheduler_core.errors import CoreError, QuantityError
-from scheduler_core.extender.filter import Packing
+from scheduler_core.extender.decision import Packing
 from scheduler_core.extender.settings import (
     ENABLED,
     NODE_RESERVATION_TIMEOUT,
     POD_SCHEDULING_TIMEOUT,
     SettingsHistory,
-    Source,
+    SettingsSource,
 )
-from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.leadership.election import ElectionTiming
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import Snapshot
 
-_MOST_EXAMPLE_NODES = 12
+_MAX_EXAMPLE_NODES: Final = 12
+_ENV: Final = "LONGHORN_EXTENDER_"
+
+_Host = Annotated[str, typer.Option(envvar=f"{_ENV}HOST", help="Address to listen on.")]
+_Port = Annotated[int, typer.Option(envvar=f"{_ENV}PORT", min=0, max=65535, help="TCP port; 0 picks a free one.")]
+_MaxBody = Annotated[
+    str, typer.Option(envvar=f"{_ENV}MAX_BODY", metavar="QUANTITY", help="Largest request body, e.g. 256Mi.")
+]
+_Enforcement = Annotated[
+    Enforcement,
+    typer.Option(
+        envvar=f"{_ENV}ENFORCEMENT",
+        help="observe: answer that every node fits, and only count and log what would be refused.",
+    ),
+]
+_Policy = Annotated[
+    str | None,
+    typer.Option(
+        envvar=f"{_ENV}POLICY",
+        metavar="FILE",
+        help="Policy of /prioritize, whose predicates count in /filter, too; read again when it changes.",
+    ),
+]
+_Advertise = Annotated[
+    str,
+    typer.Option(
+        envvar="POD_IP",
+        help="IP address the Service points to while this process leads; default: --host, if it is one.",
+    ),
+]
+_NodeName = Annotated[str, typer.Option(envvar="NODE_NAME", help="The node this runs on; default: host name.")]
+_Reservation = Annotated[
+    Reservation,
+    typer.Option(
+        envvar=f"{_ENV}RESERVATION",
+        help="capacity: pods are judged jointly, nobody waits for a lock; node: one pod at a time, its node is reserved.",
+    ),
+]
+_Nudge = Annotated[
+    bool,
+    typer.Option(
+        "--nudge/--no-nudge",
+        envvar=f"{_ENV}NUDGE",
+        help="Have kube-scheduler retry a refused pod as soon as it fits, by an annotation of the pod.",
+    ),
+]
+_StaleAfter = Annotated[
+    float,
+    typer.Option(
+        envvar=f"{_ENV}STALE_AFTER",
+        min=1,
+        help="Seconds without a word from the API server, after which nothing is decided.",
+    ),
+]
+_Enabled = Annotated[str, typer.Option(envvar=f"{_ENV}ENABLED", metavar="true|false", help=f"See {ENABLED}.")]
+_PodSchedulingTimeout = Annotated[
+    str,
+    typer.Option(envvar=f"{_ENV}POD_SCHEDULING_TIMEOUT", metavar="SECONDS", help=f"See {POD_SCHEDULING_TIMEOUT}."),
+]
+_NodeReservationTimeout = Annotated[
+    str,
+    typer.Option(envvar=f"{_ENV}NODE_RESERVATION_TIMEOUT", metavar="SECONDS", help=f"See {NODE_RESERVATION_TIMEOUT}."),
+]
 
 
 def serve(  # one parameter per flag
     snapshot: SnapshotOption = None,
-    host: Annotated[str, typer.Option(envvar="LONGHORN_EXTENDER_HOST", help="Address to listen on.")] = DEFAULT_HOST,
-    port: Annotated[
-        int, typer.Option(envvar="LONGHORN_EXTENDER_PORT", min=0, max=65535, help="TCP port; 0 picks a free one.")
-    ] = DEFAULT_PORT,
-    max_body: Annotated[
-        str,
-        typer.Option(envvar="LONGHORN_EXTENDER_MAX_BODY", metavar="QUANTITY", help="Largest request body, e.g. 256Mi."),
-    ] = f"{DEFAULT_MAX_BODY // 1024**2}Mi",
+    host: _Host = DEFAULT_HOST,
+    port: _Port = DEFAULT_PORT,
+    max_body: _MaxBody = f"{DEFAULT_MAX_BODY // 1024**2}Mi",
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
-    enforcement: Annotated[
-        Enforcement,
-        typer.Option(
-            envvar="LONGHORN_EXTENDER_ENFORCEMENT",
-            help="observe: answer that every node fits, and only count and log what would be refused.",
-        ),
-    ] = Enforcement.ENFORCE,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            envvar="LONGHORN_EXTENDER_POLICY",
-            metavar="FILE",
-            help="Policy of /prioritize, whose predicates count in /filter, too; read again when it changes.",
-        ),
-    ] = None,
+    enforcement: _Enforcement = Enforcement.ENFORCE,
+    policy: _Policy = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = DEFAULT_NAMESPACE,
-    identity: Annotated[
-        str, typer.Option(envvar="POD_NAME", help="Who this candidate is in the Lease; default: host name and process.")
-    ] = "",
-    advertise: Annotated[
-        str,
-        typer.Option(
-            envvar="POD_IP",
-            help="IP address the Service points to while this process leads; default: --host, if it is one.",
-        ),
-    ] = "",
-    node_name: Annotated[str, typer.Option(envvar="NODE_NAME", help="The node this runs on; default: host name.")] = "",
-    reservation: Annotated[
-        Reservation,
-        typer.Option(
-            envvar="LONGHORN_EXTENDER_RESERVATION",
-            help="capacity: pods are judged jointly, nobody waits for a lock; node: one pod at a time, its node is reserved.",
-        ),
-    ] = Reservation.CAPACITY,
-    nudge: Annotated[  # noqa: FBT002 # --nudge and --no-nudge
-        bool,
-        typer.Option(
-            "--nudge/--no-nudge",
-            envvar="LONGHORN_EXTENDER_NUDGE",
-            help="Have kube-scheduler retry a refused pod as soon as it fits, by an annotation of the pod.",
-        ),
-    ] = True,
-    stale_after: Annotated[
-        float,
-        typer.Option(
-            envvar="LONGHORN_EXTENDER_STALE_AFTER",
-            min=1,
-            help="Seconds without a word from the API server, after which nothing is decided.",
-        ),
-    ] = DEFAULT_STALE_AFTER,
-    lease_duration: Annotated[
-        float, typer.Option(envvar="LONGHORN_EXTENDER_LEASE_DURATION", help="Seconds until others may take the Lease.")
-    ] = 15.0,
-    renew_deadline: Annotated[
-        float, typer.Option(envvar="LONGHORN_EXTENDER_RENEW_DEADLINE", help="Seconds after which a leader gives up.")
-    ] = 10.0,
-    retry_period: Annotated[
-        float, typer.Option(envvar="LONGHORN_EXTENDER_RETRY_PERIOD", help="Seconds between renewals.")
-    ] = 2.0,
-    enabled: Annotated[
-        str, typer.Option(envvar="LONGHORN_EXTENDER_ENABLED", metavar="true|false", help=f"See {ENABLED}.")
-    ] = "",
-    pod_scheduling_timeout: Annotated[
-        str,
-        typer.Option(
-            envvar="LONGHORN_EXTENDER_POD_SCHEDULING_TIMEOUT", metavar="SECONDS", help=f"See {POD_SCHEDULING_TIMEOUT}."
-        ),
-    ] = "",
-    node_reservation_timeout: Annotated[
-        str,
-        typer.Option(
-            envvar="LONGHORN_EXTENDER_NODE_RESERVATION_TIMEOUT",
-            metavar="SECONDS",
-            help=f"See {NODE_RESERVATION_TIMEOUT}.",
-        ),
-    ] = "",
-    log_format: Annotated[
-        LogFormat, typer.Option(envvar="LONGHORN_EXTENDER_LOG_FORMAT", help="auto: readable on a terminal, else JSON.")
-    ] = "auto",
-    log_level: Annotated[str, typer.Option(envvar="LONGHORN_EXTENDER_LOG_LEVEL", help="debug, info, ...")] = "info",
+    identity: CandidateIdentityOption = "",
+    advertise: _Advertise = "",
+    node_name: _NodeName = "",
+    reservation: _Reservation = Reservation.CAPACITY,
+    nudge: _Nudge = True,  # noqa: FBT002 # --nudge and --no-nudge
+    stale_after: _StaleAfter = DEFAULT_STALE_AFTER,
+    lease_duration: ExtenderLeaseDurationOption = 15.0,
+    renew_deadline: ExtenderRenewDeadlineOption = 10.0,
+    retry_period: ExtenderRetryPeriodOption = 2.0,
+    enabled: _Enabled = "",
+    pod_scheduling_timeout: _PodSchedulingTimeout = "",
+    node_reservation_timeout: _NodeReservationTimeout = "",
+    log_format: ExtenderLogFormatOption = "auto",
+    log_level: ExtenderLogLevelOption = "info",
 ) -> None:
     """Serve /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs beside a cluster, or from a snapshot of one.
 
     Beside a cluster several of these may run; the one that holds the Lease answers.
     """
-    settings = Settings(
-        host=host,
-        port=port,
-        max_body=_positive(max_body),
-        options=options_of(best_effort, packing),
-        enforcement=enforcement,
-        policy=policy,
-    )
-    check_level(log_level)
+    options = filter_options(best_effort, packing)
+    settings = Settings(host, port, _parse_max_body(max_body), options, enforcement, policy)
+    check_log_level(log_level)
     if policy is not None:
         _check_policy(policy)
     if snapshot is not None:
         _serve_snapshot(snapshot, settings, log_format, log_level)
         return
-    written = {
-        ENABLED: enabled,
-        POD_SCHEDULING_TIMEOUT: pod_scheduling_timeout,
-        NODE_RESERVATION_TIMEOUT: node_reservation_timeout,
-    }
-    environment = {name: value for name, value in written.items() if value}
-    for problem in SettingsHistory().effective([Source("flag or environment", environment)]).problems:
-        raise CoreError(problem.partition(";")[0])
-    options = LiveOptions(
-        identity=identity or f"{socket.gethostname()}-{os.getpid()}",
+    live_options = LiveOptions(
+        identity=holder_identity(identity),
         namespace=namespace,
         kubeconfig=kubeconfig,
         context=context,
-        advertise=_advertised(advertise, host),
+        advertise=_advertised_address(advertise, host),
         node_name=node_name or socket.gethostname(),
         reservation=reservation,
         nudge=nudge,
         stale_after=stale_after,
         timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
-        environment=environment,
+        environment=_extender_settings(enabled, pod_scheduling_timeout, node_reservation_timeout),
     )
-    _serve_cluster(options, settings, log_format, log_level)
+    _serve_cluster(live_options, settings, log_format, log_level)
 
 
-def _serve_snapshot(snapshot: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
-    from app.bootstrap import create_app
+def _extender_settings(enabled: str, pod_scheduling_timeout: str, node_reservation_timeout: str) -> dict[str, str]:
+    """Returns the extender's own settings that were given."""
+    values = {
+        ENABLED: enabled,
+        POD_SCHEDULING_TIMEOUT: pod_scheduling_timeout,
+        NODE_RESERVATION_TIMEOUT: node_reservation_timeout,
+    }
+    given = {name: value for name, value in values.items() if value}
+    for problem in SettingsHistory().resolve([SettingsSource("flag or environment", given)]).problems:
+        raise CoreError(problem.partition(";")[0])
+    return given
+
+
+def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
+    from app.bootstrap import SnapshotService, create_app
     from app.policy.file import PolicyFile
-    from app.server import exit_quietly, serve_snapshot
+    from app.runtime.server import exit_quietly, freeze_heap, run_process
+    from app.runtime.server import serve as serve_until_signal
 
     exit_quietly()
     file = PolicyFile(settings.policy) if settings.policy is not None else None
-    loaded, state = (snapshot_from(snapshot), None) if file is None else _whole_snapshot(snapshot, file.policy)
-    app = create_app(loaded, settings, now(), state, file)
+    snapshot, generic = (
+        (read_snapshot_file(source), None) if file is None else _snapshot_with_generic_state(source, file.policy)
+    )
+    app = create_app(snapshot, settings, now(), generic, file)
     listener = listen(settings.host, settings.port)
     configure(log_format, log_level)
-    typer.echo(_welcome(loaded, settings.host, listener.getsockname()[1]), err=True)
-    serve_snapshot(app, listener, file.run if file else None)
+    typer.echo(_welcome(snapshot, settings.host, listener.getsockname()[1]), err=True)
+    freeze_heap()
+    run_process(serve_until_signal(SnapshotService(file), app, listener))
 
 
-def _whole_snapshot(source: str, policy: Policy) -> tuple[Snapshot, State]:
-    """A snapshot, and what the rules of a policy read of the same file; warnings go to standard error."""
+def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot, GenericClusterState]:
+    """Returns a snapshot and what a policy's rules read of it.
+
+    Warnings go to standard error.
+    """
     from app.kube.snapshot_generic import load_cluster
 
     loaded = load_cluster(source, policy, longhorn=True)
@@ -217,19 +227,37 @@ def _whole_snapshot(source: str, policy: Policy) -> tuple[Snapshot, State]:
 
 
 def _serve_cluster(options: LiveOptions, settings: Settings, log_format: LogFormat, log_level: str) -> None:
-    from app.runtime.server import serve_cluster
-    from app.server import exit_quietly
+    from app.runtime.server import exit_quietly, run_process
 
     exit_quietly()
     listener = listen(settings.host, settings.port)
     configure(log_format, log_level)
-    url = _url(settings.host, listener.getsockname()[1])
-    welcome = f"Serving a cluster on {url} as {options.identity} (state: {url}/state, Ctrl-C hands over and stops)"
-    serve_cluster(options, settings, listener, lambda: typer.echo(welcome, err=True))
+    address = url(settings.host, listener.getsockname()[1])
+    welcome = (
+        f"Serving a cluster on {address} as {options.identity} (state: {address}/state, Ctrl-C hands over and stops)"
+    )
+    run_process(_run_live(options, settings, listener, lambda: typer.echo(welcome, err=True)))
 
 
-def _advertised(advertise: str, host: str) -> str:
-    """The address for the EndpointSlice, which takes no loopback and no wildcard address; "" if there is none."""
+async def _run_live(
+    options: LiveOptions, settings: Settings, listener: socket.socket, connected: Callable[[], None]
+) -> None:
+    from app.bootstrap.live import live_application
+    from app.runtime.server import serve as serve_until_signal
+
+    app, lifecycle, client = await live_application(options, settings, listener.getsockname()[1])
+    try:
+        connected()
+        await serve_until_signal(lifecycle, app, listener)
+    finally:
+        await client.close()
+
+
+def _advertised_address(advertise: str, host: str) -> str:
+    """Returns the address for the EndpointSlice, or "".
+
+    An EndpointSlice holds no loopback and no wildcard address.
+    """
     try:
         address = ipaddress.ip_address(advertise or host)
     except ValueError as error:
@@ -242,7 +270,7 @@ def _advertised(advertise: str, host: str) -> str:
     return str(address) if usable else ""
 
 
-def _positive(text: str) -> int:
+def _parse_max_body(text: str) -> int:
     try:
         size = parse_bytes(text)
     except QuantityError as error:
@@ -259,57 +287,30 @@ def _check_policy(path: str) -> None:
         typer.echo(f"warning: {path}: {warning}", err=True)
 
 
-def check_level(level: str) -> None:
-    """Whether a log level is one.
-
-    Raises:
-        CoreError: it is none
-    """
-    levels = ("debug", "info", "warning", "error", "critical")
-    if level.lower() not in levels:
-        raise CoreError(f"--log-level {level}: expected one of {', '.join(levels)}")
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 picks a free one.
-
-    Raises:
-        CoreError: the address cannot be had
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address, family=family, backlog=2048)
-    except (OSError, UnicodeError) as error:
-        # Python adds "(while attempting to bind ...)", which says what this says.
-        problem = str(error.strerror).partition(" (")[0] if isinstance(error, OSError) else "no host has such a name"
-        raise CoreError(f"cannot listen on {host} port {port}: {problem}; see --host and --port") from error
-
-
-def _url(host: str, port: int) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
 def _welcome(snapshot: Snapshot, host: str, port: int) -> str:
-    url = _url(host, port)
+    address = url(host, port)
     counts = f"{len(snapshot.longhorn_nodes)} Longhorn nodes and {len(snapshot.volumes)} volumes"
-    lines = [f"Serving {counts} on {url} (docs: {url}/docs, Ctrl-C stops)"]
-    question = _example(snapshot)
-    if question:
-        body = shlex.quote(json.dumps(question))
-        lines += ["", "Ask it as kube-scheduler would:", "", f"  curl -s {url}/filter -d {body}", ""]
+    lines = [f"Serving {counts} on {address} (docs: {address}/docs, Ctrl-C stops)"]
+    example = _example_request(snapshot)
+    if example:
+        body = shlex.quote(json.dumps(example))
+        lines += ["", "Ask it as kube-scheduler would:", "", f"  curl -s {address}/filter -d {body}", ""]
     return "\n".join(lines)
 
 
-def _example(snapshot: Snapshot) -> dict[str, Any] | None:
-    """A question about a pod of the snapshot: the first pending one with a claim, else the first with a claim."""
+def _example_request(snapshot: Snapshot) -> dict[str, Any] | None:
+    """Returns a request about a pod with a claim, or None.
+
+    A pending pod is preferred.
+    """
     pods = sorted(
         (pod for pod in snapshot.pods.values() if pod.volumes), key=lambda pod: (pod.node_name != "", pod.key)
     )
-    names = sorted(snapshot.nodes or snapshot.longhorn_nodes)[:_MOST_EXAMPLE_NODES]
-    return {"Pod": _pod(pods[0]), "NodeNames": names} if pods and names else None
+    names = sorted(snapshot.nodes or snapshot.longhorn_nodes)[:_MAX_EXAMPLE_NODES]
+    return {"Pod": _kube_pod(pods[0]), "NodeNames": names} if pods and names else None
 
 
-def _pod(pod: Pod) -> dict[str, Any]:
+def _kube_pod(pod: Pod) -> dict[str, Any]:
     metadata = {"namespace": pod.namespace, "name": pod.name}
     volumes = [
         {"name": volume.name, "persistentVolumeClaim": {"claimName": volume.claim}}

@@ -1,4 +1,4 @@
-"""`longhorn-extender snapshot`: the live cluster as a file, for a bug report or to ask `explain` and `serve` about it."""
+"""`longhorn-extender snapshot`: writes the live cluster to a file, for a bug report or as input of `explain` and `serve`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from app.cli.options import ContextOption, KubeconfigOption, NamespaceOption, cl
 from app.settings import DEFAULT_NAMESPACE
 from scheduler_core.errors import CoreError
 
+# Texts that YAML 1.2 reads as floating-point numbers.
 _FLOAT = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
 
 
-class Form(StrEnum):
-    """How objects are printed."""
+class SnapshotFormat(StrEnum):
+    """The format of a snapshot file."""
 
     YAML = "yaml"
     JSON = "json"
@@ -29,7 +30,7 @@ def snapshot(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = DEFAULT_NAMESPACE,
-    output: Annotated[Form, typer.Option("--output", "-o", help="How to print.")] = Form.YAML,
+    output: Annotated[SnapshotFormat, typer.Option("--output", "-o", help="How to print.")] = SnapshotFormat.YAML,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Write here instead of to standard output.")
     ] = None,
@@ -40,8 +41,8 @@ def snapshot(
     `serve --snapshot` and `explain --snapshot` read the file.
     """
     objects = cluster_objects(kubeconfig, context, namespace, progress=sys.stderr.isatty() or file is not None)
-    listed = {"apiVersion": "v1", "kind": "List", "items": objects}
-    text = _text(listed, output)
+    object_list = {"apiVersion": "v1", "kind": "List", "items": objects}
+    text = _format(object_list, output)
     if file is None:
         typer.echo(text, nl=False)
         return
@@ -52,13 +53,16 @@ def snapshot(
     typer.echo(f"wrote {len(objects)} objects to {file}", err=True)
 
 
-def _text(listed: dict[str, Any], form: Form) -> str:
-    if form is Form.JSON:
-        return json.dumps(listed, indent=1) + "\n"
+def _format(object_list: dict[str, Any], output: SnapshotFormat) -> str:
+    if output is SnapshotFormat.JSON:
+        return json.dumps(object_list, indent=1) + "\n"
     import yaml
 
     class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-        """Quotes also what PyYAML takes for a text and YAML 1.2, which kubectl and we read, for a number: 1.5e3."""
+        """Also quotes texts such as 1.5e3.
+
+        PyYAML takes them for texts; YAML 1.2, which kubectl and this program read, takes them for numbers.
+        """
 
     Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
-    return str(yaml.dump(listed, Dumper=Dumper, sort_keys=False, allow_unicode=True))
+    return str(yaml.dump(object_list, Dumper=Dumper, sort_keys=False, allow_unicode=True))
