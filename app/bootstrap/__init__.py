@@ -1,7 +1,8 @@
-"""The wiring: from a snapshot file and settings to an application. `live_wiring.py` does it for a live cluster."""
+"""Wires the HTTP service over a snapshot file; `app/bootstrap/live.py` does so for a live cluster."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from importlib.metadata import version
 
@@ -10,42 +11,51 @@ from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
 from app import DISTRIBUTION
-from app.api import errors, extender, prioritize
-from app.api import health as operation
+from app.api import errors, extender, health
 from app.api.dependencies import AppState
-from app.decisions.evaluator import Scheduling
-from app.decisions.state_source import FixedView
+from app.decisions.evaluator import Evaluator
+from app.decisions.state_source import SnapshotState
 from app.extender.metrics import Metrics
 from app.extender.verbs import Verbs
 from app.policy.file import PolicyFile
-from app.policy.in_force import FixedState, PolicyInForce, PolicyVerbs
+from app.policy.in_force import PolicyInForce, SnapshotGenericState
+from app.runtime.probes import install_probes
 from app.settings import Enforcement, Settings
 from scheduler_core.cluster.view import View
-from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.snapshot import Snapshot
 
 
 def create_app(
-    snapshot: Snapshot, settings: Settings, now: datetime, generic: State | None = None, file: PolicyFile | None = None
+    snapshot: Snapshot,
+    settings: Settings,
+    now: datetime,
+    generic: GenericClusterState | None = None,
+    file: PolicyFile | None = None,
 ) -> FastAPI:
-    """The HTTP service over one snapshot, as it was at `now`.
+    """Returns the HTTP service over one snapshot, as it was at `now`.
 
-    `generic` has what the rules of a policy file read of it; `file` is that file, which the caller keeps looking at.
+    Args:
+        snapshot: the cluster
+        settings: of the service
+        now: the time that decisions assume
+        generic: the objects of the snapshot that the rules of a policy file read
+        file: the policy file, which the caller keeps reading again
 
     Raises:
         SettingError: a Longhorn setting in the snapshot cannot be read
     """
-    scheduling = Scheduling(FixedView(View.of(snapshot, now)), settings.options)
-    verbs, metrics = Verbs(scheduling), Metrics()
-    policy = PolicyVerbs(verbs, scheduling, PolicyInForce(file, FixedState(generic or State())))
+    evaluator = Evaluator(SnapshotState(View.of(snapshot, now)), settings.options)
+    metrics = Metrics()
+    policy = PolicyInForce(file, SnapshotGenericState(generic or GenericClusterState()))
     if file is not None:
-        file.tell(metrics.policy_reloaded)
+        file.subscribe(metrics.policy_reloaded)
     observes = settings.enforcement is Enforcement.OBSERVE
-    return application(AppState(scheduling, verbs, metrics, settings.max_body, policy, observes=observes))
+    return application(AppState(evaluator, Verbs(evaluator, policy), metrics, settings.max_body, observes=observes))
 
 
 def application(state: AppState) -> FastAPI:
-    """The routes around some services."""
+    """Returns the application with all routes."""
     app = FastAPIOffline(
         title="Longhorn scheduler extender",
         version=version(DISTRIBUTION),
@@ -53,13 +63,40 @@ def application(state: AppState) -> FastAPI:
     )
     app.state.extender = state
     app.include_router(extender.router)
-    app.include_router(prioritize.router)
-    app.include_router(operation.router)
+    install_probes(app, lambda: health.readiness(state), state.metrics.registry)
+    app.include_router(health.router)
 
     @app.get("/", include_in_schema=False)
     async def root() -> RedirectResponse:
         return RedirectResponse("/docs")
 
-    errors.install(app)
+    errors.install_error_handlers(app)
     state.metrics.instrument(app)
     return app
+
+
+class SnapshotService:
+    """The service that runs next to the HTTP server over a snapshot.
+
+    It reads the policy file again whenever it changes.
+    """
+
+    def __init__(self, file: PolicyFile | None) -> None:
+        self._file = file
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        if self._file is None:
+            await asyncio.Event().wait()
+        else:
+            await self._file.run()
+
+    async def drain(self) -> None:
+        """Does nothing: nothing is reserved over a snapshot."""
+
+    def log_failure(self, error: BaseException) -> None:
+        """Raises the error: reading the policy file fails only by a fault of the program."""
+        raise error
+
+    def log_drain_failure(self, error: BaseException) -> None:
+        """Logs nothing: `drain` cannot fail."""

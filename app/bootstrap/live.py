@@ -1,4 +1,4 @@
-"""The wiring for a live cluster: from options to an application, and the service that keeps it current."""
+"""Wires the HTTP service for a live cluster: from options to an application, and the lifecycle that runs next to it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
+from typing import Final
 
 from fastapi import FastAPI
 
 from app.api.dependencies import AppState
 from app.bootstrap import application
-from app.decisions.evaluator import Scheduling
-from app.extender.endpoint_publisher import Publisher
-from app.extender.lifecycle import NAME, Companion, Live, LiveSettings, Parts
+from app.decisions.evaluator import Evaluator
+from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
 from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
-from app.extender.nudge_patch import PodNudge
-from app.extender.nudger import Nudger
+from app.extender.nudger import NudgePatch, Nudger
 from app.extender.offers import Offers
 from app.extender.placements import Placements
 from app.extender.verbs import Reservations, Verbs
@@ -28,17 +28,52 @@ from app.kube.config_map_cache import ConfigMapCache
 from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from app.policy.file import PolicyFile
-from app.policy.in_force import PolicyInForce, PolicyVerbs
+from app.policy.in_force import PolicyInForce
 from app.runtime.elector import Elector
-from app.schemas.explain import Unsettled
+from app.schemas.state import OutstandingState
 from app.settings import Enforcement, LiveOptions, Reservation, Settings
+from scheduler_core.leadership.endpoint_slice import Endpoint
+
+_TIMING: Final = Timing(monotonic, random.uniform)
 
 
-async def live_application(options: LiveOptions, settings: Settings, port: int) -> tuple[FastAPI, Live, KubeClient]:
-    """The HTTP service beside a cluster, reached at `port`; nothing runs before `Live.run`.
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the parts of the extender share."""
+
+    options: LiveOptions
+    settings: Settings
+    client: KubeClient
+    cache: ClusterCache
+    evaluator: Evaluator
+    live_settings: LiveSettings
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    """How pods are kept from taking the same space.
+
+    Attributes:
+        tasks: what works while this process leads
+        outstanding: returns what /state shows of demand and offers
+    """
+
+    reservations: Reservations
+    tasks: tuple[LeaderTask, ...] = ()
+    outstanding: Callable[[], OutstandingState] = OutstandingState
+
+
+async def live_application(
+    options: LiveOptions, settings: Settings, port: int
+) -> tuple[FastAPI, ExtenderLifecycle, KubeClient]:
+    """Returns the HTTP service, its lifecycle and its client; callers reach it at `port`.
+
+    Nothing runs before `ExtenderLifecycle.run`.
 
     Raises:
-        ConnectError: there is no cluster to talk to
+        ConnectError: there is no cluster to connect to
+        CoreError: address or port are none that an EndpointSlice can hold
         PolicyFileError: the policy file cannot be used
     """
 
@@ -47,73 +82,65 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
 
     file = PolicyFile(settings.policy) if settings.policy is not None else None
     client = await connect()
-    timing = Timing(monotonic, random.uniform)
-    cache = ClusterCache(client, options.namespace, timing, lambda: datetime.now(UTC), options.stale_after)
-    config_map = ConfigMapCache(client, options.namespace, NAME, timing)
-    metrics = Metrics()
-    scheduling = Scheduling(cache, settings.options)
+    cache = ClusterCache(client, options.namespace, _TIMING, _now, options.stale_after)
+    config_map = ConfigMapCache(client, options.namespace, NAME, _TIMING)
     live_settings = LiveSettings(cache, config_map, options.environment)
-    kept = _kept(options, settings, client, cache, scheduling, live_settings, metrics)
+    evaluator = Evaluator(cache, settings.options)
+    metrics = Metrics()
+    shared = _Shared(options, settings, client, cache, evaluator, live_settings, metrics)
+    reservation = _reservation(shared)
     elector = Elector(connect, options.identity, options.namespace, options.timing)
-    publisher = (
-        Publisher(client, options.namespace, options.advertise, port, options.node_name, leading=elector.leading)
-        if options.advertise
-        else None
-    )
-    generic = GenericCache(client, timing, options.stale_after)
-    in_force = PolicyInForce(file, generic)
-    metrics.caches(lambda: {**cache.standings, **generic.standings}, monotonic)
-    also: list[Companion] = [generic, file] if file else []
+    generic = GenericCache(client, _TIMING, options.stale_after)
+    policy = PolicyInForce(file, generic)
+    metrics.caches(lambda: {**cache.statuses, **generic.statuses}, monotonic)
     if file is not None:
-        file.tell(metrics.policy_reloaded)
-    parts = Parts(
+        file.subscribe(metrics.policy_reloaded)
+    parts = ExtenderParts(
         cache=cache,
         config_map=config_map,
         elector=elector,
-        publisher=publisher,
+        publisher=_publisher(shared, elector, port),
         metrics=metrics,
         environment=options.environment,
         node_name=options.node_name,
-        policy_problem=lambda: in_force.problem,
+        policy_problem=lambda: policy.problem,
+        background=(generic.run, file.run) if file is not None else (),
     )
-    live = Live(parts, live_settings, kept.reservations, (*kept.companions, *also), kept.unsettled)
-    verbs = Verbs(scheduling, live.refusal, kept.reservations, live.late_refusal)
+    reservations = reservation.reservations
+    lifecycle = ExtenderLifecycle(parts, live_settings, reservations, reservation.tasks, reservation.outstanding)
+    verbs = Verbs(evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
     observes = settings.enforcement is Enforcement.OBSERVE
-    policy = PolicyVerbs(verbs, scheduling, in_force)
-    state = AppState(scheduling, verbs, metrics, settings.max_body, policy, live, observes)
-    return application(state), live, client
+    return application(AppState(evaluator, verbs, metrics, settings.max_body, lifecycle, observes)), lifecycle, client
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What keeps pods from taking the same room, what goes on beside it, and what /state says of it."""
-
-    reservations: Reservations
-    companions: tuple[Companion, ...] = ()
-    unsettled: Callable[[], Unsettled] = Unsettled
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
-def _kept(  # noqa: PLR0913, PLR0917 # the parts it connects
-    options: LiveOptions,
-    settings: Settings,
-    client: KubeClient,
-    cache: ClusterCache,
-    scheduling: Scheduling,
-    live_settings: LiveSettings,
-    metrics: Metrics,
-) -> _Kept:
-    if options.reservation is Reservation.NODE:
-        return _Kept(NodeReservations(cache, scheduling, live_settings, metrics, monotonic))
-    offers = Offers(cache, scheduling, live_settings, metrics, monotonic)
-    placements = Placements(cache, scheduling, offers.others, metrics, monotonic)
-    patch = PodNudge(client)
-    nudger = Nudger(cache, scheduling, offers.others, patch, metrics, clock=monotonic, now=lambda: datetime.now(UTC))
-    nudges = options.nudge and settings.enforcement is Enforcement.ENFORCE  # who only observes refuses nobody
-    offers.tell(nudger if nudges else None, placements)
-    companions: list[Companion] = [placements, nudger] if nudges else [placements]
+def _publisher(shared: _Shared, elector: Elector, port: int) -> EndpointPublisher | None:
+    options = shared.options
+    if not options.advertise:
+        return None
+    endpoint = Endpoint.at(options.advertise, port, options.node_name)
+    return EndpointPublisher(shared.client, options.namespace, endpoint, elector.leading)
+
+
+def _reservation(shared: _Shared) -> _Reservation:
+    cache = shared.cache
+    evaluator = shared.evaluator
+    metrics = shared.metrics
+    if shared.options.reservation is Reservation.NODE:
+        return _Reservation(NodeReservations(cache, evaluator, shared.live_settings, metrics, monotonic))
+    offers = Offers(cache, evaluator, shared.live_settings, metrics, monotonic)
+    placements = Placements(cache, evaluator, offers.contenders, metrics, monotonic)
+    patch = NudgePatch(shared.client)
+    nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics, clock=monotonic, now=_now)
+    # If refusals are only observed, no pod is refused.
+    nudges = shared.options.nudge and shared.settings.enforcement is Enforcement.ENFORCE
+    offers.subscribe(nudger if nudges else None, placements)
     metrics.outstanding(lambda: placements.outstanding(offers=offers.outstanding, waiting=nudger.remembered))
-    return _Kept(
-        offers,
-        tuple(companions),
-        lambda: Unsettled(cache.demands(), offers.ledger, placements.report, nudger.waiting),
-    )
+
+    def outstanding() -> OutstandingState:
+        return OutstandingState(cache.state().demand, offers.ledger, placements.report, nudger.waiting)
+
+    return _Reservation(offers, (placements, nudger) if nudges else (placements,), outstanding)
