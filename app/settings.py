@@ -1,4 +1,4 @@
-"""The configuration of the process, one frozen tree; every value is a flag of `serve`, and most an environment variable."""
+"""The configuration of `serve`: every value is a flag, and most an environment variable too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from scheduler_core.extender.filter import Options
+from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.leadership.election import ElectionTiming
 
 DEFAULT_HOST = "127.0.0.1"
@@ -17,17 +17,17 @@ DEFAULT_STALE_AFTER = 60.0
 
 
 class BestEffort(StrEnum):
-    """What a best-effort volume asks of its pod's node."""
+    """Whether a best-effort volume needs space on its pod's node."""
 
     REQUIRE = "require"
     PREFER = "prefer"
 
 
 class Enforcement(StrEnum):
-    """What becomes of a refusal.
+    """What happens to a refusal.
 
-    ENFORCE: kube-scheduler is told. OBSERVE: kube-scheduler is told that every node fits; what would have been refused is counted and
-    logged, so that an administrator sees what enforcing would change.
+    ENFORCE: kube-scheduler gets it. OBSERVE: kube-scheduler gets the answer that every node fits; refusals are counted and logged,
+    so that an administrator sees what enforcing would change.
     """
 
     ENFORCE = "enforce"
@@ -36,32 +36,30 @@ class Enforcement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an administrator may choose about the service."""
+    """What an administrator may choose about the service.
+
+    Attributes:
+        host: address to listen on; loopback by default, because plain HTTP authenticates no caller
+        port: TCP port to listen on; 0 picks a free one
+        max_body: the largest body of a request, in bytes; 5,000 full nodes of 10 kB are 50 MB
+        options: how pods are decided about
+        enforcement: what happens to a refusal
+        policy: a policy file of the generic scheduler; None: its default for /prioritize, and no predicates in /filter
+    """
 
     host: str = DEFAULT_HOST
-    """Address to listen on. Loopback, because nothing authenticates callers of plain HTTP."""
-
     port: int = DEFAULT_PORT
-    """TCP port to listen on; 0 picks a free one."""
-
     max_body: int = DEFAULT_MAX_BODY
-    """Bytes a request's body may have. 5,000 full nodes of 10 kB are 50 MB."""
-
-    options: Options = field(default_factory=Options)
-    """How decisions are made."""
-
+    options: FilterOptions = field(default_factory=FilterOptions)
     enforcement: Enforcement = Enforcement.ENFORCE
-    """What becomes of a refusal."""
-
     policy: str | None = None
-    """A policy file of the generic scheduler; None: its default for /prioritize, and nothing more in /filter."""
 
 
 class Reservation(StrEnum):
-    """How pods are kept from taking the same room.
+    """How pods are kept from taking the same space.
 
-    CAPACITY: what other pods will take is packed jointly with the pod; nobody waits for a lock. NODE: one pod at a time, and its
-    node is reserved (the proposal's step 5).
+    CAPACITY: pods are packed jointly with what other pods will take, and requests never block each other. NODE: one pod at a time, and
+    its node is reserved (step 5 of Longhorn's proposal).
     """
 
     CAPACITY = "capacity"
@@ -70,37 +68,30 @@ class Reservation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """Where the cluster is, and who this process is there."""
+    """How to reach the cluster, and the identity of this process there.
+
+    Attributes:
+        identity: holder of the Lease; unique among the candidates
+        namespace: of Longhorn, the Lease, the Service and the ConfigMap
+        kubeconfig: a kubeconfig file; None: the pod's own credentials, else $KUBECONFIG or ~/.kube/config
+        context: a context of the kubeconfig; None: its current one
+        advertise: the IP address kube-scheduler reaches this process at; "" if the Service is not used
+        node_name: the node this process runs on, for the heartbeat metric and the EndpointSlice
+        reservation: how pods are kept from taking the same space
+        nudge: whether a refused pod is nudged once it fits; only with CAPACITY
+        stale_after: seconds without a message from the API server about some kind after which nothing is decided
+        timing: how long a Lease lasts, and how often it is renewed
+        environment: the extender's own settings given by flag or environment variable
+    """
 
     identity: str
-    """Holder of the Lease; unique among the candidates."""
-
     namespace: str = DEFAULT_NAMESPACE
-    """Where Longhorn is, and with it the Lease, the Service and the ConfigMap."""
-
     kubeconfig: str | None = None
-    """A kubeconfig file; None: the pod's own credentials, else $KUBECONFIG or ~/.kube/config."""
-
     context: str | None = None
-    """Which context of the kubeconfig; None: its current one."""
-
     advertise: str = ""
-    """The IP address kube-scheduler reaches this process at; "" if it is reached in another way than the Service."""
-
     node_name: str = ""
-    """The node this process runs on, for the heartbeat metric and the EndpointSlice."""
-
     reservation: Reservation = Reservation.CAPACITY
-    """How pods are kept from taking the same room."""
-
     nudge: bool = True
-    """Whether a refused pod that fits now is made to be tried again at once; only with CAPACITY."""
-
     stale_after: float = DEFAULT_STALE_AFTER
-    """Seconds without a word from the API server about some kind after which nothing is decided."""
-
     timing: ElectionTiming = field(default_factory=ElectionTiming)
-    """How long a Lease lasts, and how often it is renewed."""
-
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The extender's own settings given by flag or environment variable."""
