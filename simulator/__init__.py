@@ -1,6 +1,6 @@
-"""Longhorn without disks: plays every part of Longhorn that needs real ones against a real Kubernetes API server.
+"""Longhorn without disks: plays every part of Longhorn that needs real disks against a real Kubernetes API server.
 
-Data flow: watches (`watch`) fill tables (`store`); a change wakes the keyed queue (`queue`) of each controller concerned; a
-controller gathers what one object needs and calls a pure function that answers with actions (`actions`), which
-`perform` carries out against the API server. Placement itself is not decided here but by `scheduler_core.longhorn`.
+Data flow: watches fill tables (`store.py`). A change adds a key to the queue of every controller concerned (`event_routing.py`,
+`controller_queue.py`). A controller (`controllers.py`) gathers the observation of one object and calls a pure function that returns
+actions (`actions.py`); `action_runner.py` carries them out against the API server. `scheduler_core.longhorn` decides on placement.
 """

@@ -1,6 +1,7 @@
-"""`python -m simulator`: the entry point, and how it ends: 0 when stopped, otherwise one line on standard error.
+"""`python -m simulator`: the command line and its exit codes.
 
-2 if something is wrong with what it was given, 1 if it broke: then the log holds the traceback.
+Exit code 0: it was stopped. Otherwise it prints one line on standard error and exits with 2 if its input is wrong, or with 1 if it
+broke; the log then holds the traceback.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import typer
 
 from scheduler_core.errors import CoreError
 from simulator.config import load
-from simulator.run import Options, run
+from simulator.run import RunOptions, run
 
 NAME = "simulator"
 BAD_INPUT = 2
@@ -48,11 +49,11 @@ def simulate(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Plays Longhorn, without disks, in a real cluster of kwok nodes."""
-    _log(log_level)
-    asyncio.run(run(Options(kubeconfig, load(config), status_port, install)))
+    _configure_logging(log_level)
+    asyncio.run(run(RunOptions(kubeconfig, load(config), status_port, install)))
 
 
-def _log(level: str) -> None:
+def _configure_logging(level: str) -> None:
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise typer.BadParameter(f"{level!r} is not debug, info, warning or error", param_hint="--log-level")
@@ -69,12 +70,13 @@ def _log(level: str) -> None:
 
 
 def main() -> None:
-    """Runs the program and turns what went wrong into one line and an exit code."""
+    """Runs the program; an error becomes one line and an exit code."""
     try:
         sys.exit(cli(standalone_mode=False, prog_name=NAME) or 0)
     except typer.TyperException as error:
-        problem, code = f"{error.format_message().rstrip('.')}; see --help", BAD_INPUT
-    except Exception as error:  # whatever it is: nobody should have to read a traceback on standard error
+        problem = f"{error.format_message().rstrip('.')}; see --help"
+        code = BAD_INPUT
+    except Exception as error:  # of any kind: standard error gets one line, never a traceback
         problem, code = _explain(error)
         if code == BROKEN:
             log.exception("broke", error=problem)
@@ -83,7 +85,10 @@ def main() -> None:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """One line and an exit code; a group of tasks that failed is explained by the first that broke."""
+    """Returns one line and an exit code for an error.
+
+    A group of failed tasks is explained by the first that failed for another reason than its input.
+    """
     first = error
     while isinstance(first, ExceptionGroup):
         _, broken = first.split(CoreError)

@@ -1,4 +1,4 @@
-"""Carries actions out: the only place that writes to the API server."""
+"""Carries out actions against the API server. After the installation, all writes are made here."""
 
 from __future__ import annotations
 
@@ -13,20 +13,29 @@ import structlog
 
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import Resource
-from simulator.actions import Action, Create, Delete, Later, Patch, Replace, Wake, is_write
-from simulator.objects import Json, Obj
+from simulator.actions import (
+    Action,
+    AfterDelay,
+    CreateObject,
+    DeleteObject,
+    PatchObject,
+    ReplaceStatus,
+    RequeueAfter,
+    is_write,
+)
+from simulator.objects import Json, KubeObject
 from simulator.store import Store
 
 log = structlog.get_logger("simulator")
 
-_EXISTS: Final = "AlreadyExists"
+_ALREADY_EXISTS: Final = "AlreadyExists"
 
 
-class Performer:
-    """Carries out what decisions ask for, and keeps the time of what they put off.
+class ActionRunner:
+    """Carries out actions and keeps the due times of delayed ones.
 
     Attributes:
-        counters: how often what was done, since this process started
+        counters: how often each counted action was carried out since this process started
     """
 
     def __init__(self, client: KubeClient, store: Store, rng: random.Random) -> None:
@@ -34,76 +43,81 @@ class Performer:
         self._client = client
         self._tables = {table.resource: table for table in store.tables}
         self._rng = rng
-        self._due: dict[str, dict[str, float]] = {}
+        self._due_by_owner: dict[str, dict[str, float]] = {}
 
-    async def perform(self, owner: str, actions: Sequence[Action]) -> float | None:
-        """Does what can be done now, in order; the seconds until the next thing that was put off is due.
+    async def run(self, owner: str, actions: Sequence[Action]) -> float | None:
+        """Carries out actions in order.
 
-        `owner` names who decided: what it put off before and no longer asks for is forgotten, unless this time something
-        is written, because then it will decide again.
+        Returns the seconds until the decision is to be repeated; None: not before an event.
+
+        Args:
+            owner: names the object of the decision. A delayed action that its decision no longer returns is dropped, unless the
+                decision writes something now: the write causes another decision.
+            actions: what the decision returned
 
         Raises:
-            ApiError: the API server refused a write; what came before it is done
+            ApiError: the API server refused a write; the actions before it are done
         """
         versions: dict[str, int] = {}
         waits: list[float] = []
         wanted: set[str] = set()
         for action in actions:
-            if isinstance(action, Wake):
+            if isinstance(action, RequeueAfter):
                 waits.append(action.seconds)
-            elif isinstance(action, Later):
+            elif isinstance(action, AfterDelay):
                 wanted.add(action.name)
-                left = self._left(owner, action)
-                if left > 0:
-                    waits.append(left)
+                remaining = self._remaining_seconds(owner, action)
+                if remaining > 0:
+                    waits.append(remaining)
                     continue
                 for inner in action.actions:
                     await self._write(inner, versions)
-                self._due.get(owner, {}).pop(action.name, None)
+                self._due_by_owner.get(owner, {}).pop(action.name, None)
             else:
                 await self._write(action, versions)
         if not any(is_write(action) for action in actions):
-            self._forget(owner, wanted)
+            self._drop_delays(owner, wanted)
         return min(waits, default=None)
 
-    def _left(self, owner: str, action: Later) -> float:
+    def _remaining_seconds(self, owner: str, action: AfterDelay) -> float:
         now = asyncio.get_running_loop().time()
-        due = self._due.setdefault(owner, {})
+        due = self._due_by_owner.setdefault(owner, {})
         if action.name not in due:
             due[action.name] = now + self._rng.uniform(*action.span)
         return due[action.name] - now
 
-    def _forget(self, owner: str, wanted: set[str]) -> None:
-        due = {name: when for name, when in self._due.get(owner, {}).items() if name in wanted}
+    def _drop_delays(self, owner: str, wanted: set[str]) -> None:
+        due = {name: when for name, when in self._due_by_owner.get(owner, {}).items() if name in wanted}
         if due:
-            self._due[owner] = due
+            self._due_by_owner[owner] = due
         else:
-            self._due.pop(owner, None)
+            self._due_by_owner.pop(owner, None)
 
     async def _write(self, action: Action, versions: dict[str, int]) -> None:
-        if isinstance(action, Create):
+        if isinstance(action, CreateObject):
             await self._create(action)
-        elif isinstance(action, Patch):
+        elif isinstance(action, PatchObject):
             await self._patch(action, versions)
-        elif isinstance(action, Replace):
+        elif isinstance(action, ReplaceStatus):
             await self._replace(action, versions)
-        elif isinstance(action, Delete):
+        elif isinstance(action, DeleteObject):
             await self._delete(action)
 
-    async def _create(self, action: Create) -> None:
-        resource, body = action.resource, action.body
+    async def _create(self, action: CreateObject) -> None:
+        resource = action.resource
+        body = action.body
         namespace = body["metadata"].get("namespace", "")
         full = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         try:
             answer = await self._client.create(resource.path(namespace), full)
         except ApiError as error:
-            if error.reason == _EXISTS:
+            if error.reason == _ALREADY_EXISTS:
                 return
             raise
-        self._wrote(resource, answer)
-        self._log(action.why, resource, body["metadata"]["name"], action.counts)
+        self._record_answer(resource, answer)
+        self._log(action.event, resource, body["metadata"]["name"], action.counter)
 
-    async def _patch(self, action: Patch, versions: dict[str, int]) -> None:
+    async def _patch(self, action: PatchObject, versions: dict[str, int]) -> None:
         target = action.target
         version = str(versions.get(target.uid, target.version))
         metadata = {**action.body.get("metadata", {}), "resourceVersion": version}
@@ -114,10 +128,10 @@ class Performer:
             if error.not_found:
                 return
             raise
-        versions[target.uid] = self._wrote(action.resource, answer)
-        self._log(action.why, action.resource, target.name, action.counts)
+        versions[target.uid] = self._record_answer(action.resource, answer)
+        self._log(action.event, action.resource, target.name, action.counter)
 
-    async def _replace(self, action: Replace, versions: dict[str, int]) -> None:
+    async def _replace(self, action: ReplaceStatus, versions: dict[str, int]) -> None:
         target = action.target
         version = str(versions.get(target.uid, target.version))
         metadata = {**target.metadata, "resourceVersion": version}
@@ -131,10 +145,10 @@ class Performer:
             if error.not_found:
                 return
             raise
-        versions[target.uid] = self._wrote(action.resource, answer)
-        log.debug(action.why, kind=action.resource.label, name=target.name)
+        versions[target.uid] = self._record_answer(action.resource, answer)
+        log.debug(action.event, kind=action.resource.label, name=target.name)
 
-    async def _delete(self, action: Delete) -> None:
+    async def _delete(self, action: DeleteObject) -> None:
         target = action.target
         try:
             body = {"preconditions": {"uid": target.uid}}
@@ -143,18 +157,18 @@ class Performer:
             if error.not_found or error.conflict:
                 return
             raise
-        left: Json = msgspec.json.decode(answer)
-        if left.get("kind") == action.resource.kind and left["metadata"].get("deletionTimestamp"):
-            self._wrote(action.resource, answer)
-        self._log(action.why, action.resource, target.name, action.counts)
+        answered: Json = msgspec.json.decode(answer)
+        if answered.get("kind") == action.resource.kind and answered["metadata"].get("deletionTimestamp"):
+            self._record_answer(action.resource, answer)
+        self._log(action.event, action.resource, target.name, action.counter)
 
-    def _wrote(self, resource: Resource, answer: bytes) -> int:
+    def _record_answer(self, resource: Resource, answer: bytes) -> int:
         body: Json = msgspec.json.decode(answer)
         table = self._tables.get(resource)
-        written: Obj[Any] = Obj(body, None) if table is None else table.wrote(body)
+        written: KubeObject[Any] = KubeObject(body, None) if table is None else table.record_write(body)
         return written.version
 
-    def _log(self, why: str, resource: Resource, name: str, counts: str) -> None:
-        if counts:
-            self.counters[counts] += 1
-        log.info(why, kind=resource.label, name=name)
+    def _log(self, event: str, resource: Resource, name: str, counter: str) -> None:
+        if counter:
+            self.counters[counter] += 1
+        log.info(event, kind=resource.label, name=name)

@@ -1,4 +1,7 @@
-"""What a decision may ask for: values, carried out by `perform`, so that decisions are functions tests can call."""
+"""The actions that a decision may return.
+
+They are plain values, which `action_runner.py` carries out: so a decision is a pure function that a test can call.
+"""
 
 from __future__ import annotations
 
@@ -7,54 +10,68 @@ from typing import Any
 
 from app.kube.resources import Resource
 from simulator.config import Span
-from simulator.objects import Json, Obj
+from simulator.objects import Json, KubeObject
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
-    """Creates an object; that it exists already is no error. `counts` names the counter to raise."""
+class CreateObject:
+    """Creates an object; an existing one is no error.
+
+    Attributes:
+        event: the log event
+        counter: the name of the counter to increment, "": none
+    """
 
     resource: Resource
     body: Json
-    why: str
-    counts: str = ""
+    event: str
+    counter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
-    """Changes some fields of an object, or of its status, if nobody changed it since it was read."""
+class PatchObject:
+    """Changes some fields of an object or of its status.
+
+    It fails with a conflict if the object changed since it was read.
+    """
 
     resource: Resource
-    target: Obj[Any]
+    target: KubeObject[Any]
     body: Json
-    why: str
+    event: str
     status: bool = False
-    counts: str = ""
+    counter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
-    """Replaces an object's status as a whole, if nobody changed the object since it was read."""
+class ReplaceStatus:
+    """Replaces an object's whole status.
+
+    It fails with a conflict if the object changed since it was read.
+    """
 
     resource: Resource
-    target: Obj[Any]
+    target: KubeObject[Any]
     status: Json
-    why: str
+    event: str
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
-    """Deletes an object; that it is gone already is no error."""
+class DeleteObject:
+    """Deletes an object; a missing one is no error."""
 
     resource: Resource
-    target: Obj[Any]
-    why: str
-    counts: str = ""
+    target: KubeObject[Any]
+    event: str
+    counter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
-    """Does something when it has been wanted, without a break, for a time drawn from `span`; `name` tells what."""
+class AfterDelay:
+    """Carries out actions after a delay that is drawn from `span`.
+
+    The delay starts over if a decision in between does not return an action of this `name`.
+    """
 
     name: str
     span: Span
@@ -62,23 +79,23 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
-    """Looks again after some seconds."""
+class RequeueAfter:
+    """Repeats the decision after some seconds."""
 
     seconds: float
 
 
-Action = Create | Patch | Replace | Delete | Later | Wake
+Action = CreateObject | PatchObject | ReplaceStatus | DeleteObject | AfterDelay | RequeueAfter
 
 
 def is_write(action: Action) -> bool:
     """Whether an action changes something now."""
-    return not isinstance(action, (Later, Wake))
+    return not isinstance(action, (AfterDelay, RequeueAfter))
 
 
-def without_finalizer(resource: Resource, target: Obj[Any], why: str, *finalizers: str) -> tuple[Action, ...]:
-    """Takes some finalizers off an object, if it bears one of them."""
-    rest = [entry for entry in target.finalizers if entry not in finalizers]
-    if rest == target.finalizers:
+def remove_finalizers(resource: Resource, target: KubeObject[Any], event: str, *finalizers: str) -> tuple[Action, ...]:
+    """Removes finalizers; returns no action if the object has none of them."""
+    remaining = [entry for entry in target.finalizers if entry not in finalizers]
+    if remaining == target.finalizers:
         return ()
-    return (Patch(resource, target, {"metadata": {"finalizers": rest or None}}, why),)
+    return (PatchObject(resource, target, {"metadata": {"finalizers": remaining or None}}, event),)

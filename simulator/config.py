@@ -1,4 +1,4 @@
-"""What can be configured: delays, Longhorn's settings, and what is left out. docs/simulator.md has the same as a table."""
+"""The simulator's configuration: delays, Longhorn's settings, and disabled features. docs/simulator.md has it as a table."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from scheduler_core.model.quantity import parse_bytes
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86400)]
 Span = tuple[Seconds, Seconds]
-"""A delay in seconds, drawn evenly between both ends."""
+"""The bounds of a delay in seconds, which is drawn evenly between them."""
 
 
 class ConfigError(CoreError):
-    """The configuration cannot be read: names the file and the key."""
+    """The configuration cannot be read; names the file and the key."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All of it; every field has a default that suits tests."""
+    """The whole configuration; every default suits tests."""
 
     seed: int = 1
-    """Of all randomness: equal seeds and equal events give equal decisions."""
+    """Seeds all randomness: equal seeds and equal events give equal decisions."""
 
     provision_seconds: Span = (0.3, 0.6)
-    """From the claim's turn to the Longhorn volume."""
+    """From the decision to provision a claim to the Longhorn volume."""
 
     publish_seconds: Span = (0.1, 1.5)
     """From a VolumeAttachment to the request that reaches the Longhorn volume (spec.nodeID)."""
 
     attach_seconds: Span = (0.2, 0.5)
-    """From the last running replica to the attached volume."""
+    """From the start of the last replica to the attached volume."""
 
     detach_seconds: Span = (0.1, 0.3)
     """From the request to the detached volume."""
 
     start_seconds: Span = (0.1, 0.3)
-    """From placement, or attachment, of a replica to its process running."""
+    """From the placement, or attachment, of a replica to its running process."""
 
     rebuild_seconds: Span = (1.0, 2.0)
     """A replica's rebuild, without the time its data takes."""
@@ -48,67 +48,67 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """How fast data is copied in a rebuild; 0: data takes no time."""
 
     delete_seconds: Span = (0.2, 0.5)
-    """From the deletion of a replica to the moment its object, and with it its space, is gone."""
+    """From the deletion of a replica to the end of its object, which frees its space."""
 
     backing_image_seconds: Span = (0.5, 1.0)
-    """Copying a backing image to a disk."""
+    """The time to copy a backing image to a disk."""
 
     status_period: Annotated[float, msgspec.Meta(gt=0, le=86400)] = 1.0
     """How often the status of each Longhorn node is written. Longhorn: 30."""
 
     status_lag: Seconds = 0.5
-    """How long after a replica's change its node's status is written, if that is sooner."""
+    """From a replica's change to the status of its node that shows the change."""
 
     capacity_period: Annotated[float, msgspec.Meta(gt=0, le=86400)] | Literal["none"] = 1.0
     """How often CSIStorageCapacity objects are written; none: never. The external provisioner: 60."""
 
     storage_capacity: bool = True
-    """CSIDriver.spec.storageCapacity: whether kube-scheduler looks at these objects."""
+    """CSIDriver.spec.storageCapacity: whether kube-scheduler reads CSIStorageCapacity objects."""
 
     schedule_retry: Seconds = 30.0
     """How soon the placement of a replica is tried again. Longhorn: 30."""
 
     strict_local_retry: Seconds = 30.0
-    """The same for replicas that must be on one node. Longhorn: 30."""
+    """How soon the placement of a replica that must be on one node is tried again. Longhorn: 30."""
 
     attach_retry: Seconds = 1.0
-    """How soon a refused attachment is looked at again, when nothing else happens."""
+    """How soon a refused attachment is tried again without an event."""
 
     stuck_after: Seconds = 10.0
-    """From when on a pod that has a node but not its volumes counts as stuck."""
+    """After how long a pod that has a node but not its volumes counts as stuck."""
 
     write_bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """How fast the data asked for by `simulator/write` is written; 0: at once."""
+    """How fast the data that `simulator/write` requests is written; 0: at once."""
 
     placement: bool = True
-    """Whether replicas get a node and a disk; off: another process places them."""
+    """Whether the simulator places replicas on a node and a disk; off: another process does."""
 
     disk_schedules: bool = False
-    """Whether DiskSchedules hold every byte: their controllers place replicas and copies, and nothing starts, grows or is
+    """Whether DiskSchedules reserve every byte: their controllers place replicas and copies, and nothing starts, grows or is
     copied before its disk has granted it."""
 
     known_settings_extra: list[str] = []
-    """Setting names accepted beside those Longhorn knows."""
+    """Setting names that are accepted in addition to Longhorn's."""
 
     settings: dict[str, str] = {}
-    """Values of Setting objects at their creation, other than Longhorn's defaults."""
+    """Values of Setting objects at their creation, where they differ from Longhorn's defaults."""
 
     default_disk_size: str = "100Gi"
-    """Of disks an administrator adds to a Longhorn node without telling their size."""
+    """The size of disks that an administrator adds to a Longhorn node and `simulator/disks` does not list."""
 
     workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
-    """Objects of one kind handled at a time; each decision is taken at one go all the same."""
+    """How many objects of one kind are handled at the same time; a decision itself is never interrupted."""
 
     @property
-    def places(self) -> bool:
-        """Whether the simulator itself gives replicas their place."""
+    def places_replicas(self) -> bool:
+        """Whether the simulator itself places replicas."""
         return self.placement and not self.disk_schedules
 
-    def checked(self) -> Config:
-        """This configuration, if it makes sense.
+    def validate(self) -> Config:
+        """Returns this configuration if it is valid.
 
         Raises:
-            ConfigError: a span ends before it begins, or a size is none
+            ConfigError: a span ends before it begins, or a size is no quantity
         """
         for name in self.__struct_fields__:
             value = getattr(self, name)
@@ -122,10 +122,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def load(path: Path | None) -> Config:
-    """The configuration in a YAML file; without a file, the defaults.
+    """Reads a YAML file; without one, returns the defaults.
 
     Raises:
-        ConfigError: the file cannot be read, or holds something else
+        ConfigError: the file cannot be read, or is no valid configuration
     """
     if path is None:
         return Config()
@@ -136,7 +136,7 @@ def load(path: Path | None) -> Config:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
     try:
-        return msgspec.convert(raw or {}, Config).checked()
+        return msgspec.convert(raw or {}, Config).validate()
     except msgspec.ValidationError as error:
         problem, _, key = str(error).partition(" - at `$.")
         where = key.rstrip("`")

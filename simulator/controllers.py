@@ -1,4 +1,7 @@
-"""The controllers: which change wakes which key, and what each decision is given to see."""
+"""The simulated controllers: one queue per kind of object, and the observation that each decision gets.
+
+Data flow: a key from a queue → an observation of its object, from the tables → a pure decision → actions → `action_runner.py`.
+"""
 
 from __future__ import annotations
 
@@ -21,52 +24,58 @@ from scheduler_core.model.longhorn import V1, V2
 from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
 from simulator import images
-from simulator.action_runner import Performer
-from simulator.attacher import Attaching, Attachment, decide_attachment
+from simulator.action_runner import ActionRunner
+from simulator.attacher import Attachment, AttachmentObservation, decide_attachment
 from simulator.config import Config
-from simulator.controller_queue import Queue
+from simulator.controller_queue import ControllerQueue
 from simulator.csi_capacity import decide_capacities
-from simulator.event_routing import Wakes
-from simulator.expander import Growing, decide_expansion
-from simulator.nodes import NodeSight, decide_node, disk_uuid, manager_name
+from simulator.event_routing import EventRouter
+from simulator.expander import ExpansionObservation, decide_expansion
+from simulator.nodes import NodeObservation, decide_node, disk_uuid, manager_name
 from simulator.objects import AUTO_SALVAGE, WRITE, timestamp
-from simulator.pods import Mount, Pod, decide_pod, missing, waits
-from simulator.provisioner import Claim, Provisioning, claim_of, decide_claim, decide_reclaim, volume_name
+from simulator.pods import Mount, Pod, decide_pod, is_waiting, waiting_reason
+from simulator.provisioner import Claim, ClaimObservation, claim_reference, decide_claim, decide_reclaim, volume_name
 from simulator.status_lag import StatusLag
 from simulator.store import Store
-from simulator.volumes.observation import RUNNING, Replica, Sight, Volume, healthy
-from simulator.volumes.volume_reconciler import decide, decide_replica
+from simulator.volumes.observation import RUNNING, Replica, Volume, VolumeObservation, is_healthy
+from simulator.volumes.volume_reconciler import decide_replica, decide_volume
 
 log = structlog.get_logger("simulator")
 
-_FAULT_RETRY: Final = 5.0
+_FAULT_RETRY_SECONDS: Final = 5.0
 
 
 class Controllers:
-    """One queue per kind of object. Decisions do not wait for anything, so replicas are placed one volume at a time."""
+    """Reconciles every kind of object, each through its own queue.
+
+    A decision never awaits anything, so replicas are placed one volume at a time.
+
+    Attributes:
+        waiting_pods: pods that have a node but not their volumes, with the time since when and the reason
+    """
 
     def __init__(
         self,
         store: Store,
-        performer: Performer,
+        runner: ActionRunner,
         config: Config,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
-        self.performer = performer
+        self.runner = runner
         self.config = config
-        self.stuck: dict[NamespacedName, tuple[float, str]] = {}
+        self.waiting_pods: dict[NamespacedName, tuple[float, str]] = {}
         self._rng = rng
-        self.volumes = self._queue("volumes", self._volume)
-        self.replicas = self._queue("replicas", self._replica)
-        self.nodes = self._queue("nodes", self._node)
-        self.claims = self._queue("claims", self._claim)
-        self.persistent_volumes = self._queue("persistentvolumes", self._persistent_volume)
-        self.attachments = self._queue("attachments", self._attachment)
-        self.pods = self._queue("pods", self._pod)
-        self.images = self._queue("backingimages", self._backing_image)
-        self.queues: tuple[Queue[Any], ...] = (
+        self.volumes = self._create_queue("volumes", self._reconcile_volume)
+        self.replicas = self._create_queue("replicas", self._reconcile_replica)
+        self.nodes = self._create_queue("nodes", self._reconcile_node)
+        self.claims = self._create_queue("claims", self._reconcile_claim)
+        self.persistent_volumes = self._create_queue("persistentvolumes", self._reconcile_persistent_volume)
+        self.attachments = self._create_queue("attachments", self._reconcile_attachment)
+        self.pods = self._create_queue("pods", self._reconcile_pod)
+        self.images = self._create_queue("backingimages", self._reconcile_backing_image)
+        self.queues: tuple[ControllerQueue[Any], ...] = (
             self.volumes,
             self.replicas,
             self.nodes,
@@ -77,22 +86,22 @@ class Controllers:
             self.images,
         )
         self._lag = StatusLag(store.replicas, config.status_lag, clock)
-        Wakes(self).listen()
+        EventRouter(self).subscribe()
 
-    def _queue(self, name: str, handle: Callable[[Any], Awaitable[float | None]]) -> Queue[Any]:
-        return Queue(name, handle, self._rng, workers=self.config.workers)
+    def _create_queue(self, name: str, handle: Callable[[Any], Awaitable[float | None]]) -> ControllerQueue[Any]:
+        return ControllerQueue(name, handle, self._rng, workers=self.config.workers)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
             for queue in self.queues:
                 group.create_task(queue.run(), name=queue.name)
-            group.create_task(self._every(self.config.status_period, self._sync_nodes), name="node status")
+            group.create_task(self._repeat(self.config.status_period, self._sync_nodes), name="node status")
             period = self.config.capacity_period
             if isinstance(period, (int, float)):
-                group.create_task(self._every(period, self._report_capacity), name="capacity")
+                group.create_task(self._repeat(period, self._report_capacity), name="capacity")
 
-    async def _every(self, period: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, period: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 await work()
@@ -103,7 +112,7 @@ class Controllers:
     async def _sync_nodes(self) -> None:
         store = self.store
         image = store.engine_images.get("ei-simulated")
-        await self.performer.perform("engine image", images.decide_engine_image(image, store.longhorn_nodes.objects))
+        await self.runner.run("engine image", images.decide_engine_image(image, store.longhorn_nodes.objects))
         for name in store.nodes.objects.keys() | store.longhorn_nodes.objects.keys():
             self.nodes.add(name)
 
@@ -112,53 +121,56 @@ class Controllers:
         actions = decide_capacities(
             store.cluster(_now()), store.storage_classes.objects.values(), store.capacities.objects
         )
-        await self.performer.perform("capacity", actions)
+        await self.runner.run("capacity", actions)
 
-    async def _volume(self, name: str) -> float | None:
+    async def _reconcile_volume(self, name: str) -> float | None:
         volume = self.store.volumes.get(name)
-        actions = decide(self._sight(volume)) if volume is not None else []
-        return await self.performer.perform(f"volume {name}", actions)
+        actions = decide_volume(self._observe_volume(volume)) if volume is not None else []
+        return await self.runner.run(f"volume {name}", actions)
 
-    def _sight(self, volume: Volume) -> Sight:
+    def _observe_volume(self, volume: Volume) -> VolumeObservation:
         store = self.store
         now = _now()
-        return Sight(
+        return VolumeObservation(
             config=self.config,
             cluster=store.cluster(now),
             volume=volume,
-            replicas=tuple(store.replicas_of.of(volume.name)),
+            replicas=tuple(store.replicas_by_volume.get(volume.name)),
             rng=self._rng,
             now=now,
-            kubernetes=self._kubernetes(volume),
+            kubernetes_status=self._kubernetes_status(volume),
             write_target=self._write_target(volume),
-            abandoned=self._abandoned(volume),
-            copying=self._copying(volume),
-            auto_salvage=_auto_salvage(store),
+            abandoned=self._lost_claim(volume),
+            disks_awaiting_image=self._disks_awaiting_image(volume),
+            auto_salvage=_is_auto_salvage_on(store),
             schedules=store.disk_schedules.models,
         )
 
-    def _copying(self, volume: Volume) -> frozenset[str]:
-        """The disks that wait for the volume's backing image; with DiskSchedules also those it is not listed for yet."""
+    def _disks_awaiting_image(self, volume: Volume) -> frozenset[str]:
+        """Disks that still lack the volume's backing image.
+
+        With DiskSchedules these include disks of the volume's replicas for which the image is not listed yet.
+        """
         name = volume.model.backing_image
         image = self.store.backing_images.get(name) if name else None
         if image is None:
             return frozenset()
-        waiting = frozenset(images.missing(image))
+        waiting = frozenset(images.missing_copies(image))
         if not self.config.disk_schedules:
             return waiting
-        disks = {replica.model.disk_id for replica in self.store.replicas_of.of(volume.name)}
+        disks = {replica.model.disk_id for replica in self.store.replicas_by_volume.get(volume.name)}
         return waiting | (disks - set(image.model.disks))
 
-    def _kubernetes(self, volume: Volume) -> dict[str, str]:
-        """Whose volume it is, as status.kubernetesStatus says it; {} if it has no PersistentVolume."""
-        for persistent_volume in self.store.persistent_volumes_of.of(volume.name):
+    def _kubernetes_status(self, volume: Volume) -> dict[str, str]:
+        """The fields of status.kubernetesStatus, {} without a PersistentVolume."""
+        for persistent_volume in self.store.persistent_volumes_by_handle.get(volume.name):
             namespace, name, _ = persistent_volume.model.claim or ("", "", "")
             return {"pvName": persistent_volume.name, "namespace": namespace, "pvcName": name}
         return {}
 
     def _write_target(self, volume: Volume) -> int:
         texts = [volume.annotations.get(WRITE)]
-        for persistent_volume in self.store.persistent_volumes_of.of(volume.name):
+        for persistent_volume in self.store.persistent_volumes_by_handle.get(volume.name):
             key = persistent_volume.model.claim
             claim = self.store.claims.get(key[:2]) if key else None
             texts.append(claim.annotations.get(WRITE) if claim is not None else None)
@@ -170,29 +182,29 @@ class Controllers:
                 log.warning("annotation cannot be read", annotation=WRITE, volume=volume.name, error=str(error))
         return max(sizes)
 
-    def _abandoned(self, volume: Volume) -> bool:
-        key = claim_of(volume)
+    def _lost_claim(self, volume: Volume) -> bool:
+        key = claim_reference(volume)
         bound_before = (volume.status.get("kubernetesStatus") or {}).get("pvName")
-        if key is None or bound_before or self.store.persistent_volumes_of.of(volume.name):
+        if key is None or bound_before or self.store.persistent_volumes_by_handle.get(volume.name):
             return False
         claim = self.store.claims.get(key[:2])
         return claim is None or claim.uid != key[2]
 
-    async def _replica(self, name: str) -> float | None:
+    async def _reconcile_replica(self, name: str) -> float | None:
         replica = self.store.replicas.get(name)
         actions = decide_replica(replica, self.config) if replica is not None else []
-        return await self.performer.perform(f"replica {name}", actions)
+        return await self.runner.run(f"replica {name}", actions)
 
-    async def _claim(self, key: NamespacedName) -> float | None:
+    async def _reconcile_claim(self, key: NamespacedName) -> float | None:
         claim = self.store.claims.get(key)
         owner = f"claim {key[0]}/{key[1]}"
         if claim is None:
-            return await self.performer.perform(owner, [])
-        bound = self._growing(claim)
+            return await self.runner.run(owner, [])
+        bound = self._observe_expansion(claim)
         if bound is not None:
-            return await self.performer.perform(owner, decide_expansion(bound))
+            return await self.runner.run(owner, decide_expansion(bound))
         name = volume_name(claim)
-        sight = Provisioning(
+        observation = ClaimObservation(
             config=self.config,
             claim=claim,
             storage_class=self.store.storage_classes.get(claim.model.spec.storage_class or ""),
@@ -202,22 +214,22 @@ class Controllers:
             nodes=self.store.longhorn_nodes.models.values(),
         )
         try:
-            actions = decide_claim(sight)
+            actions = decide_claim(observation)
         except CoreError as error:
-            self.performer.counters["provisioning_errors"] += 1
+            self.runner.counters["provisioning_errors"] += 1
             log.warning("cannot be provisioned", claim=owner, error=str(error))
-            return _FAULT_RETRY
-        return await self.performer.perform(owner, actions)
+            return _FAULT_RETRY_SECONDS
+        return await self.runner.run(owner, actions)
 
-    def _growing(self, claim: Claim) -> Growing | None:
-        """A bound claim with everything its size depends on, None if it is not bound to a volume of Longhorn's."""
+    def _observe_expansion(self, claim: Claim) -> ExpansionObservation | None:
+        """The observation for an expansion, None if no Longhorn volume is bound."""
         store = self.store
         persistent_volume = store.persistent_volumes.get(claim.model.spec.volume_name)
         volume = store.volumes.get(persistent_volume.model.handle) if persistent_volume is not None else None
         if persistent_volume is None or volume is None:
             return None
-        replicas = store.replicas_of.of(volume.name)
-        return Growing(
+        replicas = store.replicas_by_volume.get(volume.name)
+        return ExpansionObservation(
             self.config,
             store.cluster(_now()),
             claim,
@@ -228,143 +240,151 @@ class Controllers:
             store.disk_schedules.models,
         )
 
-    async def _persistent_volume(self, name: str) -> float | None:
+    async def _reconcile_persistent_volume(self, name: str) -> float | None:
         persistent_volume = self.store.persistent_volumes.get(name)
         if persistent_volume is None:
             return None
-        attached = bool(self.store.attachments_of.of(name))
+        attached = bool(self.store.attachments_by_volume.get(name))
         volume = self.store.volumes.get(persistent_volume.model.handle)
         actions = decide_reclaim(persistent_volume, volume, attached=attached)
-        return await self.performer.perform(f"pv {name}", actions)
+        return await self.runner.run(f"pv {name}", actions)
 
-    async def _attachment(self, name: str) -> float | None:
+    async def _reconcile_attachment(self, name: str) -> float | None:
         attachment = self.store.attachments.get(name)
         if attachment is None:
-            return await self.performer.perform(f"attachment {name}", [])
-        return await self.performer.perform(f"attachment {name}", decide_attachment(self._attaching(attachment)))
+            return await self.runner.run(f"attachment {name}", [])
+        return await self.runner.run(f"attachment {name}", decide_attachment(self._observe_attachment(attachment)))
 
-    def _attaching(self, attachment: Attachment) -> Attaching:
+    def _observe_attachment(self, attachment: Attachment) -> AttachmentObservation:
         store = self.store
         persistent_volume = store.persistent_volumes.get(attachment.model.persistent_volume)
         handle = persistent_volume.model.handle if persistent_volume else attachment.model.persistent_volume
         node = store.longhorn_nodes.models.get(attachment.model.node)
-        siblings = store.attachments_of.of(attachment.model.persistent_volume)
+        siblings = store.attachments_by_volume.get(attachment.model.persistent_volume)
         volume = store.volumes.get(handle)
-        return Attaching(
+        return AttachmentObservation(
             config=self.config,
             attachment=attachment,
             handle=handle,
             volume=volume,
-            replicas=store.replicas_of.of(handle),
-            others=[each for each in siblings if each.name != attachment.name and not each.deleting],
-            node_ready=node is not None and node.ready,
-            image_ready=volume is None or self._image_ready(volume, attachment.model.node),
+            replicas=store.replicas_by_volume.get(handle),
+            other_attachments=[each for each in siblings if each.name != attachment.name and not each.deleting],
+            is_node_ready=node is not None and node.ready,
+            is_image_ready=volume is None or self._is_image_ready(volume, attachment.model.node),
             now=_now(),
         )
 
-    def _image_ready(self, volume: Volume, node: str) -> bool:
+    def _is_image_ready(self, volume: Volume, node: str) -> bool:
         return engine_image_ready(self.store.cluster(_now()), volume.model.data_engine, volume.model.image, node)
 
     def mounts(self, pod: Pod) -> list[Mount]:
-        """A pod's claims with what they are bound to."""
+        """A pod's claims with their PersistentVolumes and attachments."""
         store = self.store
-        found: dict[str, Mount] = {}
+        mounts: dict[str, Mount] = {}
         for volume in pod.model.volumes:
             claim = store.claims.get((pod.model.namespace, volume.claim))
             name = claim.model.spec.volume_name if claim is not None else ""
             persistent_volume = store.persistent_volumes.get(name) if name else None
-            attachments = store.attachments_of.of(name) if name else []
-            found[volume.claim] = Mount(volume.claim, persistent_volume, attachments)
-        return list(found.values())
+            attachments = store.attachments_by_volume.get(name) if name else []
+            mounts[volume.claim] = Mount(volume.claim, persistent_volume, attachments)
+        return list(mounts.values())
 
-    async def _pod(self, key: NamespacedName) -> float | None:
+    async def _reconcile_pod(self, key: NamespacedName) -> float | None:
         pod = self.store.pods.get(key)
-        if pod is None or not waits(pod):
-            self.stuck.pop(key, None)
+        if pod is None or not is_waiting(pod):
+            self.waiting_pods.pop(key, None)
             return None
         mounts = self.mounts(pod)
-        reason = missing(pod, mounts)
+        reason = waiting_reason(pod, mounts)
         if reason:
-            since = self.stuck.get(key, (asyncio.get_running_loop().time(), ""))[0]
-            self.stuck[key] = (since, reason)
+            since = self.waiting_pods.get(key, (asyncio.get_running_loop().time(), ""))[0]
+            self.waiting_pods[key] = (since, reason)
         else:
-            self.stuck.pop(key, None)
-        return await self.performer.perform(f"pod {pod.model.key}", decide_pod(pod, mounts))
+            self.waiting_pods.pop(key, None)
+        return await self.runner.run(f"pod {pod.model.key}", decide_pod(pod, mounts))
 
-    async def _node(self, name: str) -> float | None:
+    async def _reconcile_node(self, name: str) -> float | None:
         try:
-            actions = decide_node(self._node_sight(name))
+            actions = decide_node(self._observe_node(name))
         except CoreError as error:
             log.warning("node left alone", error=str(error))
-            return _FAULT_RETRY
-        again = await self.performer.perform(f"node {name}", actions)
-        return min((wait for wait in (again, self._lag.wait(name)) if wait is not None), default=None)
+            return _FAULT_RETRY_SECONDS
+        delay = await self.runner.run(f"node {name}", actions)
+        return min((wait for wait in (delay, self._lag.seconds_until_next(name)) if wait is not None), default=None)
 
-    def _node_sight(self, name: str) -> NodeSight:
+    def _observe_node(self, name: str) -> NodeObservation:
         store = self.store
         now = _now()
-        replicas = store.replicas_on.of(name)
+        replicas = store.replicas_by_node.get(name)
         managers = {engine: store.instance_managers.get(manager_name(name, engine)) for engine in (V1, V2)}
-        here = store.cluster(now)
-        return NodeSight(
+        visible = self._lag.visible_replicas(name, (replica.model for replica in replicas))
+        return NodeObservation(
             config=self.config,
-            # Only this node's replicas count on its disks: looking at all of them for every node would take long.
-            cluster=_only(here, self._lag.seen(name, (replica.model for replica in replicas)), name),
+            # Only this node's replicas count on its disks; reading all replicas for every node would take long.
+            cluster=_with_replicas(store.cluster(now), visible, name),
             node=store.nodes.get(name),
             longhorn_node=store.longhorn_nodes.get(name),
             csi_node=store.csi_nodes.get(name),
-            managers={engine: manager for engine, manager in managers.items() if manager is not None},
+            instance_managers={engine: manager for engine, manager in managers.items() if manager is not None},
             replicas=replicas,
-            written=self._written(name, replicas),
-            others={volume: self._healthy_elsewhere(volume, name) for volume in {r.model.volume for r in replicas}},
+            written_bytes=self._written_bytes(name, replicas),
+            healthy_elsewhere={
+                volume: self._has_healthy_replica_elsewhere(volume, name)
+                for volume in {r.model.volume for r in replicas}
+            },
             time=timestamp(now),
             manager_image=images.MANAGER_IMAGE,
         )
 
-    def _healthy_elsewhere(self, volume: str, node: str) -> bool:
-        return any(healthy(each) and each.model.node_id != node for each in self.store.replicas_of.of(volume))
+    def _has_healthy_replica_elsewhere(self, volume: str, node: str) -> bool:
+        return any(
+            is_healthy(each) and each.model.node_id != node for each in self.store.replicas_by_volume.get(volume)
+        )
 
-    def _written(self, node: str, replicas: list[Replica]) -> dict[str, int]:
-        """What is on each disk: the data of every replica that had or is being given any, and the backing images' copies."""
+    def _written_bytes(self, node: str, replicas: list[Replica]) -> dict[str, int]:
+        """The bytes on a node's disks, by disk UUID.
+
+        Counted are the data of each replica that has or is given any, and the copies of backing images.
+        """
         written: dict[str, int] = {}
         for replica in replicas:
             volume = self.store.volumes.models.get(replica.model.volume)
             if volume is not None and _has_data(replica):
                 disk = replica.model.disk_id
                 written[disk] = written.get(disk, 0) + volume.actual_size
-        known = self.store.longhorn_nodes.models.get(node)
-        for entry in known.disks if known is not None else ():
+        longhorn_node = self.store.longhorn_nodes.models.get(node)
+        for entry in longhorn_node.disks if longhorn_node is not None else ():
             identity = disk_uuid(node, entry.name)
             for image in self.store.backing_images.objects.values():
-                if identity in image.model.disks and identity not in images.missing(image):
+                if identity in image.model.disks and identity not in images.missing_copies(image):
                     written[identity] = written.get(identity, 0) + image.model.real_size
         return written
 
-    async def _backing_image(self, name: str) -> float | None:
+    async def _reconcile_backing_image(self, name: str) -> float | None:
         image = self.store.backing_images.get(name)
         if image is None:
-            return await self.performer.perform(f"image {name}", [])
+            return await self.runner.run(f"image {name}", [])
         store = self.store
         using = [
-            (volume, [replica.model for replica in store.replicas_of.of(volume.name)])
+            (volume, [replica.model for replica in store.replicas_by_volume.get(volume.name)])
             for volume in store.volumes.objects.values()
             if volume.model.backing_image == name
         ]
         needed = images.needed_disks(name, using)
         actions = images.decide_backing_image(image, needed, self.config, store.disk_schedules.models)
-        return await self.performer.perform(f"image {name}", actions)
+        return await self.runner.run(f"image {name}", actions)
 
 
-def _only(cluster: Cluster, replicas: tuple[longhorn.Replica, ...], node: str) -> Cluster:
+def _with_replicas(cluster: Cluster, replicas: tuple[longhorn.Replica, ...], node: str) -> Cluster:
     return replace(cluster, replicas_by_volume={node: replicas})
 
 
 def _has_data(replica: Replica) -> bool:
-    """Whether a replica occupies its volume's data: it was healthy once, or runs and is being rebuilt."""
+    """Whether a replica occupies space: it was healthy once, or it runs."""
     return bool(replica.model.healthy_at or replica.spec.get("lastHealthyAt") or replica.model.current_state == RUNNING)
 
 
-def _auto_salvage(store: Store) -> bool:
+def _is_auto_salvage_on(store: Store) -> bool:
     try:
         return parse_bool(store.settings.models.get(AUTO_SALVAGE, "true"))
     except ValueError:

@@ -1,203 +1,218 @@
-"""Which change of an object makes which controller look at what."""
+"""Event routing: which keys are added to which queues when an object changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from scheduler_core.disk_schedule.replica_release import changed
+from scheduler_core.disk_schedule.replica_release import changed_names
 from scheduler_core.model import kube, longhorn
-from scheduler_core.model.disk_schedule import DiskSchedule, Kind, Status
+from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleStatus, RequestKind
 from scheduler_core.model.snapshot import NamespacedName
 from simulator.config import Config
-from simulator.controller_queue import Queue
-from simulator.objects import AUTO_SALVAGE, Obj
-from simulator.provisioner import claim_of, volume_name
+from simulator.controller_queue import ControllerQueue
+from simulator.objects import AUTO_SALVAGE, KubeObject
+from simulator.provisioner import claim_reference, volume_name
 from simulator.store import Store
 from simulator.volumes.observation import FAULTED
 
-_Volume = Obj[longhorn.Volume] | None
-_Replica = Obj[longhorn.Replica] | None
-_Node = Obj[longhorn.Node] | None
-_Manager = Obj[longhorn.InstanceManager] | None
-_Image = Obj[longhorn.EngineImage] | None
-_Schedule = Obj[DiskSchedule] | None
+_Volume = KubeObject[longhorn.Volume] | None
+_Replica = KubeObject[longhorn.Replica] | None
+_Node = KubeObject[longhorn.Node] | None
+_Manager = KubeObject[longhorn.InstanceManager] | None
+_Image = KubeObject[longhorn.EngineImage] | None
+_Schedule = KubeObject[DiskSchedule] | None
 
 
-class Woken(Protocol):
-    """The queues that are woken, and what they know."""
+class ControllerQueues(Protocol):
+    """The controllers' queues, and the tables they work on."""
 
     store: Store
     config: Config
-    volumes: Queue[Any]
-    replicas: Queue[Any]
-    nodes: Queue[Any]
-    claims: Queue[Any]
-    persistent_volumes: Queue[Any]
-    attachments: Queue[Any]
-    pods: Queue[Any]
-    images: Queue[Any]
+    volumes: ControllerQueue[Any]
+    replicas: ControllerQueue[Any]
+    nodes: ControllerQueue[Any]
+    claims: ControllerQueue[Any]
+    persistent_volumes: ControllerQueue[Any]
+    attachments: ControllerQueue[Any]
+    pods: ControllerQueue[Any]
+    images: ControllerQueue[Any]
 
 
-class Wakes:
-    """Listens to every table."""
+class EventRouter:
+    """Adds keys to the queues when a table changes."""
 
-    def __init__(self, woken: Woken) -> None:
-        self._woken = woken
-        self._store = woken.store
+    def __init__(self, queues: ControllerQueues) -> None:
+        self._queues = queues
+        self._store = queues.store
 
-    def listen(self) -> None:
-        """Starts to listen."""
+    def subscribe(self) -> None:
+        """Registers a listener with every table whose changes matter."""
         store = self._store
         listeners: tuple[tuple[Any, Callable[..., None]], ...] = (
-            (store.volumes, self._volume),
-            (store.replicas, self._replica),
-            (store.longhorn_nodes, self._longhorn_node),
-            (store.instance_managers, self._instance_manager),
-            (store.engine_images, self._engine_image),
-            (store.settings, self._setting),
-            (store.attachments, self._attachment),
-            (store.claims, self._claim),
-            (store.persistent_volumes, self._persistent_volume),
-            (store.storage_classes, self._storage_class),
-            (store.pods, lambda key, *_: self._woken.pods.add(key)),
-            (store.nodes, lambda key, *_: self._woken.nodes.add(key)),
-            (store.csi_nodes, lambda key, *_: self._woken.nodes.add(key)),
-            (store.backing_images, self._backing_image),
-            (store.disk_schedules, self._disk_schedule),
+            (store.volumes, self._on_volume),
+            (store.replicas, self._on_replica),
+            (store.longhorn_nodes, self._on_longhorn_node),
+            (store.instance_managers, self._on_instance_manager),
+            (store.engine_images, self._on_engine_image),
+            (store.settings, self._on_setting),
+            (store.attachments, self._on_attachment),
+            (store.claims, self._on_claim),
+            (store.persistent_volumes, self._on_persistent_volume),
+            (store.storage_classes, self._on_storage_class),
+            (store.pods, lambda key, *_: self._queues.pods.add(key)),
+            (store.nodes, lambda key, *_: self._queues.nodes.add(key)),
+            (store.csi_nodes, lambda key, *_: self._queues.nodes.add(key)),
+            (store.backing_images, self._on_backing_image),
+            (store.disk_schedules, self._on_disk_schedule),
         )
         for table, listener in listeners:
             table.listeners.append(listener)
 
-    def _volume(self, name: str, old: _Volume, new: _Volume) -> None:
-        woken = self._woken
-        woken.volumes.add(name)
-        for persistent_volume in self._store.persistent_volumes_of.of(name):
-            woken.persistent_volumes.add(persistent_volume.name)
-            self._attachments_of(persistent_volume.name)
-        known = new or old
-        claim = claim_of(known) if known is not None else None
+    def _on_volume(self, name: str, old: _Volume, new: _Volume) -> None:
+        queues = self._queues
+        queues.volumes.add(name)
+        for persistent_volume in self._store.persistent_volumes_by_handle.get(name):
+            queues.persistent_volumes.add(persistent_volume.name)
+            self._enqueue_attachments(persistent_volume.name)
+        current = new or old
+        claim = claim_reference(current) if current is not None else None
         if claim is not None:
-            woken.claims.add(claim[:2])
+            queues.claims.add(claim[:2])
         if old is not None and new is not None and old.model.actual_size != new.model.actual_size:
-            for replica in self._store.replicas_of.of(name):
-                self._node_later(replica.model.node_id)
+            for replica in self._store.replicas_by_volume.get(name):
+                self._enqueue_node_later(replica.model.node_id)
 
-    def _replica(self, name: str, old: _Replica, new: _Replica) -> None:
+    def _on_replica(self, name: str, old: _Replica, new: _Replica) -> None:
         for replica in (old, new):
             if replica is None:
                 continue
-            self._woken.volumes.add(replica.model.volume)
-            self._node_later(replica.model.node_id)
+            self._queues.volumes.add(replica.model.volume)
+            self._enqueue_node_later(replica.model.node_id)
             volume = self._store.volumes.models.get(replica.model.volume)
             if volume is not None and volume.backing_image:
-                self._woken.images.add(volume.backing_image)
+                self._queues.images.add(volume.backing_image)
         if old is not None and new is not None and old.model.size != new.model.size:
-            self._claims_of(new.model.volume)
-        self._woken.replicas.add(name)
+            self._enqueue_claims(new.model.volume)
+        self._queues.replicas.add(name)
 
-    def _claims_of(self, volume: str) -> None:
-        """A volume's claim tells how large it is."""
-        for persistent_volume in self._store.persistent_volumes_of.of(volume):
+    def _enqueue_claims(self, volume: str) -> None:
+        """Enqueues a volume's claims, which report its size."""
+        for persistent_volume in self._store.persistent_volumes_by_handle.get(volume):
             if persistent_volume.model.claim is not None:
-                self._woken.claims.add(persistent_volume.model.claim[:2])
+                self._queues.claims.add(persistent_volume.model.claim[:2])
 
-    def _disk_schedule(self, _: str, old: _Schedule, new: _Schedule) -> None:
-        """Only what was answered concerns anybody here; volumes and images that are asked for are woken by their own changes."""
-        before, after = (each.model.status if each is not None else Status() for each in (old, new))
-        for name in sorted(changed(before.of(Kind.REPLICA), after.of(Kind.REPLICA))):
+    def _on_disk_schedule(self, _: str, old: _Schedule, new: _Schedule) -> None:
+        """Enqueues the volumes, claims and images whose allocations changed.
+
+        Changed requests enqueue nothing: the change of the replica or image behind them does.
+        """
+        before, after = (each.model.status if each is not None else DiskScheduleStatus() for each in (old, new))
+        for name in sorted(
+            changed_names(before.allocations(RequestKind.REPLICA), after.allocations(RequestKind.REPLICA))
+        ):
             replica = self._store.replicas.models.get(name)
             if replica is not None:
-                self._woken.volumes.add(replica.volume)
-                self._claims_of(replica.volume)
-        for name in sorted(changed(before.of(Kind.BACKING_IMAGE), after.of(Kind.BACKING_IMAGE))):
-            self._woken.images.add(name)
+                self._queues.volumes.add(replica.volume)
+                self._enqueue_claims(replica.volume)
+        for name in sorted(
+            changed_names(before.allocations(RequestKind.BACKING_IMAGE), after.allocations(RequestKind.BACKING_IMAGE))
+        ):
+            self._queues.images.add(name)
 
-    def _node_later(self, name: str) -> None:
+    def _enqueue_node_later(self, name: str) -> None:
         if name:
-            self._woken.nodes.add(name, max(self._woken.config.status_lag, 0.001))
+            self._queues.nodes.add_later(name, max(self._queues.config.status_lag, 0.001))
 
-    def _longhorn_node(self, name: str, old: _Node, new: _Node) -> None:
-        """Volumes are only concerned by nodes that go or come; freed space they find when they try again."""
-        self._woken.nodes.add(name)
+    def _on_longhorn_node(self, name: str, old: _Node, new: _Node) -> None:
+        """Enqueues a node, and its volumes if its readiness changed.
+
+        Volumes that wait for space find it when they retry.
+        """
+        self._queues.nodes.add(name)
         if old is None or new is None or old.model.ready != new.model.ready:
-            self._volumes_on(name)
+            self._enqueue_volumes_on(name)
 
-    def _instance_manager(self, _: str, old: _Manager, new: _Manager) -> None:
-        known = new or old
-        if known is None:
+    def _on_instance_manager(self, _: str, old: _Manager, new: _Manager) -> None:
+        current = new or old
+        if current is None:
             return
-        self._woken.nodes.add(known.model.node)
+        self._queues.nodes.add(current.model.node)
         if old is None or new is None or old.model.state != new.model.state:
-            self._volumes_on(known.model.node)
+            self._enqueue_volumes_on(current.model.node)
 
-    def _engine_image(self, _: str, old: _Image, new: _Image) -> None:
+    def _on_engine_image(self, _: str, old: _Image, new: _Image) -> None:
         before = old.model.nodes if old is not None else frozenset[str]()
         after = new.model.nodes if new is not None else frozenset[str]()
         for node in sorted(before ^ after):
-            self._volumes_on(node)
+            self._enqueue_volumes_on(node)
 
-    def _setting(self, name: str, *_: object) -> None:
-        """Longhorn looks at its volumes every 30 s; a faulted one need not wait that long for its salvage."""
+    def _on_setting(self, name: str, *_: object) -> None:
+        """Enqueues faulted volumes when auto-salvage changes.
+
+        Longhorn looks at its volumes every 30 s; the salvage of a faulted one need not wait that long.
+        """
         if name != AUTO_SALVAGE:
             return
         for key, volume in self._store.volumes.models.items():
             if volume.robustness == FAULTED:
-                self._woken.volumes.add(key)
+                self._queues.volumes.add(key)
 
-    def _volumes_on(self, name: str) -> None:
-        for replica in self._store.replicas_on.of(name):
-            self._woken.volumes.add(replica.model.volume)
+    def _enqueue_volumes_on(self, name: str) -> None:
+        for replica in self._store.replicas_by_node.get(name):
+            self._queues.volumes.add(replica.model.volume)
         for key, volume in self._store.volumes.models.items():
             if name in (volume.node_id, volume.current_node_id):
-                self._woken.volumes.add(key)
+                self._queues.volumes.add(key)
 
-    def _attachment(
-        self, name: str, old: Obj[kube.VolumeAttachment] | None, new: Obj[kube.VolumeAttachment] | None
+    def _on_attachment(
+        self, name: str, old: KubeObject[kube.VolumeAttachment] | None, new: KubeObject[kube.VolumeAttachment] | None
     ) -> None:
-        self._woken.attachments.add(name)
+        self._queues.attachments.add(name)
         for attachment in (old, new):
             if attachment is not None:
-                self._woken.persistent_volumes.add(attachment.model.persistent_volume)
-                self._attachments_of(attachment.model.persistent_volume)
-                self._pods_of(self._store.persistent_volumes.models.get(attachment.model.persistent_volume))
+                self._queues.persistent_volumes.add(attachment.model.persistent_volume)
+                self._enqueue_attachments(attachment.model.persistent_volume)
+                self._enqueue_pods(self._store.persistent_volumes.models.get(attachment.model.persistent_volume))
 
-    def _attachments_of(self, persistent_volume: str) -> None:
-        for attachment in self._store.attachments_of.of(persistent_volume):
-            self._woken.attachments.add(attachment.name)
+    def _enqueue_attachments(self, persistent_volume: str) -> None:
+        for attachment in self._store.attachments_by_volume.get(persistent_volume):
+            self._queues.attachments.add(attachment.name)
 
-    def _pods_of(self, persistent_volume: kube.PersistentVolume | None) -> None:
+    def _enqueue_pods(self, persistent_volume: kube.PersistentVolume | None) -> None:
         if persistent_volume is None or persistent_volume.claim is None:
             return
-        for pod in self._store.pods_of.of(persistent_volume.claim[:2]):
-            self._woken.pods.add((pod.namespace, pod.name))
+        for pod in self._store.pods_by_claim.get(persistent_volume.claim[:2]):
+            self._queues.pods.add((pod.namespace, pod.name))
 
-    def _claim(self, key: NamespacedName, old: Obj[kube.Claim] | None, new: Obj[kube.Claim] | None) -> None:
-        self._woken.claims.add(key)
-        for pod in self._store.pods_of.of(key):
-            self._woken.pods.add((pod.namespace, pod.name))
+    def _on_claim(
+        self, key: NamespacedName, old: KubeObject[kube.Claim] | None, new: KubeObject[kube.Claim] | None
+    ) -> None:
+        self._queues.claims.add(key)
+        for pod in self._store.pods_by_claim.get(key):
+            self._queues.pods.add((pod.namespace, pod.name))
         for claim in (old, new):
             if claim is not None:
-                self._woken.volumes.add(volume_name(claim))
+                self._queues.volumes.add(volume_name(claim))
 
-    def _persistent_volume(
-        self, name: str, old: Obj[kube.PersistentVolume] | None, new: Obj[kube.PersistentVolume] | None
+    def _on_persistent_volume(
+        self, name: str, old: KubeObject[kube.PersistentVolume] | None, new: KubeObject[kube.PersistentVolume] | None
     ) -> None:
-        self._woken.persistent_volumes.add(name)
-        self._attachments_of(name)
-        for known in (old, new):
-            if known is not None and known.model.claim is not None:
-                self._woken.claims.add(known.model.claim[:2])
-                self._woken.volumes.add(known.model.handle)
-                self._pods_of(known.model)
+        self._queues.persistent_volumes.add(name)
+        self._enqueue_attachments(name)
+        for version in (old, new):
+            if version is not None and version.model.claim is not None:
+                self._queues.claims.add(version.model.claim[:2])
+                self._queues.volumes.add(version.model.handle)
+                self._enqueue_pods(version.model)
 
-    def _storage_class(self, *_: object) -> None:
+    def _on_storage_class(self, *_: object) -> None:
         for key, claim in self._store.claims.models.items():
             if not claim.spec.volume_name:
-                self._woken.claims.add(key)
+                self._queues.claims.add(key)
 
-    def _backing_image(self, name: str, *_: object) -> None:
-        self._woken.images.add(name)
+    def _on_backing_image(self, name: str, *_: object) -> None:
+        self._queues.images.add(name)
         for key, volume in self._store.volumes.models.items():
             if volume.backing_image == name:
-                self._woken.volumes.add(key)
+                self._queues.volumes.add(key)

@@ -1,4 +1,4 @@
-"""What is installed before anything is played: CRDs, the CSI driver, StorageClasses, settings, Longhorn's admission rules."""
+"""Installs what the simulation needs: CRDs, the CSI driver, StorageClasses, settings and Longhorn's admission rules."""
 
 from __future__ import annotations
 
@@ -39,19 +39,21 @@ POLICIES: Final = Resource(
 BINDINGS: Final = Resource(
     "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"
 )
-_ESTABLISHED_SECONDS: Final = 30.0
-_POLL_SECONDS: Final = 0.1
-_EVICTING: Final = (
+_ESTABLISHED_TIMEOUT: Final = 30.0
+_POLL_INTERVAL: Final = 0.1
+_EVICTED_WHILE_SCHEDULABLE: Final = (
     "has({0}.evictionRequested) && {0}.evictionRequested && has({0}.allowScheduling) && {0}.allowScheduling"
 )
 
 
 class InstallError(CoreError):
-    """Something that everything else needs could not be installed."""
+    """Something that the simulation needs could not be installed."""
 
 
 async def install(client: KubeClient, config: Config) -> None:
-    """Creates what is missing; brings definitions and rules up to date, leaves settings and classes as they are.
+    """Creates missing objects and updates definitions and rules.
+
+    Existing settings and StorageClasses stay as they are.
 
     Raises:
         ApiError: the API server refused
@@ -61,13 +63,13 @@ async def install(client: KubeClient, config: Config) -> None:
     definitions = crds()
     for definition in definitions:
         await _ensure(client, CRDS, definition, update=True)
-    for resource, body in admission(config):
+    for resource, body in admission_policies(config):
         await _ensure(client, resource, body, update=True)
     await _ensure(client, CSI_DRIVERS, csi_driver(config), update=True)
     for body in storage_classes():
         await _ensure(client, STORAGE_CLASSES, body)
     for definition in definitions:
-        await _established(client, definition["metadata"]["name"])
+        await _wait_for_definition(client, definition["metadata"]["name"])
     for body in settings(config):
         await _ensure(client, LONGHORN_SETTINGS, body)
 
@@ -86,25 +88,28 @@ async def _ensure(client: KubeClient, resource: Resource, body: Json, *, update:
     log.info("installed", kind=resource.label, name=body["metadata"]["name"])
 
 
-async def _established(client: KubeClient, name: str) -> None:
-    """Waits until the API server serves a definition; creating objects before that fails with 404."""
+async def _wait_for_definition(client: KubeClient, name: str) -> None:
+    """Waits until the API server serves a definition.
+
+    Creating objects before that fails with 404.
+    """
     path = CRDS.path(name=name)
-    async with asyncio.timeout(_ESTABLISHED_SECONDS) as limit:
+    async with asyncio.timeout(_ESTABLISHED_TIMEOUT) as limit:
         try:
             while True:
                 definition: Json = msgspec.json.decode(await client.get(path))
                 conditions = definition.get("status", {}).get("conditions") or []
                 if any(entry["type"] == "Established" and entry["status"] == "True" for entry in conditions):
                     return
-                await asyncio.sleep(_POLL_SECONDS)
+                await asyncio.sleep(_POLL_INTERVAL)
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise InstallError(f"the API server does not serve {name} after {_ESTABLISHED_SECONDS:g} s") from error
+            raise InstallError(f"the API server does not serve {name} after {_ESTABLISHED_TIMEOUT:g} s") from error
 
 
 def crds() -> list[Json]:
-    """The definitions of the Longhorn kinds that are played."""
+    """The definitions of the simulated Longhorn kinds."""
     folder = files("simulator") / "crds"
     entries = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda each: each.name)
     return [yaml.safe_load(entry.read_text(encoding="utf-8")) for entry in entries]
@@ -123,17 +128,17 @@ def csi_driver(config: Config) -> Json:
 
 
 def storage_classes() -> list[Json]:
-    """Longhorn's own class, and one for each kind of local volume."""
+    """Longhorn's own StorageClass, and one per kind of local volume."""
     local = {"numberOfReplicas": "1", "dataLocality": "best-effort", "staleReplicaTimeout": "30"}
     return [
-        _class("longhorn", "Immediate", "Delete", {"numberOfReplicas": "3", "staleReplicaTimeout": "30"}),
-        _class("longhorn-local", WAIT_FOR_CONSUMER, "Delete", local),
-        _class("longhorn-strict", WAIT_FOR_CONSUMER, "Delete", {**local, "dataLocality": "strict-local"}),
-        _class("longhorn-retain", WAIT_FOR_CONSUMER, "Retain", local),
+        _storage_class("longhorn", "Immediate", "Delete", {"numberOfReplicas": "3", "staleReplicaTimeout": "30"}),
+        _storage_class("longhorn-local", WAIT_FOR_CONSUMER, "Delete", local),
+        _storage_class("longhorn-strict", WAIT_FOR_CONSUMER, "Delete", {**local, "dataLocality": "strict-local"}),
+        _storage_class("longhorn-retain", WAIT_FOR_CONSUMER, "Retain", local),
     ]
 
 
-def _class(name: str, mode: str, policy: str, parameters: dict[str, str]) -> Json:
+def _storage_class(name: str, mode: str, policy: str, parameters: dict[str, str]) -> Json:
     return {
         "metadata": {"name": name},
         "provisioner": DRIVER,
@@ -145,7 +150,7 @@ def _class(name: str, mode: str, policy: str, parameters: dict[str, str]) -> Jso
 
 
 def settings(config: Config) -> Iterable[Json]:
-    """A Setting for each one a decision reads, with Longhorn's default or the configured value."""
+    """The Settings that decisions read, with default or configured values."""
     images = {"default-engine-image": ENGINE_IMAGE, "default-instance-manager-image": MANAGER_IMAGE}
     defaults = {
         entry.metadata["name"]: entry.metadata["default"] for entry in fields(Settings) if "name" in entry.metadata
@@ -154,20 +159,23 @@ def settings(config: Config) -> Iterable[Json]:
         yield {"metadata": {"name": name, "namespace": LONGHORN_NAMESPACE}, "value": value}
 
 
-def admission(config: Config) -> Iterable[tuple[Resource, Json]]:
-    """What Longhorn's webhooks refuse, as far as it can be said in CEL, with Longhorn's words."""
-    known = sorted({*KNOWN_SETTINGS, *config.known_settings_extra, *config.settings})
-    names = ", ".join(f"'{name}'" for name in known)
+def admission_policies(config: Config) -> Iterable[tuple[Resource, Json]]:
+    """The rules of Longhorn's webhooks, with Longhorn's messages.
+
+    They cover what can be expressed in CEL.
+    """
+    names = sorted({*KNOWN_SETTINGS, *config.known_settings_extra, *config.settings})
+    allowed = ", ".join(f"'{name}'" for name in names)
     unknown = (
         "'value ' + object.value + ' of settings ' + object.metadata.name + ' is invalid: setting ' + "
         "object.metadata.name + ' is not supported'"
     )
-    yield from _policy("settings", LONGHORN_SETTINGS, (f"object.metadata.name in [{names}]", unknown))
+    yield from _policy("settings", LONGHORN_SETTINGS, (f"object.metadata.name in [{allowed}]", unknown))
     node = (
-        f"!({_EVICTING.format('object.spec')})",
+        f"!({_EVICTED_WHILE_SCHEDULABLE.format('object.spec')})",
         "'need to disable scheduling on node ' + object.metadata.name + ' for node eviction'",
     )
-    evicting = f"object.spec.disks.filter(name, {_EVICTING.format('object.spec.disks[name]')})"
+    evicting = f"object.spec.disks.filter(name, {_EVICTED_WHILE_SCHEDULABLE.format('object.spec.disks[name]')})"
     disk = (
         f"!has(object.spec.disks) || {evicting}.size() == 0",
         f"'need to disable scheduling on disk ' + {evicting}[0] + ' for disk eviction'",
@@ -176,7 +184,13 @@ def admission(config: Config) -> Iterable[tuple[Resource, Json]]:
 
 
 def _policy(name: str, resource: Resource, *rules: tuple[str, str]) -> Iterable[tuple[Resource, Json]]:
-    """A policy with its binding; each rule is an expression that must hold and one for the message if it does not."""
+    """A policy and its binding.
+
+    Args:
+        name: of the policy
+        resource: the kind of object to check
+        rules: pairs of an expression that must hold and an expression for the message if it does not
+    """
     metadata = {"name": f"longhorn-{name}.simulator"}
     rule = {
         "apiGroups": [resource.group],

@@ -1,4 +1,4 @@
-"""The setting names Longhorn knows (types/setting.go); it refuses every other."""
+"""The names of Longhorn's settings (types/setting.go); Longhorn refuses every other name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Longhorn nodes: their objects from an annotation of the Kubernetes node, their status, and what evicts replicas."""
+"""Longhorn nodes: their objects, which an annotation of the Kubernetes node describes, their status, and eviction requests."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from app.kube.resources import (
 )
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.node_status import Collected, ManagerPod, synced_node
+from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, sync_node
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V1, V2
 from scheduler_core.model.quantity import parse_bytes
-from simulator.actions import Action, Create, Patch, Replace
+from simulator.actions import Action, CreateObject, PatchObject, ReplaceStatus
 from simulator.config import Config
-from simulator.objects import DISKS, DOWN, DRIVER, STOPPED_MANAGER, Json, Obj
+from simulator.objects import DISKS, DOWN, DRIVER, STOPPED_MANAGER, Json, KubeObject
 from simulator.volumes.observation import RUNNING, STOPPED, UNKNOWN, Replica
 
-_NAMES: Final = uuid.UUID("6c6f6e67-686f-726e-0000-000000000000")
-_POLICY: Final = "block-for-eviction"
-_LAST_POLICY: Final = "block-for-eviction-if-contains-last-replica"
+_UUID_NAMESPACE: Final = uuid.UUID("6c6f6e67-686f-726e-0000-000000000000")
+_BLOCK_FOR_EVICTION: Final = "block-for-eviction"
+_BLOCK_FOR_EVICTION_IF_LAST: Final = "block-for-eviction-if-contains-last-replica"
 
 
 class DisksError(CoreError):
-    """The annotation that lists a node's disks cannot be read."""
+    """The annotation with a node's disks cannot be read."""
 
 
 class DiskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One disk of the annotation; sizes are quantities."""
+    """One disk in the annotation; sizes are quantities."""
 
     size: str
     name: Annotated[str, msgspec.Meta(min_length=1)] = ""
@@ -50,8 +50,12 @@ class DiskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
-    """A disk as it really is; sizes in bytes. `used` is what is on it beside Longhorn's data."""
+class PhysicalDisk:
+    """A disk as it really is; sizes in bytes.
+
+    Attributes:
+        used: bytes on the disk that are not Longhorn's
+    """
 
     name: str
     size: int
@@ -63,31 +67,34 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSight:
-    """What a decision about one node sees.
+class NodeObservation:
+    """The input of a decision about one node.
 
     Attributes:
-        cluster: with this node's replicas only, as the status may tell of them (`lag`)
-        written: bytes of replicas' data and backing images by disk UUID
+        cluster: with this node's replicas only, and only those that its status may list (`status_lag.py`)
+        instance_managers: the node's instance managers by data engine
         replicas: the replicas that are on the node now
-        others: for each volume with a replica here, whether a healthy one is on another node
+        written_bytes: bytes of replicas' data and of backing images, by disk UUID
+        healthy_elsewhere: for each volume with a replica here, whether a healthy replica is on another node
     """
 
     config: Config
     cluster: Cluster
-    node: Obj[kube.Node] | None
-    longhorn_node: Obj[longhorn.Node] | None
-    csi_node: Obj[None] | None
-    managers: Mapping[str, Obj[longhorn.InstanceManager]]
+    node: KubeObject[kube.Node] | None
+    longhorn_node: KubeObject[longhorn.Node] | None
+    csi_node: KubeObject[None] | None
+    instance_managers: Mapping[str, KubeObject[longhorn.InstanceManager]]
     replicas: Sequence[Replica]
-    written: Mapping[str, int]
-    others: Mapping[str, bool]
+    written_bytes: Mapping[str, int]
+    healthy_elsewhere: Mapping[str, bool]
     time: str
     manager_image: str
 
 
-def read_disks(node: Obj[kube.Node]) -> tuple[Disk, ...] | None:
-    """The disks of a node's annotation, None if it has no such annotation: then it is no Longhorn node.
+def read_disks(node: KubeObject[kube.Node]) -> tuple[PhysicalDisk, ...] | None:
+    """The disks in a node's annotation, None without it.
+
+    A node without the annotation is no Longhorn node.
 
     Raises:
         DisksError: the annotation is no list of disks
@@ -97,7 +104,7 @@ def read_disks(node: Obj[kube.Node]) -> tuple[Disk, ...] | None:
         return None
     try:
         entries = msgspec.json.decode(text, type=list[DiskSpec])
-        disks = tuple(_disk(entry, index) for index, entry in enumerate(entries, start=1))
+        disks = tuple(_physical_disk(entry, index) for index, entry in enumerate(entries, start=1))
     except (msgspec.DecodeError, QuantityError) as error:
         raise DisksError(f"Node {node.name}: annotation {DISKS}: {error}") from error
     if len({disk.name for disk in disks}) < len(disks):
@@ -105,8 +112,8 @@ def read_disks(node: Obj[kube.Node]) -> tuple[Disk, ...] | None:
     return disks
 
 
-def _disk(entry: DiskSpec, index: int) -> Disk:
-    return Disk(
+def _physical_disk(entry: DiskSpec, index: int) -> PhysicalDisk:
+    return PhysicalDisk(
         name=entry.name or f"disk-{index}",
         size=parse_bytes(entry.size),
         reserved=parse_bytes(entry.reserved),
@@ -118,93 +125,104 @@ def _disk(entry: DiskSpec, index: int) -> Disk:
 
 
 def disk_uuid(node: str, disk: str) -> str:
-    """The UUID of a disk: the same at every start."""
-    return str(uuid.uuid5(_NAMES, f"{node}/{disk}"))
+    """The UUID of a disk, the same at every start."""
+    return str(uuid.uuid5(_UUID_NAMESPACE, f"{node}/{disk}"))
 
 
-def decide_node(sight: NodeSight) -> list[Action]:
-    """Sees to a node's objects, then to its status, then to the replicas that have to leave it.
+def decide_node(observation: NodeObservation) -> list[Action]:
+    """Updates a node's objects, status and eviction requests.
+
+    Its status and its replicas' eviction requests follow when all of its objects exist.
 
     Raises:
         DisksError: the annotation is no list of disks
     """
-    disks = read_disks(sight.node) if sight.node is not None else ()
+    disks = read_disks(observation.node) if observation.node is not None else ()
     if disks is None:
         return []
-    objects = [*_csi_node(sight), *_managers(sight, disks), *_longhorn_node(sight, disks)]
-    if objects or sight.longhorn_node is None:
+    objects = [
+        *_register_csi_driver(observation),
+        *_update_instance_managers(observation, disks),
+        *_update_longhorn_node(observation, disks),
+    ]
+    if objects or observation.longhorn_node is None:
         return objects
-    return [*_status(sight, disks), *_evictions(sight)]
+    return [*_update_status(observation, disks), *_update_eviction_requests(observation)]
 
 
-def _csi_node(sight: NodeSight) -> list[Action]:
-    if sight.node is None:
+def _register_csi_driver(observation: NodeObservation) -> list[Action]:
+    if observation.node is None:
         return []
-    entry = {"name": DRIVER, "nodeID": sight.node.name, "topologyKeys": ["kubernetes.io/hostname"]}
-    if sight.csi_node is None:
-        owner = {"apiVersion": "v1", "kind": "Node", "name": sight.node.name, "uid": sight.node.uid}
-        body = {"metadata": {"name": sight.node.name, "ownerReferences": [owner]}, "spec": {"drivers": [entry]}}
-        return [Create(CSI_NODES, body, "CSI driver registered")]
-    drivers = sight.csi_node.spec.get("drivers") or []
+    entry = {"name": DRIVER, "nodeID": observation.node.name, "topologyKeys": ["kubernetes.io/hostname"]}
+    if observation.csi_node is None:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": observation.node.name, "uid": observation.node.uid}
+        body = {"metadata": {"name": observation.node.name, "ownerReferences": [owner]}, "spec": {"drivers": [entry]}}
+        return [CreateObject(CSI_NODES, body, "CSI driver registered")]
+    drivers = observation.csi_node.spec.get("drivers") or []
     if any(driver.get("name") == DRIVER for driver in drivers):
         return []
-    return [Patch(CSI_NODES, sight.csi_node, {"spec": {"drivers": [*drivers, entry]}}, "CSI driver registered")]
+    return [
+        PatchObject(CSI_NODES, observation.csi_node, {"spec": {"drivers": [*drivers, entry]}}, "CSI driver registered")
+    ]
 
 
-def _managers(sight: NodeSight, disks: Sequence[Disk]) -> list[Action]:
-    """One instance manager per data engine in use; what runs on a node that is down is unknown.
+def _update_instance_managers(observation: NodeObservation, disks: Sequence[PhysicalDisk]) -> list[Action]:
+    """Updates one instance manager per data engine in use.
 
-    One with the annotation `simulator/stopped: "true"` stays stopped.
+    On a node that is down its state is unknown. With the annotation `simulator/stopped: "true"` it stays stopped.
     """
-    up = sight.longhorn_node is None or sight.longhorn_node.model.ready or not sight.longhorn_node.status
+    node = observation.longhorn_node
+    up = node is None or node.model.ready or not node.status
     actions: list[Action] = []
     for engine in (V1, V2) if any(disk.type == BLOCK for disk in disks) else (V1,):
-        known = sight.managers.get(engine)
-        stopped = known is not None and known.annotations.get(STOPPED_MANAGER) == "true"
+        manager = observation.instance_managers.get(engine)
+        stopped = manager is not None and manager.annotations.get(STOPPED_MANAGER) == "true"
         state = UNKNOWN if not up else STOPPED if stopped else RUNNING
-        if known is None and sight.node is not None:
-            body = _manager(sight.node.name, engine, sight)
-            actions.append(Create(LONGHORN_INSTANCE_MANAGERS, body, "instance manager created"))
-        elif known is not None and known.model.state != state:
-            why = f"instance manager {state}"
+        if manager is None and observation.node is not None:
+            body = _new_instance_manager(observation.node.name, engine, observation)
+            actions.append(CreateObject(LONGHORN_INSTANCE_MANAGERS, body, "instance manager created"))
+        elif manager is not None and manager.model.state != state:
+            event = f"instance manager {state}"
             body = {"status": {"currentState": state}}
-            actions.append(Patch(LONGHORN_INSTANCE_MANAGERS, known, body, why, status=True))
+            actions.append(PatchObject(LONGHORN_INSTANCE_MANAGERS, manager, body, event, status=True))
     return actions
 
 
 def manager_name(node: str, engine: str) -> str:
     """The name of a node's instance manager."""
-    return f"instance-manager-{engine}-{uuid.uuid5(_NAMES, f'{node}/{engine}').hex[:12]}"
+    return f"instance-manager-{engine}-{uuid.uuid5(_UUID_NAMESPACE, f'{node}/{engine}').hex[:12]}"
 
 
-def _manager(node: str, engine: str, sight: NodeSight) -> Json:
+def _new_instance_manager(node: str, engine: str, observation: NodeObservation) -> Json:
     return {
         "metadata": {"name": manager_name(node, engine), "namespace": LONGHORN_NAMESPACE},
-        "spec": {"nodeID": node, "dataEngine": engine, "image": sight.manager_image, "type": "aio"},
+        "spec": {"nodeID": node, "dataEngine": engine, "image": observation.manager_image, "type": "aio"},
     }
 
 
-def _longhorn_node(sight: NodeSight, disks: Sequence[Disk]) -> list[Action]:
-    """The Longhorn node of a Kubernetes node, with its disks; disks that the annotation names later are added."""
-    if sight.node is None:
+def _update_longhorn_node(observation: NodeObservation, disks: Sequence[PhysicalDisk]) -> list[Action]:
+    """Creates a node's Longhorn node, or adds new disks to it."""
+    if observation.node is None:
         return []
-    wanted = {disk.name: _spec_disk(disk) for disk in disks}
-    if sight.longhorn_node is None:
-        metadata: Json = {"name": sight.node.name, "namespace": LONGHORN_NAMESPACE}
+    wanted = {disk.name: _new_disk(disk) for disk in disks}
+    if observation.longhorn_node is None:
+        metadata: Json = {"name": observation.node.name, "namespace": LONGHORN_NAMESPACE}
         spec = {
-            "name": sight.node.name,
+            "name": observation.node.name,
             "allowScheduling": True,
             "evictionRequested": False,
             "tags": [],
             "disks": wanted,
         }
-        return [Create(LONGHORN_NODES, {"metadata": metadata, "spec": spec}, "Longhorn node created")]
-    known = sight.longhorn_node.spec.get("disks") or {}
-    new = {name: disk for name, disk in wanted.items() if name not in known}
-    return [Patch(LONGHORN_NODES, sight.longhorn_node, {"spec": {"disks": new}}, "disks added")] if new else []
+        return [CreateObject(LONGHORN_NODES, {"metadata": metadata, "spec": spec}, "Longhorn node created")]
+    present = observation.longhorn_node.spec.get("disks") or {}
+    new = {name: disk for name, disk in wanted.items() if name not in present}
+    if not new:
+        return []
+    return [PatchObject(LONGHORN_NODES, observation.longhorn_node, {"spec": {"disks": new}}, "disks added")]
 
 
-def _spec_disk(disk: Disk) -> Json:
+def _new_disk(disk: PhysicalDisk) -> Json:
     return {
         "path": f"/var/lib/longhorn/{disk.name}",
         "diskType": disk.type,
@@ -215,31 +233,31 @@ def _spec_disk(disk: Disk) -> Json:
     }
 
 
-def _status(sight: NodeSight, disks: Sequence[Disk]) -> list[Action]:
-    """Writes the node's status as Longhorn's node controller does, if it is another."""
-    current = sight.longhorn_node
+def _update_status(observation: NodeObservation, disks: Sequence[PhysicalDisk]) -> list[Action]:
+    """Writes the node's changed status as Longhorn's node controller does."""
+    current = observation.longhorn_node
     if current is None:
         return []
     node = replace(current.model, disks=tuple(disk for disk in current.model.disks if disk.in_spec))
-    real = {disk.name: disk for disk in disks}
-    down = sight.node is None or sight.node.annotations.get(DOWN) == "true"
-    collected = {disk.name: _collected(sight, disk, real.get(disk.name)) for disk in node.disks}
-    synced = synced_node(sight.cluster, node, [] if down else [ManagerPod()], None if down else collected)
-    body = _status_body(synced, current.status, sight.time)
-    return [] if body == current.status else [Replace(LONGHORN_NODES, current, body, "node status written")]
+    physical = {disk.name: disk for disk in disks}
+    down = observation.node is None or observation.node.annotations.get(DOWN) == "true"
+    collected = {disk.name: _collect_disk(observation, disk, physical.get(disk.name)) for disk in node.disks}
+    synced = sync_node(observation.cluster, node, [] if down else [ManagerPod()], None if down else collected)
+    body = _status_body(synced, current.status, observation.time)
+    return [] if body == current.status else [ReplaceStatus(LONGHORN_NODES, current, body, "node status written")]
 
 
-def _collected(sight: NodeSight, disk: longhorn.Disk, real: Disk | None) -> Collected:
-    """What the disk monitor finds: the disk's size, and what is left of it after everything that is on it."""
-    node = sight.longhorn_node
+def _collect_disk(observation: NodeObservation, disk: longhorn.Disk, known_disk: PhysicalDisk | None) -> CollectedDisk:
+    """The disk monitor's measurement: a disk's size and free space."""
+    node = observation.longhorn_node
     name = node.name if node is not None else ""
-    found = real or Disk(disk.name, parse_bytes(sight.config.default_disk_size))
+    physical = known_disk or PhysicalDisk(disk.name, parse_bytes(observation.config.default_disk_size))
     identity = disk_uuid(name, disk.name)
-    return Collected(
+    return CollectedDisk(
         uuid=identity,
-        storage_maximum=found.size,
-        storage_available=max(0, found.size - found.used - sight.written.get(identity, 0)),
-        filesystem_type=found.filesystem if found.type == FILESYSTEM else "",
+        storage_maximum=physical.size,
+        storage_available=max(0, physical.size - physical.used - observation.written_bytes.get(identity, 0)),
+        filesystem_type=physical.filesystem if physical.type == FILESYSTEM else "",
     )
 
 
@@ -247,7 +265,7 @@ def _status_body(node: longhorn.Node, before: Json, time: str) -> Json:
     disks_before = before.get("diskStatus") or {}
     return {
         **before,
-        "conditions": _conditions(node.conditions, before.get("conditions"), time),
+        "conditions": _write_conditions(node.conditions, before.get("conditions"), time),
         "zone": node.zone,
         "region": node.region,
         "diskStatus": {
@@ -262,19 +280,24 @@ def _status_body(node: longhorn.Node, before: Json, time: str) -> Json:
                 "storageScheduled": disk.storage_scheduled,
                 "scheduledReplica": dict(disk.scheduled_replicas),
                 "scheduledBackingImage": dict(disk.scheduled_backing_images),
-                "conditions": _conditions(disk.conditions, (disks_before.get(disk.name) or {}).get("conditions"), time),
+                "conditions": _write_conditions(
+                    disk.conditions, (disks_before.get(disk.name) or {}).get("conditions"), time
+                ),
             }
             for disk in node.disks
         },
     }
 
 
-def _conditions(conditions: Sequence[Condition], before: list[Json] | None, time: str) -> list[Json]:
-    """Conditions as Longhorn writes them; the time changes with the status only."""
-    known = {entry.get("type"): entry for entry in before or ()}
+def _write_conditions(conditions: Sequence[Condition], before: list[Json] | None, time: str) -> list[Json]:
+    """Returns conditions as Longhorn writes them.
+
+    The time changes with the status only.
+    """
+    previous = {entry.get("type"): entry for entry in before or ()}
     written = []
     for entry in sorted(conditions, key=lambda each: each.type):
-        old = known.get(entry.type) or {}
+        old = previous.get(entry.type) or {}
         same = old.get("status") == entry.status
         written.append(
             {
@@ -289,29 +312,32 @@ def _conditions(conditions: Sequence[Condition], before: list[Json] | None, time
     return written
 
 
-def _evictions(sight: NodeSight) -> list[Action]:
-    """syncReplicaEvictionRequested: for every replica that a disk's status lists; never while the node is down."""
-    node = sight.longhorn_node
+def _update_eviction_requests(observation: NodeObservation) -> list[Action]:
+    """Updates evictionRequested of the replicas that a disk's status lists.
+
+    Nothing changes while the node is down. Mirrors Longhorn's syncReplicaEvictionRequested.
+    """
+    node = observation.longhorn_node
     if node is None or not node.model.ready:
         return []
     actions: list[Action] = []
     for disk in node.model.disks:
-        for replica in sight.replicas:
+        for replica in observation.replicas:
             if replica.name not in disk.scheduled_replicas or replica.model.deleting:
                 continue
-            wanted = node.model.eviction_requested or disk.eviction_requested or _drained(sight, replica)
+            wanted = node.model.eviction_requested or disk.eviction_requested or _drain_evicts(observation, replica)
             if wanted != replica.model.eviction_requested:
-                why = "replica to be evicted" if wanted else "replica need not leave any more"
+                event = "replica to be evicted" if wanted else "replica need not leave any more"
                 body = {"spec": {"evictionRequested": wanted}}
-                actions.append(Patch(LONGHORN_REPLICAS, replica, body, why))
+                actions.append(PatchObject(LONGHORN_REPLICAS, replica, body, event))
     return actions
 
 
-def _drained(sight: NodeSight, replica: Replica) -> bool:
+def _drain_evicts(observation: NodeObservation, replica: Replica) -> bool:
     """Whether a cordon evicts a replica, by node-drain-policy."""
-    if sight.node is None or not sight.node.model.unschedulable:
+    if observation.node is None or not observation.node.model.unschedulable:
         return False
-    policy = sight.cluster.settings.node_drain_policy
-    if policy == _LAST_POLICY:
-        return not sight.others.get(replica.model.volume, False)
-    return policy == _POLICY
+    policy = observation.cluster.settings.node_drain_policy
+    if policy == _BLOCK_FOR_EVICTION_IF_LAST:
+        return not observation.healthy_elsewhere.get(replica.model.volume, False)
+    return policy == _BLOCK_FOR_EVICTION

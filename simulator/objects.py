@@ -1,4 +1,7 @@
-"""Objects as the API server holds them, beside what `scheduler_core.convert` makes of them."""
+"""Kubernetes objects: the raw object of the API server together with its model from `scheduler_core.convert`.
+
+The names of annotations and finalizers are here, too.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ AUTO_SALVAGE: Final = "auto-salvage"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Obj(Generic[Model]):
-    """One object: what the API server sent, never changed, and its model."""
+class KubeObject(Generic[Model]):
+    """One object: its raw form, never modified, and its model."""
 
     raw: Json
     model: Model
@@ -37,8 +40,8 @@ class Obj(Generic[Model]):
     @property
     def metadata(self) -> Json:
         """Its metadata."""
-        found: Json = self.raw["metadata"]
-        return found
+        metadata: Json = self.raw["metadata"]
+        return metadata
 
     @property
     def name(self) -> str:
@@ -57,7 +60,7 @@ class Obj(Generic[Model]):
 
     @property
     def version(self) -> int:
-        """Its resourceVersion: larger ones are later."""
+        """Its resourceVersion; a larger one is newer."""
         return int(self.metadata.get("resourceVersion") or 0)
 
     @property
@@ -92,7 +95,7 @@ class Obj(Generic[Model]):
 
 
 def timestamp(now: datetime) -> str:
-    """A moment as Longhorn writes it: RFC 3339 in UTC, whole seconds."""
+    """A time as Longhorn writes it: RFC 3339 in UTC, whole seconds."""
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

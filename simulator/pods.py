@@ -1,4 +1,4 @@
-"""Pods become Running when their volumes are attached; until then they are stuck, and it is known why."""
+"""Pods become Running when their volumes are attached; until then the reason why they wait is reported."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from dataclasses import dataclass
 
 from app.kube.resources import PODS
 from scheduler_core.model import kube
-from simulator.actions import Action, Patch
+from simulator.actions import Action, PatchObject
 from simulator.attacher import Attachment
-from simulator.objects import DRIVER, VOLUMES_ATTACHED, Obj
+from simulator.objects import DRIVER, VOLUMES_ATTACHED, KubeObject
 
-Pod = Obj[kube.Pod]
+Pod = KubeObject[kube.Pod]
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A claim of a pod, the PersistentVolume it is bound to, if any, and that one's attachments."""
+    """A pod's claim with its PersistentVolume and attachments."""
 
     claim: str
-    persistent_volume: Obj[kube.PersistentVolume] | None
+    persistent_volume: KubeObject[kube.PersistentVolume] | None
     attachments: Sequence[Attachment] = ()
 
 
-def waits(pod: Pod) -> bool:
-    """Whether a pod has a node but is not yet known to have its volumes."""
+def is_waiting(pod: Pod) -> bool:
+    """Whether a pod has a node, but not the annotation of attached volumes."""
     return pod.model.node_name != "" and pod.model.live and pod.annotations.get(VOLUMES_ATTACHED) != "true"
 
 
-def missing(pod: Pod, mounts: Sequence[Mount]) -> str:
-    """What a pod with a node still waits for, "" if it has everything."""
-    problems = [problem for mount in mounts if (problem := _missing(pod.model.node_name, mount))]
+def waiting_reason(pod: Pod, mounts: Sequence[Mount]) -> str:
+    """Why a pod with a node waits, "" if its volumes are attached."""
+    problems = [problem for mount in mounts if (problem := _mount_problem(pod.model.node_name, mount))]
     return "; ".join(problems)
 
 
-def _missing(node: str, mount: Mount) -> str:
+def _mount_problem(node: str, mount: Mount) -> str:
     persistent_volume = mount.persistent_volume
     if persistent_volume is None:
         return f"claim {mount.claim} is not bound"
     if persistent_volume.model.driver != DRIVER:
         return ""
     name = persistent_volume.model.handle
-    here = [each for each in mount.attachments if each.model.node == node and not each.deleting]
-    if not here:
+    attachments = [each for each in mount.attachments if each.model.node == node and not each.deleting]
+    if not attachments:
         elsewhere = sorted(each.model.node for each in mount.attachments)
         return f"volume {name} is attached to node {elsewhere[0]}" if elsewhere else f"volume {name} is not attached"
-    status = here[0].status
+    status = attachments[0].status
     if status.get("attached"):
         return ""
     error = (status.get("attachError") or {}).get("message")
@@ -53,8 +53,8 @@ def _missing(node: str, mount: Mount) -> str:
 
 
 def decide_pod(pod: Pod, mounts: Sequence[Mount]) -> list[Action]:
-    """Says on the pod that its volumes are attached, as soon as they are."""
-    if not waits(pod) or missing(pod, mounts):
+    """Annotates a pod as soon as its volumes are attached."""
+    if not is_waiting(pod) or waiting_reason(pod, mounts):
         return []
     body = {"metadata": {"annotations": {VOLUMES_ATTACHED: "true"}}}
-    return [Patch(PODS, pod, body, "pod has its volumes", counts="pods_with_volumes")]
+    return [PatchObject(PODS, pod, body, "pod has its volumes", counter="pods_with_volumes")]

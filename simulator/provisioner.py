@@ -1,4 +1,4 @@
-"""The CSI provisioner: claims become Longhorn volumes, these PersistentVolumes; and back, by reclaim policy.
+"""The CSI provisioner: creates a Longhorn volume and a PersistentVolume per claim, and reclaims them by reclaim policy.
 
 Mirrors external-provisioner's controller and longhorn-manager's csi/util.go:getVolumeOptions and CreateVolume.
 """
@@ -14,9 +14,9 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.provisioning import file_system, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
-from simulator.actions import Action, Create, Delete, Later, without_finalizer
+from simulator.actions import Action, AfterDelay, CreateObject, DeleteObject, remove_finalizers
 from simulator.config import Config
-from simulator.objects import CLAIM, DRIVER, FINALIZER, Json, Obj
+from simulator.objects import CLAIM, DRIVER, FINALIZER, Json, KubeObject
 from simulator.volumes.observation import CREATING, Volume
 
 PROVISIONER_ANNOTATIONS: Final = (
@@ -27,26 +27,29 @@ PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
 PROVISIONER_FINALIZER: Final = "external-provisioner.volume.kubernetes.io/finalizer"
 WAIT_FOR_CONSUMER: Final = "WaitForFirstConsumer"
 
-Claim = Obj[kube.Claim]
-StorageClass = Obj[kube.StorageClass]
-PersistentVolume = Obj[kube.PersistentVolume]
+Claim = KubeObject[kube.Claim]
+StorageClass = KubeObject[kube.StorageClass]
+PersistentVolume = KubeObject[kube.PersistentVolume]
 
 
 def volume_name(claim: Claim) -> str:
-    """The name external-provisioner gives the volume of a claim."""
+    """The name that external-provisioner gives to a claim's volume."""
     return f"pvc-{claim.uid}"
 
 
-def claim_of(volume: Volume) -> tuple[str, str, str] | None:
-    """The (namespace, name, uid) of the claim a volume was provisioned for, None for volumes made otherwise."""
-    namespace, _, rest = volume.annotations.get(CLAIM, "").partition("/")
-    name, _, uid = rest.partition("/")
+def claim_reference(volume: Volume) -> tuple[str, str, str] | None:
+    """Namespace, name and uid of the claim that a volume was provisioned for.
+
+    None if the volume was created in another way.
+    """
+    namespace, _, name_and_uid = volume.annotations.get(CLAIM, "").partition("/")
+    name, _, uid = name_and_uid.partition("/")
     return (namespace, name, uid) if uid else None
 
 
 @dataclass(frozen=True, slots=True)
-class Provisioning:
-    """What a decision about a claim sees."""
+class ClaimObservation:
+    """The input of a decision about a claim."""
 
     config: Config
     claim: Claim
@@ -57,49 +60,54 @@ class Provisioning:
     nodes: Collection[longhorn.Node]
 
 
-def decide_claim(sight: Provisioning) -> list[Action]:
-    """Provisions a claim that is ready for it: the Longhorn volume, and when that exists its PersistentVolume.
+def decide_claim(observation: ClaimObservation) -> list[Action]:
+    """Creates a claim's Longhorn volume, and then its PersistentVolume.
 
     Raises:
         ResolutionError: the StorageClass asks for something Longhorn refuses
     """
-    claim, storage_class = sight.claim, sight.storage_class
-    ours = any(claim.annotations.get(key) == DRIVER for key in PROVISIONER_ANNOTATIONS)
-    if not ours or claim.deleting or claim.model.spec.volume_name or storage_class is None:
+    claim = observation.claim
+    storage_class = observation.storage_class
+    is_longhorn_claim = any(claim.annotations.get(key) == DRIVER for key in PROVISIONER_ANNOTATIONS)
+    if not is_longhorn_claim or claim.deleting or claim.model.spec.volume_name or storage_class is None:
         return []
     delayed = storage_class.raw.get("volumeBindingMode") == WAIT_FOR_CONSUMER
     if delayed and not claim.model.selected_node:
         return []
-    if sight.volume is None:
-        body = new_volume(claim, storage_class, sight.settings)
-        _refuse_unknown_tags(body["spec"], sight.nodes, f"StorageClass {storage_class.name}")
-        created = Create(LONGHORN_VOLUMES, body, "volume provisioned", counts="provisioned")
-        return [Later("provision", sight.config.provision_seconds, (created,))]
-    if sight.persistent_volume is not None or sight.volume.model.state in ("", CREATING):
+    if observation.volume is None:
+        body = new_volume(claim, storage_class, observation.settings)
+        _refuse_unknown_tags(body["spec"], observation.nodes, f"StorageClass {storage_class.name}")
+        created = CreateObject(LONGHORN_VOLUMES, body, "volume provisioned", counter="provisioned")
+        return [AfterDelay("provision", observation.config.provision_seconds, (created,))]
+    if observation.persistent_volume is not None or observation.volume.model.state in ("", CREATING):
         return []
-    body = new_persistent_volume(claim, storage_class, sight.volume)
-    return [Create(PERSISTENT_VOLUMES, body, "PersistentVolume created")]
+    body = new_persistent_volume(claim, storage_class, observation.volume)
+    return [CreateObject(PERSISTENT_VOLUMES, body, "PersistentVolume created")]
 
 
 def _refuse_unknown_tags(spec: Json, nodes: Collection[longhorn.Node], subject: str) -> None:
-    """Refuses selectors that no node or no disk bears, in Longhorn's words (api/volume.go:VolumeCreate).
+    """Refuses selectors with a tag that nothing has.
+
+    The words are Longhorn's (api/volume.go:VolumeCreate).
 
     Raises:
-        ResolutionError: nothing bears a tag
+        ResolutionError: no node, or no disk, has a tag
     """
     node_tags = {tag for node in nodes for tag in node.tags}
     disk_tags = {tag for node in nodes for disk in node.disks for tag in disk.tags}
-    for kind, key, known in (("disk", "diskSelector", disk_tags), ("node", "nodeSelector", node_tags)):
+    for kind, key, existing in (("disk", "diskSelector", disk_tags), ("node", "nodeSelector", node_tags)):
         for tag in spec[key]:
-            if tag not in known:
+            if tag not in existing:
                 raise ResolutionError(f"{subject}: {key}: specified {kind} tag {tag!r} does not exist")
 
 
 def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings) -> Json:
-    """The Longhorn volume the CSI driver creates: StorageClass parameters first, then Longhorn's settings.
+    """The Longhorn volume of a claim, as the CSI driver creates it.
+
+    Its values come from the StorageClass's parameters, then from Longhorn's settings.
 
     Raises:
-        ResolutionError: the claim asks for no storage, or a parameter is not what it should be
+        ResolutionError: the claim requests no storage, or a parameter is invalid
     """
     parameters = storage_class.model.parameters
     volume = volume_for_claim(
@@ -139,7 +147,7 @@ def new_volume(claim: Claim, storage_class: StorageClass, settings: Settings) ->
 
 
 def new_persistent_volume(claim: Claim, storage_class: StorageClass, volume: Volume) -> Json:
-    """The PersistentVolume of a provisioned volume: bound to its claim, usable from every node."""
+    """A provisioned volume's PersistentVolume: bound to its claim, usable from every node."""
     policy = storage_class.raw.get("reclaimPolicy") or "Delete"
     metadata: Json = {"name": volume.name, "annotations": {PROVISIONED_BY: DRIVER}}
     if policy == "Delete":
@@ -169,24 +177,26 @@ def new_persistent_volume(claim: Claim, storage_class: StorageClass, volume: Vol
 
 
 def decide_reclaim(persistent_volume: PersistentVolume, volume: Volume | None, *, attached: bool) -> list[Action]:
-    """Deletes what a released PersistentVolume with policy Delete stood for, then the PersistentVolume itself."""
+    """Deletes a released PersistentVolume with policy Delete, after its volume."""
     if persistent_volume.model.driver != DRIVER:
         return []
     policy = persistent_volume.spec.get("persistentVolumeReclaimPolicy")
     if policy != "Delete":
         return list(
-            without_finalizer(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume kept", PROVISIONER_FINALIZER)
+            remove_finalizers(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume kept", PROVISIONER_FINALIZER)
         )
     if persistent_volume.status.get("phase") not in ("Released", "Failed") or attached:
         return []
     if volume is not None:
         if volume.deleting:
             return []
-        return [Delete(LONGHORN_VOLUMES, volume, "volume of a released PersistentVolume deleted", "volumes_deleted")]
-    gone: list[Action] = []
+        return [
+            DeleteObject(LONGHORN_VOLUMES, volume, "volume of a released PersistentVolume deleted", "volumes_deleted")
+        ]
+    deletions: list[Action] = []
     if not persistent_volume.deleting:
-        gone.append(Delete(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume deleted"))
-        return gone
+        deletions.append(DeleteObject(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume deleted"))
+        return deletions
     return list(
-        without_finalizer(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume gone", PROVISIONER_FINALIZER)
+        remove_finalizers(PERSISTENT_VOLUMES, persistent_volume, "PersistentVolume gone", PROVISIONER_FINALIZER)
     )

@@ -1,4 +1,4 @@
-"""Wires everything together and runs until it is told to stop."""
+"""Creates and connects the parts of the simulator, and runs them until a signal arrives."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import structlog
 from app.kube.client import KubeClient
 from app.kube.reflector import Phase, Reflector, Timing
 from app.kube.resources import CAPACITIES, LONGHORN_NAMESPACE
-from simulator.action_runner import Performer
+from simulator.action_runner import ActionRunner
 from simulator.config import Config
 from simulator.controllers import Controllers
 from simulator.install import install
-from simulator.objects import Key, Obj
+from simulator.objects import Key, KubeObject
 from simulator.status import StatusServer
 from simulator.store import Store, Table
 
 log = structlog.get_logger("simulator")
 
-_POLL_SECONDS: Final = 0.05
+_POLL_INTERVAL: Final = 0.05
 LONGHORN_GROUP: Final = "longhorn.io"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line says."""
+class RunOptions:
+    """The options of the command line."""
 
     kubeconfig: str | None
     config: Config
@@ -38,8 +38,8 @@ class Options:
     install: bool = True
 
 
-async def run(options: Options) -> None:
-    """Plays Longhorn until SIGTERM or SIGINT.
+async def run(options: RunOptions) -> None:
+    """Simulates Longhorn until SIGTERM or SIGINT.
 
     Raises:
         CoreError: there is no cluster, something cannot be installed, or the status port is taken
@@ -50,29 +50,29 @@ async def run(options: Options) -> None:
         loop.add_signal_handler(number, stop.set)
     client = await KubeClient.connect(options.kubeconfig)
     try:
-        await _until(stop, _play(client, options))
+        await _run_until(stop, _simulate(client, options))
     finally:
         await client.close()
     log.info("stopped")
 
 
-async def _until(stop: asyncio.Event, work: Any) -> None:
-    """Runs until `stop` is set; trouble of the work is raised."""
-    working = asyncio.ensure_future(work)
-    stopping = asyncio.create_task(stop.wait(), name="stop")
-    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not working.done():
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+async def _run_until(stop: asyncio.Event, work: Any) -> None:
+    """Runs `work` until `stop` is set; raises its error."""
+    job = asyncio.ensure_future(work)
+    stop_wait = asyncio.create_task(stop.wait(), name="stop")
+    await asyncio.wait((job, stop_wait), return_when=asyncio.FIRST_COMPLETED)
+    stop_wait.cancel()
+    if not job.done():
+        job.cancel()
+        await asyncio.gather(job, return_exceptions=True)
         return
-    await working
+    await job
 
 
-async def _play(client: KubeClient, options: Options) -> None:
+async def _simulate(client: KubeClient, options: RunOptions) -> None:
     rng = random.Random(options.config.seed)  # noqa: S311 # chance in a simulation
     store = Store()
-    controllers = Controllers(store, Performer(client, store, rng), options.config, rng)
+    controllers = Controllers(store, ActionRunner(client, store, rng), options.config, rng)
     server = StatusServer(controllers)
     port = await server.start(options.status_port)
     log.info("listening", status=f"http://127.0.0.1:{port}/status", server=client.server)
@@ -80,12 +80,12 @@ async def _play(client: KubeClient, options: Options) -> None:
         if options.install:
             await install(client, options.config)
         async with asyncio.TaskGroup() as group:
-            # Without them being used, the definition of DiskSchedules need not be there.
+            # Where DiskSchedules are not used, their definition need not exist.
             unused = None if options.config.disk_schedules else store.disk_schedules
             reflectors = [_reflector(client, table, rng) for table in store.tables if table is not unused]
             for reflector in reflectors:
                 group.create_task(reflector.run(), name=reflector.label)
-            await _synced(reflectors)
+            await _wait_for_lists(reflectors)
             server.ready = True
             log.info("ready", nodes=len(store.nodes.objects), volumes=len(store.volumes.objects))
             group.create_task(controllers.run(), name="controllers")
@@ -93,22 +93,25 @@ async def _play(client: KubeClient, options: Options) -> None:
         await server.stop()
 
 
-def _reflector(client: KubeClient, table: Table[Any, Any], rng: random.Random) -> Reflector[Obj[Any]]:
+def _reflector(client: KubeClient, table: Table[Any, Any], rng: random.Random) -> Reflector[KubeObject[Any]]:
     resource = table.resource
-    ours = resource.group == LONGHORN_GROUP or resource == CAPACITIES
+    is_namespaced_here = resource.group == LONGHORN_GROUP or resource == CAPACITIES
     timing = Timing(asyncio.get_running_loop().time, rng.uniform)
-    namespace = LONGHORN_NAMESPACE if ours else ""
+    namespace = LONGHORN_NAMESPACE if is_namespaced_here else ""
     return Reflector(client, resource, _decoder(table), table, timing, namespace=namespace)
 
 
 def _decoder(table: Table[Any, Any]) -> Any:
-    def decode(raw: bytes) -> tuple[Key, Obj[Any]]:
+    def decode(raw: bytes) -> tuple[Key, KubeObject[Any]]:
         return table.decode(raw)
 
     return decode
 
 
-async def _synced(reflectors: Sequence[Reflector[Obj[Any]]]) -> None:
-    """Waits until every kind has been listed; before that, what is missing might only not be known yet."""
-    while any(reflector.standing.phase is Phase.STARTING for reflector in reflectors):  # noqa: ASYNC110 # the reflector tells nobody
-        await asyncio.sleep(_POLL_SECONDS)
+async def _wait_for_lists(reflectors: Sequence[Reflector[KubeObject[Any]]]) -> None:
+    """Waits until every kind has been listed.
+
+    Before that, a missing object may just not have been read yet.
+    """
+    while any(reflector.status.phase is Phase.STARTING for reflector in reflectors):  # noqa: ASYNC110 # a reflector has no event for it
+        await asyncio.sleep(_POLL_INTERVAL)

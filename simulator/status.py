@@ -1,4 +1,4 @@
-"""What the simulator tells about itself at GET /status, for tests and people."""
+"""Serves the simulator's report at GET /status, for tests and people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.longhorn import DISABLED
 from simulator.controllers import Controllers
-from simulator.disk_schedule_grants import granted
+from simulator.disk_schedule_grants import is_granted
 from simulator.objects import Json
 from simulator.pods import Pod
 from simulator.volumes.observation import ATTACHED
@@ -22,17 +22,17 @@ HOST = "127.0.0.1"
 
 
 class StatusError(CoreError):
-    """The port for the status cannot be used."""
+    """The port of the status server cannot be used."""
 
 
 def report(controllers: Controllers, *, ready: bool) -> Json:
-    """Volumes, misplaced ones, overbooked disks, stuck pods and counters."""
+    """The body of GET /status."""
     store = controllers.store
     models = store.volumes.models.values()
     now = asyncio.get_running_loop().time()
     stuck = [
         {"pod": "/".join(key), "node": pod.model.node_name, "seconds": round(now - since, 1), "reason": reason}
-        for key, (since, reason) in sorted(controllers.stuck.items())
+        for key, (since, reason) in sorted(controllers.waiting_pods.items())
         if now - since >= controllers.config.stuck_after and (pod := store.pods.get(key)) is not None
     ]
     return {
@@ -44,27 +44,32 @@ def report(controllers: Controllers, *, ready: bool) -> Json:
         "robustness": dict(Counter(volume.robustness for volume in models)),
         "replicas": len(store.replicas.models),
         "unplaced": sorted(name for name, replica in store.replicas.models.items() if not replica.node_id),
-        "ungranted": sorted(_ungranted(controllers)),
+        "ungranted": sorted(_ungranted_replicas(controllers)),
         "misplaced": list(misplaced(controllers)),
         "overbooked": list(overbooked(controllers)),
-        "waiting": [{"pod": "/".join(key), "reason": reason} for key, (_, reason) in sorted(controllers.stuck.items())],
+        "waiting": [
+            {"pod": "/".join(key), "reason": reason} for key, (_, reason) in sorted(controllers.waiting_pods.items())
+        ],
         "stuck": stuck,
-        "counters": dict(sorted(controllers.performer.counters.items())),
+        "counters": dict(sorted(controllers.runner.counters.items())),
         "queues": {queue.name: len(queue) for queue in controllers.queues},
         "failures": sum(queue.failures for queue in controllers.queues),
     }
 
 
-def _ungranted(controllers: Controllers) -> Iterator[str]:
-    """With DiskSchedules, replicas with a place that their disk does not hold; those with data run all the same."""
+def _ungranted_replicas(controllers: Controllers) -> Iterator[str]:
+    """Placed replicas whose DiskSchedule has not granted their size.
+
+    A replica with data runs all the same. Without DiskSchedules there are none.
+    """
     schedules = controllers.store.disk_schedules.models
     for name, replica in controllers.store.replicas.models.items():
-        if controllers.config.disk_schedules and replica.node_id and not granted(schedules, replica):
+        if controllers.config.disk_schedules and replica.node_id and not is_granted(schedules, replica):
             yield name
 
 
 def misplaced(controllers: Controllers) -> Iterator[Json]:
-    """Local volumes of pods that have a node, with placed replicas but none of them on that node."""
+    """Local volumes whose replicas are all on other nodes than their pod."""
     store = controllers.store
     for _, pod in sorted(store.pods.objects.items()):
         if not pod.model.node_name or not pod.model.live:
@@ -76,7 +81,7 @@ def misplaced(controllers: Controllers) -> Iterator[Json]:
             nodes = sorted(
                 {
                     each.model.node_id
-                    for each in store.replicas_of.of(handle)
+                    for each in store.replicas_by_volume.get(handle)
                     if each.model.node_id and not each.model.failed_at
                 }
             )
@@ -85,7 +90,10 @@ def misplaced(controllers: Controllers) -> Iterator[Json]:
 
 
 def overbooked(controllers: Controllers) -> Iterator[Json]:
-    """Disks that were promised more than they may: what becomes of volumes placed faster than the status is written."""
+    """Disks on which more is scheduled than their limit.
+
+    They arise when volumes are placed faster than a node's status is written.
+    """
     settings = controllers.store.longhorn_settings
     for name, node in sorted(controllers.store.longhorn_nodes.models.items()):
         for disk in node.disks:
@@ -101,7 +109,7 @@ def _handles(controllers: Controllers, pod: Pod) -> list[str]:
 
 
 class StatusServer:
-    """Serves the report on the loopback interface."""
+    """Serves the report on the loopback address."""
 
     def __init__(self, controllers: Controllers) -> None:
         self._controllers = controllers
@@ -109,7 +117,7 @@ class StatusServer:
         self.ready = False
 
     async def start(self, port: int) -> int:
-        """Listens; the port, which 0 leaves to the system.
+        """Starts to listen; returns the port, a free one for 0.
 
         Raises:
             StatusError: the port is taken

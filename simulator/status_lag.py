@@ -1,4 +1,4 @@
-"""Why a node's status follows its replicas late: Longhorn's node controller is busy, and looks at them now and then."""
+"""The delay between a replica's change and the status of its node: Longhorn's node controller is busy, and syncs now and then."""
 
 from __future__ import annotations
 
@@ -6,55 +6,60 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from scheduler_core.model import longhorn
-from simulator.objects import Obj
+from simulator.objects import KubeObject
 from simulator.store import Table
 
-_Replica = Obj[longhorn.Replica] | None
+_Replica = KubeObject[longhorn.Replica] | None
 
 
 class StatusLag:
-    """The replicas of each node as its status may tell of them: changed ones not before `seconds` have gone by.
+    """Delays the visibility of replicas' changes in their node's status.
 
-    Each replica has a time of its own, so that a node where replicas come and go all the time is not silent for ever.
-    What a node's first look finds counts at once: after a start nobody knows when it changed.
+    Each replica has a time of its own, so that a status also follows where replicas come and go all the time.
+    At the first look at a node all of its replicas are visible at once: after a start the times of their changes are unknown.
     """
 
     def __init__(self, replicas: Table[str, longhorn.Replica], seconds: float, clock: Callable[[], float]) -> None:
         self._seconds = seconds
         self._clock = clock
         self._changed_at: dict[str, dict[str, float]] = {}
-        self._shown: dict[str, dict[str, longhorn.Replica]] = {}
-        replicas.listeners.append(self._changed)
+        self._visible: dict[str, dict[str, longhorn.Replica]] = {}
+        replicas.listeners.append(self._on_replica_change)
 
-    def _changed(self, name: str, old: _Replica, new: _Replica) -> None:
-        if _counted(old) == _counted(new):
+    def _on_replica_change(self, name: str, old: _Replica, new: _Replica) -> None:
+        if _status_entry(old) == _status_entry(new):
             return
         for replica in (old, new):
             if replica is not None and replica.model.node_id:
                 self._changed_at.setdefault(replica.model.node_id, {})[name] = self._clock()
 
-    def seen(self, node: str, replicas: Iterable[longhorn.Replica]) -> tuple[longhorn.Replica, ...]:
-        """The replicas that a status written now lists, given those that really are on the node."""
-        present = {replica.name: replica for replica in replicas}
-        shown = self._shown.get(node)
-        if shown is None:
-            self._changed_at.pop(node, None)
-            shown = present
-        now = self._clock()
-        fresh = {name: when for name, when in self._changed_at.pop(node, {}).items() if now < when + self._seconds}
-        if fresh:
-            self._changed_at[node] = fresh
-        sources = {name: shown if name in fresh else present for name in sorted(shown.keys() | present.keys())}
-        found = {name: source[name] for name, source in sources.items() if name in source}
-        self._shown[node] = found
-        return tuple(found.values())
+    def visible_replicas(self, node: str, replicas: Iterable[longhorn.Replica]) -> tuple[longhorn.Replica, ...]:
+        """The replicas to list in a node's status now.
 
-    def wait(self, node: str) -> float | None:
-        """In how many seconds the next change on a node may be told, None if all are."""
+        Args:
+            node: its name
+            replicas: those that are on the node
+        """
+        present = {replica.name: replica for replica in replicas}
+        previous = self._visible.get(node)
+        if previous is None:
+            self._changed_at.pop(node, None)
+            previous = present
+        now = self._clock()
+        pending = {name: when for name, when in self._changed_at.pop(node, {}).items() if now < when + self._seconds}
+        if pending:
+            self._changed_at[node] = pending
+        sources = {name: previous if name in pending else present for name in sorted(previous.keys() | present.keys())}
+        visible = {name: source[name] for name, source in sources.items() if name in source}
+        self._visible[node] = visible
+        return tuple(visible.values())
+
+    def seconds_until_next(self, node: str) -> float | None:
+        """Seconds until a node's next change is visible, None without one."""
         times = self._changed_at.get(node)
         return max(0.0, min(times.values()) + self._seconds - self._clock()) if times else None
 
 
-def _counted(replica: _Replica) -> Any:
-    """What a node's status says about a replica."""
+def _status_entry(replica: _Replica) -> Any:
+    """What a node's status lists of a replica."""
     return None if replica is None else (replica.model.node_id, replica.model.disk_id, replica.model.size)

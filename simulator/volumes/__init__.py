@@ -1,5 +1,5 @@
-"""The life of a volume and its replicas, as Longhorn's volume controller leads it: one pure function per phase.
+"""The life of a volume and its replicas, as in Longhorn's volume controller: one pure function per phase.
 
-`decide` composes them. Where a replica may go, how many are missing and which failed one is used again is
-`scheduler_core.longhorn`'s to say; what is here is when Longhorn asks.
+`reconcile.decide_volume` composes the phases. `scheduler_core.longhorn` decides where a replica may go, how many are missing, and
+which failed replica is used again; the modules here decide when Longhorn asks for that.
 """

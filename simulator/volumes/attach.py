@@ -1,10 +1,13 @@
-"""Attaching and detaching: reconcileAttachDetachStateMachine. spec.nodeID says where to, status.currentNodeID where."""
+"""Attaching and detaching: Longhorn's reconcileAttachDetachStateMachine.
+
+spec.nodeID is the node to attach to, status.currentNodeID the node of the attached volume.
+"""
 
 from __future__ import annotations
 
 from scheduler_core.model.longhorn import STRICT_LOCAL
-from simulator.actions import Action, Later
-from simulator.volumes.manifests import made_healthy
+from simulator.actions import Action, AfterDelay
+from simulator.volumes.manifests import mark_healthy
 from simulator.volumes.observation import (
     ATTACHED,
     ATTACHING,
@@ -17,90 +20,110 @@ from simulator.volumes.observation import (
     STOPPED,
     UNKNOWN,
     Replica,
-    Sight,
-    healthy,
-    replica_status,
-    volume_status,
+    VolumeObservation,
+    is_healthy,
+    patch_replica_status,
+    patch_volume_status,
 )
 from simulator.volumes.replica_scheduling import scheduled_condition
 
 
-def attach_or_detach(sight: Sight) -> list[Action]:
-    """One step toward where the volume should be attached."""
-    wanted, current = sight.model.node_id, sight.model.current_node_id
+def attach_or_detach(observation: VolumeObservation) -> list[Action]:
+    """Takes the next step toward the node of spec.nodeID."""
+    wanted = observation.model.node_id
+    current = observation.model.current_node_id
     if current and current != wanted:
-        return _detach(sight)
+        return _detach(observation)
     if not wanted:
-        return _rest(sight)
-    return [] if current else _attach(sight)
+        return _stop_replicas(observation)
+    return [] if current else _attach(observation)
 
 
-def _detach(sight: Sight) -> list[Action]:
-    if sight.model.state != DETACHING:
-        return [volume_status(sight, {"state": DETACHING}, "volume detaching")]
-    stopped = [_stopped(replica) for replica in sight.replicas if replica.model.current_state == RUNNING]
+def _detach(observation: VolumeObservation) -> list[Action]:
+    if observation.model.state != DETACHING:
+        return [patch_volume_status(observation, {"state": DETACHING}, "volume detaching")]
+    stopped = [_stop_replica(replica) for replica in observation.replicas if replica.model.current_state == RUNNING]
     status = {"state": DETACHED, "currentNodeID": "", "robustness": UNKNOWN}
-    done = volume_status(sight, status, "volume detached", "detached")
-    return [Later("detach", sight.config.detach_seconds, (*stopped, done))]
+    done = patch_volume_status(observation, status, "volume detached", "detached")
+    return [AfterDelay("detach", observation.config.detach_seconds, (*stopped, done))]
 
 
-def _rest(sight: Sight) -> list[Action]:
-    """What an unattached volume is like: nothing runs."""
+def _stop_replicas(observation: VolumeObservation) -> list[Action]:
+    """Stops the replicas of a volume to be detached."""
     actions: list[Action] = [
-        _stopped(replica) for replica in sight.present if replica.model.current_state not in ("", STOPPED)
+        _stop_replica(replica)
+        for replica in observation.live_replicas
+        if replica.model.current_state not in ("", STOPPED)
     ]
-    if sight.model.state != DETACHED:
-        actions.append(volume_status(sight, {"state": DETACHED, "robustness": UNKNOWN}, "volume detached"))
+    if observation.model.state != DETACHED:
+        actions.append(patch_volume_status(observation, {"state": DETACHED, "robustness": UNKNOWN}, "volume detached"))
     return actions
 
 
-def _attach(sight: Sight) -> list[Action]:
-    if sight.model.state != ATTACHING and sight.model.robustness != FAULTED:
-        return [volume_status(sight, {"state": ATTACHING}, "volume attaching")]
-    startable = [replica for replica in sight.present if _startable(sight, replica)]
-    if not startable or not _allowed(sight, startable) or not sight.can_run(sight.model.node_id):
+def _attach(observation: VolumeObservation) -> list[Action]:
+    if observation.model.state != ATTACHING and observation.model.robustness != FAULTED:
+        return [patch_volume_status(observation, {"state": ATTACHING}, "volume attaching")]
+    startable = [replica for replica in observation.live_replicas if _is_startable(observation, replica)]
+    if (
+        not startable
+        or not _locality_allows(observation, startable)
+        or not observation.can_run(observation.model.node_id)
+    ):
         return []
     starting = [replica for replica in startable if replica.model.current_state != RUNNING]
     if starting:
-        return [_start(sight, replica) for replica in starting if sight.may_start(replica)]
-    return [Later("attach", sight.config.attach_seconds, _attached(sight, startable))]
+        return [_start_replica(observation, replica) for replica in starting if observation.may_start(replica)]
+    return [AfterDelay("attach", observation.config.attach_seconds, _finish_attachment(observation, startable))]
 
 
-def _startable(sight: Sight, replica: Replica) -> bool:
-    """Whether an engine may start with a replica: one with data, or any placed one of a volume that never had any."""
+def _is_startable(observation: VolumeObservation, replica: Replica) -> bool:
+    """Whether an engine may start with a replica.
+
+    It may with a replica that has data, and with any placed replica of a volume that never had data.
+    """
     model = replica.model
-    had_data = any(each.model.healthy_at for each in sight.present)
-    usable = model.node_id != "" and model.active and not model.failed_at and sight.can_run(model.node_id)
+    had_data = any(each.model.healthy_at for each in observation.live_replicas)
+    usable = model.node_id != "" and model.active and not model.failed_at and observation.can_run(model.node_id)
     return usable and (model.healthy_at != "" or not had_data)
 
 
-def _allowed(sight: Sight, startable: list[Replica]) -> bool:
-    """Strict-local engines start only beside their replica."""
-    node = sight.model.node_id
-    return sight.model.data_locality != STRICT_LOCAL or all(each.model.node_id == node for each in startable)
+def _locality_allows(observation: VolumeObservation, startable: list[Replica]) -> bool:
+    """Whether the data locality allows the engine on its node.
+
+    A strict-local engine only starts on the node of its replica.
+    """
+    node = observation.model.node_id
+    return observation.model.data_locality != STRICT_LOCAL or all(each.model.node_id == node for each in startable)
 
 
-def _start(sight: Sight, replica: Replica) -> Later:
-    running = replica_status(replica, {"currentState": RUNNING}, "replica running")
-    return Later(f"start {replica.name}", sight.config.start_seconds, (running,))
+def _start_replica(observation: VolumeObservation, replica: Replica) -> AfterDelay:
+    running = patch_replica_status(replica, {"currentState": RUNNING}, "replica running")
+    return AfterDelay(f"start {replica.name}", observation.config.start_seconds, (running,))
 
 
-def _attached(sight: Sight, startable: list[Replica]) -> tuple[Action, ...]:
-    enough = len(startable) >= sight.model.number_of_replicas
-    status = {"state": ATTACHED, "currentNodeID": sight.model.node_id, "robustness": HEALTHY if enough else DEGRADED}
+def _finish_attachment(observation: VolumeObservation, startable: list[Replica]) -> tuple[Action, ...]:
+    enough = len(startable) >= observation.model.number_of_replicas
+    status = {
+        "state": ATTACHED,
+        "currentNodeID": observation.model.node_id,
+        "robustness": HEALTHY if enough else DEGRADED,
+    }
     if not enough:
-        status["lastDegradedAt"] = sight.time
-    fresh = [made_healthy(sight, each, "replica healthy") for each in startable if not healthy(each)]
-    return (*fresh, volume_status(sight, status, "volume attached", "attached"))
+        status["lastDegradedAt"] = observation.time
+    newly_healthy = [mark_healthy(observation, each, "replica healthy") for each in startable if not is_healthy(each)]
+    return (*newly_healthy, patch_volume_status(observation, status, "volume attached", "attached"))
 
 
-def _stopped(replica: Replica) -> Action:
-    return replica_status(replica, {"currentState": STOPPED}, "replica stopped")
+def _stop_replica(replica: Replica) -> Action:
+    return patch_replica_status(replica, {"currentState": STOPPED}, "replica stopped")
 
 
-def refusal(sight_status: dict[str, object]) -> str:
-    """Why a volume that is not placed cannot be attached, "" if nothing forbids it (validateVolumeHasScheduledReplica)."""
-    entry = scheduled_condition(sight_status)
+def scheduling_refusal(status: dict[str, object]) -> str:
+    """Why a volume's scheduling forbids to attach it, "" if it does not.
+
+    Mirrors Longhorn's validateVolumeHasScheduledReplica.
+    """
+    entry = scheduled_condition(status)
     if entry.get("status") != "False":
         return ""
     return str(entry.get("message") or entry.get("reason"))

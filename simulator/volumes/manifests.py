@@ -1,23 +1,28 @@
-"""Replica objects as Longhorn's newReplicaCR writes them."""
+"""Replica objects, written as Longhorn's newReplicaCR writes them, and patches of their spec."""
 
 from __future__ import annotations
 
 from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_REPLICAS
-from scheduler_core.longhorn.disk_choice import Candidate
+from scheduler_core.longhorn.disk_choice import DiskCandidate
 from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT
-from simulator.actions import Create, Patch
+from simulator.actions import CreateObject, PatchObject
 from simulator.objects import DATA_FINALIZER, FINALIZER, Json
-from simulator.volumes.observation import STOPPED, Replica, Sight, replica_spec
+from simulator.volumes.observation import STOPPED, Replica, VolumeObservation, patch_replica_spec
 
 VOLUME_LABEL = "longhornvolume"
 NODE_LABEL = "longhornnode"
 DISK_LABEL = "longhorndiskuuid"
 
 
-def new_replica(sight: Sight, why: str, *, hard_node_affinity: str = "", rebuild: bool) -> Create:
-    """One more replica. One made for a rebuild is never used again if it fails before it was healthy."""
-    model = sight.model
-    name = f"{model.name}-r-{sight.rng.getrandbits(32):08x}"
+def new_replica(
+    observation: VolumeObservation, event: str, *, hard_node_affinity: str = "", rebuild: bool
+) -> CreateObject:
+    """Creates one more replica.
+
+    A replica that is created for a rebuild is never used again if it fails before it was healthy.
+    """
+    model = observation.model
+    name = f"{model.name}-r-{observation.rng.getrandbits(32):08x}"
     spec: Json = {
         "volumeName": model.name,
         "volumeSize": str(model.size),
@@ -42,24 +47,25 @@ def new_replica(sight: Sight, why: str, *, hard_node_affinity: str = "", rebuild
         "name": name,
         "namespace": LONGHORN_NAMESPACE,
         "labels": {VOLUME_LABEL: model.name, NODE_LABEL: "", DISK_LABEL: ""},
-        "finalizers": [FINALIZER, DATA_FINALIZER] if sight.config.disk_schedules else [FINALIZER],
+        "finalizers": [FINALIZER, DATA_FINALIZER] if observation.config.disk_schedules else [FINALIZER],
         "ownerReferences": [
             {
                 "apiVersion": LONGHORN_REPLICAS.api_version,
                 "kind": "Volume",
                 "name": model.name,
-                "uid": sight.volume.uid,
+                "uid": observation.volume.uid,
                 "blockOwnerDeletion": True,
             }
         ],
     }
-    return Create(LONGHORN_REPLICAS, {"metadata": metadata, "spec": spec}, why, counts="replicas_created")
+    return CreateObject(LONGHORN_REPLICAS, {"metadata": metadata, "spec": spec}, event, counter="replicas_created")
 
 
-def placed(sight: Sight, candidate: Candidate, spec: Json) -> Json:
-    """The patch that gives a replica its place (scheduleReplicaToDisk)."""
-    node, disk = candidate.node, candidate.disk
-    directory = f"{sight.model.name}-{sight.rng.getrandbits(32):08x}"
+def placement_patch(observation: VolumeObservation, candidate: DiskCandidate, spec: Json) -> Json:
+    """The patch that places a replica on a disk (scheduleReplicaToDisk)."""
+    node = candidate.node
+    disk = candidate.disk
+    directory = f"{observation.model.name}-{observation.rng.getrandbits(32):08x}"
     return {
         "metadata": {"labels": {NODE_LABEL: node.name, DISK_LABEL: disk.uuid}},
         "spec": {
@@ -72,7 +78,7 @@ def placed(sight: Sight, candidate: Candidate, spec: Json) -> Json:
     }
 
 
-def made_healthy(sight: Sight, replica: Replica, why: str, counts: str = "") -> Patch:
-    """The patch by which a replica becomes read-write."""
-    spec = {"healthyAt": sight.time, "lastHealthyAt": sight.time, "rebuildRetryCount": 0}
-    return replica_spec(replica, spec, why, counts)
+def mark_healthy(observation: VolumeObservation, replica: Replica, event: str, counter: str = "") -> PatchObject:
+    """Marks a replica as healthy, that is, read-write."""
+    spec = {"healthyAt": observation.time, "lastHealthyAt": observation.time, "rebuildRetryCount": 0}
+    return patch_replica_spec(replica, spec, event, counter)

@@ -1,4 +1,4 @@
-"""What a decision about one volume sees."""
+"""The observation of one volume: the input of every decision about it. Also the patches that decisions return."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from datetime import datetime
 
 from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.readiness import engine_image_ready, running_instance_manager
+from scheduler_core.longhorn.readiness import engine_image_ready, instance_manager_running
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
-from simulator.actions import Delete, Patch
+from simulator.actions import DeleteObject, PatchObject
 from simulator.config import Config
-from simulator.disk_schedule_grants import Schedules, granted, granted_size
-from simulator.objects import EVICTING, Json, Obj, timestamp
+from simulator.disk_schedule_grants import Schedules, granted_size, is_granted
+from simulator.objects import EVICTING, Json, KubeObject, timestamp
 
-Volume = Obj[longhorn.Volume]
-Replica = Obj[longhorn.Replica]
+Volume = KubeObject[longhorn.Volume]
+Replica = KubeObject[longhorn.Replica]
 
 CREATING = "creating"
 DETACHED = "detached"
@@ -35,16 +35,16 @@ STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class VolumeObservation:
     """A volume, its replicas by name, and the cluster around them.
 
     Attributes:
-        kubernetes: the PersistentVolume and claim it belongs to, {} if there are none
-        write_target: bytes that are to be written to the volume, 0 if nothing says so
-        abandoned: whether the claim it was provisioned for went before its PersistentVolume came
-        copying: the disks that still wait for the volume's backing image
-        auto_salvage: whether failed replicas are taken up again when all of them failed
-        schedules: the DiskSchedules by disk UUID, where they hold every byte
+        kubernetes_status: the PersistentVolume and claim of the volume, {} if there are none
+        write_target: bytes to write to the volume, 0 if nothing requests any
+        abandoned: whether the claim of the volume was gone before its PersistentVolume existed
+        disks_awaiting_image: disks that do not have the volume's backing image yet
+        auto_salvage: whether failed replicas are salvaged when all of them failed
+        schedules: the DiskSchedules by disk UUID, where they reserve every byte
     """
 
     config: Config
@@ -53,10 +53,10 @@ class Sight:
     replicas: tuple[Replica, ...]
     rng: random.Random
     now: datetime
-    kubernetes: Mapping[str, str] = field(default_factory=dict[str, str])
+    kubernetes_status: Mapping[str, str] = field(default_factory=dict[str, str])
     write_target: int = 0
     abandoned: bool = False
-    copying: frozenset[str] = frozenset()
+    disks_awaiting_image: frozenset[str] = frozenset()
     auto_salvage: bool = True
     schedules: Schedules = field(default_factory=dict[str, DiskSchedule])
 
@@ -66,109 +66,112 @@ class Sight:
         return self.volume.model
 
     @property
-    def models(self) -> tuple[longhorn.Replica, ...]:
+    def replica_models(self) -> tuple[longhorn.Replica, ...]:
         """Its replicas."""
         return tuple(replica.model for replica in self.replicas)
 
     @property
-    def present(self) -> tuple[Replica, ...]:
+    def live_replicas(self) -> tuple[Replica, ...]:
         """Its replicas that are not being deleted."""
         return tuple(replica for replica in self.replicas if not replica.model.deleting)
 
     @property
-    def size(self) -> int:
-        """The bytes that can be written to it: with DiskSchedules what is granted, however much its user wishes."""
+    def writable_size(self) -> int:
+        """The bytes that the volume can hold, with DiskSchedules the granted ones."""
         if not self.config.disk_schedules:
             return self.model.size
-        return granted_size(self.schedules, self.model, self.models)
+        return granted_size(self.schedules, self.model, self.replica_models)
 
     def may_start(self, replica: Replica) -> bool:
-        """Whether a replica's disk is ready for its process: it has the backing image, and has granted the replica's room.
+        """Whether a replica's disk has its backing image and granted its space.
 
-        A replica with data occupies its room already, so it starts even if that was never granted.
+        A replica with data occupies its space already, so it starts even if the space was never granted.
         """
         model = replica.model
-        held = not self.config.disk_schedules or model.healthy_at != "" or granted(self.schedules, model)
-        return held and model.disk_id not in self.copying
+        has_space = not self.config.disk_schedules or model.healthy_at != "" or is_granted(self.schedules, model)
+        return has_space and model.disk_id not in self.disks_awaiting_image
 
     @property
     def best_effort(self) -> bool:
-        """Whether its data should be where it is attached."""
+        """Whether the volume prefers local data: data locality best-effort."""
         return self.model.data_locality == BEST_EFFORT
 
     @property
     def locality_disabled(self) -> bool:
-        """Whether it does not matter where its data is."""
+        """Whether the volume's data may be anywhere: data locality disabled."""
         return self.model.data_locality == DISABLED
 
     @property
     def attached_for_eviction(self) -> bool:
-        """Whether no pod uses it: it is only attached so that its replicas can move."""
+        """Whether the volume is only attached to move its replicas."""
         return EVICTING in self.volume.annotations
 
     @property
     def time(self) -> str:
-        """This moment, as Longhorn writes it."""
+        """The current time, as Longhorn writes it."""
         return timestamp(self.now)
 
-    def node_up(self, name: str) -> bool:
+    def is_node_up(self, name: str) -> bool:
         """Whether a Longhorn node exists and is ready."""
         node = self.cluster.nodes.get(name)
         return node is not None and node.ready
 
     def can_run(self, name: str) -> bool:
-        """Whether the volume's engine and replicas can be started on a node: its engine image and manager are there."""
+        """Whether a node can run the volume's engine and replicas.
+
+        It is ready, and has the volume's engine image and a running instance manager.
+        """
         model = self.model
         return (
-            self.node_up(name)
+            self.is_node_up(name)
             and engine_image_ready(self.cluster, model.data_engine, model.image, name)
-            and running_instance_manager(self.cluster, model.data_engine, name)
+            and instance_manager_running(self.cluster, model.data_engine, name)
         )
 
-    def disk_ready(self, replica: Replica) -> bool:
+    def is_disk_ready(self, replica: Replica) -> bool:
         """Whether the disk of a replica is ready."""
         node = self.cluster.nodes.get(replica.model.node_id)
         return node is not None and any(disk.uuid == replica.model.disk_id and disk.ready for disk in node.disks)
 
 
-def healthy(replica: Replica) -> bool:
+def is_healthy(replica: Replica) -> bool:
     """Whether a replica holds the volume's data (getHealthyAndActiveReplicaCount)."""
     model = replica.model
     return model.active and model.healthy_at != "" and model.failed_at == "" and not model.deleting
 
 
-def working(replica: Replica) -> bool:
+def is_working(replica: Replica) -> bool:
     """Whether a healthy replica runs: the engine's mode RW."""
-    return healthy(replica) and replica.model.current_state == RUNNING
+    return is_healthy(replica) and replica.model.current_state == RUNNING
 
 
-def rebuilding(replica: Replica) -> bool:
-    """Whether a replica has a place but not yet the data."""
+def needs_rebuild(replica: Replica) -> bool:
+    """Whether a placed replica does not have the data yet."""
     model = replica.model
     return model.node_id != "" and not model.healthy_at and not model.failed_at and not model.deleting
 
 
-def waiting(replica: Replica) -> bool:
-    """Whether a replica has no place yet."""
+def is_unplaced(replica: Replica) -> bool:
+    """Whether a replica is not placed yet."""
     model = replica.model
     return model.node_id == "" and not model.failed_at and not model.deleting
 
 
-def volume_status(sight: Sight, status: Json, why: str, counts: str = "") -> Patch:
+def patch_volume_status(observation: VolumeObservation, status: Json, event: str, counter: str = "") -> PatchObject:
     """Writes some fields of the volume's status."""
-    return Patch(LONGHORN_VOLUMES, sight.volume, {"status": status}, why, status=True, counts=counts)
+    return PatchObject(LONGHORN_VOLUMES, observation.volume, {"status": status}, event, status=True, counter=counter)
 
 
-def replica_status(replica: Replica, status: Json, why: str) -> Patch:
+def patch_replica_status(replica: Replica, status: Json, event: str) -> PatchObject:
     """Writes some fields of a replica's status."""
-    return Patch(LONGHORN_REPLICAS, replica, {"status": status}, why, status=True)
+    return PatchObject(LONGHORN_REPLICAS, replica, {"status": status}, event, status=True)
 
 
-def replica_spec(replica: Replica, spec: Json, why: str, counts: str = "") -> Patch:
+def patch_replica_spec(replica: Replica, spec: Json, event: str, counter: str = "") -> PatchObject:
     """Writes some fields of a replica's spec."""
-    return Patch(LONGHORN_REPLICAS, replica, {"spec": spec}, why, counts=counts)
+    return PatchObject(LONGHORN_REPLICAS, replica, {"spec": spec}, event, counter=counter)
 
 
-def remove(replica: Replica, why: str) -> Delete:
-    """Deletes a replica; its space is free once the object is gone."""
-    return Delete(LONGHORN_REPLICAS, replica, why, counts="replicas_deleted")
+def delete_replica(replica: Replica, event: str) -> DeleteObject:
+    """Deletes a replica, whose space is free when its object is gone."""
+    return DeleteObject(LONGHORN_REPLICAS, replica, event, counter="replicas_deleted")

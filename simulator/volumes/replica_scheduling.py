@@ -1,4 +1,4 @@
-"""Giving replicas a place: volume_controller.go's reconcileVolumeCondition around Longhorn's own scheduler."""
+"""Places replicas: volume_controller.go's reconcileVolumeCondition around Longhorn's own scheduler."""
 
 from __future__ import annotations
 
@@ -10,110 +10,130 @@ from scheduler_core.longhorn.new_volume import (
     DEGRADED_ALLOWED,
     LOCAL_SCHEDULING_FAILURE,
     SCHEDULING_FAILURE,
-    joined,
+    join_reasons,
     waits_for_attachment,
 )
 from scheduler_core.longhorn.placement import Reasons, schedule_replica
 from scheduler_core.longhorn.replenish import replenishments
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import STRICT_LOCAL
-from simulator.actions import Action, Patch, Wake
+from simulator.actions import Action, PatchObject, RequeueAfter
 from simulator.objects import Json, condition
-from simulator.volumes.manifests import placed
-from simulator.volumes.observation import Replica, Sight, replica_spec, volume_status, waiting
+from simulator.volumes.manifests import placement_patch
+from simulator.volumes.observation import (
+    Replica,
+    VolumeObservation,
+    is_unplaced,
+    patch_replica_spec,
+    patch_volume_status,
+)
 
 SCHEDULED = "Scheduled"
 FAILED_WITHOUT_REASON = "replica scheduling failed"
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
-    """A replica that found no place."""
+class _SchedulingFailure:
+    """Why a replica could not be placed."""
 
     local: bool
     reasons: Reasons
 
 
-def schedule(sight: Sight) -> list[Action]:
-    """Places the replicas that have no place, in random order, and says in the volume's condition how that went."""
-    unplaced = [replica for replica in sight.replicas if waiting(replica)]
-    if waits_for_attachment(sight.model):
-        return _condition(sight, sight.models, [])
-    if not sight.config.places:
-        return [] if unplaced else _condition(sight, sight.models, [])
-    sight.rng.shuffle(unplaced)
-    known = {replica.name: replica.model for replica in sight.replicas}
+def schedule_replicas(observation: VolumeObservation) -> list[Action]:
+    """Places replicas in random order, and writes the Scheduled condition."""
+    unplaced = [replica for replica in observation.replicas if is_unplaced(replica)]
+    if waits_for_attachment(observation.model):
+        return _update_condition(observation, observation.replica_models, [])
+    if not observation.config.places_replicas:
+        return [] if unplaced else _update_condition(observation, observation.replica_models, [])
+    observation.rng.shuffle(unplaced)
+    replicas = {replica.name: replica.model for replica in observation.replicas}
     actions: list[Action] = []
-    failures: list[_Failure] = []
+    failures: list[_SchedulingFailure] = []
     for replica in unplaced:
-        wanted = _with_affinity(sight, replica)
-        found = schedule_replica(sight.cluster, sight.model, wanted, list(known.values()))
-        if not found.choices:
-            failures.append(_Failure(wanted.hard_node_affinity != "", found.reasons))
-            actions += _pinned(replica, wanted)
+        wanted = _with_affinity(observation, replica)
+        result = schedule_replica(observation.cluster, observation.model, wanted, list(replicas.values()))
+        if not result.choices:
+            failures.append(_SchedulingFailure(wanted.hard_node_affinity != "", result.reasons))
+            actions += _write_affinity(replica, wanted)
             continue
-        choice = sight.rng.choice(found.choices).candidate
-        known[replica.name] = replace(wanted, node_id=choice.node.name, disk_id=choice.disk.uuid)
+        choice = observation.rng.choice(result.choices).candidate
+        replicas[replica.name] = replace(wanted, node_id=choice.node.name, disk_id=choice.disk.uuid)
         spec = {"hardNodeAffinity": wanted.hard_node_affinity}
-        counts = "misplacements" if _misplaces(sight, choice.node.name) else "replicas_placed"
-        why = "replica placed on another node than its volume's" if counts == "misplacements" else "replica placed"
-        actions.append(Patch(LONGHORN_REPLICAS, replica, placed(sight, choice, spec), why, counts=counts))
-    actions += _condition(sight, tuple(known.values()), failures)
+        misplaced = _is_misplacement(observation, choice.node.name)
+        counter = "misplacements" if misplaced else "replicas_placed"
+        event = "replica placed on another node than its volume's" if misplaced else "replica placed"
+        actions.append(
+            PatchObject(LONGHORN_REPLICAS, replica, placement_patch(observation, choice, spec), event, counter=counter)
+        )
+    actions += _update_condition(observation, tuple(replicas.values()), failures)
     if failures:
         local = any(failure.local for failure in failures)
-        actions.append(Wake(sight.config.strict_local_retry if local else sight.config.schedule_retry))
+        actions.append(
+            RequeueAfter(observation.config.strict_local_retry if local else observation.config.schedule_retry)
+        )
     return actions
 
 
-def _with_affinity(sight: Sight, replica: Replica) -> longhorn.Replica:
-    """The replica as it is right before scheduling: strict-local pins it to the volume's node."""
-    if sight.model.data_locality != STRICT_LOCAL:
+def _with_affinity(observation: VolumeObservation, replica: Replica) -> longhorn.Replica:
+    """The replica to schedule: strict-local pins it to the volume's node."""
+    if observation.model.data_locality != STRICT_LOCAL:
         return replica.model
-    return replace(replica.model, hard_node_affinity=sight.model.node_id)
+    return replace(replica.model, hard_node_affinity=observation.model.node_id)
 
 
-def _pinned(replica: Replica, wanted: longhorn.Replica) -> list[Action]:
+def _write_affinity(replica: Replica, wanted: longhorn.Replica) -> list[Action]:
     if wanted.hard_node_affinity == replica.model.hard_node_affinity:
         return []
-    return [replica_spec(replica, {"hardNodeAffinity": wanted.hard_node_affinity}, "replica pinned to a node")]
+    return [patch_replica_spec(replica, {"hardNodeAffinity": wanted.hard_node_affinity}, "replica pinned to a node")]
 
 
-def _misplaces(sight: Sight, node: str) -> bool:
-    """Whether a volume whose data should be local gets its only replica elsewhere."""
-    model = sight.model
-    local = any(each.node_id == model.node_id and not each.failed_at for each in sight.models)
-    return not sight.locality_disabled and model.node_id not in ("", node) and not local
+def _is_misplacement(observation: VolumeObservation, node: str) -> bool:
+    """Whether a local volume without a local replica gets a replica elsewhere."""
+    model = observation.model
+    local = any(each.node_id == model.node_id and not each.failed_at for each in observation.replica_models)
+    return not observation.locality_disabled and model.node_id not in ("", node) and not local
 
 
-def _condition(sight: Sight, replicas: Sequence[longhorn.Replica], failures: Sequence[_Failure]) -> list[Action]:
-    """The Scheduled condition: True, False with the reasons, or True again because degraded volumes are allowed."""
-    model = sight.model
-    missing = any(answer.count for answer in replenishments(sight.cluster, model, replicas))
+def _update_condition(
+    observation: VolumeObservation, replicas: Sequence[longhorn.Replica], failures: Sequence[_SchedulingFailure]
+) -> list[Action]:
+    """Writes the Scheduled condition: True, or False with the reasons.
+
+    It is True in spite of a failure if degraded volumes are allowed.
+    """
+    model = observation.model
+    missing = any(answer.count for answer in replenishments(observation.cluster, model, replicas))
     if not failures and not missing:
-        return write_scheduled(sight)
-    degraded_allowed = sight.cluster.settings.allow_volume_creation_with_degraded_availability
+        return write_scheduled(observation)
+    degraded_allowed = observation.cluster.settings.allow_volume_creation_with_degraded_availability
     available = any(replica.node_id and not replica.failed_at for replica in replicas)
     if not model.current_node_id and degraded_allowed and available:
-        return write_scheduled(sight, message=DEGRADED_ALLOWED)
+        return write_scheduled(observation, message=DEGRADED_ALLOWED)
     if not failures:
         return []
     reason = LOCAL_SCHEDULING_FAILURE if failures[-1].local else SCHEDULING_FAILURE
     reasons = frozenset[str]().union(*(failure.reasons for failure in failures))
-    return write_scheduled(sight, reason, joined(reasons) or FAILED_WITHOUT_REASON)  # type: ignore[arg-type] # all are Longhorn's
+    return write_scheduled(observation, reason, join_reasons(reasons) or FAILED_WITHOUT_REASON)  # type: ignore[arg-type] # all are Longhorn's
 
 
-def write_scheduled(sight: Sight, reason: str = "", message: str = "") -> list[Action]:
-    """Sets the volume's Scheduled condition, if it is another: True unless it has a reason."""
+def write_scheduled(observation: VolumeObservation, reason: str = "", message: str = "") -> list[Action]:
+    """Writes a changed Scheduled condition: True unless there is a reason."""
     status = "False" if reason else "True"
-    known = scheduled_condition(sight.volume.status)
-    if (known.get("status"), known.get("reason"), known.get("message")) == (status, reason, message):
+    current = scheduled_condition(observation.volume.status)
+    if (current.get("status"), current.get("reason"), current.get("message")) == (status, reason, message):
         return []
-    changed = known.get("status") != status
-    since = sight.time if changed else known.get("lastTransitionTime") or sight.time
+    changed = current.get("status") != status
+    since = observation.time if changed else current.get("lastTransitionTime") or observation.time
     entry = condition(SCHEDULED, status=not reason, reason=reason, message=message, now=since)
-    others = [each for each in sight.volume.status.get("conditions") or [] if each.get("type") != SCHEDULED]
-    why = f"volume cannot be scheduled: {message}" if reason else "volume scheduled"
-    return [volume_status(sight, {"conditions": [entry, *others]}, why, "scheduling_failures" if reason else "")]
+    others = [each for each in observation.volume.status.get("conditions") or [] if each.get("type") != SCHEDULED]
+    event = f"volume cannot be scheduled: {message}" if reason else "volume scheduled"
+    return [
+        patch_volume_status(
+            observation, {"conditions": [entry, *others]}, event, "scheduling_failures" if reason else ""
+        )
+    ]
 
 
 def scheduled_condition(status: Json) -> Json:

@@ -1,19 +1,19 @@
-"""Replicas that come and go while a volume is attached: replenishing, rebuilding, locality, eviction, clean-up."""
+"""Creates, rebuilds, moves and removes the replicas of a volume: replenishment, locality, eviction, clean-up."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from scheduler_core.longhorn.new_volume import PRECHECK_FAILED, SCHEDULING_FAILURE, joined
+from scheduler_core.longhorn.new_volume import PRECHECK_FAILED, SCHEDULING_FAILURE, join_reasons
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replenish import Replenishment, replenishments
-from scheduler_core.longhorn.replica_request import Ask, auto_balance
-from scheduler_core.longhorn.replica_reuse import reused, wait_before_new_replica
+from scheduler_core.longhorn.replica_request import ReplicaRequest, auto_balance_mode
+from scheduler_core.longhorn.replica_reuse import replica_to_reuse, wait_before_new_replica
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT
-from simulator.actions import Action, Later, Wake
-from simulator.volumes.manifests import made_healthy, new_replica
+from simulator.actions import Action, AfterDelay, RequeueAfter
+from simulator.volumes.manifests import mark_healthy, new_replica
 from simulator.volumes.observation import (
     CREATING,
     DEGRADED,
@@ -22,230 +22,282 @@ from simulator.volumes.observation import (
     RUNNING,
     UNKNOWN,
     Replica,
-    Sight,
-    healthy,
-    rebuilding,
-    remove,
-    replica_spec,
-    replica_status,
-    volume_status,
-    waiting,
-    working,
+    VolumeObservation,
+    delete_replica,
+    is_healthy,
+    is_unplaced,
+    is_working,
+    needs_rebuild,
+    patch_replica_spec,
+    patch_replica_status,
+    patch_volume_status,
 )
 from simulator.volumes.replica_scheduling import write_scheduled
 
 
-def create(sight: Sight) -> list[Action]:
-    """A new volume's replica objects (reconcileVolumeCreation): none if no disk at all could take one."""
-    actions = [] if sight.replicas else replenish(sight)
-    if sight.model.state not in ("", CREATING):
+def create_replicas(observation: VolumeObservation) -> list[Action]:
+    """Creates a new volume's replicas, if any disk can take one.
+
+    Mirrors Longhorn's reconcileVolumeCreation.
+    """
+    actions = [] if observation.replicas else replenish(observation)
+    if observation.model.state not in ("", CREATING):
         return actions
-    return [*actions, volume_status(sight, {"state": DETACHED, "robustness": UNKNOWN}, "volume created", "created")]
-
-
-def link(sight: Sight) -> list[Action]:
-    """Notes whose volume it is (status.kubernetesStatus)."""
-    known = sight.volume.status.get("kubernetesStatus") or {}
-    if all(known.get(key) == value for key, value in sight.kubernetes.items()):
-        return []
-    return [volume_status(sight, {"kubernetesStatus": dict(sight.kubernetes)}, "volume belongs to a claim")]
-
-
-def rebuild(sight: Sight) -> list[Action]:
-    """Brings a replica without data up: one at a time, as long as another works."""
-    if not sight.model.current_node_id or not any(working(replica) for replica in sight.present):
-        return []
-    behind = [replica for replica in sight.present if rebuilding(replica) and sight.can_run(replica.model.node_id)]
-    behind = [replica for replica in behind if sight.may_start(replica)]
-    if not behind:
-        return []
-    first = next((replica for replica in behind if replica.model.current_state == RUNNING), behind[0])
-    if first.model.current_state != RUNNING:
-        started = replica_status(first, {"currentState": RUNNING}, "replica rebuilding")
-        return [Later(f"start {first.name}", sight.config.start_seconds, (started,))]
-    done = made_healthy(sight, first, "replica rebuilt", "replicas_rebuilt")
-    return [Later(f"rebuild {first.name}", _rebuild_span(sight), (done,))]
-
-
-def _rebuild_span(sight: Sight) -> tuple[float, float]:
-    least, most = sight.config.rebuild_seconds
-    speed = sight.config.rebuild_bytes_per_second
-    copying = sight.model.actual_size / speed if speed else 0.0
-    return least + copying, most + copying
-
-
-def restart(sight: Sight) -> list[Action]:
-    """Starts the healthy replicas of an attached volume that do not run, after a salvage for instance."""
-    if not sight.model.current_node_id:
-        return []
     return [
-        Later(
-            f"start {replica.name}",
-            sight.config.start_seconds,
-            (replica_status(replica, {"currentState": RUNNING}, "replica running"),),
-        )
-        for replica in sight.present
-        if healthy(replica) and not working(replica) and sight.can_run(replica.model.node_id)
+        *actions,
+        patch_volume_status(observation, {"state": DETACHED, "robustness": UNKNOWN}, "volume created", "created"),
     ]
 
 
-def replenish_or_move(sight: Sight) -> list[Action]:
-    """What ReconcileEngineReplicaState adds: to degraded volumes what is missing; to healthy ones what should move."""
-    if not sight.model.current_node_id or sight.model.current_node_id != sight.model.node_id:
+def write_kubernetes_status(observation: VolumeObservation) -> list[Action]:
+    """Writes the volume's PersistentVolume and claim into status.kubernetesStatus."""
+    current = observation.volume.status.get("kubernetesStatus") or {}
+    if all(current.get(key) == value for key, value in observation.kubernetes_status.items()):
         return []
-    if sight.model.robustness == DEGRADED:
-        return replenish(sight)
-    if sight.model.robustness != HEALTHY:
+    return [
+        patch_volume_status(
+            observation, {"kubernetesStatus": dict(observation.kubernetes_status)}, "volume belongs to a claim"
+        )
+    ]
+
+
+def rebuild_replica(observation: VolumeObservation) -> list[Action]:
+    """Rebuilds one replica at a time, while another one works."""
+    if not observation.model.current_node_id or not any(is_working(replica) for replica in observation.live_replicas):
         return []
-    evicted = _evict(sight)
+    candidates = [
+        replica
+        for replica in observation.live_replicas
+        if needs_rebuild(replica) and observation.can_run(replica.model.node_id)
+    ]
+    candidates = [replica for replica in candidates if observation.may_start(replica)]
+    if not candidates:
+        return []
+    first = next((replica for replica in candidates if replica.model.current_state == RUNNING), candidates[0])
+    if first.model.current_state != RUNNING:
+        started = patch_replica_status(first, {"currentState": RUNNING}, "replica rebuilding")
+        return [AfterDelay(f"start {first.name}", observation.config.start_seconds, (started,))]
+    done = mark_healthy(observation, first, "replica rebuilt", "replicas_rebuilt")
+    return [AfterDelay(f"rebuild {first.name}", _rebuild_span(observation), (done,))]
+
+
+def _rebuild_span(observation: VolumeObservation) -> tuple[float, float]:
+    least, most = observation.config.rebuild_seconds
+    speed = observation.config.rebuild_bytes_per_second
+    copying = observation.model.actual_size / speed if speed else 0.0
+    return least + copying, most + copying
+
+
+def restart_replicas(observation: VolumeObservation) -> list[Action]:
+    """Starts an attached volume's stopped healthy replicas, as after a salvage."""
+    if not observation.model.current_node_id:
+        return []
+    return [
+        AfterDelay(
+            f"start {replica.name}",
+            observation.config.start_seconds,
+            (patch_replica_status(replica, {"currentState": RUNNING}, "replica running"),),
+        )
+        for replica in observation.live_replicas
+        if is_healthy(replica) and not is_working(replica) and observation.can_run(replica.model.node_id)
+    ]
+
+
+def replenish_or_move(observation: VolumeObservation) -> list[Action]:
+    """Adds missing replicas, or replicas for others that should move.
+
+    Degraded volumes get the former, healthy ones the latter. Mirrors Longhorn's ReconcileEngineReplicaState.
+    """
+    if not observation.model.current_node_id or observation.model.current_node_id != observation.model.node_id:
+        return []
+    if observation.model.robustness == DEGRADED:
+        return replenish(observation)
+    if observation.model.robustness != HEALTHY:
+        return []
+    evicted = _evict(observation)
     if evicted:
         return evicted
-    if sight.best_effort and not sight.attached_for_eviction and not _has_local(sight):
-        return replenish(sight, sight.model.current_node_id)
-    if auto_balance(sight.model, sight.cluster.settings) != AUTO_BALANCE_DISABLED:
-        return replenish(sight)
+    if observation.best_effort and not observation.attached_for_eviction and not _has_local_replica(observation):
+        return replenish(observation, observation.model.current_node_id)
+    if auto_balance_mode(observation.model, observation.cluster.settings) != AUTO_BALANCE_DISABLED:
+        return replenish(observation)
     return []
 
 
-def _evict(sight: Sight) -> list[Action]:
-    """EvictReplicas: one more for those that have to go, unless one is coming already."""
-    staying = [each for each in sight.present if working(each) and not each.model.eviction_requested]
-    evicting = any(each.model.eviction_requested for each in sight.present)
-    coming = any(not each.model.healthy_at and not each.model.failed_at for each in sight.present)
-    if not evicting or coming or len(staying) >= sight.model.number_of_replicas:
+def _evict(observation: VolumeObservation) -> list[Action]:
+    """Adds a replica for evicted ones (EvictReplicas).
+
+    Nothing is added while an earlier addition has no data yet.
+    """
+    staying = [each for each in observation.live_replicas if is_working(each) and not each.model.eviction_requested]
+    evicting = any(each.model.eviction_requested for each in observation.live_replicas)
+    coming = any(not each.model.healthy_at and not each.model.failed_at for each in observation.live_replicas)
+    if not evicting or coming or len(staying) >= observation.model.number_of_replicas:
         return []
-    return replenish(sight)
+    return replenish(observation)
 
 
-def _has_local(sight: Sight) -> bool:
-    """hasLocalReplicaOnSameNodeAsEngine: a replica there, whatever its state, or one that is to be there."""
-    node = sight.model.current_node_id
-    return any(node in (each.node_id, each.hard_node_affinity) for each in sight.models)
+def _has_local_replica(observation: VolumeObservation) -> bool:
+    """Whether a replica is on the engine's node, or pinned to it.
+
+    Mirrors Longhorn's hasLocalReplicaOnSameNodeAsEngine.
+    """
+    node = observation.model.current_node_id
+    return any(node in (each.node_id, each.hard_node_affinity) for each in observation.replica_models)
 
 
-def replenish(sight: Sight, hard_node_affinity: str = "") -> list[Action]:
-    """Adds what is missing (replenishReplicas): one at a time except for a new volume, a failed one rather than a new one."""
-    new = not sight.replicas
-    if not new and (not sight.cluster.settings.concurrent_replica_rebuild_per_node_limit or _any_rebuilding(sight)):
+def replenish(observation: VolumeObservation, hard_node_affinity: str = "") -> list[Action]:
+    """Adds missing replicas (replenishReplicas).
+
+    Only a new volume gets several at a time. A failed replica is used again rather than a new one created.
+    """
+    new = not observation.replicas
+    if not new and (
+        not observation.cluster.settings.concurrent_replica_rebuild_per_node_limit or _is_any_rebuilding(observation)
+    ):
         return []
-    wanted = _wanted(sight, hard_node_affinity)
+    wanted = _choose_replenishment(observation, hard_node_affinity)
     if not wanted.count:
         return []
-    again = reused(sight.cluster, sight.model, sight.models, wanted.hard_node_affinity)
-    if again:
-        return [_reuse(sight, sight.rng.choice(sorted(again)))]
-    wait = wait_before_new_replica(sight.cluster, sight.model, sight.models, wanted.hard_node_affinity)
+    reusable = replica_to_reuse(
+        observation.cluster, observation.model, observation.replica_models, wanted.hard_node_affinity
+    )
+    if reusable:
+        return [_reuse_replica(observation, observation.rng.choice(sorted(reusable)))]
+    wait = wait_before_new_replica(
+        observation.cluster, observation.model, observation.replica_models, wanted.hard_node_affinity
+    )
     if wait > timedelta(0):
-        return [Wake(min(wait.total_seconds(), sight.config.schedule_retry))]  # the failed one may be back before
+        return [
+            RequeueAfter(min(wait.total_seconds(), observation.config.schedule_retry))
+        ]  # the failed replica may be back before that
     if not wanted.hard_node_affinity:
-        check = find_candidates(sight.cluster, Ask.fresh(sight.model), sight.models)
+        check = find_candidates(
+            observation.cluster, ReplicaRequest.for_volume(observation.model), observation.replica_models
+        )
         if not check.disks:
-            return _precheck_failed(sight, joined(check.reasons) or "disks are unavailable")
+            return _report_precheck_failure(observation, join_reasons(check.reasons) or "disks are unavailable")
     count = wanted.count if new else 1
     return [
-        new_replica(sight, "replica created", hard_node_affinity=wanted.hard_node_affinity, rebuild=not new)
+        new_replica(observation, "replica created", hard_node_affinity=wanted.hard_node_affinity, rebuild=not new)
         for _ in range(count)
     ]
 
 
-def _precheck_failed(sight: Sight, reasons: str) -> list[Action]:
-    """Says so, unless a replica without a place is about to say why it has none: in one sync the last word counts."""
-    again = Wake(sight.config.schedule_retry)
-    if any(waiting(replica) for replica in sight.present):
-        return [again]
-    return [*write_scheduled(sight, SCHEDULING_FAILURE, PRECHECK_FAILED + reasons), again]
+def _report_precheck_failure(observation: VolumeObservation, reasons: str) -> list[Action]:
+    """Reports that no disk could take a replica.
+
+    An unplaced replica reports its own reason in the same sync, which would replace this one: then nothing is written.
+    """
+    requeue = RequeueAfter(observation.config.schedule_retry)
+    if any(is_unplaced(replica) for replica in observation.live_replicas):
+        return [requeue]
+    return [*write_scheduled(observation, SCHEDULING_FAILURE, PRECHECK_FAILED + reasons), requeue]
 
 
-def _any_rebuilding(sight: Sight) -> bool:
-    return any(rebuilding(replica) for replica in sight.present)
+def _is_any_rebuilding(observation: VolumeObservation) -> bool:
+    return any(needs_rebuild(replica) for replica in observation.live_replicas)
 
 
-def _wanted(sight: Sight, hard_node_affinity: str) -> Replenishment:
+def _choose_replenishment(observation: VolumeObservation, hard_node_affinity: str) -> Replenishment:
     if hard_node_affinity:
         return Replenishment(1, hard_node_affinity)
-    answers = replenishments(sight.cluster, sight.model, sight.models)
-    return sight.rng.choice(sorted(answers, key=lambda answer: (answer.count, answer.hard_node_affinity)))
+    answers = replenishments(observation.cluster, observation.model, observation.replica_models)
+    return observation.rng.choice(sorted(answers, key=lambda answer: (answer.count, answer.hard_node_affinity)))
 
 
-def _reuse(sight: Sight, name: str) -> Action:
-    replica = next(each for each in sight.replicas if each.name == name)
-    return replica_spec(replica, {"failedAt": "", "healthyAt": ""}, "failed replica used again", "replicas_reused")
+def _reuse_replica(observation: VolumeObservation, name: str) -> Action:
+    replica = next(each for each in observation.replicas if each.name == name)
+    return patch_replica_spec(
+        replica, {"failedAt": "", "healthyAt": ""}, "failed replica used again", "replicas_reused"
+    )
 
 
-def clean_up(sight: Sight) -> list[Action]:
-    """Removes at most one replica: a useless failed one, one that found no place, or one too many."""
-    ready = [replica for replica in sight.present if working(replica)]
-    found = _useless(sight, len(ready)) or _placeless(sight, len(ready))
-    if found is not None:
-        return [found]
-    if len(ready) <= sight.model.number_of_replicas or not sight.model.current_node_id:
+def clean_up(observation: VolumeObservation) -> list[Action]:
+    """Removes at most one useless, unplaced or surplus replica."""
+    ready = [replica for replica in observation.live_replicas if is_working(replica)]
+    removal = _remove_useless_replica(observation, len(ready)) or _remove_unplaced_replica(observation, len(ready))
+    if removal is not None:
+        return [removal]
+    if len(ready) <= observation.model.number_of_replicas or not observation.model.current_node_id:
         return []
-    return _extra(sight, ready)
+    return _remove_extra_replica(observation, ready)
 
 
-def _useless(sight: Sight, healthy_count: int) -> Action | None:
-    """shouldCleanUpFailedReplica: failed too often, or too long ago, and not perhaps the last one with data."""
-    stale = timedelta(minutes=int(sight.volume.spec.get("staleReplicaTimeout") or 0))
-    for replica in sight.present:
+def _remove_useless_replica(observation: VolumeObservation, healthy_count: int) -> Action | None:
+    """Removes a replica that failed too often or too long ago.
+
+    A replica that may be the last one with data stays. Mirrors Longhorn's shouldCleanUpFailedReplica.
+    """
+    stale = timedelta(minutes=int(observation.volume.spec.get("staleReplicaTimeout") or 0))
+    for replica in observation.live_replicas:
         since = parse_time(replica.model.failed_at)
         if since is None or (replica.raw["spec"].get("lastHealthyAt") and not healthy_count):
             continue
         if replica.model.rebuild_retry_count >= FAILED_REPLICA_MAX_RETRY_COUNT:
-            return remove(replica, "replica that failed before it was healthy removed")
-        if stale and sight.now - since >= stale:
-            return remove(replica, "replica that failed long ago removed")
+            return delete_replica(replica, "replica that failed before it was healthy removed")
+        if stale and observation.now - since >= stale:
+            return delete_replica(replica, "replica that failed long ago removed")
     return None
 
 
-def _placeless(sight: Sight, healthy_count: int) -> Action | None:
-    """CleanupFailedToScheduleReplicas."""
-    evicting = any(replica.model.eviction_requested for replica in sight.present)
-    for replica in sight.present:
-        if not waiting(replica) or replica.model.healthy_at:
+def _remove_unplaced_replica(observation: VolumeObservation, healthy_count: int) -> Action | None:
+    """Removes an unplaced replica that is not needed (CleanupFailedToScheduleReplicas)."""
+    evicting = any(replica.model.eviction_requested for replica in observation.live_replicas)
+    for replica in observation.live_replicas:
+        if not is_unplaced(replica) or replica.model.healthy_at:
             continue
         pinned = replica.model.hard_node_affinity
-        if pinned and sight.locality_disabled:
-            return remove(replica, "pinned replica of a volume without locality removed")
-        enough = healthy_count >= sight.model.number_of_replicas and not evicting
-        if enough and sight.model.current_node_id and pinned != sight.model.current_node_id:
-            return remove(replica, "replica without a place removed: there are enough")
+        if pinned and observation.locality_disabled:
+            return delete_replica(replica, "pinned replica of a volume without locality removed")
+        enough = healthy_count >= observation.model.number_of_replicas and not evicting
+        if enough and observation.model.current_node_id and pinned != observation.model.current_node_id:
+            return delete_replica(replica, "replica without a place removed: there are enough")
     return None
 
 
-def _extra(sight: Sight, ready: list[Replica]) -> list[Action]:
-    """cleanupExtraHealthyReplicas: evicted ones first, then those that are not local, then any."""
+def _remove_extra_replica(observation: VolumeObservation, ready: list[Replica]) -> list[Action]:
+    """Removes a surplus replica.
+
+    An evicted one goes first, then one that is not local, then any. Mirrors Longhorn's cleanupExtraHealthyReplicas.
+    """
     evicting = [replica for replica in ready if replica.model.eviction_requested]
     if evicting:
-        return [remove(sight.rng.choice(evicting), "evicted replica removed")]
-    node = sight.model.current_node_id
-    if sight.best_effort and any(replica.model.node_id == node for replica in ready):
+        return [delete_replica(observation.rng.choice(evicting), "evicted replica removed")]
+    node = observation.model.current_node_id
+    if observation.best_effort and any(replica.model.node_id == node for replica in ready):
         distant = [replica for replica in ready if replica.model.node_id != node]
         if distant:
-            return [remove(sight.rng.choice(distant), "replica elsewhere removed: there is a local one")]
-    return [remove(_least_needed(sight, ready), "one replica too many removed")]
+            return [delete_replica(observation.rng.choice(distant), "replica elsewhere removed: there is a local one")]
+    return [delete_replica(_choose_extra(observation, ready), "one replica too many removed")]
 
 
-def _least_needed(sight: Sight, ready: list[Replica]) -> Replica:
-    """The preferred one to go: not the local one; of a shared disk, then of a shared node, then of the fullest disk."""
-    available = {disk.uuid: disk.storage_available for node in sight.cluster.nodes.values() for disk in node.disks}
+def _choose_extra(observation: VolumeObservation, ready: list[Replica]) -> Replica:
+    """The surplus replica to remove, preferably not the local one.
+
+    Replicas on a shared disk go first, then those on a shared node, then those on the fullest disk.
+    """
+    available = {
+        disk.uuid: disk.storage_available for node in observation.cluster.nodes.values() for disk in node.disks
+    }
 
     def rank(replica: Replica) -> tuple[bool, int, int, int, str]:
         model = replica.model
         on_disk = sum(1 for each in ready if each.model.disk_id == model.disk_id)
         on_node = sum(1 for each in ready if each.model.node_id == model.node_id)
-        local = model.node_id == sight.model.current_node_id and not sight.locality_disabled
+        local = model.node_id == observation.model.current_node_id and not observation.locality_disabled
         return (local, -on_disk, -on_node, available.get(model.disk_id, 0), replica.name)
 
     return min(ready, key=rank)
 
 
-def write_data(sight: Sight) -> list[Action]:
-    """Fills an attached volume up to what its claim's or its own annotation asks for."""
-    model = sight.model
-    target = min(sight.write_target, sight.size)
+def write_data(observation: VolumeObservation) -> list[Action]:
+    """Writes the data that an annotation requests to an attached volume."""
+    model = observation.model
+    target = min(observation.write_target, observation.writable_size)
     if not model.current_node_id or target <= model.actual_size:
         return []
-    speed = sight.config.write_bytes_per_second
+    speed = observation.config.write_bytes_per_second
     step = target - model.actual_size if not speed else min(target - model.actual_size, speed)
-    written = volume_status(sight, {"actualSize": model.actual_size + step}, "data written")
-    return [Later("write", (1.0, 1.0), (written,)) if speed else written]
+    written = patch_volume_status(observation, {"actualSize": model.actual_size + step}, "data written")
+    return [AfterDelay("write", (1.0, 1.0), (written,)) if speed else written]
