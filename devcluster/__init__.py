@@ -5,18 +5,18 @@ etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real on
 
 from __future__ import annotations
 
-from devcluster.components import Options
+from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
 from devcluster.errors import BuildError, ConfigError, DevClusterError, KubectlError, ProcessError
 from devcluster.process import Process, http_ok, logged
 
 __all__ = [
     "BuildError",
+    "ClusterOptions",
     "ConfigError",
     "DevCluster",
     "DevClusterError",
     "KubectlError",
-    "Options",
     "Process",
     "ProcessError",
     "http_ok",

@@ -1,9 +1,9 @@
-"""``python -m devcluster``: everything a user of the extender would run, on this machine, by hand (docs/development.md).
+"""``python -m devcluster``: the command line that runs a local cluster with everything a user of the extender runs.
 
-Exit codes: 0 when `up` is stopped by Ctrl-C or SIGTERM, 1 when something crashed or did not start, 2 for bad input, 130 when `build`
-is interrupted.
+See docs/development.md. Exit codes: 0 when `up` is stopped by Ctrl-C or SIGTERM, 1 when something crashed or did not start, 2 for
+bad input, 130 when `build` is interrupted.
 
-`build` runs where the simulator is not installed (Dockerfile), so what `up` alone needs is imported there.
+`build` also runs where the simulator is not installed (Dockerfile), so `up` imports what it alone needs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _CRASHED: Final = 1
 _BAD_INPUT: Final = 2
 _INTERRUPTED: Final = 130
-_WATCH_SECONDS: Final = 0.5
+_WATCH_INTERVAL: Final = 0.5
 _SCHEDULER_CONFIG: Final = Path(__file__).parents[1] / "kube-scheduler-config/recommended-managed.yaml"
 
 cli = typer.Typer(
@@ -44,11 +44,11 @@ cli = typer.Typer(
 @cli.command()
 def build() -> None:
     """Build the programs (once, five to ten minutes) and print the folder they are in."""
-    _heed_signals()
+    _handle_signals()
     try:
-        typer.echo(ensure_built(report=_tell))
+        typer.echo(ensure_built(report=_print_line))
     except KeyboardInterrupt:  # typer would end without a word
-        _tell("devcluster: interrupted")
+        _print_line("devcluster: interrupted")
         raise typer.Exit(_INTERRUPTED) from None
 
 
@@ -89,71 +89,77 @@ def up(  # noqa: PLR0913, PLR0917 # a command's parameters are its options
     ] = None,
 ) -> None:
     """Start everything, say what to type next, and run until Ctrl-C."""
-    from devcluster import cli_inputs as inputs
+    from devcluster import cli_inputs
     from devcluster.stack import StackOptions
 
     registered = not without_extender
-    folder = inputs.directory(directory, cache_folder() / "dev")
+    folder = cli_inputs.directory(directory, cache_folder() / "dev")
     options = StackOptions(
-        nodes={f"node-{number}": inputs.disks(disks) for number in range(1, nodes + 1)},
+        nodes={f"node-{number}": cli_inputs.disks(disks) for number in range(1, nodes + 1)},
         candidates=candidates if registered else 0,
-        first_at_once=True,
-        scheduler_config=inputs.scheduler_config(scheduler_config, _SCHEDULER_CONFIG, registered=registered),
-        simulator=inputs.simulator_config(simulator_config),
+        create_free_lease=True,
+        scheduler_config=cli_inputs.scheduler_config(scheduler_config, _SCHEDULER_CONFIG, registered=registered),
+        simulator=cli_inputs.simulator_config(simulator_config),
         prometheus=prometheus.find(prometheus_wanted),
         audit=False,  # it would grow as long as the cluster runs
     )
-    _heed_signals()
+    _handle_signals()
     try:
-        _run(folder, options, registered=registered)
+        _run_stack(folder, options, registered=registered)
     except KeyboardInterrupt:
-        _tell("stopped")
+        _print_line("stopped")
 
 
-def _run(directory: Path, options: StackOptions, *, registered: bool) -> None:
-    from devcluster import next_steps as guidance
+def _run_stack(directory: Path, options: StackOptions, *, registered: bool) -> None:
+    from devcluster import next_steps
     from devcluster.stack import Stack
-    from devcluster.watch import Watch
+    from devcluster.watch import StackWatch
 
-    binaries = ensure_built(report=_tell)
-    report = _clock()
+    binaries = ensure_built(report=_print_line)
+    report = _report_with_time()
     stack = Stack(directory, options, report)
     try:
         stack.start()
-        report(_coloured("ready", typer.colors.GREEN))
-        typer.echo(guidance.text(guidance.facts(stack, binaries, Path.cwd(), registered=registered)))
-        watch = Watch(stack, report)
+        report(_colour("ready", typer.colors.GREEN))
+        typer.echo(next_steps.text(next_steps.facts(stack, binaries, Path.cwd(), registered=registered)))
+        watch = StackWatch(stack, report)
         while True:
-            watch.look(time.monotonic())
-            time.sleep(_WATCH_SECONDS)
+            watch.check(time.monotonic())
+            time.sleep(_WATCH_INTERVAL)
     except KeyboardInterrupt:
         report("stopping (Ctrl-C again: at once)")
         raise
     except DevClusterError as error:
         if stack.cluster.processes:
-            report(_coloured(f"stopping everything: {str(error).partition(';')[0]}", typer.colors.RED))
+            report(_colour(f"stopping everything: {str(error).partition(';')[0]}", typer.colors.RED))
         raise
     finally:
         stack.stop()
 
 
-def _clock() -> Callable[[str], None]:
-    """Tells things with the seconds since now."""
+def _report_with_time() -> Callable[[str], None]:
+    """A reporter that prints lines with the seconds since now."""
     started = time.monotonic()
-    return lambda line: _tell(f"{time.monotonic() - started:6.1f} s  {line}")
+    return lambda line: _print_line(f"{time.monotonic() - started:6.1f} s  {line}")
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def _coloured(line: str, colour: str) -> str:
-    """In this colour on a terminal whose owner wants colours; typer takes it out elsewhere."""
+def _colour(line: str, colour: str) -> str:
+    """Adds a colour, unless NO_COLOR is set.
+
+    typer removes it where there is no terminal.
+    """
     return line if os.environ.get("NO_COLOR") else typer.style(line, fg=colour)
 
 
-def _heed_signals() -> None:
-    """Lets each of these end the command in order; SIGINT too, because a script that starts this in the background has it ignored."""
+def _handle_signals() -> None:
+    """Makes SIGINT, SIGTERM and SIGHUP end the command in order.
+
+    SIGINT is included because it is ignored in a process that a script starts in the background.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
 
@@ -163,19 +169,24 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def main() -> None:
-    """Runs the command and turns what went wrong into a message and an exit code."""
+    """Runs the command; an error becomes a message and an exit code."""
     try:
         sys.exit(cli(standalone_mode=False, prog_name="python -m devcluster") or 0)
     except typer.TyperException as error:
-        problem, code = f"{error.format_message().rstrip('.')}; see --help", _BAD_INPUT
+        problem = f"{error.format_message().rstrip('.')}; see --help"
+        code = _BAD_INPUT
     except ConfigError as error:
-        problem, code = str(error), _BAD_INPUT
+        problem = str(error)
+        code = _BAD_INPUT
     except DevClusterError as error:
-        problem, code = str(error), _CRASHED
-    except OSError as error:  # of the folder that was named, or of a full disk
-        problem, code = f"{error.filename or 'a file'}: {error.strerror or error}", _BAD_INPUT
+        problem = str(error)
+        code = _CRASHED
+    except OSError as error:  # the named folder cannot be used, or the disk is full
+        problem = f"{error.filename or 'a file'}: {error.strerror or error}"
+        code = _BAD_INPUT
     except KeyboardInterrupt:
-        problem, code = "interrupted", _INTERRUPTED
+        problem = "interrupted"
+        code = _INTERRUPTED
     typer.echo(f"devcluster: {problem}", err=True)
     sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""The API server for synchronous callers: `KubeClient` on an event loop of its own, in a thread of its own."""
+"""A synchronous client of the API server: `KubeClient` on its own event loop, in its own thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from app.kube.client import KubeClient
 
 
 class Api:
-    """Decoded answers to calls on API paths; may be used from any thread, and from a coroutine for a short call."""
+    """Calls API paths and returns the decoded answers.
+
+    It may be used from any thread, and from a coroutine for a short call.
+    """
 
     def __init__(self, kubeconfig: Path) -> None:
         with ExitStack() as stack:
@@ -25,15 +28,15 @@ class Api:
             self._stack = stack.pop_all()
 
     def get(self, path: str) -> Any:
-        """The object or list at this path.
+        """Returns the object or list at a path.
 
         Raises:
-            ApiError: any answer but a success
+            ApiError: the API server refused or did not answer
         """
         return msgspec.json.decode(self._portal.call(self._client.get, path))
 
     def create(self, path: str, body: Mapping[str, Any]) -> Any:
-        """POSTs an object; what the API server made of it.
+        """Creates an object; returns the stored object.
 
         Raises:
             ApiError: as get
@@ -41,7 +44,7 @@ class Api:
         return msgspec.json.decode(self._portal.call(self._client.create, path, body))
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Merges this into an object.
+        """Patches an object (JSON merge patch).
 
         Raises:
             ApiError: as get
@@ -49,7 +52,7 @@ class Api:
         return msgspec.json.decode(self._portal.call(self._client.patch, path, body))
 
     def delete(self, path: str) -> Any:
-        """DELETEs an object.
+        """Deletes an object.
 
         Raises:
             ApiError: as get

@@ -1,8 +1,8 @@
-"""Builds the control plane and kwok once, into a cache that every cluster of this user shares.
+"""Builds the control plane and kwok once, into a cache that all clusters of this user share.
 
-The cache's key is a hash of everything that shapes the result. A build happens in a folder of its own which is renamed when it is
-complete, under a lock: an interrupted one leaves nothing behind that looks finished, and a second one waits for the first. What
-earlier ones left is removed by the next: folders of builds that were killed, and builds that nobody has used for a month.
+The cache's key is a hash of everything that determines the result. A build happens under a lock, in a temporary folder that is
+renamed when it is complete: an interrupted build leaves nothing that looks finished, and a second build waits for the first. Each
+build removes the folders of builds that were killed, and builds that have not been used for a month.
 """
 
 from __future__ import annotations
@@ -26,24 +26,27 @@ from typing import Final
 from devcluster import toolchain
 from devcluster.components import CONTROL_PLANE, KWOK
 from devcluster.errors import BuildError
-from devcluster.process import leashed
+from devcluster.process import with_parent_death
 from devcluster.toolchain import UNFINISHED, Report
 
 MODULE: Final = Path(__file__).parent / "controlplane"
 KWOK_VERSION: Final = "v0.8.0"
 _SOURCES: Final = ("go.mod", "go.sum", "main.go")
 _FLAGS: Final = ("-trimpath", "-ldflags=-s -w")
-# Without cgo no C compiler is needed; without a workspace nobody else's go.work is obeyed.
-_ENV: Final = {"CGO_ENABLED": "0", "GOWORK": "off"}
-_PROGRESS_SECONDS: Final = 15.0
-_BUILD_SECONDS: Final = 3600.0
-_ERROR_LINES: Final = 20
-_KEY: Final = re.compile(r"[0-9a-f]{16}")
-_UNUSED_SECONDS: Final = 30 * 24 * 3600.0
+# Without cgo no C compiler is needed; with GOWORK=off no go.work file of a parent folder has an effect.
+_BUILD_ENVIRONMENT: Final = {"CGO_ENABLED": "0", "GOWORK": "off"}
+_PROGRESS_INTERVAL: Final = 15.0
+_BUILD_TIMEOUT: Final = 3600.0
+_MAX_ERROR_LINES: Final = 20
+_KEY_PATTERN: Final = re.compile(r"[0-9a-f]{16}")
+_MAX_UNUSED_SECONDS: Final = 30 * 24 * 3600.0
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where built programs and clusters started by hand are kept: $DEVCLUSTER_CACHE, or this project's XDG cache folder."""
+    """The cache folder of built programs and of clusters started by hand.
+
+    It is below $DEVCLUSTER_CACHE, or below the XDG cache folder.
+    """
     if environment.get("DEVCLUSTER_CACHE"):
         base = Path(environment["DEVCLUSTER_CACHE"])
     else:
@@ -52,7 +55,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def key(module: Path = MODULE) -> str:
-    """Names a build: equal for equal sources, versions, flags and machine type."""
+    """A build's name: a hash of sources, versions, flags and machine type."""
     digest = hashlib.sha256()
     for name in _SOURCES:
         digest.update((module / name).read_bytes() + b"\0")
@@ -61,11 +64,13 @@ def key(module: Path = MODULE) -> str:
 
 
 def ensure_built(cache: Path | None = None, report: Report | None = None) -> Path:
-    """The folder with etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and kwok; builds them if need be.
+    """Builds the programs if necessary; returns their folder.
+
+    These are etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and kwok.
 
     Args:
-        cache: instead of `cache_folder()`
-        report: told about progress; None: standard error
+        cache: the cache folder; None: `cache_folder()`
+        report: receives lines about the progress; None: standard error
 
     Raises:
         BuildError: they cannot be built
@@ -73,26 +78,29 @@ def ensure_built(cache: Path | None = None, report: Report | None = None) -> Pat
     base = cache or cache_folder()
     folder = base / key()
     if folder.is_dir():
-        with suppress(OSError):  # in an image it cannot be written to, and nobody removes it
+        with suppress(OSError):  # in a container image the folder is read-only, and no build removes it
             os.utime(folder)
         return folder
-    tell = report or _to_stderr
+    report = report or _to_stderr
     try:
         base.mkdir(parents=True, exist_ok=True)
-        with _alone(base / "build.lock", tell):
+        with _hold_lock(base / "build.lock", report):
             if not folder.is_dir():
-                _tidy(base)
-                _build(base, folder, tell)
+                _remove_leftovers(base)
+                _build(base, folder, report)
     except OSError as error:
         raise BuildError(f"cannot build into {base}: {error.strerror or error}; see DEVCLUSTER_CACHE") from error
     return folder
 
 
-def _tidy(base: Path) -> None:
-    """Removes what killed builds left, and builds last used over 30 days ago; the caller holds the lock."""
-    oldest = time.time() - _UNUSED_SECONDS
+def _remove_leftovers(base: Path) -> None:
+    """Removes killed builds, and builds unused for 30 days.
+
+    The caller holds the lock.
+    """
+    oldest = time.time() - _MAX_UNUSED_SECONDS
     for path in list(base.iterdir()):
-        old = _KEY.fullmatch(path.name) and path.stat().st_mtime < oldest
+        old = _KEY_PATTERN.fullmatch(path.name) and path.stat().st_mtime < oldest
         if old or path.name.startswith(UNFINISHED):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -104,9 +112,9 @@ def _build(base: Path, folder: Path, report: Report) -> None:
         f"building the control plane and kwok {KWOK_VERSION} with Go {go.version}: five to ten minutes on two cores, once; into {folder}"
     )
     with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=base) as temporary:
-        made = Path(temporary) / "bin"
-        made.mkdir()
-        env = {**os.environ, **_ENV, **go.env}
+        binaries = Path(temporary) / "bin"
+        binaries.mkdir()
+        env = {**os.environ, **_BUILD_ENVIRONMENT, **go.env}
         command = [
             str(go.go),
             "build",
@@ -114,27 +122,30 @@ def _build(base: Path, folder: Path, report: Report) -> None:
             "-buildvcs=false",
             *_FLAGS,
             "-o",
-            str(made / "controlplane"),
+            str(binaries / "controlplane"),
             ".",
         ]
         _run("the control plane", command, env, Path(temporary), report)
         command = [str(go.go), "install", *_FLAGS, f"sigs.k8s.io/kwok/cmd/kwok@{KWOK_VERSION}"]
-        _run(f"kwok {KWOK_VERSION}", command, {**env, "GOBIN": str(made)}, Path(temporary), report)
+        _run(f"kwok {KWOK_VERSION}", command, {**env, "GOBIN": str(binaries)}, Path(temporary), report)
         for name in CONTROL_PLANE:
-            (made / name).symlink_to("controlplane")
-        _check(made)
-        made.rename(folder)
+            (binaries / name).symlink_to("controlplane")
+        _check_programs(binaries)
+        binaries.rename(folder)
     report(f"built in {time.monotonic() - started:.0f} s")
 
 
 def _run(what: str, command: Sequence[str], env: Mapping[str, str], temporary: Path, report: Report) -> None:
-    """Runs a build command, saying every now and then that it still does; compilers that it starts end with it."""
+    """Runs a build command, and reports progress at intervals.
+
+    The compilers that it starts end with it.
+    """
     log = temporary / "log"
     started = time.monotonic()
     with (
         log.open("wb") as output,
         subprocess.Popen(  # noqa: S603 # an argument list, no shell
-            leashed(command),
+            with_parent_death(command),
             cwd=MODULE,
             env=dict(env),
             stdin=subprocess.DEVNULL,
@@ -144,36 +155,36 @@ def _run(what: str, command: Sequence[str], env: Mapping[str, str], temporary: P
         ) as child,
     ):
         try:
-            while (code := _ended(child)) is None:
+            while (code := _wait_briefly(child)) is None:
                 seconds = time.monotonic() - started
                 report(f"  {what}: {seconds:.0f} s")
-                if seconds > _BUILD_SECONDS:
-                    raise BuildError(f"building {what} took longer than {_BUILD_SECONDS:g} s")
+                if seconds > _BUILD_TIMEOUT:
+                    raise BuildError(f"building {what} took longer than {_BUILD_TIMEOUT:g} s")
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
     if code:
-        lines = log.read_text(errors="replace").splitlines()[-_ERROR_LINES:]
+        lines = log.read_text(errors="replace").splitlines()[-_MAX_ERROR_LINES:]
         raise BuildError("\n".join([f"building {what} failed:", *lines]))
     report(f"  {what}: done after {time.monotonic() - started:.0f} s")
 
 
-def _ended(child: subprocess.Popen[bytes]) -> int | None:
+def _wait_briefly(child: subprocess.Popen[bytes]) -> int | None:
     try:
-        return child.wait(_PROGRESS_SECONDS)
+        return child.wait(_PROGRESS_INTERVAL)
     except subprocess.TimeoutExpired:
         return None
 
 
-def _check(folder: Path) -> None:
+def _check_programs(folder: Path) -> None:
     missing = [name for name in (*CONTROL_PLANE, KWOK) if shutil.which(folder / name) is None]
     if missing:
         raise BuildError(f"the build did not make {', '.join(missing)}")
 
 
 @contextmanager
-def _alone(lock: Path, report: Report) -> Iterator[None]:
-    """Holds the lock, which ends with this process at the latest."""
+def _hold_lock(lock: Path, report: Report) -> Iterator[None]:
+    """Holds a lock, at most until the end of the process."""
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

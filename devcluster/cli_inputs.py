@@ -1,4 +1,4 @@
-"""Reads what was typed: sizes of disks, and which file configures what. Everything wrong is found before anything is started."""
+"""Checks the options of the command line, such as sizes of disks and files, before anything is started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from simulator.config import load
 
 
 def disks(text: str) -> list[str]:
-    """The sizes of a node's disks from ``400Gi,100Gi``; an empty text means a Longhorn node without disks.
+    """The sizes of a node's disks in a text such as ``400Gi,100Gi``.
+
+    An empty text means a Longhorn node without disks.
 
     Raises:
         ConfigError: one of them is no size
@@ -42,10 +44,12 @@ def directory(path: Path | None, default: Path) -> Path:
 
 
 def scheduler_config(path: Path | None, default: Path, *, registered: bool) -> Path | None:
-    """Which KubeSchedulerConfiguration to use: the given or the default one; none where the extender is not registered.
+    """The KubeSchedulerConfiguration to use: the given or the default one.
+
+    None if the extender is not registered.
 
     Raises:
-        ConfigError: there is no such file, or one is given although the extender is not to be registered
+        ConfigError: the file does not exist, or is given although the extender is not to be registered
     """
     if not registered:
         if path is not None:
@@ -57,7 +61,7 @@ def scheduler_config(path: Path | None, default: Path, *, registered: bool) -> P
 
 
 def simulator_config(path: Path | None) -> Mapping[str, object]:
-    """The simulator's configuration; without a file, its defaults.
+    """The simulator's configuration; without a file, the defaults.
 
     Raises:
         ConfigError: the file cannot be read, or the simulator would refuse it

@@ -1,4 +1,4 @@
-"""A real control plane on this machine, with kwok for kubelets.
+"""A real control plane on this machine; kwok stands in for the kubelets.
 
 with DevCluster(folder, Options(nodes=4)) as cluster:
     cluster.kubectl("get", "nodes")
@@ -20,28 +20,30 @@ from devcluster import kubeconfig, scheduler_config
 from devcluster import kwok_nodes as nodes
 from devcluster.api import Api
 from devcluster.build import ensure_built
-from devcluster.components import KUBECTL, SCHEDULER, Components, Options
-from devcluster.directories import Layout
+from devcluster.components import KUBECTL, SCHEDULER, ClusterOptions, Components
+from devcluster.directories import Directories
 from devcluster.errors import ConfigError, DevClusterError
-from devcluster.kubectl import KUBECTL_SECONDS, Kubectl
+from devcluster.kubectl import KUBECTL_TIMEOUT, Kubectl
 from devcluster.ports import Ports
-from devcluster.process import READY_SECONDS, Process, Ready
+from devcluster.process import READY_TIMEOUT, Process, Ready
 
-_POLL_SECONDS: Final = 0.05
-_SETTLE_SECONDS: Final = 30.0
-_TOKEN_SECONDS: Final = 7 * 24 * 3600
+_POLL_INTERVAL: Final = 0.05
+_SETTLE_TIMEOUT: Final = 30.0
+_TOKEN_LIFETIME: Final = 7 * 24 * 3600
 
 
 class DevCluster:
-    """One cluster in one folder, which is emptied of a former one. Synchronous; several can run side by side.
+    """One cluster in one folder.
+
+    Its methods are synchronous. Several clusters can run at the same time. A previous cluster in the folder is removed.
 
     Attributes:
-        processes: everything that runs, by name, in the order it was started
+        processes: all processes by name, in the order in which they were started
     """
 
-    def __init__(self, directory: Path, options: Options | None = None) -> None:
-        self._layout = Layout(directory.resolve())
-        self._options = options or Options()
+    def __init__(self, directory: Path, options: ClusterOptions | None = None) -> None:
+        self._directories = Directories(directory.resolve())
+        self._options = options or ClusterOptions()
         self._ports = Ports()
         self._lock: int | None = None
         self._binaries = Path()
@@ -59,15 +61,17 @@ class DevCluster:
         self.stop()
 
     def start(self) -> None:
-        """Builds the programs if need be, starts them, and returns when the API server answers and all nodes are ready.
+        """Starts the programs, which are built if necessary.
+
+        Returns when the API server answers and all nodes are ready.
 
         Raises:
-            DevClusterError: it did not work; nothing is left running
+            DevClusterError: the cluster could not be started; no process runs
         """
         if self._lock is not None:
-            raise DevClusterError(f"the cluster in {self._layout.directory} is running already")
+            raise DevClusterError(f"the cluster in {self._directories.directory} is running already")
         self._binaries = self._options.binaries or ensure_built()
-        self._lock = self._layout.occupy()
+        self._lock = self._directories.occupy()
         try:
             self._start()
         except BaseException:
@@ -75,39 +79,39 @@ class DevCluster:
             raise
 
     def stop(self) -> None:
-        """Stops everything in the opposite order, clients before servers; does nothing if nothing runs.
+        """Stops all processes in reverse order, clients before servers.
 
-        What fails keeps nothing else from being stopped: its error, the first if there are several, is raised at the end. Once
-        interrupted, this waits for nobody any more.
+        An error does not prevent the next step; the first error is raised at the end. After an interrupt all processes are killed at
+        once. Without a running cluster nothing happens.
         """
         processes = [process.stop for process in reversed(list(self.processes.values()))]
-        failed: BaseException | None = None
+        first_error: BaseException | None = None
         for step in (self._close_api, *processes, self._ports.release, self._unlock):
             try:
                 step()
-            except BaseException as error:  # noqa: BLE001 # raised when all is done
-                failed = failed or error
+            except BaseException as error:  # noqa: BLE001 # raised after the last step
+                first_error = first_error or error
                 if not isinstance(error, Exception):
                     self._kill_all()
         self.processes.clear()
         self._components = None
-        if failed is not None:
-            raise failed
+        if first_error is not None:
+            raise first_error
 
     @property
     def directory(self) -> Path:
         """The cluster's folder."""
-        return self._layout.directory
+        return self._directories.directory
 
     @property
     def logs(self) -> Path:
         """The folder with a log file per process."""
-        return self._layout.logs
+        return self._directories.logs
 
     @property
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig."""
-        return self._layout.kubeconfig
+        return self._directories.kubeconfig
 
     @property
     def server(self) -> str:
@@ -116,11 +120,11 @@ class DevCluster:
         Raises:
             DevClusterError: the cluster does not run
         """
-        return self._parts().server
+        return self._running_components().server
 
     @property
     def api(self) -> Api:
-        """Calls on API paths, as administrator.
+        """The administrator's client of the API server.
 
         Raises:
             DevClusterError: the cluster does not run
@@ -130,7 +134,7 @@ class DevCluster:
         return self._api
 
     def free_port(self) -> int:
-        """A port nobody else takes while this cluster runs.
+        """Reserves a port until this cluster stops.
 
         Raises:
             DevClusterError: there is none
@@ -142,47 +146,51 @@ class DevCluster:
         *arguments: str,
         input: str | None = None,  # noqa: A002 # as subprocess.run calls it
         check: bool = True,
-        seconds: float = KUBECTL_SECONDS,
+        seconds: float = KUBECTL_TIMEOUT,
     ) -> str:
-        """Runs kubectl on this cluster and returns what it printed.
+        """Runs kubectl on this cluster and returns its output.
 
         Args:
-            arguments: as on its command line
+            arguments: its command line
             input: its standard input, for ``-f -``
-            check: False: failing is fine, and what it printed as errors is returned as well
+            check: False: a failure is no error, and its standard error is returned, too
             seconds: how long it may take
 
         Raises:
             KubectlError: it failed (with `check`), or took too long
         """
-        runner = Kubectl(self._binaries / KUBECTL, self.kubeconfig, self._layout.kubectl_cache)
+        runner = Kubectl(self._binaries / KUBECTL, self.kubeconfig, self._directories.kubectl_cache)
         return runner.run(arguments, input, check=check, seconds=seconds)
 
     def apply(self, manifests: Path) -> str:
-        """Applies a file or folder of manifests, with kustomize where the folder has a kustomization; what kubectl printed.
+        """Applies a file or folder of manifests; returns kubectl's output.
+
+        A folder with a kustomization is applied with kustomize.
 
         Raises:
-            KubectlError: something in it was refused
+            KubectlError: a manifest was refused
         """
         kustomized = (manifests / "kustomization.yaml").exists()
         return self.kubectl("apply", "--server-side", "-k" if kustomized else "-f", str(manifests))
 
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
-        """A kubeconfig for an existing service account, by a token that outlives any test.
+        """Writes a kubeconfig for a service account.
+
+        Its token outlives any test.
 
         Raises:
-            DevClusterError: there is no such service account
+            DevClusterError: the service account does not exist
         """
-        parts = self._parts()
+        components = self._running_components()
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         try:
-            answer = self.api.create(path, {**request, "spec": {"expirationSeconds": _TOKEN_SECONDS}})
+            answer = self.api.create(path, {**request, "spec": {"expirationSeconds": _TOKEN_LIFETIME}})
         except ApiError as error:
             raise DevClusterError(f"no token for the service account {namespace}/{name}: {error}") from error
-        file = parts.kubeconfig_of(f"{namespace}.{name}")
+        file = components.kubeconfig_of(f"{namespace}.{name}")
         token = answer["status"]["token"]
-        return kubeconfig.write_for_token(file, parts.server, parts.authority, token, namespace)
+        return kubeconfig.write_for_token(file, components.server, components.authority, token, namespace)
 
     def create_node(
         self,
@@ -192,34 +200,38 @@ class DevCluster:
         taints: Sequence[Mapping[str, str]] = (),
         allocatable: Mapping[str, str] | None = None,
     ) -> None:
-        """Adds a node whose kubelet is kwok; it becomes ready within a second or two (see wait_nodes_ready).
+        """Creates a node whose kubelet is kwok.
+
+        It is ready within a second or two (see `wait_nodes_ready`).
 
         Args:
             name: its name and its ``kubernetes.io/hostname``
-            labels: more labels
-            annotations: more annotations
-            taints: with ``key``, ``effect`` and, if wanted, ``value``
-            allocatable: what pods can use, instead of 32 CPUs, 256 GiB and 200 pods
+            labels: additional labels
+            annotations: additional annotations
+            taints: mappings with ``key``, ``effect`` and optionally ``value``
+            allocatable: the resources for pods; None: 32 CPUs, 256 GiB and 200 pods
 
         Raises:
             ApiError: the API server refused it
         """
         self.api.create(NODES.path(), nodes.manifest(name, labels, annotations, taints, allocatable))
 
-    def wait_nodes_ready(self, seconds: float = _SETTLE_SECONDS) -> None:
-        """Returns when every node is Ready and has lost its not-ready taint.
+    def wait_nodes_ready(self, seconds: float = _SETTLE_TIMEOUT) -> None:
+        """Waits until every node is Ready and untainted.
+
+        The taint is not-ready, which the node controller removes.
 
         Raises:
-            DevClusterError: that took longer than so many seconds
+            DevClusterError: that took longer than `seconds`
         """
-        self._wait("nodes to become ready", self._nodes_ready, seconds)
+        self._wait_until("nodes to become ready", self._are_nodes_ready, seconds)
 
     def use_scheduler_config(self, path: Path, url_prefix: scheduler_config.Addresses | None = None) -> None:
         """Restarts kube-scheduler with another configuration file.
 
         Args:
             path: a KubeSchedulerConfiguration
-            url_prefix: where its extenders are (see scheduler_config.rewrite)
+            url_prefix: the addresses of its extenders (see scheduler_config.rewrite)
 
         Raises:
             DevClusterError: the file is wrong, or kube-scheduler does not start with it
@@ -235,20 +247,20 @@ class DevCluster:
         scheduler_name: str | None = None,
         url_prefix: scheduler_config.Addresses | None = None,
     ) -> Process:
-        """Starts one more kube-scheduler as process `name`, for the pods that ask for `scheduler_name`.
+        """Starts an additional kube-scheduler for the pods of `scheduler_name`.
 
         Args:
-            name: of the process and its log file
+            name: the name of the process and of its log file
             config_path: a KubeSchedulerConfiguration; None: the defaults
             scheduler_name: replaces the name of the file's only profile; None: as in the file
-            url_prefix: where its extenders are (see scheduler_config.rewrite)
+            url_prefix: the addresses of its extenders (see scheduler_config.rewrite)
 
         Raises:
-            DevClusterError: there is such a process, the file is wrong, or kube-scheduler does not start with it
+            DevClusterError: a process of this name runs, the file is wrong, or kube-scheduler does not start with it
         """
-        self._unused(name)
+        self._require_free_name(name)
         file = self._write_scheduler_config(name, config_path, url_prefix, scheduler_name)
-        process = self._adopt(self._parts().scheduler(file, name))
+        process = self._register(self._running_components().scheduler(file, name))
         process.start()
         return process
 
@@ -259,52 +271,57 @@ class DevCluster:
         *,
         env: Mapping[str, str] | None = None,
         ready: Ready | None = None,
-        ready_seconds: float = READY_SECONDS,
+        ready_timeout: float = READY_TIMEOUT,
     ) -> Process:
-        """Runs a further program under the same supervision: its log in the logs folder, stopped with the cluster, before it.
+        """Runs a program as a part of this cluster.
 
-        A name that was used by a process that has ended can be used again.
+        It logs into the logs folder, and is stopped with the cluster, before the control plane. The name of a process that has ended
+        can be used again.
 
         Raises:
-            DevClusterError: a process of that name runs, or this one did not become ready
+            DevClusterError: a process of this name runs, or the new one did not become ready
         """
-        self._unused(name)
+        self._require_free_name(name)
         log = self.logs / f"{name}.log"
-        process = self._adopt(Process(name, argv, log, env=env, ready=ready, ready_seconds=ready_seconds))
+        process = self._register(Process(name, argv, log, env=env, ready=ready, ready_timeout=ready_timeout))
         process.start()
         return process
 
     def audit_events(self) -> Iterator[dict[str, Any]]:
-        """What the API server has logged so far, oldest first: each call, once it was answered.
+        """The API server's answered calls so far, oldest first.
 
         Raises:
             ConfigError: the cluster was started without an audit log
         """
         if not self._options.audit:
             raise ConfigError("this cluster writes no audit log; start it with Options(audit=True)")
-        with self._layout.audit_log.open("rb") as file:
+        with self._directories.audit_log.open("rb") as file:
             for line in file:
-                if line.endswith(b"\n"):  # otherwise it is being written
+                if line.endswith(b"\n"):  # the last line may be incomplete while it is being written
                     yield json.loads(line)
 
     def _start(self) -> None:
-        parts = self._components = Components(self._layout, self._binaries, self._ports, self._options)
+        components = self._components = Components(self._directories, self._binaries, self._ports, self._options)
         config = self._write_scheduler_config(SCHEDULER, self._options.scheduler_config, self._options.url_prefix, None)
-        self._adopt(parts.etcd()).start()
-        self._adopt(parts.api_server()).start()
-        together = [self._adopt(part) for part in (parts.controller_manager(), parts.scheduler(config), parts.kwok())]
-        for process in together:
+        self._register(components.etcd()).start()
+        self._register(components.api_server()).start()
+        processes = [
+            self._register(part)
+            for part in (components.controller_manager(), components.scheduler(config), components.kwok())
+        ]
+        for process in processes:
             process.start(wait=False)
         self._api = Api(self.kubeconfig)
         for number in range(1, self._options.nodes + 1):
             self.create_node(f"node-{number}")
-        for process in together:
+        for process in processes:
             process.wait_ready()
-        self._wait("the default service account", self._namespaces_work, _SETTLE_SECONDS)
+        self._wait_until("the default service account", self._default_account_exists, _SETTLE_TIMEOUT)
         self.wait_nodes_ready()
 
     def _close_api(self) -> None:
-        api, self._api = self._api, None
+        api = self._api
+        self._api = None
         if api is not None:
             api.close()
 
@@ -313,14 +330,15 @@ class DevCluster:
             process.kill()
 
     def _unlock(self) -> None:
-        lock, self._lock = self._lock, None
+        lock = self._lock
+        self._lock = None
         if lock is not None:
             os.close(lock)
 
-    def _nodes_ready(self) -> bool:
+    def _are_nodes_ready(self) -> bool:
         return all(nodes.is_ready(node) for node in self.api.get(NODES.path())["items"])
 
-    def _namespaces_work(self) -> bool:
+    def _default_account_exists(self) -> bool:
         try:
             self.api.get("/api/v1/namespaces/default/serviceaccounts/default")
         except ApiError as error:
@@ -336,31 +354,34 @@ class DevCluster:
             text = scheduler_config.DEFAULT if path is None else path.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the scheduler's configuration {path}: {error}") from error
-        credentials = self._parts().kubeconfig_of(SCHEDULER)
-        file = self._layout.config / f"{name}.yaml"
+        credentials = self._running_components().kubeconfig_of(SCHEDULER)
+        file = self._directories.config / f"{name}.yaml"
         file.write_text(scheduler_config.rewrite(text, credentials, url_prefix, scheduler_name, str(path)))
         return file
 
-    def _adopt(self, process: Process) -> Process:
-        """Registers a process before it starts, so that it is stopped whatever happens; last in the order of stopping."""
+    def _register(self, process: Process) -> Process:
+        """Registers a process before its start, so that `stop` stops it.
+
+        It becomes the last one in the order of starting, and so is the first one to be stopped.
+        """
         self.processes.pop(process.name, None)
         self.processes[process.name] = process
         return process
 
-    def _unused(self, name: str) -> None:
-        self._parts()
+    def _require_free_name(self, name: str) -> None:
+        self._running_components()
         if name in self.processes and self.processes[name].running:
             raise ConfigError(f"a process named {name} is running already; stop it or choose another name")
 
-    def _parts(self) -> Components:
+    def _running_components(self) -> Components:
         if self._components is None:
             raise self._not_running()
         return self._components
 
     def _not_running(self) -> DevClusterError:
-        return DevClusterError(f"the cluster in {self._layout.directory} does not run; call start()")
+        return DevClusterError(f"the cluster in {self._directories.directory} does not run; call start()")
 
-    def _wait(self, what: str, done: Callable[[], bool], seconds: float) -> None:
+    def _wait_until(self, what: str, done: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not done():
             for process in self.processes.values():
@@ -368,4 +389,4 @@ class DevCluster:
                     raise DevClusterError(f"{process.name} ended while waiting for {what}; {process.log_tail()}")
             if time.monotonic() > deadline:
                 raise DevClusterError(f"waited {seconds:g} s in vain for {what}; the logs are in {self.logs}")
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_INTERVAL)

@@ -1,4 +1,4 @@
-"""Where things are in a cluster's folder, and which folders may be used as one."""
+"""The layout of a cluster's folder, and the checks before a folder is used as one."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from typing import Final
 
 from devcluster.errors import ConfigError
 
-_MARK: Final = ".devcluster"
+_LOCK_NAME: Final = ".devcluster"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The folder of one cluster: everything in it belongs to the cluster, and is gone at its next start."""
+class Directories:
+    """The folder of one cluster.
+
+    Everything in it belongs to the cluster, and is removed at the next start.
+    """
 
     directory: Path
 
     @property
     def logs(self) -> Path:
-        """A log file per process, and the API server's audit log."""
+        """The folder of the processes' logs and the audit log."""
         return self.directory / "logs"
 
     @property
     def audit_log(self) -> Path:
-        """One JSON object a line, per call to the API server."""
+        """The API server's audit log: one JSON line per call."""
         return self.logs / "audit.log"
 
     @property
@@ -37,12 +40,12 @@ class Layout:
 
     @property
     def kubeconfigs(self) -> Path:
-        """The kubeconfig files of everybody but the administrator."""
+        """The kubeconfig files of all users except the administrator."""
         return self.directory / "kubeconfigs"
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The administrator's kubeconfig."""
         return self.directory / "kubeconfig"
 
     @property
@@ -52,25 +55,30 @@ class Layout:
 
     @property
     def etcd(self) -> Path:
-        """The cluster's state."""
+        """The cluster's state, which etcd stores."""
         return self.directory / "etcd"
 
     @property
     def kubectl_cache(self) -> Path:
-        """What kubectl keeps: apart, because it caches by server address, and ports are used again."""
+        """The cache of kubectl.
+
+        Each cluster has its own, because kubectl caches by server address, and ports are used again.
+        """
         return self.directory / "kubectl-cache"
 
     def occupy(self) -> int:
-        """Takes the folder, empties it of a former cluster, and returns the open lock, to be closed when the cluster is gone.
+        """Locks the folder and removes a previous cluster from it.
+
+        Returns the open lock file, to be closed when the cluster is gone.
 
         Raises:
-            ConfigError: another cluster runs in it, or it holds something else
+            ConfigError: another cluster runs in the folder, or it holds other files
         """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mark = self.directory / _MARK
-        if not mark.exists() and any(self.directory.iterdir()):
+        lock_file = self.directory / _LOCK_NAME
+        if not lock_file.exists() and any(self.directory.iterdir()):
             raise ConfigError(f"{self.directory} holds other files; name an empty or a new folder for the cluster")
-        lock = os.open(mark, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        lock = os.open(lock_file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,23 +1,23 @@
-"""What can go wrong here, always worded for the person who typed the command."""
+"""The errors of this package. Their texts are for the person at the command line."""
 
 from __future__ import annotations
 
 
 class DevClusterError(Exception):
-    """The base of all: one line saying what went wrong, where, and what to do about it."""
+    """The base class; one line names problem, place and remedy."""
 
 
 class BuildError(DevClusterError):
-    """The programs of the control plane cannot be built here."""
+    """The programs of the control plane cannot be built."""
 
 
 class ProcessError(DevClusterError):
-    """A process did not start, did not become ready, or ended when it should not."""
+    """A process did not start, was not ready, or ended unexpectedly."""
 
 
 class ConfigError(DevClusterError):
-    """A file or an option given to the cluster makes no sense."""
+    """A file or an option for the cluster is invalid."""
 
 
 class KubectlError(DevClusterError):
-    """kubectl refused; the text is what it said."""
+    """kubectl failed; the text is its error message."""

@@ -1,9 +1,9 @@
-"""The stand-in for kube-proxy on one machine: a local port that leads to the ready endpoints of a Service.
+"""A stand-in for kube-proxy on one machine: forwards a local port to the ready endpoints of a Service.
 
     python -m devcluster.forwarder --kubeconfig F --namespace N --service S --listen 127.0.0.1:PORT
 
-Data flow: EndpointSlices of the Service → `Endpoints` → `Forwarder`, which connects each new connection to one of them. As with
-kube-proxy, established connections stay where they are when endpoints change, and connections are refused while there is none.
+Data flow: EndpointSlices of the Service → `Endpoints` → `Forwarder`, which forwards each new connection to one endpoint. As with
+kube-proxy, a change of the endpoints does not affect established connections, and without an endpoint connections are refused.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Address = tuple[str, int]
 
 READY: Final = "following the service"
 _SERVICE_LABEL: Final = "kubernetes.io/service-name"
-_CONNECT_SECONDS: Final = 5.0
-_CHUNK: Final = 64 * 1024
-_LISTEN_AGAIN_SECONDS: Final = 0.5
-_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, zero seconds
+_CONNECT_TIMEOUT: Final = 5.0
+_CHUNK_BYTES: Final = 64 * 1024
+_LISTEN_RETRY_INTERVAL: Final = 0.5
+_LINGER_ZERO: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, zero seconds
 _BAD_INPUT: Final = 2
 
 
@@ -68,75 +68,82 @@ class _Slice(msgspec.Struct):
 
 
 def decoder(service: str) -> Decode[tuple[Address, ...]]:
-    """Reads the ready addresses out of an EndpointSlice of this Service; those of other Services do not matter.
+    """A decoder that reads a Service's ready addresses from EndpointSlices.
 
-    An endpoint whose readiness is not given is ready, as the API defines it. The first port of a slice is taken.
+    Slices of other Services are ignored. An endpoint without a readiness is ready, as the API defines it. The first port of a slice
+    counts.
     """
 
     def decode(raw: bytes | msgspec.Raw) -> tuple[Key, tuple[Address, ...] | None]:
         try:
-            it = msgspec.json.decode(raw, type=_Slice)
+            body = msgspec.json.decode(raw, type=_Slice)
         except msgspec.DecodeError as error:
             raise ObjectError("EndpointSlice", "", f"cannot be read: {error}") from error
-        key = (it.metadata.namespace, it.metadata.name)
-        if (it.metadata.labels or {}).get(_SERVICE_LABEL) != service:
+        key = (body.metadata.namespace, body.metadata.name)
+        if (body.metadata.labels or {}).get(_SERVICE_LABEL) != service:
             return key, None
-        port = next((port.port for port in it.ports or () if port.port), None)
+        port = next((port.port for port in body.ports or () if port.port), None)
         if port is None:
             return key, ()
-        ready = [at for at in it.endpoints or () if at.conditions is None or at.conditions.ready is not False]
-        return key, tuple((address, port) for at in ready for address in at.addresses)
+        ready = [each for each in body.endpoints or () if each.conditions is None or each.conditions.ready is not False]
+        return key, tuple((address, port) for endpoint in ready for address in endpoint.addresses)
 
     return decode
 
 
 class Endpoints:
-    """The ready addresses of all slices of the Service; tells `changed` whenever they differ."""
+    """Collects the ready addresses in all slices of the Service.
 
-    def __init__(self, changed: Callable[[Sequence[Address]], None]) -> None:
+    Each event calls `on_change` with all of them.
+    """
+
+    def __init__(self, on_change: Callable[[Sequence[Address]], None]) -> None:
         self._slices: dict[Key, tuple[Address, ...]] = {}
-        self._changed = changed
+        self._on_change = on_change
         self._listed = False
 
     def replaced(self, objects: Mapping[Key, tuple[Address, ...]]) -> None:
-        """All slices there are."""
+        """Replaces all slices."""
         self._slices = dict(objects)
-        self._tell()
+        self._notify()
         if not self._listed:
             log.info(READY)
         self._listed = True
 
     def changed(self, key: Key, value: tuple[Address, ...] | None) -> None:
-        """One slice is new, different or gone."""
+        """Adds, replaces or removes one slice."""
         if value is None:
             self._slices.pop(key, None)
         else:
             self._slices[key] = value
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        self._changed(sorted({address for addresses in self._slices.values() for address in addresses}))
+    def _notify(self) -> None:
+        self._on_change(sorted({address for addresses in self._slices.values() for address in addresses}))
 
 
 class Forwarder:
-    """Listens on one address whenever it has somewhere to lead to."""
+    """Listens on one address while there is an endpoint."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
         self._port = port
         self._targets: tuple[Address, ...] = ()
         self._changed = asyncio.Event()
-        self._turn = 0
+        self._connections = 0
 
-    def lead_to(self, targets: Sequence[Address]) -> None:
-        """Where new connections go, in turn; with none, they are refused."""
+    def set_targets(self, targets: Sequence[Address]) -> None:
+        """Sets the targets of new connections, used in turn.
+
+        Without a target, connections are refused.
+        """
         if tuple(targets) != self._targets:
             self._targets = tuple(targets)
             log.info("endpoints changed", endpoints=[f"{host}:{port}" for host, port in targets])
             self._changed.set()
 
     async def run(self) -> None:
-        """Listens and stops listening as endpoints come and go, until cancelled."""
+        """Runs until cancelled; listens while there is a target."""
         server: asyncio.Server | None = None
         try:
             while True:
@@ -157,20 +164,19 @@ class Forwarder:
                 return await asyncio.start_server(self._serve, self._host, self._port)
             except OSError as error:
                 log.warning("cannot listen, trying again", address=f"{self._host}:{self._port}", error=str(error))
-                await asyncio.sleep(_LISTEN_AGAIN_SECONDS)
+                await asyncio.sleep(_LISTEN_RETRY_INTERVAL)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there = await self._connect()
+            far_reader, far_writer = await self._connect()
         except (OSError, TimeoutError) as error:
             log.warning("endpoint not reachable", error=str(error) or type(error).__name__)
             _reset(writer)
             return
-        far_reader, far_writer = there
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(_pump(reader, far_writer), name="to the endpoint")
-                both.create_task(_pump(far_reader, writer), name="from the endpoint")
+                both.create_task(_copy(reader, far_writer), name="to the endpoint")
+                both.create_task(_copy(far_reader, writer), name="from the endpoint")
         except* OSError:
             _reset(writer)
             _reset(far_writer)
@@ -181,15 +187,18 @@ class Forwarder:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if not self._targets:
             raise ConnectionRefusedError("there is no endpoint")
-        self._turn += 1
-        host, port = self._targets[self._turn % len(self._targets)]
-        async with asyncio.timeout(_CONNECT_SECONDS):
+        self._connections += 1
+        host, port = self._targets[self._connections % len(self._targets)]
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
             return await asyncio.open_connection(host, port)
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Copies until the source has no more, then says so to the sink, which may go on sending the other way."""
-    while data := await source.read(_CHUNK):
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    """Copies until the source ends, then ends the sink.
+
+    The connection of the sink stays open in the other direction.
+    """
+    while data := await source.read(_CHUNK_BYTES):
         sink.write(data)
         await sink.drain()
     if sink.can_write_eof():
@@ -197,19 +206,19 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Breaks a connection off so that the other side notices it as an error, not as an end."""
+    """Aborts a connection: the other side sees an error, not its end."""
     connection = writer.get_extra_info("socket")
     if connection is not None:
         with contextlib.suppress(OSError):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
     writer.transport.abort()
 
 
 def parse_listen(text: str) -> Address:
-    """``127.0.0.1:9504`` as host and port.
+    """Returns host and port of a text such as ``127.0.0.1:9504``.
 
     Raises:
-        ValueError: it is something else
+        ValueError: the text has another form
     """
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
@@ -217,16 +226,16 @@ def parse_listen(text: str) -> Address:
     return host.strip("[]"), int(port)
 
 
-async def follow(kubeconfig: Path, namespace: str, service: str, listen: Address) -> None:
+async def forward(kubeconfig: Path, namespace: str, service: str, listen: Address) -> None:
     """Forwards until SIGTERM or SIGINT.
 
     Raises:
-        ConnectError: the kubeconfig leads nowhere
+        ConnectError: the kubeconfig leads to no cluster
     """
     client = await KubeClient.connect(str(kubeconfig))
     forwarder = Forwarder(*listen)
     timing = Timing(clock=time.monotonic, between=secrets.SystemRandom().uniform)
-    sink = Endpoints(forwarder.lead_to)
+    sink = Endpoints(forwarder.set_targets)
     reflector = Reflector(client, ENDPOINT_SLICES, decoder(service), sink, timing, namespace=namespace)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -256,7 +265,7 @@ def main(
     """Forwards a local port to the ready endpoints of a Service, as kube-proxy would."""
     logs.configure("json")
     try:
-        asyncio.run(follow(kubeconfig, namespace, service, parse_listen(listen)))
+        asyncio.run(forward(kubeconfig, namespace, service, parse_listen(listen)))
     except (CoreError, ValueError) as error:
         typer.echo(f"forwarder: {error}", err=True)
         raise typer.Exit(_BAD_INPUT) from error

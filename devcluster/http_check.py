@@ -1,4 +1,4 @@
-"""One HTTP question to a process on this machine."""
+"""One HTTP request to a process on this machine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import urllib.error
 import urllib.request
 from typing import Any, Final
 
-# Never by way of a proxy: what is asked runs here, whatever the environment says.
+# Never through a proxy of the environment: the process runs on this machine.
 _opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def ask(url: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
-    """Asks by GET, or by POST of a body as JSON; the status and the answer.
+def http_request(url: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
+    """Sends a GET, or a POST of JSON; returns status and answer.
 
-    The answer to a success is decoded if it is JSON; with any other status it is a text. Status 0: nothing answered, and the text says why.
+    The answer to a success is decoded if it is JSON; with any other status it is a text. Status 0: there was no answer, and the text
+    is the reason.
     """
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 # our own process

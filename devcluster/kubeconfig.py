@@ -1,4 +1,4 @@
-"""Kubeconfig files, with certificates and tokens inside, so that one file is all a program needs."""
+"""Writes kubeconfig files; certificates and tokens are inside, so that a program needs one file only."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from devcluster.pki import Pair, write_private
+from devcluster.pki import CertificatePair, write_private
 
 
-def write_for_client(path: Path, server: str, authority: Path, pair: Pair) -> Path:
-    """A kubeconfig for the holder of a client certificate; readable by this user only."""
+def write_for_client(path: Path, server: str, authority: Path, pair: CertificatePair) -> Path:
+    """Writes a kubeconfig with a client certificate, readable by this user only."""
     return _write(path, server, authority, {
-        "client-certificate-data": _encoded(pair.certificate),
-        "client-key-data": _encoded(pair.key),
+        "client-certificate-data": _base64(pair.certificate),
+        "client-key-data": _base64(pair.key),
     })  # fmt: skip
 
 
 def write_for_token(path: Path, server: str, authority: Path, token: str, namespace: str) -> Path:
-    """A kubeconfig for the bearer of a token, whose default namespace is the given one; readable by this user only."""
+    """Writes a kubeconfig with a token, readable by this user only.
+
+    `namespace` is its default namespace.
+    """
     return _write(path, server, authority, {"token": token}, namespace)
 
 
@@ -28,7 +31,7 @@ def _write(path: Path, server: str, authority: Path, user: dict[str, str], names
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [
-            {"name": "devcluster", "cluster": {"server": server, "certificate-authority-data": _encoded(authority)}}
+            {"name": "devcluster", "cluster": {"server": server, "certificate-authority-data": _base64(authority)}}
         ],
         "users": [{"name": path.stem, "user": user}],
         "contexts": [
@@ -41,5 +44,5 @@ def _write(path: Path, server: str, authority: Path, user: dict[str, str], names
     return path
 
 
-def _encoded(file: Path) -> str:
+def _base64(file: Path) -> str:
     return base64.b64encode(file.read_bytes()).decode()

@@ -1,4 +1,4 @@
-"""kubectl, the one built with the control plane, on one cluster."""
+"""Runs the kubectl that was built with the control plane on one cluster."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Final
 from devcluster.errors import KubectlError
 from devcluster.process import child_environment
 
-KUBECTL_SECONDS: Final = 120.0
+KUBECTL_TIMEOUT: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """Runs kubectl as administrator, untouched by the user's own configuration.
+    """Runs kubectl as administrator, independent of the user's own configuration.
 
     Attributes:
         program: the executable
         kubeconfig: the credentials
-        cache: what kubectl remembers of servers: apart, because it goes by address, and ports are used again
+        cache: the folder of kubectl's cache: one per cluster, because it caches by address, and ports are used again
     """
 
     program: Path
     kubeconfig: Path
     cache: Path
 
-    def run(self, arguments: tuple[str, ...], given: str | None, *, check: bool, seconds: float) -> str:
-        """What kubectl printed; `given` is its standard input (see DevCluster.kubectl).
+    def run(self, arguments: tuple[str, ...], standard_input: str | None, *, check: bool, seconds: float) -> str:
+        """Runs kubectl and returns its output (see DevCluster.kubectl).
 
         Raises:
             KubectlError: it failed (with `check`), or took too long
@@ -37,7 +37,7 @@ class Kubectl:
         try:
             done = subprocess.run(  # noqa: S603 # an argument list, no shell
                 command,
-                input=given or "",
+                input=standard_input or "",
                 capture_output=True,
                 text=True,
                 env=child_environment({"KUBERC": "off"}),

@@ -1,4 +1,4 @@
-"""Nodes whose kubelet is kwok: what is created, and when one can be used."""
+"""Nodes whose kubelet is kwok: their manifest, and whether they are ready."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NOT_READY: Final = "node.kubernetes.io/not-ready"
 _CAPACITY: Final = {"cpu": "32", "memory": "256Gi", "pods": "200"}
 _ANNOTATIONS: Final = {
     "kwok.x-k8s.io/node": "fake",
-    # As a kubelet sets it: without it the attach/detach controller makes no VolumeAttachments for the node.
+    # As a kubelet sets it: without it the attach/detach controller creates no VolumeAttachments for the node.
     "volumes.kubernetes.io/controller-managed-attach-detach": "true",
 }
 
@@ -21,8 +21,8 @@ def manifest(
     taints: Sequence[Mapping[str, str]] = (),
     allocatable: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A node as DevCluster.create_node creates it."""
-    room = dict(allocatable or _CAPACITY)
+    """The manifest of a node (see DevCluster.create_node)."""
+    resources = dict(allocatable or _CAPACITY)
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -32,12 +32,12 @@ def manifest(
             "annotations": {**_ANNOTATIONS, **(annotations or {})},
         },
         "spec": {"taints": [dict(taint) for taint in taints]},
-        "status": {"allocatable": room, "capacity": room},
+        "status": {"allocatable": resources, "capacity": resources},
     }
 
 
 def is_ready(node: Mapping[str, Any]) -> bool:
-    """Whether pods can be scheduled to this node: its kubelet reports, and the node controller has noticed."""
+    """Whether a node is Ready and without its not-ready taint."""
     conditions = node["status"].get("conditions") or ()
     tainted = any(taint["key"] == _NOT_READY for taint in node["spec"].get("taints") or ())
     return not tainted and any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)

@@ -1,4 +1,4 @@
-"""What somebody who has just started the stack is told to type next."""
+"""The text with the commands to type next, printed when the stack has started."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pathlib import Path
 from devcluster.components import KUBECTL
 from devcluster.programs import primary_address
 from devcluster.stack import ROOT, Stack
-from devcluster.watch import AGAIN_SECONDS
+from devcluster.watch import RESTART_DELAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the text depends on.
+class StackFacts:
+    """The values that the text depends on.
 
     Attributes:
-        kubeconfig: the administrator's
+        kubeconfig: the administrator's kubeconfig
         kubectl: the folder with kubectl; None if one is on PATH
         example: the StatefulSet to apply
-        address: where the leader is found; "" if kube-scheduler knows no extender
+        address: the address of the leader; "" if kube-scheduler knows no extender
         leader: the candidate that answers and its process id; None if none runs
         others: the other candidates
         serve: the command that runs a candidate by hand
-        simulator: where the simulator tells what it sees
-        prometheus: where Prometheus answers, or ""
+        simulator: the URL of the simulator
+        prometheus: the URL of Prometheus, or ""
         logs: the folder of the logs
     """
 
@@ -45,16 +45,16 @@ class Facts:
     logs: Path
 
 
-def facts(stack: Stack, binaries: Path, folder: Path, *, registered: bool) -> Facts:
-    """What there is to say about a stack that runs, to somebody in this folder."""
+def facts(stack: Stack, binaries: Path, folder: Path, *, registered: bool) -> StackFacts:
+    """A running stack's values, with paths relative to `folder` where possible."""
     answering = stack.answering()
     leader = (answering[0], stack.cluster.processes[answering[0]].pid) if answering else None
-    program = _short(Path(sys.executable).with_name("longhorn-extender"), folder)
+    program = _relative(Path(sys.executable).with_name("longhorn-extender"), folder)
     serve = [str(program), "serve", "--kubeconfig", str(stack.account), "--host", primary_address()]
-    return Facts(
+    return StackFacts(
         kubeconfig=stack.cluster.kubeconfig,
         kubectl=None if shutil.which(KUBECTL) else binaries,
-        example=_short(ROOT / "examples/dev/statefulset.yaml", folder),
+        example=_relative(ROOT / "examples/dev/statefulset.yaml", folder),
         address=stack.address if registered else "",
         leader=leader,
         others=[name for name in stack.candidates if name not in answering],
@@ -65,28 +65,28 @@ def facts(stack: Stack, binaries: Path, folder: Path, *, registered: bool) -> Fa
     )
 
 
-def _short(path: Path, folder: Path) -> Path:
+def _relative(path: Path, folder: Path) -> Path:
     return path.relative_to(folder) if path.is_relative_to(folder) else path
 
 
-def text(it: Facts) -> str:
-    """The whole of it, for a terminal of 80 columns where paths are short enough."""
-    first = [f"export KUBECONFIG={shlex.quote(str(it.kubeconfig))}"]
-    if it.kubectl is not None:
-        first.append(f'export PATH="$PATH:{it.kubectl}"    # kubectl is not installed: this one was built')
-    first += [f"kubectl apply -f {shlex.quote(str(it.example))}", "kubectl get pods -o wide -w"]
+def text(facts: StackFacts) -> str:
+    """The whole text; with short paths it fits 80 columns."""
+    first = [f"export KUBECONFIG={shlex.quote(str(facts.kubeconfig))}"]
+    if facts.kubectl is not None:
+        first.append(f'export PATH="$PATH:{facts.kubectl}"    # kubectl is not installed: this one was built')
+    first += [f"kubectl apply -f {shlex.quote(str(facts.example))}", "kubectl get pods -o wide -w"]
     blocks = [("The cluster runs until Ctrl-C. In another terminal:", first)]
-    if it.address and it.leader is not None:
-        name, number = it.leader
-        lines = [f"curl -s http://{it.address}/state    # as {name} sees it; /docs has all routes"]
-        if it.others:
+    if facts.address and facts.leader is not None:
+        name, number = facts.leader
+        lines = [f"curl -s http://{facts.address}/state    # as {name} sees it; /docs has all routes"]
+        if facts.others:
             lines.append(
-                f"kill -9 {number}    # {name}: see another one take over; it is back {AGAIN_SECONDS:g} s later"
+                f"kill -9 {number}    # {name}: see another one take over; it is back {RESTART_DELAY:g} s later"
             )
         blocks.append(("The extender, where kube-scheduler finds it:", lines))
-    elif it.address:
-        blocks.append(("kube-scheduler finds no extender yet; run one:", [shlex.join(it.serve)]))
-    blocks.append(("Longhorn, as the simulator sees it:", [f"curl -s {it.simulator}/status"]))
-    said = "\n".join(f"{title}\n\n{textwrap.indent(chr(10).join(lines), '  ')}\n" for title, lines in blocks)
-    ends = [f"Prometheus: {it.prometheus}"] if it.prometheus else []
-    return "\n".join(["", said, *ends, f"Logs: {it.logs}"])
+    elif facts.address:
+        blocks.append(("kube-scheduler finds no extender yet; run one:", [shlex.join(facts.serve)]))
+    blocks.append(("Longhorn, as the simulator sees it:", [f"curl -s {facts.simulator}/status"]))
+    paragraphs = "\n".join(f"{title}\n\n{textwrap.indent(chr(10).join(lines), '  ')}\n" for title, lines in blocks)
+    ends = [f"Prometheus: {facts.prometheus}"] if facts.prometheus else []
+    return "\n".join(["", paragraphs, *ends, f"Logs: {facts.logs}"])

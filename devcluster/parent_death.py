@@ -1,8 +1,8 @@
-"""Replaces itself by another program that dies with its parent: ``python leash.py PARENT_PID PROGRAM [ARGUMENT...]``.
+"""Runs a program that is killed when its parent ends: ``python parent_death.py PARENT_PID PROGRAM [ARGUMENT...]``.
 
 Linux sends the signal set by PR_SET_PDEATHSIG when the *thread* that forked this process ends, and keeps the setting across
-exec. It is set here, after the fork, because a ``preexec_fn`` runs Python between fork and exec, which may deadlock in a program
-with threads. Where the system is not Linux nothing is set: there, a crash of the parent leaves its children behind.
+exec. The setting is made in this process, after the fork, because a ``preexec_fn`` runs Python between fork and exec, which may
+deadlock in a program with threads. On other systems than Linux nothing is set, and a crash of the parent leaves its children behind.
 
 Runs with ``python -I -S``: it must import nothing but the standard library, and start fast.
 """
@@ -20,7 +20,10 @@ _CANNOT_RUN: Final = 127
 
 
 def main(parent: int, argv: list[str]) -> None:
-    """Ties this process to its parent and becomes `argv`; ends at once if the parent is gone already."""
+    """Ties this process to its parent, and executes `argv`.
+
+    It ends at once if the parent is gone already.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:

@@ -1,7 +1,7 @@
-"""A certificate authority for one cluster, and what it signs: the API server's certificate and those of its clients.
+"""A certificate authority for one cluster, which signs the API server's certificate and its clients' certificates.
 
-Keys are files of mode 0600 in a folder of mode 0700. Everything is made anew for every cluster, so nothing here is worth stealing
-longer than the cluster lives; certificates are valid for a year.
+Keys are files of mode 0600 in a folder of mode 0700. Every cluster gets new keys, so a stolen one is useless when the cluster is
+gone; certificates are valid for a year.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_VALID: Final = timedelta(days=365)
+_VALIDITY: Final = timedelta(days=365)
 _CLOCK_SKEW: Final = timedelta(minutes=5)
 SERVER_NAMES: Final = ("localhost", "127.0.0.1", "kubernetes.default.svc", "10.96.0.1")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     """A certificate and its key, as PEM files."""
 
     certificate: Path
@@ -34,7 +34,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class CertificateAuthority:
     """Signs certificates into one folder."""
 
     folder: Path
@@ -42,14 +42,17 @@ class Authority:
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
-    def create(cls, folder: Path, name: str = "devcluster") -> Authority:
-        """A new authority; its certificate is ``ca.crt`` in the folder, which is made if needed. Its key is kept in memory only."""
+    def create(cls, folder: Path, name: str = "devcluster") -> CertificateAuthority:
+        """Creates an authority whose key is in memory only.
+
+        Its certificate is ``ca.crt`` in the folder, which is created if necessary.
+        """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        usage = _usage(signs_certificates=True)
-        builder = _builder(subject, subject, key.public_key()).add_extension(usage, critical=True)
+        usage = _key_usage(signs_certificates=True)
+        builder = _certificate_builder(subject, subject, key.public_key()).add_extension(usage, critical=True)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         authority = cls(folder, builder.sign(key, hashes.SHA256()), key)
         authority.bundle.write_bytes(authority.certificate.public_bytes(Encoding.PEM))
@@ -57,29 +60,34 @@ class Authority:
 
     @property
     def bundle(self) -> Path:
-        """The authority's certificate, for those who verify others."""
+        """The path of the authority's certificate, which verifies all others."""
         return self.folder / "ca.crt"
 
-    def client(self, user: str, groups: Sequence[str] = ()) -> Pair:
-        """A client certificate: Kubernetes takes the user from the common name and the groups from the organisations."""
+    def client(self, user: str, groups: Sequence[str] = ()) -> CertificatePair:
+        """Issues a client certificate.
+
+        Kubernetes takes the user from the common name and the groups from the organisations.
+        """
         names = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
         names += [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         return self._issue(user.replace(":", "-"), x509.Name(names), ExtendedKeyUsageOID.CLIENT_AUTH, ())
 
-    def server(self, name: str, hosts: Sequence[str] = SERVER_NAMES) -> Pair:
-        """A certificate to serve with, for these host names and addresses."""
+    def server(self, name: str, hosts: Sequence[str] = SERVER_NAMES) -> CertificatePair:
+        """Issues a server certificate for host names and addresses."""
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         return self._issue(name, subject, ExtendedKeyUsageOID.SERVER_AUTH, hosts)
 
-    def _issue(self, file: str, subject: x509.Name, purpose: x509.ObjectIdentifier, hosts: Sequence[str]) -> Pair:
+    def _issue(
+        self, file: str, subject: x509.Name, purpose: x509.ObjectIdentifier, hosts: Sequence[str]
+    ) -> CertificatePair:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(subject, self.certificate.subject, key.public_key())
-        builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+        builder = _certificate_builder(subject, self.certificate.subject, key.public_key())
+        builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         if hosts:
-            names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+            names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
-        pair = Pair(self.folder / f"{file}.crt", self.folder / f"{file}.key")
+        pair = CertificatePair(self.folder / f"{file}.crt", self.folder / f"{file}.key")
         pair.certificate.write_bytes(builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM))
         write_private(pair.key, _private_pem(key))
         return pair
@@ -87,29 +95,31 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """What signs and verifies the tokens of service accounts."""
+    """The keys that sign and verify tokens of service accounts."""
 
     private: Path
     public: Path
 
     @classmethod
     def create(cls, folder: Path) -> SigningKey:
-        """A new one, as ``service-account.key`` and ``.pub``."""
+        """Creates a key pair, ``service-account.key`` and ``.pub`` in the folder."""
         key = ec.generate_private_key(ec.SECP256R1())
-        made = cls(folder / "service-account.key", folder / "service-account.pub")
-        write_private(made.private, _private_pem(key))
-        made.public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-        return made
+        paths = cls(folder / "service-account.key", folder / "service-account.pub")
+        write_private(paths.private, _private_pem(key))
+        paths.public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+        return paths
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Writes a file that nobody else can read, not even for a moment."""
+    """Writes a file that other users can never read."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate_builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -118,11 +128,11 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + _VALID)
+        .not_valid_after(now + _VALIDITY)
     )
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -136,7 +146,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _host(host: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

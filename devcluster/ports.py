@@ -1,8 +1,8 @@
-"""Ports nobody else takes: not another cluster that starts at the same moment, and not an outgoing connection later.
+"""Reserves ports, against other clusters that start at the same time and against later outgoing connections.
 
-A port is claimed by a lock on a file named after it, which is removed when the port is given back, so the claim holds while nothing listens (an API server being restarted) and
-ends with the process that made it, however that ends. Ports from which the system takes those of outgoing connections are left out,
-because such a connection could occupy the API server's port during its restart.
+A port is claimed by a lock on a file that is named after it and removed when the port is released. So the claim holds while no
+process listens (as during a restart of the API server), and ends with the claiming process, however that ends. Ports that the system
+uses for outgoing connections are left out: a connection could occupy the API server's port during its restart.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from typing import Final
 
 from devcluster.errors import DevClusterError
 
-_LOWEST: Final = 20_000
-_FEWEST: Final = 1_000
-_OUTGOING: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_MIN_PORT: Final = 20_000
+_MIN_CANDIDATES: Final = 1_000
+_OUTGOING_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def candidates(outgoing: str) -> range:
-    """The ports to choose from, given the system's range for outgoing connections as two numbers.
+    """The ports to choose from: those below the range for outgoing connections.
 
-    Those below it; if it starts too low for that, all the same ones: a collision is then possible, but rare.
+    If that range starts too low, the same ports are used as without a range: a collision is then possible, but rare.
+
+    Args:
+        outgoing: the system's range as two numbers, "" if unknown
     """
     low = outgoing.split()[:1]
     end = int(low[0]) if low and low[0].isdigit() else 32_768
-    return range(_LOWEST, end if end >= _LOWEST + _FEWEST else 32_768)
+    return range(_MIN_PORT, end if end >= _MIN_PORT + _MIN_CANDIDATES else 32_768)
 
 
 class Ports:
@@ -42,23 +45,23 @@ class Ports:
         self._claims: dict[int, int] = {}
 
     def take(self) -> int:
-        """A port on which nothing listens and which no other cluster of this user has claimed.
+        """Claims a port on which no process listens.
 
         Raises:
-            DevClusterError: there is none
+            DevClusterError: there is no free port
         """
         self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-        choice = candidates(_OUTGOING.read_text() if _OUTGOING.exists() else "")
+        choice = candidates(_OUTGOING_RANGE.read_text() if _OUTGOING_RANGE.exists() else "")
         first = secrets.randbelow(len(choice))
-        for port in _rotated(choice, first):
+        for port in _rotate(choice, first):
             if self._claim(port):
                 return port
         raise DevClusterError(f"no free port from {choice.start} to {choice.stop - 1}; {self._locks} holds the claims")
 
     def release(self) -> None:
-        """Gives all ports back."""
+        """Releases all ports."""
         while self._claims:
-            self._give_back(*self._claims.popitem())
+            self._release_port(*self._claims.popitem())
 
     def _claim(self, port: int) -> bool:
         if port in self._claims:
@@ -69,23 +72,25 @@ class Ports:
         except BlockingIOError:
             os.close(claim)
             return False
-        if not self._still_there(
-            port, claim
-        ):  # whoever gave it back removed it before the lock was ours: it claims nothing
+        # The process that released the port may have removed the file before it was locked here: such a lock claims nothing.
+        if not self._holds_current_file(port, claim):
             os.close(claim)
             return False
-        if not _nobody_listens(port):
-            self._give_back(port, claim)
+        if not _can_bind(port):
+            self._release_port(port, claim)
             return False
         self._claims[port] = claim
         return True
 
-    def _give_back(self, port: int, claim: int) -> None:
-        """Removes the file while it is locked, so that nobody else's is removed."""
+    def _release_port(self, port: int, claim: int) -> None:
+        """Removes the locked file, and then unlocks it.
+
+        Because of this order the file cannot be another process's.
+        """
         self._file(port).unlink(missing_ok=True)
         os.close(claim)
 
-    def _still_there(self, port: int, claim: int) -> bool:
+    def _holds_current_file(self, port: int, claim: int) -> bool:
         try:
             return os.path.samestat(self._file(port).stat(), os.fstat(claim))
         except FileNotFoundError:
@@ -95,11 +100,11 @@ class Ports:
         return self._locks / str(port)
 
 
-def _rotated(choice: range, first: int) -> Sequence[int]:
+def _rotate(choice: range, first: int) -> Sequence[int]:
     return [*choice[first:], *choice[:first]]
 
 
-def _nobody_listens(port: int) -> bool:
+def _can_bind(port: int) -> bool:
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

@@ -1,5 +1,7 @@
-"""The programs that run on top of a cluster, one function each: the Longhorn simulator, a candidate of the extender, the way from
-kube-scheduler to their leader, and Prometheus.
+"""Starts the programs that run on top of a cluster, one function per program.
+
+They are the Longhorn simulator, a candidate of the extender, the forwarder from kube-scheduler to the leading candidate, and
+Prometheus.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Final
 from app.kube.resources import LONGHORN_NAMESPACE
 from devcluster import forwarder, prometheus
 from devcluster.dev_cluster import DevCluster
-from devcluster.directories import Layout
+from devcluster.directories import Directories
 from devcluster.errors import ConfigError, DevClusterError
 from devcluster.process import Process, Ready, http_ok, logged
 
@@ -23,24 +25,24 @@ SERVICE: Final = "longhorn-scheduler-extender"
 NAMESPACE: Final = LONGHORN_NAMESPACE
 SIMULATOR: Final = "simulator"
 LOOPBACK: Final = "127.0.0.1"
-_ELSEWHERE: Final = ("203.0.113.1", 9)  # RFC 5737: an address for documentation
+_OUTSIDE_ADDRESS: Final = ("203.0.113.1", 9)  # RFC 5737: an address for documentation
 _ADDRESS_VARIABLE: Final = "DEVCLUSTER_ADDRESS"
 
 
 def primary_address() -> str:
-    """This machine's own IPv4 address that is no loopback address: EndpointSlices refuse those.
+    """This machine's IPv4 address, no loopback address: EndpointSlices refuse those.
 
-    $DEVCLUSTER_ADDRESS, or the one from which a packet to elsewhere would leave; none is sent.
+    It is $DEVCLUSTER_ADDRESS, or the source address of a packet to another network; none is sent.
 
     Raises:
-        DevClusterError: there is none
+        DevClusterError: there is no such address
     """
     given = os.environ.get(_ADDRESS_VARIABLE)
     if given:
         return given
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(_ELSEWHERE)
+            probe.connect(_OUTSIDE_ADDRESS)
             address = str(probe.getsockname()[0])
         except OSError:
             address = LOOPBACK
@@ -60,14 +62,16 @@ def start_simulator(
     kubeconfig: Path | None = None,
     wait: bool = True,
 ) -> Process:
-    """Starts the Longhorn simulator; ready when its ``/status`` says that everything is installed.
+    """Starts the Longhorn simulator.
+
+    It is ready when its ``/status`` says so: everything is installed.
 
     Args:
-        cluster: where
+        cluster: the cluster to run in
         config_path: its configuration; None: its defaults
-        status_port: where ``/status`` is served on the loopback address; None: a free port
+        status_port: the port of ``/status`` on the loopback address; None: a free port
         kubeconfig: its credentials; None: the administrator's
-        wait: return when it is ready, not as soon as it runs
+        wait: whether to return when it is ready, not as soon as it runs
 
     Raises:
         DevClusterError: it did not become ready
@@ -76,7 +80,9 @@ def start_simulator(
     argv = [sys.executable, "-m", "simulator", "--kubeconfig", str(kubeconfig or cluster.kubeconfig)]
     argv += ["--status-port", str(port)]
     argv += [] if config_path is None else ["--config", str(config_path)]
-    return _spawn(cluster, SIMULATOR, argv, http_ok(f"http://{LOOPBACK}:{port}/status", accept=_says_ready), wait=wait)
+    return _spawn(
+        cluster, SIMULATOR, argv, http_ok(f"http://{LOOPBACK}:{port}/status", accept=_reports_ready), wait=wait
+    )
 
 
 def start_extender(  # noqa: PLR0913, PLR0917 # in the order of a command line
@@ -89,7 +95,9 @@ def start_extender(  # noqa: PLR0913, PLR0917 # in the order of a command line
     *,
     wait: bool = True,
 ) -> Process:
-    """Starts a candidate of the extender on this machine's primary address; ready when its ``/healthz`` answers.
+    """Starts a candidate of the extender on this machine's primary address.
+
+    It is ready when its ``/healthz`` answers.
 
     Raises:
         DevClusterError: it did not become ready, or there is no address for it
@@ -102,7 +110,7 @@ def start_extender(  # noqa: PLR0913, PLR0917 # in the order of a command line
     return _spawn(cluster, name, argv, http_ok(f"http://{host}:{port}/healthz"), env=env, wait=wait)
 
 
-def start_forwarder(  # noqa: PLR0913 # whose endpoints, and how
+def start_forwarder(  # noqa: PLR0913 # each is an option of the program
     cluster: DevCluster,
     port: int | None = None,
     *,
@@ -111,7 +119,9 @@ def start_forwarder(  # noqa: PLR0913 # whose endpoints, and how
     name: str = "forwarder",
     wait: bool = True,
 ) -> str:
-    """Starts the stand-in for kube-proxy and returns the ``host:port`` kube-scheduler is to use; ready when it watches.
+    """Starts the forwarder; returns the ``host:port`` for kube-scheduler.
+
+    It is ready when it watches the Service's endpoints.
 
     Raises:
         DevClusterError: it did not become ready
@@ -124,12 +134,12 @@ def start_forwarder(  # noqa: PLR0913 # whose endpoints, and how
 
 
 def start_prometheus(cluster: DevCluster, program: Path, targets: Mapping[str, str], *, wait: bool = True) -> str:
-    """Starts Prometheus, scraping these (``host:port`` by name), and returns its URL; ready when it says so.
+    """Starts Prometheus; returns its URL. Targets are ``host:port`` by name.
 
     Raises:
         DevClusterError: it did not become ready
     """
-    config = Layout(cluster.directory).config
+    config = Directories(cluster.directory).config
     file = config / "prometheus.yaml"
     file.write_text(prometheus.configuration(SERVICE, targets))
     address = f"{LOOPBACK}:{cluster.free_port()}"
@@ -139,17 +149,20 @@ def start_prometheus(cluster: DevCluster, program: Path, targets: Mapping[str, s
     return f"http://{address}"
 
 
-class _Later:
-    """A readiness probe that says yes when it is first asked, so that starting does not wait, and asks the real one from then on."""
+class _DeferredProbe:
+    """A readiness probe that is true once, so that starting does not wait.
+
+    Later calls return the result of another probe.
+    """
 
     def __init__(self, probe: Ready) -> None:
         self._probe = probe
-        self._asked = False
+        self._was_called = False
 
     def __call__(self, process: Process) -> bool:
-        if self._asked:
+        if self._was_called:
             return self._probe(process)
-        self._asked = True
+        self._was_called = True
         return True
 
 
@@ -162,10 +175,10 @@ def _spawn(  # noqa: PLR0913
     env: Mapping[str, str] | None = None,
     wait: bool,
 ) -> Process:
-    return cluster.spawn(name, argv, env=env, ready=probe if wait else _Later(probe))
+    return cluster.spawn(name, argv, env=env, ready=probe if wait else _DeferredProbe(probe))
 
 
-def _says_ready(body: bytes) -> bool:
+def _reports_ready(body: bytes) -> bool:
     try:
         status = json.loads(body)
     except ValueError:

