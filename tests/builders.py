@@ -12,11 +12,15 @@ from typing import Any
 
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, build_snapshot, group_of
-from scheduler_core.cooperative import finish
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Explanation, Options, explain_nodes
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import Competing, FilterOptions
+from scheduler_core.extender.explain import Explanation, explain_nodes
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.offers.ledger import Ledger
 
 Object = dict[str, Any]
 GI = 1024**3
@@ -304,16 +308,31 @@ def as_pod(raw: Object) -> Pod:
     return value
 
 
+def state(*objects: Object | Iterable[Object]) -> ClusterState:
+    """The state of a cluster of some objects."""
+    return ClusterState.of(view(*objects))
+
+
+def competing(
+    current: ClusterState,
+    ledger: Ledger | None = None,
+    contention: Contention | None = None,
+    equivalence: EquivalenceCache | None = None,
+) -> Competing:
+    """All demand of a state and some offers as contenders, with empty caches unless others are given."""
+    return Competing(current.demand, ledger or Ledger(), contention or Contention(), equivalence or EquivalenceCache())
+
+
 def explained(
     raw_pod: Object,
     *objects: Object | Iterable[Object],
     nodes: Iterable[str] | None = None,
-    options: Options | None = None,
+    options: FilterOptions | None = None,
 ) -> Explanation:
-    """What `explain` says about a pod in a cluster of some objects; about all Longhorn nodes unless `nodes` are given."""
-    current = view(*objects)
-    candidates = sorted(nodes if nodes is not None else current.snapshot.longhorn_nodes)
-    return finish(explain_nodes(as_pod(raw_pod), candidates, Memory(current), options or Options()))
+    """The explanation for a pod in a cluster of some objects; for all Longhorn nodes unless `nodes` are given."""
+    current = state(*objects)
+    candidates = sorted(nodes if nodes is not None else current.view.snapshot.longhorn_nodes)
+    return run_to_end(explain_nodes(as_pod(raw_pod), candidates, current, options or FilterOptions()))
 
 
 def fitting(explanation: Explanation) -> list[str]:

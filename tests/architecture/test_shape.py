@@ -1,4 +1,4 @@
-"""Files and functions stay small enough to hold in a head."""
+"""Files, functions and signatures stay small enough to read at once."""
 
 from __future__ import annotations
 
@@ -8,39 +8,68 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LIMITS = {"scheduler_core": (400, 50), "app": (500, 60)}
+LINE_LIMITS = {"scheduler_core": (400, 50), "app": (500, 60)}
+MAX_PARAMETERS = 7
+# A command has one parameter per flag, one line each.
+MAX_COMMAND_LINES = 80
+MAX_ROUTE_LINES = 20
+MAX_ROOT_ENTRIES = 20
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def modules() -> list[tuple[Path, int, int]]:
-    """Every module with the longest it and its functions may be."""
-    return [(path, *limits) for folder, limits in LIMITS.items() for path in sorted((ROOT / folder).rglob("*.py"))]
+    """Returns every module with the limits of its lines and of its functions' lines."""
+    return [(path, *limits) for folder, limits in LINE_LIMITS.items() for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-@pytest.mark.parametrize(("path", "most", "longest"), modules(), ids=lambda value: str(value).rpartition("/")[2])
-def test_modules_and_functions_are_short(path: Path, most: int, longest: int) -> None:
+def functions(path: Path) -> list[Function]:
+    """Returns all functions of a module."""
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, Function)]
+
+
+def is_command(path: Path) -> bool:
+    """Whether a module holds a command of the CLI."""
+    return path.is_relative_to(ROOT / "app/cli")
+
+
+@pytest.mark.parametrize(
+    ("path", "max_lines", "max_function_lines"), modules(), ids=lambda value: str(value).rpartition("/")[2]
+)
+def test_modules_and_functions_are_short(path: Path, max_lines: int, max_function_lines: int) -> None:
     """Docstrings of functions do not count."""
-    text = path.read_text()
-    assert text.count("\n") <= most
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            body = node.body[1:] if ast.get_docstring(node) else node.body
-            length = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
-            assert length <= longest, f"{node.name} has {length} lines"
+    assert path.read_text().count("\n") <= max_lines
+    for function in functions(path):
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        length = (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+        assert length <= max_function_lines, f"{function.name} has {length} lines"
 
 
-def test_the_root_has_at_most_twenty_entries() -> None:
-    """A newcomer sees everything at a glance; what is generated does not count."""
+@pytest.mark.parametrize("path", [path for path, *_ in modules()], ids=lambda path: str(path.relative_to(ROOT)))
+def test_signatures_are_short(path: Path) -> None:
+    """A function takes few parameters; a command takes its flags, and is short none the less."""
+    for function in functions(path):
+        arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+        parameters = [argument for argument in arguments if argument.arg not in ("self", "cls")]
+        length = (function.end_lineno or 0) - function.lineno + 1
+        if is_command(path):
+            assert length <= MAX_COMMAND_LINES, f"{function.name} has {length} lines"
+        else:
+            assert len(parameters) <= MAX_PARAMETERS, f"{function.name} takes {len(parameters)} parameters"
+
+
+def test_the_root_has_few_entries() -> None:
+    """A newcomer sees everything at a glance; generated entries do not count."""
     ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().split()} | {".git"}
     entries = [path.name for path in ROOT.iterdir() if path.name not in ignored]
-    assert len(entries) <= 20, sorted(entries)
+    assert len(entries) <= MAX_ROOT_ENTRIES, sorted(entries)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "app/api").glob("*.py")), ids=lambda path: path.name)
 def test_routes_are_thin(path: Path) -> None:
     """A route decodes, calls one function of a service, and encodes."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.AsyncFunctionDef) and any(
-            "router" in ast.unparse(entry) for entry in node.decorator_list
-        ):
-            length = (node.end_lineno or 0) - node.body[0].lineno + 1
-            assert length <= 20, f"{node.name} has {length} lines"
+    for function in functions(path):
+        decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+        if any("router" in decorator for decorator in decorators):
+            length = (function.end_lineno or 0) - function.body[0].lineno + 1
+            assert length <= MAX_ROUTE_LINES, f"{function.name} has {length} lines"

@@ -1,4 +1,4 @@
-"""Every benchmark in one run: `make bench`; or those that are named: `python -m tests.bench packing live`."""
+"""Runs all benchmarks: `make bench`; or some: `python -m tests.bench packing live`."""
 
 from __future__ import annotations
 

@@ -12,12 +12,15 @@ RECORDED = Path(__file__).parents[1] / "golden" / "recorded"
 
 
 def name_of(index: int) -> str:
-    """The name of a node."""
+    """The name of the node with an index."""
     return f"node-{index:05d}"
 
 
 def snapshot(nodes: int, *, half: bool) -> dict[str, Any]:
-    """A cluster of nodes with two disks each, no two nodes alike; with `half` every other node is too full for the pod."""
+    """A cluster of nodes with two disks each, no two nodes alike.
+
+    With `half` every other node is too full for the pod.
+    """
     items: list[dict[str, Any]] = [
         {
             "apiVersion": "storage.k8s.io/v1",
@@ -35,14 +38,17 @@ def snapshot(nodes: int, *, half: bool) -> dict[str, Any]:
 
 
 def tight_snapshot(nodes: int, sizes: list[int], disks: int = 8) -> dict[str, Any]:
-    """A cluster of nodes, no two alike, on each of which volumes of these sizes fit barely or just do not."""
+    """A cluster of nodes on which volumes barely fit, or just do not.
+
+    No two nodes are alike.
+    """
     chance = random.Random(24)  # noqa: S311 # repeatable, not secret
-    found = snapshot(0, half=False)
+    cluster = snapshot(0, half=False)
     share = sum(sizes) // disks // GI
-    found["items"] += [
+    cluster["items"] += [
         _node(name_of(index), [(share + chance.randrange(-3, 6)) * GI for _ in range(disks)]) for index in range(nodes)
     ]
-    return found
+    return cluster
 
 
 def _node(name: str, free: list[int]) -> dict[str, Any]:
@@ -79,10 +85,13 @@ def _node(name: str, free: list[int]) -> dict[str, Any]:
 
 
 def pod(name: str, sizes: list[int]) -> dict[str, Any]:
-    """A pod with one generic ephemeral volume per size in bytes, so that its claims need not exist."""
-    template = json.loads((RECORDED / "filter-node-names.json").read_bytes())["Pod"]
-    template["metadata"]["name"] = name
-    template["spec"]["volumes"] = [
+    """A pod with a generic ephemeral volume of each size in bytes.
+
+    Its claims need not exist.
+    """
+    raw: dict[str, Any] = json.loads((RECORDED / "filter-node-names.json").read_bytes())["Pod"]
+    raw["metadata"]["name"] = name
+    raw["spec"]["volumes"] = [
         {
             "name": f"data-{index}",
             "ephemeral": {
@@ -97,25 +106,24 @@ def pod(name: str, sizes: list[int]) -> dict[str, Any]:
         }
         for index, size in enumerate(sizes)
     ]
-    found: dict[str, Any] = template
-    return found
+    return raw
 
 
-def names_body(question: dict[str, Any], nodes: int) -> bytes:
-    """A request in the names form."""
-    return _dump({"Pod": question, "Nodes": None, "NodeNames": [name_of(index) for index in range(nodes)]})
+def names_body(requested: dict[str, Any], nodes: int) -> bytes:
+    """A request that lists the nodes by name."""
+    return _dump({"Pod": requested, "Nodes": None, "NodeNames": [name_of(index) for index in range(nodes)]})
 
 
-def nodes_body(question: dict[str, Any], nodes: int, node_bytes: int = 10_000) -> bytes:
-    """A request in the full form; the recorded node is padded with images to about `node_bytes`."""
+def nodes_body(requested: dict[str, Any], nodes: int, node_bytes: int = 10_000) -> bytes:
+    """A request with full nodes of about `node_bytes`, padded with images."""
     node = json.loads((RECORDED / "filter-nodes.json").read_bytes())["Nodes"]["items"][0]
-    missing = node_bytes - len(_dump(node))
+    padding = node_bytes - len(_dump(node))
     image = {"names": ["registry.example/app@sha256:" + "a" * 64, "registry.example/app:v1"], "sizeBytes": 123456789}
-    node["status"]["images"] = [image] * (missing // (len(_dump(image)) + 1))
+    node["status"]["images"] = [image] * (padding // (len(_dump(image)) + 1))
     text = json.dumps(node, separators=(",", ":"))
-    first = json.dumps(node["metadata"]["name"])
-    items = ",".join(text.replace(first, json.dumps(name_of(index))) for index in range(nodes))
-    head = _dump(question).decode()
+    recorded_name = json.dumps(node["metadata"]["name"])
+    items = ",".join(text.replace(recorded_name, json.dumps(name_of(index))) for index in range(nodes))
+    head = _dump(requested).decode()
     return f'{{"Pod":{head},"Nodes":{{"metadata":{{}},"items":[{items}]}},"NodeNames":null}}'.encode()
 
 

@@ -1,8 +1,8 @@
-"""What the generic scheduler costs: `python -m tests.bench generic`.
+"""The cost of the generic scheduler: `python -m tests.bench generic`.
 
 A decision by the default policy among 5,000 nodes that run 100,000 pods of 1,000 services, one pod after
-the other (budget: 250 ms); and /prioritize over HTTP by the extender's policy, beside /filter with the same question: demands that were met
-before, and new ones. CPU time for decisions, wall time over HTTP.
+the other (budget: 250 ms); and /prioritize over HTTP by the extender's policy, compared with /filter of the same pod: requirements that were
+evaluated before, and new ones. CPU time for decisions, wall time over HTTP.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median, quantiles
 
-from scheduler_core.cooperative import finish
-from scheduler_core.generic.cluster_state import State
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import DEFAULT_POLICY
 from scheduler_core.generic.scheduler import schedule
 from scheduler_core.model.generic import Node, Pod, Service
@@ -27,76 +27,85 @@ PODS_A_NODE = 20
 SERVICES = 1_000
 DECISIONS = 20
 NAMES = (1_000, 5_000)
-QUESTIONS = 60
+REQUESTS = 60
 BUDGET_MS = 250
 _MI = 1024**2
 
 
 def run() -> str:
     """Measures everything and returns the tables."""
-    return "\n".join(["", *_decisions(), "", *_prioritize()])
+    return "\n".join(["", *_measure_decisions(), "", *_measure_prioritize()])
 
 
-def _decisions() -> Iterator[str]:
+def _measure_decisions() -> Iterator[str]:
     chance = random.Random(11)  # noqa: S311 # repeatable, not secret
     state = _state()
-    alone, after = [], []
+    decision_times = []
+    binding_times = []
     for number in range(DECISIONS):
         pod = _pod(NODES * PODS_A_NODE + number, "")
         started = time.process_time()
-        decision = finish(schedule(pod, None, state, DEFAULT_POLICY, chance.choice))
+        decision = run_to_end(schedule(pod, None, state, DEFAULT_POLICY, chance.choice))
         decided = time.process_time()
-        state = state.bound(pod, decision.node)
-        alone.append(decided - started)
-        after.append(time.process_time() - decided)
+        state = state.with_binding(pod, decision.node)
+        decision_times.append(decided - started)
+        binding_times.append(time.process_time() - decided)
         if len(decision.feasible) != NODES:
             raise RuntimeError("the pod does not fit everywhere: this measures something else")
     yield f"{f'default policy, {NODES} nodes, {NODES * PODS_A_NODE} pods':<46}{'p50 ms':>10}{'p99 ms':>10}{'budget':>10}"
-    yield f"{'a decision':<46}{median(alone) * 1e3:>10.1f}{_p99(alone) * 1e3:>10.1f}{BUDGET_MS:>10}"
-    yield f"{'the next state, with the pod bound':<46}{median(after) * 1e3:>10.2f}{_p99(after) * 1e3:>10.2f}"
+    yield f"{'a decision':<46}{median(decision_times) * 1e3:>10.1f}{_p99(decision_times) * 1e3:>10.1f}{BUDGET_MS:>10}"
+    yield f"{'the next state, with the pod bound':<46}{median(binding_times) * 1e3:>10.2f}{_p99(binding_times) * 1e3:>10.2f}"
 
 
-def _state() -> State:
+def _state() -> GenericClusterState:
     chance = random.Random(7)  # noqa: S311 # repeatable, not secret
     nodes = [
         Node(cluster.name_of(index), {"zone": f"z{index % 3}"}, 32_000, 128 * 1024 * _MI, 110) for index in range(NODES)
     ]
     pods = [_pod(number, cluster.name_of(chance.randrange(NODES))) for number in range(NODES * PODS_A_NODE)]
     services = [Service("default", f"app-{number}", frozenset({("app", str(number))})) for number in range(SERVICES)]
-    return State.of(nodes, pods, services)
+    return GenericClusterState.of(nodes, pods, services)
 
 
 def _pod(number: int, node: str) -> Pod:
-    cpu, memory = 100 + number % 7 * 50, (128 + number % 5 * 64) * _MI
+    cpu = 100 + number % 7 * 50
+    memory = (128 + number % 5 * 64) * _MI
     labels = frozenset({("app", str(number % SERVICES)), ("tier", "web")})
     return Pod("default", f"pod-{number}", labels, node, {}, cpu, memory, cpu, memory)
 
 
-def _prioritize() -> Iterator[str]:
+def _measure_prioritize() -> Iterator[str]:
     yield f"{'over HTTP, names':<46}" + "".join(f"{head:>14}" for head in ("/filter p50", "/prioritize", "p99", "x"))
     with tempfile.TemporaryDirectory() as folder:
         for nodes in NAMES:
             file = Path(folder) / f"snapshot-{nodes}.json"
             file.write_text(json.dumps(cluster.snapshot(nodes, half=False)))
-            with http._extender(file) as port:
-                yield from _asked(port, nodes)
+            with http.run_extender(file) as port:
+                yield from _measure_calls(port, nodes)
 
 
-def _asked(port: int, nodes: int) -> Iterator[str]:
-    filtering, scoring = http._call(port, "/filter"), http._call(port, "/prioritize")
-    seen = cluster.names_body(cluster.pod("bench-0", http.TWO), nodes)
-    filtering(seen)
-    scoring(seen)
+def _measure_calls(port: int, nodes: int) -> Iterator[str]:
+    call_filter = http.connect(port, "/filter")
+    call_prioritize = http.connect(port, "/prioritize")
+    repeated = cluster.names_body(cluster.pod("bench-0", http.TWO), nodes)
+    call_filter(repeated)
+    call_prioritize(repeated)
     cases: list[tuple[str, Callable[[int], bytes]]] = [
-        ("two volumes, seen before", lambda _: seen),
-        ("two volumes, new", lambda turn: http._fresh(http.TWO, turn + 1, nodes)),
-        ("six volumes, new", lambda turn: http._fresh(http.SIX, turn, nodes)),
+        ("two volumes, seen before", lambda _: repeated),
+        ("two volumes, new", lambda turn: http.new_requirements(http.TWO, turn + 1, nodes)),
+        ("six volumes, new", lambda turn: http.new_requirements(http.SIX, turn, nodes)),
     ]
     for label, body_of in cases:
-        bodies = [body_of(turn) for turn in range(QUESTIONS)]
-        pairs = [(filtering(body), scoring(body)) for body in bodies]
-        filtered, scored = [first for first, _ in pairs], [second for _, second in pairs]
-        cells = (median(filtered) * 1e3, median(scored) * 1e3, _p99(scored) * 1e3, median(scored) / median(filtered))
+        bodies = [body_of(turn) for turn in range(REQUESTS)]
+        pairs = [(call_filter(body), call_prioritize(body)) for body in bodies]
+        filtering = [first for first, _ in pairs]
+        scoring = [second for _, second in pairs]
+        cells = (
+            median(filtering) * 1e3,
+            median(scoring) * 1e3,
+            _p99(scoring) * 1e3,
+            median(scoring) / median(filtering),
+        )
         yield f"{f'{nodes} nodes, {label}':<46}" + "".join(f"{cell:>14.2f}" for cell in cells)
 
 

@@ -1,6 +1,6 @@
-"""How long /filter takes over HTTP, as kube-scheduler calls it: one connection, one request at a time.
+"""The time of /filter over HTTP, as kube-scheduler calls it: one connection, one request at a time.
 
-Every figure is measured in one run on one machine: the extender, a FastAPI route that does nothing, and (where Go is
+All figures come from one run on one machine: the extender, a FastAPI route that does nothing, and (where Go is
 installed) an extender in Go that only decodes and encodes with the Kubernetes types.
 """
 
@@ -35,42 +35,45 @@ WARM_UP = 3
 def run() -> str:
     """Measures everything and returns the tables."""
     rows: list[str] = []
-    with tempfile.TemporaryDirectory() as folder, _nothing() as nothing, _go(Path(folder)) as go:
+    with tempfile.TemporaryDirectory() as folder, _run_nothing() as nothing, _run_go(Path(folder)) as go:
         for nodes in (10, 100, 1000, 5000):
-            rows += _size(nodes, Path(folder), nothing, go)
-        heavy = list(_heavy(Path(folder)))
+            rows += _measure_size(nodes, Path(folder), nothing, go)
+        heavy = list(_measure_hard_requests(Path(folder)))
     return "\n".join(["", _line("request", "p50 ms", "p99 ms", "nothing", "x", "Go", "x"), *rows, "", *heavy])
 
 
 def _line(*cells: str) -> str:
-    first, *rest = cells
-    return f"{first:<46}" + "".join(f"{cell:>10}" for cell in rest)
+    label, *figures = cells
+    return f"{label:<46}" + "".join(f"{figure:>10}" for figure in figures)
 
 
-def _size(nodes: int, folder: Path, nothing: int, go: int | None) -> Iterator[str]:
+def _measure_size(nodes: int, folder: Path, nothing: int, go: int | None) -> Iterator[str]:
     for half in (False, True):
         file = folder / f"snapshot-{nodes}-{half}.json"
         file.write_text(json.dumps(cluster.snapshot(nodes, half=half)))
-        with _extender(file) as port:
-            yield from _full(nodes, port, nothing, go, half=half)
+        with run_extender(file) as port:
+            yield from _measure_full_nodes(nodes, port, nothing, go, half=half)
             if not half:
-                yield from _names(nodes, port, nothing)
+                yield from _measure_names(nodes, port, nothing)
 
 
-def _full(nodes: int, port: int, nothing: int, go: int | None, *, half: bool) -> Iterator[str]:
+def _measure_full_nodes(nodes: int, port: int, nothing: int, go: int | None, *, half: bool) -> Iterator[str]:
     body = cluster.nodes_body(cluster.pod("bench-0", TWO), nodes)
-    ours, idle, theirs = _compare(
+    extender, route, go_extender = _compare(
         [(port, "/filter"), (nothing, "/nothing"), *([(go, "/filter")] if go else [])], body, FULL_REPEATS[nodes]
     )
     label = f"{nodes} full nodes, {len(body) / 1e6:.1f} MB, {'half' if half else 'all'} fit"
-    yield _row(label, ours, idle, theirs)
+    yield _row(label, extender, route, go_extender)
 
 
 def _compare(targets: list[tuple[int, str]], body: bytes, repeats: int) -> list[list[float]]:
-    """One after the other, each warmed up: what one leaves to its garbage collector must not be charged to the next."""
+    """Measures the targets one after the other, each warmed up.
+
+    In turns, the garbage of one target would cost the next one time.
+    """
     times: list[list[float]] = [[], [], []]
     for index, (port, path) in enumerate(targets):
-        call = _call(port, path)
+        call = connect(port, path)
         for count in range(repeats + WARM_UP):
             seconds = call(body)
             if count >= WARM_UP:
@@ -78,74 +81,81 @@ def _compare(targets: list[tuple[int, str]], body: bytes, repeats: int) -> list[
     return times
 
 
-def _names(nodes: int, port: int, nothing: int) -> Iterator[str]:
-    ask, idle = _call(port, "/filter"), _call(nothing, "/nothing")
-    seen = cluster.names_body(cluster.pod("bench-0", TWO), nodes)
-    ask(seen)
+def _measure_names(nodes: int, port: int, nothing: int) -> Iterator[str]:
+    call_filter = connect(port, "/filter")
+    call_nothing = connect(nothing, "/nothing")
+    repeated = cluster.names_body(cluster.pod("bench-0", TWO), nodes)
+    call_filter(repeated)
     cases: list[tuple[str, Callable[[int], bytes]]] = [
-        ("two volumes, seen before", lambda _: seen),
-        ("two volumes, new", lambda turn: _fresh(TWO, turn, nodes)),
-        ("six volumes, new", lambda turn: _fresh(SIX, turn, nodes)),
+        ("two volumes, seen before", lambda _: repeated),
+        ("two volumes, new", lambda turn: new_requirements(TWO, turn, nodes)),
+        ("six volumes, new", lambda turn: new_requirements(SIX, turn, nodes)),
     ]
     for label, body_of in cases:
         bodies = [body_of(turn) for turn in range(NAMES_REPEATS)]
-        ours = [ask(body) for body in bodies]
-        nothing_times = [idle(body) for body in bodies]
-        yield _row(f"{nodes} names, {label}", ours, nothing_times, [])
+        extender = [call_filter(body) for body in bodies]
+        route = [call_nothing(body) for body in bodies]
+        yield _row(f"{nodes} names, {label}", extender, route, [])
 
 
-def _heavy(folder: Path) -> Iterator[str]:
-    """Twenty-four claims asked about over 1,000 nodes where they barely fit, while /healthz is asked all the time."""
+def _measure_hard_requests(folder: Path) -> Iterator[str]:
+    """Measures pods of 24 claims on 1,000 nodes where they barely fit.
+
+    /healthz is called all the time.
+    """
     chance = random.Random(7)  # noqa: S311 # repeatable, not secret
     yield f"{'24 volumes, 1000 tight nodes: each a new demand':<46}{'p50 ms':>10}{'max ms':>10}{'/healthz max ms':>18}"
     for disks in (8, 12):
         sizes = [chance.randrange(250, 460) * GI for _ in range(24)]
         file = folder / f"tight-{disks}.json"
         file.write_text(json.dumps(cluster.tight_snapshot(1000, sizes, disks)))
-        with _extender(file) as port, _watched(port) as health:
-            ask = _call(port, "/filter")
-            ask(cluster.names_body(cluster.pod("bench-0", TWO), 1000))
+        with run_extender(file) as port, _health_times(port) as health:
+            call_filter = connect(port, "/filter")
+            call_filter(cluster.names_body(cluster.pod("bench-0", TWO), 1000))
             times = []
             for turn in range(8):
-                question = cluster.pod("bench-0", [size - turn * 2**21 for size in sizes])
-                times.append(ask(cluster.names_body(question, 1000)))
+                requested = cluster.pod("bench-0", [size - turn * 2**21 for size in sizes])
+                times.append(call_filter(cluster.names_body(requested, 1000)))
         cells = f"{median(times) * 1e3:>10.1f}{max(times) * 1e3:>10.1f}{max(health) * 1e3:>18.1f}"
         yield f"{f'  on {disks} disks each':<46}{cells}"
 
 
 @contextmanager
-def _watched(port: int) -> Iterator[list[float]]:
-    """How long each of many calls of /healthz took until the end of the block."""
+def _health_times(port: int) -> Iterator[list[float]]:
+    """Provides the times of many calls of /healthz until the end of the block."""
     times: list[float] = []
-    over = threading.Event()
+    ended = threading.Event()
 
-    def watch() -> None:
+    def call_repeatedly() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        while not over.wait(0.002):
+        while not ended.wait(0.002):
             started = time.perf_counter()
             connection.request("GET", "/healthz")
             connection.getresponse().read()
             times.append(time.perf_counter() - started)
 
-    thread = threading.Thread(target=watch, name="healthz", daemon=True)
+    thread = threading.Thread(target=call_repeatedly, name="healthz", daemon=True)
     thread.start()
     try:
         yield times
     finally:
-        over.set()
+        ended.set()
         thread.join()
 
 
-def _fresh(sizes: list[int], turn: int, nodes: int) -> bytes:
-    """A demand nobody asked about before: sizes that differ by 2 MiB a turn."""
+def new_requirements(sizes: list[int], turn: int, nodes: int) -> bytes:
+    """A request with requirements that no earlier turn had.
+
+    Sizes differ by 2 MiB per turn.
+    """
     return cluster.names_body(cluster.pod("bench-0", [size + turn * 2**21 for size in sizes]), nodes)
 
 
-def _row(label: str, ours: list[float], nothing: list[float], go: list[float]) -> str:
-    own = median(ours)
-    cells = [label, f"{own * 1e3:.2f}", f"{_p99(ours) * 1e3:.2f}", f"{median(nothing) * 1e3:.2f}"]
-    cells.append(f"{own / median(nothing):.2f}")
-    cells += [f"{median(go) * 1e3:.2f}", f"{own / median(go):.3f}"] if go else ["-", "-"]
+def _row(label: str, extender: list[float], route: list[float], go_extender: list[float]) -> str:
+    own = median(extender)
+    cells = [label, f"{own * 1e3:.2f}", f"{_p99(extender) * 1e3:.2f}", f"{median(route) * 1e3:.2f}"]
+    cells.append(f"{own / median(route):.2f}")
+    cells += [f"{median(go_extender) * 1e3:.2f}", f"{own / median(go_extender):.3f}"] if go_extender else ["-", "-"]
     return _line(*cells)
 
 
@@ -153,7 +163,8 @@ def _p99(times: list[float]) -> float:
     return quantiles(times, n=100, method="inclusive")[98]
 
 
-def _call(port: int, path: str) -> Callable[[bytes], float]:
+def connect(port: int, path: str) -> Callable[[bytes], float]:
+    """Returns a function that posts a body over one connection and returns the seconds."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.connect()
     connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -172,51 +183,58 @@ def _call(port: int, path: str) -> Callable[[bytes], float]:
 
 
 @contextmanager
-def _extender(snapshot: Path) -> Iterator[int]:
+def run_extender(snapshot: Path) -> Iterator[int]:
+    """Runs the extender on a snapshot file; provides its port."""
     command = [str(Path(sys.executable).with_name("longhorn-extender")), "serve", "--snapshot", str(snapshot)]
-    with _server([*command, "--log-level", "info"], "--port") as port:
+    with _run_server([*command, "--log-level", "info"], "--port") as port:
         yield port
 
 
 @contextmanager
-def _nothing() -> Iterator[int]:
-    with _server([sys.executable, "-m", "tests.bench.nothing"]) as port:
+def _run_nothing() -> Iterator[int]:
+    with _run_server([sys.executable, "-m", "tests.bench.nothing"]) as port:
         yield port
 
 
 @contextmanager
-def _go(folder: Path) -> Iterator[int | None]:
+def _run_go(folder: Path) -> Iterator[int | None]:
     if shutil.which("go") is None:
         yield None
         return
     print("building the Go yardstick (half a minute the first time)", file=sys.stderr)
     program = folder / "go-extender"
     subprocess.run(["go", "build", "-o", str(program), "."], cwd=HERE / "go", check=True)
-    with _server([str(program)]) as port:
+    with _run_server([str(program)]) as port:
         yield port
 
 
 @contextmanager
-def _server(command: list[str], *before_port: str) -> Iterator[int]:
-    port = _free_port()
+def _run_server(command: list[str], *before_port: str) -> Iterator[int]:
+    port = find_free_port()
     process = subprocess.Popen(
         [*command, *before_port, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        _wait_for(port, process)
+        wait_until_listening(port, process)
         yield port
     finally:
         process.terminate()
         process.wait(30)
 
 
-def _free_port() -> int:
+def find_free_port() -> int:
+    """Returns a port that no process listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def wait_until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Waits for a process to listen on a port.
+
+    Raises:
+        RuntimeError: the process ended, or did not listen within a minute
+    """
     for _ in range(600):
         if process.poll() is not None:
             raise RuntimeError(f"{process.args!r} ended with {process.returncode}")

@@ -1,4 +1,4 @@
-"""A large cluster's objects, about as long as real ones are, for the benchmark of the live caches."""
+"""The objects of a large cluster, about as large as real objects, for the benchmark of the live caches."""
 
 from __future__ import annotations
 
@@ -27,42 +27,44 @@ NOISE = [
 
 
 def uid(index: int) -> str:
-    """Looks like a UID."""
+    """A text that looks like a UID."""
     return f"{index:08x}-0000-4000-8000-{index:012x}"
 
 
-def moment(index: int) -> str:
-    """A time of its own."""
+def timestamp(index: int) -> str:
+    """A different time for each index."""
     return f"2026-01-{index // 86400 + 1:02}T{index // 3600 % 24:02}:{index // 60 % 60:02}:{index % 60:02}Z"
 
 
 def meta(name: str, namespace: str = "", index: int = 0, **more: Any) -> Object:
-    """Metadata as long as real ones are."""
-    where = {"namespace": namespace} if namespace else {}
+    """Metadata about as large as real metadata."""
+    scope = {"namespace": namespace} if namespace else {}
     labels = {
         "app.kubernetes.io/name": "orders",
         "app.kubernetes.io/instance": f"orders-{index % 500}",
         "tier": "backend",
     }
     return {
-        "name": name, **where, "uid": uid(index), "resourceVersion": str(1000 + index), "labels": labels,
-        "creationTimestamp": moment(index), "managedFields": NOISE, **more,
+        "name": name, **scope, "uid": uid(index), "resourceVersion": str(1000 + index), "labels": labels,
+        "creationTimestamp": timestamp(index), "managedFields": NOISE, **more,
     }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Objects:
-    """A cluster of so many nodes, object by object."""
+    """The objects of a cluster with some number of nodes."""
 
     nodes: int
 
     @property
     def volumes(self) -> int:
-        """Four to a node."""
+        """Number of volumes: four per node."""
         return 4 * self.nodes
 
     def of(self, field: str) -> Iterator[Object]:
-        """Every object of a kind, by the field of the snapshot."""
+        """All objects of a field of the snapshot; the cluster has no DiskSchedules."""
+        if field == "disk_schedules":
+            return iter(())
         count, make = {
             "nodes": (self.nodes, self.node),
             "pods": (20 * self.nodes, self.pod),
@@ -80,14 +82,14 @@ class Objects:
         }[field]
         return map(make, range(count))
 
-    def nodes_named(self, index: int) -> str:
-        """The node an index falls to."""
+    def node_name(self, index: int) -> str:
+        """The node of the object with this index."""
         return cluster.name_of(index % self.nodes)
 
     def node(self, index: int) -> Object:
         """A Kubernetes node of 10 kB."""
         conditions = [{"type": kind, "status": "False", "reason": f"Kubelet{kind}", "message": f"kubelet has {kind}",
-                       "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": moment(index)}
+                       "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": timestamp(index)}
                       for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")]  # fmt: skip
         images = [{"names": ["registry.example/app@sha256:" + "a" * 64], "sizeBytes": 123456789}] * 60
         name = cluster.name_of(index)
@@ -107,41 +109,42 @@ class Objects:
         env = [{"name": f"VARIABLE_{number}", "value": "x" * 40} for number in range(12)]
         container = {"name": "main", "image": "registry.example/orders:v1.2.3", "env": env}
         status = {"phase": "Running", "hostIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}] * 4}
-        spec = {"nodeName": self.nodes_named(claim), "volumes": volumes, "containers": [container]}
+        spec = {"nodeName": self.node_name(claim), "volumes": volumes, "containers": [container]}
         return {"metadata": meta(f"orders-{index}", f"team-{index % 50}", index), "spec": spec, "status": status}
 
     def claim(self, index: int) -> Object:
         """A bound claim."""
-        note = {"volume.kubernetes.io/selected-node": self.nodes_named(index), "pv.kubernetes.io/bind-completed": "yes"}
+        note = {"volume.kubernetes.io/selected-node": self.node_name(index), "pv.kubernetes.io/bind-completed": "yes"}
         spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}},
                 "storageClassName": "longhorn", "volumeName": f"pvc-{uid(index)}"}  # fmt: skip
         metadata = meta(f"data-orders-{index}", f"team-{index * 5 % 50}", index, annotations=note)
         return {"metadata": metadata, "spec": spec, "status": {"phase": "Bound"}}
 
     def persistent_volume(self, index: int) -> Object:
-        """Its PersistentVolume."""
+        """The PersistentVolume of a claim."""
         handle = f"pvc-{uid(index)}"
         reference = {"namespace": f"team-{index * 5 % 50}", "name": f"data-orders-{index}", "uid": uid(index)}
         csi = {"driver": "driver.longhorn.io", "volumeHandle": handle, "volumeAttributes": {"a": "b" * 100}}
         return {"metadata": meta(handle, index=index), "spec": {"csi": csi, "claimRef": reference}}
 
     def storage_class(self, index: int) -> Object:
-        """One of six kinds of storage."""
+        """One of six StorageClasses."""
         parameters = {"numberOfReplicas": "1", "dataLocality": "best-effort", **list(STORAGE.values())[index]}
         return {"metadata": meta(f"storage-{index}"), "provisioner": "driver.longhorn.io", "parameters": parameters}
 
     def volume_attachment(self, index: int) -> Object:
-        """Where a volume is attached."""
-        spec = {"attacher": "driver.longhorn.io", "nodeName": self.nodes_named(index),
+        """The VolumeAttachment of a volume."""
+        spec = {"attacher": "driver.longhorn.io", "nodeName": self.node_name(index),
                 "source": {"persistentVolumeName": f"pvc-{uid(index)}"}}  # fmt: skip
         return {"metadata": meta(f"csi-{'0' * 56}{index:08x}", index=index), "spec": spec, "status": {"attached": True}}
 
     def longhorn_node(self, index: int, available: int = 200 * GI) -> Object:
         """A node of two disks that list four replicas each."""
         good = [{"type": kind, "status": "True", "reason": "", "message": "", "lastProbeTime": "",
-                 "lastTransitionTime": moment(index)} for kind in ("Ready", "Schedulable")]  # fmt: skip
+                 "lastTransitionTime": timestamp(index)} for kind in ("Ready", "Schedulable")]  # fmt: skip
         name = cluster.name_of(index)
-        disks, status = {}, {}
+        disks = {}
+        status = {}
         for disk in range(2):
             tags = ["ssd"] if (index + disk) % 2 else ["hdd"]
             disks[f"default-disk-{disk}"] = {"path": f"/var/lib/longhorn-{disk}/", "allowScheduling": True, "diskType": "filesystem",
@@ -157,29 +160,29 @@ class Objects:
         return {"metadata": meta(name, LONGHORN_NAMESPACE, index), "spec": spec, "status": node_status}
 
     def replicas_on(self, node: int) -> range:
-        """The replicas that are on a node."""
+        """The numbers of the replicas on a node."""
         return range(8 * node, 8 * node + 8)
 
     def replica_name(self, index: int) -> str:
-        """As Longhorn names them."""
+        """The name of a replica, as Longhorn makes it."""
         return f"pvc-{uid(index // 2)}-r-{index:08x}"
 
     def volume(self, index: int, actual: int = GI) -> Object:
         """A volume of two replicas."""
         spec = {"size": str(10 * GI), "numberOfReplicas": 2, "dataLocality": "best-effort", "dataEngine": "v1", "accessMode": "rwo",
-                "image": "longhornio/longhorn-engine:v1.9.0", "nodeID": self.nodes_named(index), "frontend": "blockdev",
+                "image": "longhornio/longhorn-engine:v1.9.0", "nodeID": self.node_name(index), "frontend": "blockdev",
                 "diskSelector": [], "nodeSelector": [], "replicaSoftAntiAffinity": "ignored", "replicaZoneSoftAntiAffinity": "ignored",
                 "replicaDiskSoftAntiAffinity": "ignored", "replicaAutoBalance": "ignored"}  # fmt: skip
-        status = {"actualSize": actual, "currentNodeID": self.nodes_named(index), "state": "attached", "robustness": "healthy",
+        status = {"actualSize": actual, "currentNodeID": self.node_name(index), "state": "attached", "robustness": "healthy",
                   "conditions": [{"type": "Scheduled", "status": "True"}] * 4}  # fmt: skip
         return {"metadata": meta(f"pvc-{uid(index)}", LONGHORN_NAMESPACE, index), "spec": spec, "status": status}
 
     def replica(self, index: int, disk: str = "") -> Object:
-        """A replica, on the node and disk whose status lists it."""
+        """A replica on the node and disk whose status lists it."""
         node = index // 8
         spec = {"volumeName": f"pvc-{uid(index // 2)}", "volumeSize": str(10 * GI), "nodeID": cluster.name_of(node),
                 "diskID": disk or uid(2 * node + index % 2), "diskPath": f"/var/lib/longhorn-{index % 2}/", "dataEngine": "v1",
-                "image": "longhornio/longhorn-engine:v1.9.0", "active": True, "healthyAt": moment(index), "failedAt": "",
+                "image": "longhornio/longhorn-engine:v1.9.0", "active": True, "healthyAt": timestamp(index), "failedAt": "",
                 "dataDirectoryName": f"pvc-{uid(index // 2)}-{index:08x}", "desireState": "running"}  # fmt: skip
         status = {"currentState": "running", "instanceManagerName": "instance-manager-" + "x" * 32, "port": 10000}
         return {"metadata": meta(self.replica_name(index), LONGHORN_NAMESPACE, index), "spec": spec, "status": status}
@@ -190,13 +193,13 @@ class Objects:
         return {"metadata": meta(name, LONGHORN_NAMESPACE), "value": ("100", "10", "")[index]}
 
     def engine_image(self, index: int) -> Object:
-        """The engine image, on every node."""
+        """The engine image, deployed on every node."""
         deployed = {cluster.name_of(number): True for number in range(self.nodes)}
         return {"metadata": meta(f"ei-{index}", LONGHORN_NAMESPACE), "spec": {"image": "longhornio/longhorn-engine:v1.9.0"},
                 "status": {"state": "deployed", "nodeDeploymentMap": deployed}}  # fmt: skip
 
     def instance_manager(self, index: int) -> Object:
-        """A node's instance manager, which in reality lists its instances."""
+        """The instance manager of a node, with its instances."""
         instances = {
             self.replica_name(number): {"spec": {"name": "x"}, "status": {"state": "running"}}
             for number in self.replicas_on(index)
@@ -214,5 +217,5 @@ class Objects:
         }
 
     def backing_image(self, index: int) -> Object:
-        """A backing image nobody uses."""
+        """A backing image without volumes."""
         return {"metadata": meta(f"image-{index}", LONGHORN_NAMESPACE), "spec": {}, "status": {"realSize": GI}}

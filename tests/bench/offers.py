@@ -1,8 +1,9 @@
-"""What demands and offers cost: `python -m tests.bench offers`, at 10,000 demands, 1,000 offers and 1,000 roaming volumes, and at a tenth of it.
+"""The cost of demand and offers: `python -m tests.bench offers`.
 
-Only the core, on views made as those of the live caches: an event through the view, the demands and the memory; a pod of two
-claims beside everybody else's volumes; the ledger. Times are CPU time, which a busy machine does not lengthen, and for information. x is how many
-times the smallest cluster's median a median is: what grows with what changed stays near 1, what grows with the cluster does not.
+With 10,000 demands, 1,000 offers and 1,000 unplaced volumes, and with a tenth of each. Only the core, on states made as the live caches
+make them: an event through view, demand and profile cache; the decision about a pod of two claims that competes with all other pods; the
+ledger. Times are CPU time, which a busy machine does not lengthen, and for information. x is a median divided by that of the smallest
+cluster: it stays near 1 where the cost follows the changes, and not where it follows the cluster.
 """
 
 from __future__ import annotations
@@ -14,20 +15,23 @@ from dataclasses import replace
 from itertools import cycle, islice
 from statistics import median, quantiles
 
-from scheduler_core.cluster.update import Changes, advance
+from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.snapshot_kinds import Key
-from scheduler_core.cooperative import finish
-from scheduler_core.demand.index import Demands
-from scheduler_core.evaluation.contention import Joint
-from scheduler_core.evaluation.equivalence_cache import Standing
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Decision, Options, Others, filter_nodes
-from scheduler_core.extender.offer import offer_of
-from scheduler_core.offers.ledger import Event, Ledger, Offered, PodSeen, TimePassed, step
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.demand.index import DemandIndex
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.profile_cache import ProfileCache
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import Competing, Decision, FilterOptions
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.offer import make_offer
+from scheduler_core.offers.events import Event, ObservedPod, Offered, Tick
+from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.volumes.resolve import resolve
-from tests.bench.offers_cluster import NOW, Outstanding, asking, ledger_of, read, view_of
+from tests.bench.offers_cluster import NOW, PendingObjects, make_ledger, make_view, new_pod, read
 
-# Nodes, demands, offers and as many roaming volumes.
+# Nodes, demands, offers and as many unplaced volumes.
 SIZES = ((100, 1_000, 100), (1_000, 10_000, 1_000), (5_000, 10_000, 1_000))
 EVENTS = 100
 REQUESTS = 30
@@ -41,87 +45,97 @@ Times = dict[str, list[float]]
 
 def run() -> str:
     """Measures the clusters and returns the table."""
-    results = [_measured(*size) for size in SIZES]
+    results = [_measure(*size) for size in SIZES]
     first = {name: median(times) for name, times in results[0].items()}
     heads = (
         f"{'offers':<46}" + "".join(f"{f'{nodes} nodes':>30}" for nodes, _, _ in SIZES),
         " " * 46 + "".join(f"{f'{demands} demands, {offers} offers':>30}" for _, demands, offers in SIZES),
         " " * 46 + f"{'p50':>11}{'p99':>11}{'x':>8}" * len(SIZES),
     )
-    rows = (f"{name:<46}" + "".join(_cells(name, found[name], first[name]) for found in results) for name in results[0])
-    return "\n".join(["", *heads, *rows, _said(results)])
+    rows = (f"{name:<46}" + "".join(_cells(name, times[name], first[name]) for times in results) for name in results[0])
+    return "\n".join(["", *heads, *rows, _summary(results)])
 
 
 def _cells(name: str, times: list[float], first: float) -> str:
-    """In the unit its name ends with."""
+    """Formats times in the unit that the row's name ends with."""
     unit = 1e3 if name.endswith("ms") else 1e6
     p99 = quantiles(times, n=100, method="inclusive")[98]
     return f"{median(times) * unit:>11.1f}{p99 * unit:>11.1f}{median(times) / first:>8.1f}"
 
 
-def _said(results: list[Times]) -> str:
-    small, large = results[0], results[-1]
+def _summary(results: list[Times]) -> str:
+    small = results[0]
+    large = results[-1]
 
-    def grown(name: str) -> float:
+    def growth(name: str) -> float:
         return median(large[name]) / median(small[name])
 
-    more = SIZES[-1][0] / SIZES[0][0]
+    factor = SIZES[-1][0] / SIZES[0][0]
     return (
-        f"With {more:g} times the nodes a pod that is bound costs {grown(BOUND):.1f} times as much, "
-        f"a request after one event {grown(AFTER_EVENT):.0f} times, one with nothing changed {grown(UNCHANGED):.0f} times."
+        f"With {factor:g} times the nodes a pod that is bound costs {growth(BOUND):.1f} times as much, "
+        f"a request after one event {growth(AFTER_EVENT):.0f} times, one with nothing changed {growth(UNCHANGED):.0f} times."
     )
 
 
 class Leader:
-    """What a leader holds, and takes events into."""
+    """The state of a leader, and the events that change it."""
 
     def __init__(self, nodes: int, demands: int, offers: int) -> None:
-        self.objects = Outstanding(nodes)
-        view = view_of(self.objects, demands, EVENTS + REQUESTS, offers)
-        self.memory = Memory(view)
-        self.demands = Demands.of(view)
-        if len(self.demands.all) != demands:
-            raise RuntimeError(f"{len(self.demands.all)} demands instead of {demands}: this measures something else")
-        self.ledger: Ledger = ledger_of(view, self.demands, offers)
-        self.joint, self.standing = Joint(), Standing()
-        self.names = list(view.cluster.nodes)
-        if len(self.demands.roaming.young) != offers:
-            raise RuntimeError(f"{len(self.demands.roaming.young)} volumes roam instead of {offers}")
-        self.spare, self.roaming = demands, offers
+        self.objects = PendingObjects(nodes)
+        self.state = ClusterState.of(make_view(self.objects, demands, EVENTS + REQUESTS, offers))
+        demand = self.state.demand
+        if len(demand.all) != demands:
+            raise RuntimeError(f"{len(demand.all)} demands instead of {demands}: this measures something else")
+        if len(demand.unplaced.counted) != offers:
+            raise RuntimeError(f"{len(demand.unplaced.counted)} volumes are unplaced instead of {offers}")
+        self.ledger: Ledger = make_ledger(self.state.view, demand, offers)
+        self.contention = Contention()
+        self.equivalence = EquivalenceCache()
+        self.names = list(self.state.view.cluster.nodes)
+        self.first_spare_claim = demands
+        self.next_unplaced = offers
 
-    def hears(self, changes: Changes) -> None:
-        """One event, as the caches take it in."""
-        before = self.memory.view
-        advanced = advance(before, changes, NOW)
-        self.demands = self.demands.after(before, changes, advanced.view)
-        self.memory = self.memory.after(advanced.view, advanced.touched)
+    def update(self, changes: Changes) -> None:
+        """Applies one event, as the live caches do."""
+        self.state = self.state.updated(changes, NOW)
 
-    def answers(self, name: str) -> Decision:
-        """Whether a pod of two claims fits beside all others."""
-        others = Others(demands=self.demands, ledger=self.ledger, joint=self.joint, standing=self.standing)
-        return finish(filter_nodes(asking(name), self.names, self.memory, Options(), others))
+    def decide(self, name: str) -> Decision:
+        """Decides about a pod of two claims that competes with all other pods."""
+        contenders = Competing(self.state.demand, self.ledger, self.contention, self.equivalence)
+        return run_to_end(filter_nodes(new_pod(name), self.names, self.state, FilterOptions(), contenders))
 
-    def steps(self, event: Event) -> None:
-        """The next ledger; the clock stands still, so that no offer is too old."""
+    def clear_contention(self) -> None:
+        """Forgets competitors and results."""
+        self.contention = Contention()
+        self.equivalence = EquivalenceCache()
+
+    def clear_caches(self) -> None:
+        """Forgets everything computed, except the demand."""
+        self.clear_contention()
+        view = self.state.view
+        self.state = ClusterState(view, ProfileCache(view), self.state.demand)
+
+    def step_ledger(self, event: Event) -> None:
+        """Makes the next ledger. The time does not advance, so that no offer expires."""
         self.ledger, _ = step(self.ledger, event, self.ledger.time)
 
-    def bound(self, number: int) -> Changes:
-        """The pod of an unbound claim has its node."""
-        return self._change(*list(self.objects.unbound(2 * number, bound_pod=True))[1:])
+    def bind_pod(self, number: int) -> Changes:
+        """The pod of an unbound claim is bound to its node."""
+        return self._changes(*list(self.objects.unbound_claim(2 * number, bound_pod=True))[1:])
 
-    def placed(self, number: int) -> Changes:
-        """A volume has its replica."""
-        return self._change(("replicas", self.objects.placed(2 * number + 1)))
+    def place_replica(self, number: int) -> Changes:
+        """A demanded volume gets its replica."""
+        return self._changes(("replicas", self.objects.replica_on_demanded_node(2 * number + 1)))
 
-    def selected(self, number: int) -> Changes:
-        """A node is selected for a claim."""
-        return self._change(next(self.objects.unbound(self.spare + number)))
+    def select_node(self, number: int) -> Changes:
+        """kube-scheduler selects a node for a claim."""
+        return self._changes(next(self.objects.unbound_claim(self.first_spare_claim + number)))
 
-    def begun(self, number: int) -> Changes:
-        """A volume begins to roam."""
-        return self._change(("volumes", self.objects.roaming(self.roaming + number)))
+    def create_unplaced(self, number: int) -> Changes:
+        """A volume without local space and without a replica is created."""
+        return self._changes(("volumes", self.objects.unplaced_volume(self.next_unplaced + number)))
 
-    def _change(self, *raws: tuple[str, dict[str, object]]) -> Changes:
+    def _changes(self, *raws: tuple[str, dict[str, object]]) -> Changes:
         changes: dict[tuple[str, Key], object | None] = {}
         for field, raw in raws:
             key, value = read(field, raw)
@@ -129,98 +143,93 @@ class Leader:
         return changes
 
 
-def _measured(nodes: int, demands: int, offers: int) -> Times:
+def _measure(nodes: int, demands: int, offers: int) -> Times:
     leader = Leader(nodes, demands, offers)
     gc.collect()
     gc.freeze()  # as the live server
     try:
-        found: Times = {}
-        found |= _cold(leader)
-        found |= _events(leader)
-        found |= _requests(leader)
-        found |= _ledger(leader)
-        return found
+        return _measure_cold(leader) | _measure_events(leader) | _measure_requests(leader) | _measure_ledger(leader)
     finally:
         gc.unfreeze()
 
 
-def _times(does: Callable[[], object], repeats: int, before: Callable[[], object] = lambda: None) -> list[float]:
-    found = []
+def _time(run: Callable[[], object], repeats: int, before: Callable[[], object] = lambda: None) -> list[float]:
+    times = []
     for _ in range(repeats):
         before()
-        began = time.thread_time()
-        does()
-        found.append(time.thread_time() - began)
-    return found
+        started = time.thread_time()
+        run()
+        times.append(time.thread_time() - started)
+    return times
 
 
-def _cold(leader: Leader) -> Times:
-    """A leader that has just taken over: the memory and the joint look are new, or only the latter."""
+def _measure_cold(leader: Leader) -> Times:
+    """Measures a leader that has just taken over.
 
-    def forget(*, memory: bool) -> None:
-        leader.joint, leader.standing = Joint(), Standing()
-        if memory:
-            leader.memory = Memory(leader.memory.view)
-
-    derive = _times(lambda: Demands.of(leader.memory.view), COLD)
-    cold = _times(lambda: leader.answers("cold"), COLD, lambda: forget(memory=True))
-    joint = _times(lambda: leader.answers("cold"), COLD, lambda: forget(memory=False))
-    decision = leader.answers("cold")
+    All caches are empty, or only those of competing pods.
+    """
+    derive = _time(lambda: DemandIndex.of(leader.state.view), COLD)
+    cold = _time(lambda: leader.decide("cold"), COLD, leader.clear_caches)
+    without_contention = _time(lambda: leader.decide("cold"), COLD, leader.clear_contention)
+    decision = leader.decide("cold")
     if not any(reason.fits for reason in decision.reasons):
         raise RuntimeError(f"no node fits, so this measures something else: {set(decision.reasons)}")
     return {"cold: all demands derived, ms": derive, "cold: request, nothing remembered, ms": cold,
-            "cold: request, new joint look only, ms": joint}  # fmt: skip
+            "cold: request, new joint look only, ms": without_contention}  # fmt: skip
 
 
-def _events(leader: Leader) -> Times:
-    """Each of another object; none is prepared within the time."""
-    found: Times = {}
-    for name, make in ((BOUND, leader.bound), ("event: a replica placed, us", leader.placed),
-                       ("event: a claim selected, us", leader.selected),
-                       ("event: a volume roams, us", leader.begun)):  # fmt: skip
-        waiting = iter([make(number) for number in range(EVENTS)])
-        found[name] = _times(lambda waiting=waiting: leader.hears(next(waiting)), EVENTS)  # type: ignore[misc]
-        leader.answers("settles")
-    found["event: nothing, time passed, us"] = _times(lambda: leader.hears({}), EVENTS)
-    return found
+def _measure_events(leader: Leader) -> Times:
+    """Measures events, each of a different object. Objects are made before the measurement."""
+    results: Times = {}
+    for name, make in ((BOUND, leader.bind_pod), ("event: a replica placed, us", leader.place_replica),
+                       ("event: a claim selected, us", leader.select_node),
+                       ("event: a volume roams, us", leader.create_unplaced)):  # fmt: skip
+        changes = iter([make(number) for number in range(EVENTS)])
+        results[name] = _time(lambda changes=changes: leader.update(next(changes)), EVENTS)  # type: ignore[misc]
+        leader.decide("settle")
+    results["event: nothing, time passed, us"] = _time(lambda: leader.update({}), EVENTS)
+    return results
 
 
-def _requests(leader: Leader) -> Times:
-    makes = islice(cycle((leader.bound, leader.placed, leader.selected)), REQUESTS)
+def _measure_requests(leader: Leader) -> Times:
+    makes = islice(cycle((leader.bind_pod, leader.place_replica, leader.select_node)), REQUESTS)
     changes = iter([make(EVENTS + number) for number, make in enumerate(makes)])
-    after = _times(lambda: leader.answers("pod"), REQUESTS, lambda: leader.hears(next(changes)))
-    same = _times(lambda: leader.answers("pod"), REQUESTS)
-    turn = _one_more(leader)
-    burst = _times(lambda: leader.answers("pod"), REQUESTS, lambda: next(turn))
-    decision = leader.answers("pod")
-    view, competing = leader.memory.view, leader.ledger.competing("pod")
-    made = _times(lambda: offer_of(asking("pod"), decision, view, competing), REQUESTS)
-    return {AFTER_EVENT: after, UNCHANGED: same, "request, after one offer, ms": burst,
-            "what is offered of a decision, ms": made}  # fmt: skip
+    after = _time(lambda: leader.decide("pod"), REQUESTS, lambda: leader.update(next(changes)))
+    unchanged = _time(lambda: leader.decide("pod"), REQUESTS)
+    offers = _add_offers(leader)
+    burst = _time(lambda: leader.decide("pod"), REQUESTS, lambda: next(offers))
+    decision = leader.decide("pod")
+    view = leader.state.view
+    competing = leader.ledger.competing_offers("pod")
+    offer = _time(lambda: make_offer(new_pod("pod"), decision, view, competing), REQUESTS)
+    return {AFTER_EVENT: after, UNCHANGED: unchanged, "request, after one offer, ms": burst,
+            "what is offered of a decision, ms": offer}  # fmt: skip
 
 
-def _one_more(leader: Leader) -> Iterator[None]:
-    """One offer after another, of one node each."""
-    told = _told(leader)
+def _add_offers(leader: Leader) -> Iterator[None]:
+    """Adds an offer of one node at each step."""
+    offered = _offer_of_first_node(leader)
     for number in range(REQUESTS):
-        leader.steps(replace(told, pod=PodSeen(uid=f"burst-{number}"), nodes=frozenset((leader.names[number],))))
+        leader.step_ledger(
+            replace(offered, pod=ObservedPod(uid=f"burst-{number}"), nodes=frozenset((leader.names[number],)))
+        )
         yield
 
 
-def _told(leader: Leader) -> Offered:
-    pod = asking("told")
-    return Offered(PodSeen(uid=pod.uid), frozenset(leader.names[:1]), resolve(pod, leader.memory.view).local)
+def _offer_of_first_node(leader: Leader) -> Offered:
+    pod = new_pod("offered")
+    return Offered(ObservedPod(uid=pod.uid), frozenset(leader.names[:1]), resolve(pod, leader.state.view).local)
 
 
-def _ledger(leader: Leader) -> Times:
-    told = _told(leader)
-    pods = [PodSeen(uid=f"pod-{number}", version=1) for number in range(EVENTS)]
-    made = iter([replace(told, pod=pod) for pod in pods])
-    decided = iter([replace(pod, version=2, node_name=leader.names[0]) for pod in pods])
+def _measure_ledger(leader: Leader) -> Times:
+    offered = _offer_of_first_node(leader)
+    pods = [ObservedPod(uid=f"pod-{number}", version=1) for number in range(EVENTS)]
+    offers = iter([replace(offered, pod=pod) for pod in pods])
+    decisions = iter([replace(pod, version=2, node_name=leader.names[0]) for pod in pods])
     return {
-        "ledger: an offer made, us": _times(lambda: leader.steps(next(made)), EVENTS),
-        "ledger: an offer decided, us": _times(lambda: leader.steps(next(decided)), EVENTS),
-        "ledger: time passed, us": _times(lambda: leader.steps(TimePassed()), EVENTS),
+        "ledger: an offer made, us": _time(lambda: leader.step_ledger(next(offers)), EVENTS),
+        "ledger: an offer decided, us": _time(lambda: leader.step_ledger(next(decisions)), EVENTS),
+        "ledger: time passed, us": _time(lambda: leader.step_ledger(Tick()), EVENTS),
     }
 
 

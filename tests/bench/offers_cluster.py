@@ -1,4 +1,4 @@
-"""A cluster in which many volumes have no replica yet: the live caches' cluster, with demands and offers outstanding."""
+"""A cluster in which many volumes have no replica yet: the cluster of the live caches, with demand and offers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 
 from rpds import HashTrieMap
 
-from scheduler_core.cluster.update import rebuilt
+from scheduler_core.cluster.update import build_view
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.kube import Pod as WirePod
 from scheduler_core.convert.kube import pod as read_pod
-from scheduler_core.convert.meta import shape
+from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.snapshot_kinds import KINDS, Key
-from scheduler_core.demand.index import Demands
-from scheduler_core.extender.offer import roomiest
+from scheduler_core.demand.index import DemandIndex
+from scheduler_core.extender.offer import nodes_with_most_free_space
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
-from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step, width
+from scheduler_core.offers.events import ObservedPod, Offered
+from scheduler_core.offers.ledger import Ledger, offer_width, step
 from scheduler_core.volumes.resolve import resolve
 from tests.bench import cluster
 from tests.bench.live_cluster import Object, Objects, meta, uid
@@ -27,31 +28,38 @@ from tests.bench.live_cluster import Object, Objects, meta, uid
 GI = cluster.GI
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 BY_FIELD = {kind.field: kind for kind in KINDS.values()}
-# GiB of the volumes that have no replica yet: a few sizes in many combinations.
+# GiB of the volumes that have no replica yet. A few sizes give many combinations.
 _SIZES = (2, 5, 10)
-_NEW = 10_000_000
-_FAR = 5 * _NEW
+_FIRST_NEW = 10_000_000
+_FIRST_UNPLACED = 5 * _FIRST_NEW
 
 
 def read(field: str, raw: Object) -> tuple[Key, object]:
-    """The key and the model of an object of some field of the snapshot."""
+    """Returns an object's key and model."""
     return BY_FIELD[field].read(raw)
 
 
-class Outstanding(Objects):
-    """`Objects` whose own volumes are where their pods are, and others that have a node and no replica."""
+class PendingObjects(Objects):
+    """`Objects` with more volumes that have a node but no replica yet.
 
-    def nodes_named(self, index: int) -> str:
+    The replicas of all other volumes are on the nodes of their pods.
+    """
+
+    def node_name(self, index: int) -> str:
         """The node that holds both replicas of a volume."""
         return cluster.name_of(index // 4)
 
     def node_of(self, number: int) -> str:
-        """The node a demand is for: they are spread evenly."""
+        """The node that a volume is demanded on; demand is spread evenly."""
         return cluster.name_of(number % self.nodes)
 
-    def unbound(self, number: int, *, selected: bool = True, bound_pod: bool = False) -> Iterator[tuple[str, Object]]:
-        """A pod and its claim, which kube-scheduler has chosen a node for."""
-        name, namespace, index = f"new-{number}", f"team-{number % 50}", _NEW + number
+    def unbound_claim(
+        self, number: int, *, selected: bool = True, bound_pod: bool = False
+    ) -> Iterator[tuple[str, Object]]:
+        """A pod and its unbound claim, for which kube-scheduler has selected a node."""
+        name = f"new-{number}"
+        namespace = f"team-{number % 50}"
+        index = _FIRST_NEW + number
         note = {"volume.kubernetes.io/selected-node": self.node_of(number)} if selected else {}
         yield (
             "claims",
@@ -59,9 +67,11 @@ class Outstanding(Objects):
         )
         yield "pods", self._pod(number, self.node_of(number) if bound_pod else "")
 
-    def unplaced(self, number: int) -> Iterator[tuple[str, Object]]:
-        """A pod on its node, with a bound claim whose volume has no replica."""
-        name, namespace, index = f"new-{number}", f"team-{number % 50}", _NEW + number
+    def bound_claim(self, number: int) -> Iterator[tuple[str, Object]]:
+        """A bound pod and its bound claim, whose volume has no replica."""
+        name = f"new-{number}"
+        namespace = f"team-{number % 50}"
+        index = _FIRST_NEW + number
         handle = f"pvc-{uid(index)}"
         spec = {**_claim_spec(number), "volumeName": handle}
         yield "claims", {"metadata": meta(name, namespace, index), "spec": spec, "status": {"phase": "Bound"}}
@@ -80,9 +90,12 @@ class Outstanding(Objects):
         yield "volumes", volume
         yield "pods", self._pod(number, self.node_of(number))
 
-    def placed(self, number: int) -> Object:
-        """The replica that ends the demand of an unplaced volume; the node's second disk may have either tag."""
-        index = _NEW + number
+    def replica_on_demanded_node(self, number: int) -> Object:
+        """The replica that ends the demand for a bound claim.
+
+        It is on the disk with the tag of its volume.
+        """
+        index = _FIRST_NEW + number
         node = number % self.nodes
         disk = next(disk for disk in (1, 0) if not _kind(number) or (node + disk) % 2)
         replica = self.replica(0, uid(2 * node + disk))
@@ -94,9 +107,9 @@ class Outstanding(Objects):
         }
         return replica
 
-    def roaming(self, number: int) -> Object:
-        """A volume that needs no local room and has no place yet."""
-        volume = self.volume(_FAR + number)
+    def unplaced_volume(self, number: int) -> Object:
+        """A volume that needs no local space and has no replica yet."""
+        volume = self.volume(_FIRST_UNPLACED + number)
         spec = {
             "size": str(_size(number)),
             "numberOfReplicas": 1,
@@ -114,7 +127,7 @@ class Outstanding(Objects):
             "containers": [],
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": f"new-{number}"}}],
         }
-        metadata = meta(f"new-{number}", f"team-{number % 50}", 2 * _NEW + number)
+        metadata = meta(f"new-{number}", f"team-{number % 50}", 2 * _FIRST_NEW + number)
         return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
 
 
@@ -134,31 +147,31 @@ def _claim_spec(number: int) -> Object:
     }
 
 
-def view_of(objects: Outstanding, demands: int, spare: int, roaming: int) -> View:
-    """The cluster with so many demands, half of unbound claims (even numbers), half of unplaced volumes, and so many roaming volumes.
+def make_view(objects: PendingObjects, demands: int, spare_claims: int, unplaced: int) -> View:
+    """Returns the view of a cluster with demand and unplaced volumes.
 
-    `spare` claims more have no node selected for them yet.
+    Half of the demand is of unbound claims (even numbers), half of bound claims. No node is selected for the `spare_claims`.
     """
-    held: dict[str, dict[Key, object]] = {}
+    by_field: dict[str, dict[Key, object]] = {}
 
-    def keep(field: str, raw: Object) -> None:
+    def add(field: str, raw: Object) -> None:
         key, value = read(field, raw)
-        held.setdefault(field, {})[key] = value
+        by_field.setdefault(field, {})[key] = value
 
     for field in BY_FIELD:
         for index, raw in enumerate(objects.of(field) if field in _LIVE else ()):
             if field != "pods" or index % 5 == 0:  # as the caches: no pod without a claim
-                keep(field, raw)
+                add(field, raw)
     for number in range(demands):
-        for field, raw in objects.unplaced(number) if number % 2 else objects.unbound(number):
-            keep(field, raw)
-    for number in range(demands, demands + spare):
-        for field, raw in objects.unbound(number, selected=False):
-            keep(field, raw)
-    for number in range(roaming):
-        keep("volumes", objects.roaming(number))
-    maps: Mapping[str, Any] = {field: HashTrieMap(held.get(field, {})) for field in BY_FIELD}
-    return rebuilt(Snapshot(**maps), NOW, 1)
+        for field, raw in objects.bound_claim(number) if number % 2 else objects.unbound_claim(number):
+            add(field, raw)
+    for number in range(demands, demands + spare_claims):
+        for field, raw in objects.unbound_claim(number, selected=False):
+            add(field, raw)
+    for number in range(unplaced):
+        add("volumes", objects.unplaced_volume(number))
+    maps: Mapping[str, Any] = {field: HashTrieMap(by_field.get(field, {})) for field in BY_FIELD}
+    return build_view(Snapshot(**maps), NOW, 1)
 
 
 _LIVE = frozenset(
@@ -169,8 +182,8 @@ _LIVE = frozenset(
 )  # fmt: skip
 
 
-def asking(name: str, sizes: tuple[int, ...] = (10, 5)) -> Pod:
-    """A pod with a new claim per size in GiB."""
+def new_pod(name: str, sizes: tuple[int, ...] = (10, 5)) -> Pod:
+    """A pod with an ephemeral volume of each size in GiB."""
     template = {"accessModes": ["ReadWriteOnce"], "storageClassName": "storage-0"}
     volumes = [
         {
@@ -182,22 +195,24 @@ def asking(name: str, sizes: tuple[int, ...] = (10, 5)) -> Pod:
         for index, size in enumerate(sizes)
     ]
     raw = {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, "spec": {"volumes": volumes}}
-    return read_pod(shape("Pod", raw, WirePod))
+    return read_pod(decode_object("Pod", raw, WirePod))
 
 
-def ledger_of(view: View, demands: Demands, offers: int) -> Ledger:
-    """So many offers, one after the other, each as wide as the rule of widths makes it then."""
+def make_ledger(view: View, demand: DemandIndex, offers: int) -> Ledger:
+    """Returns a ledger with offers, each as wide as `offer_width` allows."""
     chance = random.Random(offers)  # noqa: S311 # repeatable, not secret
-    rooms = {name: sum(room.free for room in view.rooms(name).values()) for name in view.cluster.nodes}
-    for demand in demands.all:
-        rooms[demand.node] -= demand.volume.volume.size
+    free = {name: sum(disk.free for disk in view.free_space(name).values()) for name in view.cluster.nodes}
+    for demanded in demand.all:
+        free[demanded.node] -= demanded.volume.volume.size
     ledger = Ledger()
     for number in range(offers):
-        pod = asking(f"offered-{number}", (chance.choice(_SIZES), chance.choice(_SIZES)))
+        pod = new_pod(f"offered-{number}", (chance.choice(_SIZES), chance.choice(_SIZES)))
         volumes = resolve(pod, view).local
-        nodes = roomiest(((room, name) for name, room in rooms.items()), width(len(rooms), number))
+        nodes = nodes_with_most_free_space(
+            ((size, name) for name, size in free.items()), offer_width(len(free), number)
+        )
         for name in nodes:
-            rooms[name] -= sum(volume.volume.size for volume in volumes)
-        told = PodSeen(uid=pod.uid, namespace=pod.namespace, name=pod.name)
-        ledger, _ = step(ledger, Offered(told, nodes, volumes), number / 1_000)
+            free[name] -= sum(volume.volume.size for volume in volumes)
+        observed = ObservedPod(uid=pod.uid, namespace=pod.namespace, name=pod.name)
+        ledger, _ = step(ledger, Offered(observed, nodes, volumes), number / 1_000)
     return ledger

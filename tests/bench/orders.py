@@ -1,7 +1,7 @@
-"""How often a packing that exists is missed, because Longhorn places volumes one by one on disks of its own choice.
+"""How often Longhorn misses a packing that exists, because it places volumes one by one on disks of its own choice.
 
 Random tight nodes of two to four disks with two to five new volumes, on which a packing exists; Longhorn's own balance
-rule picks the disks. These are the figures of docs/order-safety.md.
+rule chooses the disks. These are the figures of docs/packing.md.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from scheduler_core.longhorn.disk_choice import Candidate, choices
+from scheduler_core.longhorn.disk_choice import DiskCandidate, possible_choices
 from scheduler_core.model.longhorn import Disk, Node
-from scheduler_core.packing.answer import Answer
-from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.feasible import Load, fits
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.feasible import fits
+from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import order_safe
 
 GI = 1024**3
@@ -24,7 +24,14 @@ NODES = 3_000
 
 @dataclass
 class Tally:
-    """What became of the nodes."""
+    """Counts of simulated nodes by outcome.
+
+    Attributes:
+        unlucky: some order fails
+        random_failed: a random order failed
+        safe: proven order-safe
+        safe_failed: proven order-safe, but some order fails
+    """
 
     nodes: int = 0
     unlucky: int = 0
@@ -39,10 +46,10 @@ def run() -> str:
     tally = Tally()
     while tally.nodes < NODES:
         sizes = [chance.randrange(5, 100) * GI for _ in range(chance.randint(2, 5))]
-        room = sum(sizes) * chance.uniform(1.0, 1.4)
+        total = sum(sizes) * chance.uniform(1.0, 1.4)
         cuts = sorted(chance.random() for _ in range(chance.randint(1, 3)))
-        free = tuple(int(room * (high - low)) for low, high in zip([0, *cuts], [*cuts, 1], strict=True))
-        if fits(Load(sizes), free, None, Budget()) is Answer.YES:
+        free = tuple(int(total * (high - low)) for low, high in zip([0, *cuts], [*cuts, 1], strict=True))
+        if fits(Items(sizes), free, None, Budget()) is PackingAnswer.YES:
             _count(tally, sizes, free, chance)
     return "\n".join(
         [
@@ -56,45 +63,45 @@ def run() -> str:
 
 def _count(tally: Tally, sizes: Sequence[int], free: tuple[int, ...], chance: random.Random) -> None:
     orders = set(permutations(sizes))
-    unlucky = any(not _always(order, free) for order in orders)
-    safe = order_safe(Load(sizes), None, free, None, None, Budget()).answer is Answer.YES
+    unlucky = any(not _always_succeeds(order, free) for order in orders)
+    safe = order_safe(Items(sizes), None, free, None, None, Budget()).answer is PackingAnswer.YES
     tally.nodes += 1
     tally.unlucky += unlucky
-    tally.random_failed += not _once(chance.sample(sizes, len(sizes)), free, chance)
+    tally.random_failed += not _succeeds_once(chance.sample(sizes, len(sizes)), free, chance)
     tally.safe += safe
     tally.safe_failed += safe and unlucky
 
 
-def _always(order: Sequence[int], free: tuple[int, ...]) -> bool:
-    """Whether an order succeeds whatever Longhorn picks among equals."""
+def _always_succeeds(order: Sequence[int], free: tuple[int, ...]) -> bool:
+    """Whether an order succeeds whatever Longhorn chooses among equal disks."""
     if not order:
         return True
-    picks = _picks(order[0], free)
-    return bool(picks) and all(_always(order[1:], _without(free, pick, order[0])) for pick in picks)
+    disks = _possible_disks(order[0], free)
+    return bool(disks) and all(_always_succeeds(order[1:], _after_placing(free, disk, order[0])) for disk in disks)
 
 
-def _once(order: Sequence[int], free: tuple[int, ...], chance: random.Random) -> bool:
+def _succeeds_once(order: Sequence[int], free: tuple[int, ...], chance: random.Random) -> bool:
     for size in order:
-        picks = _picks(size, free)
-        if not picks:
+        disks = _possible_disks(size, free)
+        if not disks:
             return False
-        free = _without(free, chance.choice(picks), size)
+        free = _after_placing(free, chance.choice(disks), size)
     return True
 
 
-def _picks(size: int, free: tuple[int, ...]) -> list[int]:
-    """The disks the balance rule may choose; all that is free is usable, for nothing has been written."""
+def _possible_disks(size: int, free: tuple[int, ...]) -> list[int]:
+    """Returns the disks that the balance rule may choose; no bytes are written yet."""
     node = Node("n1")
     candidates = [
-        Candidate(node, Disk(str(index), str(index), storage_maximum=room, storage_available=room))
-        for index, room in enumerate(free)
-        if size <= room
+        DiskCandidate(node, Disk(str(index), str(index), storage_maximum=disk_free, storage_available=disk_free))
+        for index, disk_free in enumerate(free)
+        if size <= disk_free
     ]
-    return [int(choice.candidate.disk.name) for choice in choices(candidates, size)] if candidates else []
+    return [int(choice.candidate.disk.name) for choice in possible_choices(candidates, size)] if candidates else []
 
 
-def _without(free: tuple[int, ...], pick: int, size: int) -> tuple[int, ...]:
-    return tuple(room - size * (index == pick) for index, room in enumerate(free))
+def _after_placing(free: tuple[int, ...], disk: int, size: int) -> tuple[int, ...]:
+    return tuple(disk_free - size * (index == disk) for index, disk_free in enumerate(free))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What packing and order safety cost and how often they give up, family by family: `python -m tests.bench.packing`.
+"""The cost of packing and order safety, and how often they give up, by family: `python -m tests.bench.packing`.
 
 The recorded corpus, then seeded instances of the same families and of larger ones, then order safety on tight nodes, then
 whole requests of 5,000 different nodes. Times are for information; nothing here passes or fails by them.
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from scheduler_core.cooperative import finish
-from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.feasible import assign, fits, fits_many
+from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.order_safe_batch import order_safe_many
 
@@ -26,7 +27,7 @@ NODES = 5_000
 
 
 class Instance(NamedTuple):
-    """A packing question; `expected` is None where the answer is not known."""
+    """A packing problem; `expected` is None where the answer is unknown."""
 
     free: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -35,24 +36,30 @@ class Instance(NamedTuple):
 
 
 class Row(NamedTuple):
-    """How one question went: the answer, whether it was wrong, and how long it took in ms."""
+    """The answer to one problem, whether it was wrong, and its ms."""
 
-    answer: Answer
+    answer: PackingAnswer
     wrong: bool
     elapsed: float
 
 
 def run() -> str:
-    """All tables as text."""
+    """Returns all tables as text."""
     lines = [_heading("packing: recorded corpus")]
-    lines += [_line(family, [_packed(one) for one in found]) for family, found in sorted(_corpus().items())]
+    lines += [
+        _line(family, [_pack(instance) for instance in instances]) for family, instances in sorted(_corpus().items())
+    ]
     lines.append(_heading(f"packing: generated, {GENERATED} each (answers checked where known)"))
     for name, make in {**FAMILIES, **LARGER}.items():
         rng = random.Random(name)  # noqa: S311 -- seeded instances, no secrets
-        lines.append(_line(name, [_packed(make(rng)) for _ in range(GENERATED)]))
+        lines.append(_line(name, [_pack(make(rng)) for _ in range(GENERATED)]))
     lines.append(_heading("order safety: tight nodes on which a packing exists"))
-    lines += [_line(name, rows) for name, rows in _order_safety().items()]
-    lines += ["", f"requests over {NODES} different nodes (ms)".ljust(52) + "fits  order-safe  gave up", *_requests()]
+    lines += [_line(name, rows) for name, rows in _measure_order_safety().items()]
+    lines += [
+        "",
+        f"requests over {NODES} different nodes (ms)".ljust(52) + "fits  order-safe  gave up",
+        *_measure_requests(),
+    ]
     return "\n".join(lines)
 
 
@@ -63,10 +70,10 @@ def _heading(title: str) -> str:
 def _line(name: str, rows: list[Row]) -> str:
     times = sorted(row.elapsed for row in rows)
     answers = [row.answer for row in rows]
-    counts = [answers.count(answer) for answer in (Answer.YES, Answer.NO)]
+    counts = [answers.count(answer) for answer in (PackingAnswer.YES, PackingAnswer.NO)]
     p50, p99 = (times[min(len(times) - 1, int(len(times) * part))] for part in (0.5, 0.99))
     return (
-        f"{name:<52}{len(rows):>6}{counts[0]:>6}{counts[1]:>6}{answers.count(Answer.UNDECIDED):>9}"
+        f"{name:<52}{len(rows):>6}{counts[0]:>6}{counts[1]:>6}{answers.count(PackingAnswer.UNDECIDED):>9}"
         f"{sum(row.wrong for row in rows):>7}{p50:>9.3f}{p99:>9.3f}{times[-1]:>9.3f}"
     )
 
@@ -82,33 +89,37 @@ def _corpus() -> dict[str, list[Instance]]:
     return families
 
 
-def _packed(instance: Instance) -> Row:
-    """Ask, and check: a YES by its plan, a NO by what is known."""
+def _pack(instance: Instance) -> Row:
+    """Packs an instance and checks the answer.
+
+    A YES is checked by its plan, a NO by the expected answer.
+    """
     started = time.perf_counter()
-    answer = fits(Load(instance.sizes), instance.free, instance.allowed, Budget())
+    answer = fits(Items(instance.sizes), instance.free, instance.allowed, Budget())
     elapsed = (time.perf_counter() - started) * 1_000
-    wrong = answer is (Answer.NO if instance.expected else Answer.YES) and instance.expected is not None
-    if answer is Answer.YES:
-        plan = assign(Load(instance.sizes), instance.free, instance.allowed, Budget())
-        wrong = wrong or isinstance(plan, Answer) or not _holds(instance, plan)
+    wrong = answer is (PackingAnswer.NO if instance.expected else PackingAnswer.YES) and instance.expected is not None
+    if answer is PackingAnswer.YES:
+        plan = assign(Items(instance.sizes), instance.free, instance.allowed, Budget())
+        wrong = wrong or isinstance(plan, PackingAnswer) or not _is_valid(instance, plan)
     return Row(answer, wrong, elapsed)
 
 
-def _holds(instance: Instance, plan: tuple[int, ...]) -> bool:
-    left = list(instance.free)
+def _is_valid(instance: Instance, plan: tuple[int, ...]) -> bool:
+    free = list(instance.free)
     for volume, disk in enumerate(plan):
-        left[disk] -= instance.sizes[volume]
+        free[disk] -= instance.sizes[volume]
         if instance.allowed is not None and not instance.allowed[volume] >> disk & 1:
             return False
-    return min(left) >= 0
+    return min(free) >= 0
 
 
 def _equal_bins(rng: random.Random, *, over: bool) -> Instance:
     sizes: list[int] = []
     while len(sizes) < 24:
-        one, other = rng.randint(250, 470), rng.randint(250, 470)
-        if 250 <= 1_000 - one - other <= 500:
-            sizes += [one, other, 1_000 - one - other]
+        first = rng.randint(250, 470)
+        second = rng.randint(250, 470)
+        if 250 <= 1_000 - first - second <= 500:
+            sizes += [first, second, 1_000 - first - second]
     free = [1_000] * 8
     if over:
         sizes[0] += 1
@@ -117,7 +128,13 @@ def _equal_bins(rng: random.Random, *, over: bool) -> Instance:
     return Instance(tuple(free), tuple(sizes), None, None if over else True)
 
 
-def _planted(rng: random.Random, disks: int, ranges: list[tuple[int, int]], slack: int, *, known: bool) -> Instance:
+def _with_known_packing(
+    rng: random.Random, disks: int, ranges: list[tuple[int, int]], slack: int, *, fits: bool
+) -> Instance:
+    """Fills each disk to the last byte with one volume of each range.
+
+    `slack` adds bytes to one disk, and half of the times a byte to one volume.
+    """
     contents = [[rng.randint(*limits) for limits in ranges] for _ in range(disks)]
     free = [sum(disk) for disk in contents]
     sizes = [size for disk in contents for size in disk]
@@ -126,12 +143,13 @@ def _planted(rng: random.Random, disks: int, ranges: list[tuple[int, int]], slac
         if rng.random() < 0.5:
             sizes[rng.randrange(len(sizes))] += 1
     rng.shuffle(sizes)
-    return Instance(tuple(free), tuple(sizes), None, known or None)
+    return Instance(tuple(free), tuple(sizes), None, fits or None)
 
 
 def _multiples(rng: random.Random, unit: int) -> Instance:
-    disks, per = rng.randint(6, 12), rng.choice([2, 3])
-    count = min(24, disks * per) // disks
+    disks = rng.randint(6, 12)
+    volumes_per_disk = rng.choice([2, 3])
+    count = min(24, disks * volumes_per_disk) // disks
     contents = [[unit * rng.randint(20, 60) for _ in range(count)] for _ in range(disks)]
     free = [sum(disk) + rng.randrange(unit) + rng.choice([0, 0, 0, unit, -unit]) for disk in contents]
     return Instance(tuple(free), tuple(size for disk in contents for size in disk), None, None)
@@ -159,8 +177,8 @@ def _random_tight(rng: random.Random) -> Instance:
     disks = rng.randint(2, 12)
     free = tuple(rng.randint(100, 400) for _ in range(disks))
     weights = [rng.randint(20, 120) for _ in range(min(24, rng.randint(2 * disks, 6 * disks)))]
-    part = sum(free) / sum(weights) * rng.choice([0.8, 0.9, 0.95, 0.99, 1.0])
-    sizes = tuple(max(1, int(weight * part)) for weight in weights)
+    scale = sum(free) / sum(weights) * rng.choice([0.8, 0.9, 0.95, 0.99, 1.0])
+    sizes = tuple(max(1, int(weight * scale)) for weight in weights)
     allowed = None
     if rng.random() < 0.4:
         allowed = tuple(sum(1 << d for d in rng.sample(range(disks), rng.randint(1, disks))) for _ in sizes)
@@ -169,19 +187,25 @@ def _random_tight(rng: random.Random) -> Instance:
 
 def _tags(rng: random.Random) -> Instance:
     disks = rng.randint(8, 12)
-    free, sizes, allowed = [0] * disks, [], []
+    free = [0] * disks
+    sizes = []
+    allowed = []
     for _ in range(rng.randint(16, 24)):
-        size, home = rng.randint(20, 90), rng.randrange(disks)
-        free[home] += size
+        size = rng.randint(20, 90)
+        chosen = rng.randrange(disks)
+        free[chosen] += size
         sizes.append(size)
-        allowed.append(1 << home | sum({1 << disk for disk in rng.choices(range(disks), k=3)} - {1 << home}))
+        allowed.append(1 << chosen | sum({1 << disk for disk in rng.choices(range(disks), k=3)} - {1 << chosen}))
     if over := rng.random() < 0.3:
         sizes[0] += 1
     return Instance(tuple(free), tuple(sizes), tuple(allowed), None if over else True)
 
 
-def _joint(rng: random.Random, *, odd: bool) -> Instance:
-    """Several pods: 30 to 60 volumes of common sizes; `odd` ones differ a little each."""
+def _several_pods(rng: random.Random, *, odd: bool) -> Instance:
+    """The volumes of several pods, 30 to 60 of common sizes.
+
+    With `odd` the sizes differ slightly.
+    """
     common = [1, 1, 2, 2, 5, 5, 8, 10, 10, 20, 20, 50, 100]
     sizes = [rng.choice(common) * 512 + (rng.randint(0, 200) if odd else 0) for _ in range(rng.randint(30, 60))]
     shares = [rng.randint(50, 100) for _ in range(rng.randint(2, 12))]
@@ -192,9 +216,10 @@ def _joint(rng: random.Random, *, odd: bool) -> Instance:
     )
 
 
-def _joint_planted(rng: random.Random) -> Instance:
-    """As `_joint`, filled to the last byte by construction."""
-    free, sizes = [0] * rng.randint(2, 12), []
+def _several_pods_without_slack(rng: random.Random) -> Instance:
+    """As `_several_pods`, filled to the last byte by construction."""
+    free = [0] * rng.randint(2, 12)
+    sizes = []
     for _ in range(rng.randint(30, 60)):
         size = rng.choice([1, 2, 5, 8, 10, 20, 50]) * 512
         free[rng.randrange(len(free))] += size
@@ -211,94 +236,102 @@ FAMILIES: dict[str, Maker] = {
     "multiples-of-3": lambda rng: _multiples(rng, 3),
     "multiples-of-7": lambda rng: _multiples(rng, 7),
     "near-equal": _near_equal,
-    "pairs-no-slack": lambda rng: _planted(rng, 12, [(240, 500), (400, 740)], 0, known=True),
-    "pairs-one-over": lambda rng: _planted(rng, 12, [(240, 500), (400, 740)], 1, known=False),
+    "pairs-no-slack": lambda rng: _with_known_packing(rng, 12, [(240, 500), (400, 740)], 0, fits=True),
+    "pairs-one-over": lambda rng: _with_known_packing(rng, 12, [(240, 500), (400, 740)], 1, fits=False),
     "powers-of-two": _powers_of_two,
     "random-tight": _random_tight,
     "tags": _tags,
-    "triplets-no-slack": lambda rng: _planted(rng, 8, [(150, 350), (150, 400), (160, 600)], 0, known=True),
+    "triplets-no-slack": lambda rng: _with_known_packing(rng, 8, [(150, 350), (150, 400), (160, 600)], 0, fits=True),
 }
 LARGER: dict[str, Maker] = {
-    "four per disk, no slack": lambda rng: _planted(rng, 6, [(100, 400)] * 4, 0, known=True),
-    "six per disk, no slack": lambda rng: _planted(rng, 4, [(100, 400)] * 6, 0, known=True),
-    "joint, 30-60 volumes of common sizes": lambda rng: _joint(rng, odd=False),
-    "joint, 30-60 volumes of common sizes, no slack": _joint_planted,
-    "joint, 30-60 volumes all different": lambda rng: _joint(rng, odd=True),
+    "four per disk, no slack": lambda rng: _with_known_packing(rng, 6, [(100, 400)] * 4, 0, fits=True),
+    "six per disk, no slack": lambda rng: _with_known_packing(rng, 4, [(100, 400)] * 6, 0, fits=True),
+    "joint, 30-60 volumes of common sizes": lambda rng: _several_pods(rng, odd=False),
+    "joint, 30-60 volumes of common sizes, no slack": _several_pods_without_slack,
+    "joint, 30-60 volumes all different": lambda rng: _several_pods(rng, odd=True),
 }
 
 
-def _order_safety() -> dict[str, list[Row]]:
+def _measure_order_safety() -> dict[str, list[Row]]:
     rows: dict[str, list[Row]] = {}
     rng = random.Random("order safety")  # noqa: S311
     for _ in range(12_000):
-        for count, name, row in _one_order_question(rng):
+        for count, name, row in _measure_one_node(rng):
             group = "up to 5" if count <= 5 else "6 to 12" if count <= 12 else "13 to 24" if count <= 24 else "40 to 60"
             rows.setdefault(f"{group} volumes, {name}", []).append(row)
             rows.setdefault("all up to 24 volumes" if count <= 24 else "all of 40 to 60 volumes", []).append(row)
     return dict(sorted(rows.items()))
 
 
-def _one_order_question(rng: random.Random) -> Iterator[tuple[int, str, Row]]:
-    count, disks = rng.choice([2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 40, 60]), rng.choice([1, 2, 2, 3, 4, 6, 8, 12])
+def _measure_one_node(rng: random.Random) -> Iterator[tuple[int, str, Row]]:
+    count = rng.choice([2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 40, 60])
+    disks = rng.choice([1, 2, 2, 3, 4, 6, 8, 12])
     name = rng.choice(["common sizes", "all different", "tags", "rebuilds"])
     sizes = [rng.randint(10, 1_000) << 21 if name == "all different" else rng.choice([1, 2, 5, 10, 20, 50, 100]) * GI for _ in range(count)]  # fmt: skip
-    each = sum(sizes) / disks * rng.uniform(1, 2.5)
-    free = tuple(int(each * rng.uniform(0.6, 1.4)) for _ in range(disks))
-    allowed = required = headroom = None
+    average = sum(sizes) / disks * rng.uniform(1, 2.5)
+    free = tuple(int(average * rng.uniform(0.6, 1.4)) for _ in range(disks))
+    allowed = None
+    required = None
+    headroom = None
     if name == "tags":
-        everywhere = (1 << disks) - 1
-        allowed = tuple(rng.choice([everywhere, rng.randint(1, everywhere)]) for _ in sizes)
+        all_disks = (1 << disks) - 1
+        allowed = tuple(rng.choice([all_disks, rng.randint(1, all_disks)]) for _ in sizes)
     if name == "rebuilds":
         required = tuple(rng.choice([0, rng.randint(0, size)]) for size in sizes)
         headroom = tuple(int(sum(required) / disks * rng.uniform(0.5, 2.5)) + 1 for _ in range(disks))
-    load = Load(sizes)
-    if fits(load, free, allowed, Budget()) is not Answer.YES:
+    items = Items(sizes)
+    if fits(items, free, allowed, Budget()) is not PackingAnswer.YES:
         return
     started = time.perf_counter()
-    safety = order_safe(load, required, free, headroom, allowed, Budget())
+    safety = order_safe(items, required, free, headroom, allowed, Budget())
     elapsed = (time.perf_counter() - started) * 1_000
-    room = list(headroom) if headroom else [load.total + 1] * disks
-    wrong = safety.answer is not Answer.UNDECIDED and not _survives(
-        safety, load, required or (0,) * len(sizes), list(free), room, allowed
+    remaining_headroom = list(headroom) if headroom else [items.total + 1] * disks
+    wrong = safety.answer is not PackingAnswer.UNDECIDED and not _is_confirmed(
+        safety, items, required or (0,) * len(sizes), list(free), remaining_headroom, allowed
     )
     yield count, name, Row(safety.answer, wrong, elapsed)
 
 
-def _survives(  # noqa: PLR0917 # the two space rules need four of them
+def _is_confirmed(  # noqa: PLR0917 # the two space rules need four of them
     safety: Safety,
-    load: Load,
+    items: Items,
     required: tuple[int, ...],
     free: list[int],
     headroom: list[int],
     allowed: tuple[int, ...] | None,
 ) -> bool:
-    """Whether an answer stands up: a counter-example when replayed, a YES in a hundred random orders."""
+    """Whether an answer is correct as far as checked.
+
+    A counter-example is replayed; a YES is tried in a hundred random orders.
+    """
 
     def open_to(volume: int) -> list[int]:
         return [
             disk
             for disk in range(len(free))
             if (allowed is None or allowed[volume] >> disk & 1)
-            and load.sizes[volume] <= free[disk]
+            and items.sizes[volume] <= free[disk]
             and required[volume] < headroom[disk]
         ]
 
     def place(volume: int, disk: int) -> None:
-        free[disk] -= load.sizes[volume]
+        free[disk] -= items.sizes[volume]
         headroom[disk] -= required[volume]
 
-    if safety.answer is Answer.NO:
+    if safety.answer is PackingAnswer.NO:
         *placed, (last, _) = safety.counter_example
         for volume, disk in placed:
             if disk not in open_to(volume):
                 return False
             place(volume, disk or 0)
         return not open_to(last)
-    rng = random.Random(len(load))  # noqa: S311
-    start = free.copy(), headroom.copy()
+    rng = random.Random(len(items))  # noqa: S311
+    initial_free = free.copy()
+    initial_headroom = headroom.copy()
     for _ in range(100):
-        free[:], headroom[:] = start
-        for volume in rng.sample(range(len(load)), len(load)):
+        free[:] = initial_free
+        headroom[:] = initial_headroom
+        for volume in rng.sample(range(len(items)), len(items)):
             disks = open_to(volume)
             if not disks:
                 return False
@@ -306,27 +339,29 @@ def _survives(  # noqa: PLR0917 # the two space rules need four of them
     return True
 
 
-def _requests() -> Iterator[str]:
+def _measure_requests() -> Iterator[str]:
     rng = random.Random("requests")  # noqa: S311
     for count in (2, 6, 12):
         for disks in (2, 3, 4):
-            load = Load([rng.choice([5, 10, 20, 50]) * GI for _ in range(count)])
+            items = Items([rng.choice([5, 10, 20, 50]) * GI for _ in range(count)])
             profiles = [
-                tuple(int(load.total / disks * rng.uniform(0.5, 2)) for _ in range(disks)) for _ in range(NODES)
+                tuple(int(items.total / disks * rng.uniform(0.5, 2)) for _ in range(disks)) for _ in range(NODES)
             ]
             budget = Budget()
             started = time.perf_counter()
-            answers = finish(fits_many(load, profiles, budget))
-            between = time.perf_counter()
-            finish(
+            answers = run_to_end(fits_many(items, profiles, budget))
+            packed = time.perf_counter()
+            run_to_end(
                 order_safe_many(
-                    load, [free for free, answer in zip(profiles, answers, strict=True) if answer is Answer.YES], budget
+                    items,
+                    [free for free, answer in zip(profiles, answers, strict=True) if answer is PackingAnswer.YES],
+                    budget,
                 )
             )
             done = time.perf_counter()
             yield (
-                f"  {count} volumes, {disks} disks, {answers.count(Answer.YES)} nodes fit".ljust(48)
-                + f"{(between - started) * 1_000:>8.1f}{(done - between) * 1_000:>12.1f}{budget.gave_up:>9}"
+                f"  {count} volumes, {disks} disks, {answers.count(PackingAnswer.YES)} nodes fit".ljust(48)
+                + f"{(packed - started) * 1_000:>8.1f}{(done - packed) * 1_000:>12.1f}{budget.gave_up:>9}"
             )
 
 

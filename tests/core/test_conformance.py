@@ -1,4 +1,4 @@
-"""The command that replays recorded decisions, whosever they are: which files it takes, and what it says."""
+"""The command that replays recorded decisions: which files it takes, and what it prints."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def write(path: Path, *vectors: dict[str, Any]) -> str:
     ("second", "code", "out"),
     [(True, 0, "2 passed, 0 failed\n"), (False, 1, "b differs\n1 passed, 1 failed\n")],
 )
-def test_what_differs_is_shown_and_counted(
+def test_differing_decisions_are_printed_and_counted(
     second: bool, code: int, out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code says whether there was any."""
+    """The exit code says whether there are any."""
     assert RUNNER.main([write(tmp_path / "a.jsonl", {"id": "a"}, {"id": "b", "same": second})]) == code
     assert capsys.readouterr().out == out
 
@@ -58,7 +58,7 @@ def test_what_differs_is_shown_and_counted(
     ],
     ids=["no JSON", "no object", "no UTF-8", "too deep", "wrong type", "fault"],
 )
-def test_a_bad_line_is_told_by_file_and_line(
+def test_an_error_names_the_file_and_line(
     text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In one line, with exit code 2."""
@@ -70,9 +70,10 @@ def test_a_bad_line_is_told_by_file_and_line(
     assert captured.err.startswith(f"error: {path}:2: {problem}")
 
 
-def test_files_without_any_decision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing was checked, which is no success; one empty file among others is none."""
-    empty, blank = write(tmp_path / "a.jsonl"), tmp_path / "b.jsonl"
+def test_files_without_any_decision_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing was checked, which is no success. One empty file among others is no error."""
+    empty = write(tmp_path / "a.jsonl")
+    blank = tmp_path / "b.jsonl"
     blank.write_text("\n\n")
     assert RUNNER.main([empty, str(blank)]) == 2
     captured = capsys.readouterr()
@@ -80,15 +81,15 @@ def test_files_without_any_decision(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert RUNNER.main([empty, write(tmp_path / "c.jsonl", {"id": "a"})]) == 0
 
 
-def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that is not there is bad input."""
+def test_a_missing_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As bad input is."""
     assert RUNNER.main([str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl: No such file or directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("runner", [longhorn.RUNNER, generic.RUNNER], ids=["longhorn", "generic"])
 def test_help_names_the_module(runner: Runner[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """As it is called."""
+    """As it is called on the command line."""
     with pytest.raises(SystemExit):
         runner.main(["--help"])
     assert f"python -m {runner.module} " in capsys.readouterr().out

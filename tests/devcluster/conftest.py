@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from devcluster import DevCluster, Options
+from devcluster import ClusterOptions, DevCluster
 from devcluster.build import ensure_built
 
 
@@ -23,8 +23,8 @@ def anyio_backend() -> str:
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[DevCluster]]:
     """Two clusters that were started at the same moment, for tests that leave them as they are."""
     made = [
-        DevCluster(tmp_path_factory.mktemp("first"), Options(nodes=3)),
-        DevCluster(tmp_path_factory.mktemp("second"), Options(nodes=1, audit=False)),
+        DevCluster(tmp_path_factory.mktemp("first"), ClusterOptions(nodes=3)),
+        DevCluster(tmp_path_factory.mktemp("second"), ClusterOptions(nodes=1, audit=False)),
     ]
     ensure_built()
     with ExitStack() as stack, ThreadPoolExecutor() as pool:

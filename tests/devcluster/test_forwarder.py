@@ -58,7 +58,7 @@ class Proxy:
 
     async def lead_to(self, *targets: Address) -> None:
         """Changes the endpoints and gives the forwarder time to notice."""
-        self.forwarder.lead_to(targets)
+        self.forwarder.set_targets(targets)
         for _ in range(10):
             await asyncio.sleep(0.01)
 

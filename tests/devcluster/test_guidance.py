@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devcluster import next_steps as guidance
-from devcluster import prometheus
-from devcluster.next_steps import Facts
-from devcluster.watch import how_it_ended, somebody_ended_it
+from devcluster import next_steps, prometheus
+from devcluster.next_steps import StackFacts
+from devcluster.watch import describe_end, was_ended_from_outside
 
-FACTS = Facts(
+FACTS = StackFacts(
     kubeconfig=Path("/c/kubeconfig"),
     kubectl=None,
     example=Path("examples/dev/statefulset.yaml"),
@@ -30,7 +29,7 @@ FACTS = Facts(
 
 def test_the_commands_to_type_are_there() -> None:
     """Credentials, a workload, how to watch it, the leader's view, and where the logs are."""
-    said = guidance.text(FACTS).splitlines()
+    said = next_steps.text(FACTS).splitlines()
     for line in (
         "  export KUBECONFIG=/c/kubeconfig",
         "  kubectl apply -f examples/dev/statefulset.yaml",
@@ -45,7 +44,7 @@ def test_the_commands_to_type_are_there() -> None:
 
 def test_paths_can_be_pasted() -> None:
     """Whatever is in them."""
-    said = guidance.text(replace(FACTS, kubeconfig=Path("/a b/kubeconfig")))
+    said = next_steps.text(replace(FACTS, kubeconfig=Path("/a b/kubeconfig")))
     assert "export KUBECONFIG='/a b/kubeconfig'" in said
 
 
@@ -62,7 +61,7 @@ def test_paths_can_be_pasted() -> None:
 )
 def test_only_what_is_there_is_talked_about(changed: dict[str, object], present: str, absent: str) -> None:
     """Each part by itself."""
-    said = guidance.text(replace(FACTS, **changed))  # type: ignore[arg-type]
+    said = next_steps.text(replace(FACTS, **changed))  # type: ignore[arg-type]
     assert present in said
     assert absent not in said
 
@@ -90,5 +89,5 @@ def test_every_candidate_is_scraped_by_its_name() -> None:
 )
 def test_an_end_is_told_in_words(code: int, words: str, by_somebody: bool) -> None:
     """A candidate that somebody ended is started again; anything else is a crash."""
-    assert how_it_ended(code) == words
-    assert somebody_ended_it(code) is by_somebody
+    assert describe_end(code) == words
+    assert was_ended_from_outside(code) is by_somebody

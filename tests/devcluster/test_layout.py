@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.directories import Layout
+from devcluster.directories import Directories
 from devcluster.errors import ConfigError
 
 
@@ -15,29 +15,29 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     """And they are still there."""
     (tmp_path / "logs").mkdir()
     with pytest.raises(ConfigError, match="holds other files"):
-        Layout(tmp_path).occupy()
+        Directories(tmp_path).occupy()
     assert (tmp_path / "logs").exists()
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     """Two clusters would overwrite each other."""
-    lock = Layout(tmp_path).occupy()
+    lock = Directories(tmp_path).occupy()
     with pytest.raises(ConfigError, match="another cluster runs"):
-        Layout(tmp_path).occupy()
+        Directories(tmp_path).occupy()
     os.close(lock)
 
 
 def test_what_a_former_cluster_left_is_removed(tmp_path: Path) -> None:
     """Its state above all."""
-    layout = Layout(tmp_path / "new")
-    os.close(layout.occupy())
-    (layout.etcd / "state").write_text("old")
-    os.close(layout.occupy())
-    assert list(layout.etcd.iterdir()) == []
+    directories = Directories(tmp_path / "new")
+    os.close(directories.occupy())
+    (directories.etcd / "state").write_text("old")
+    os.close(directories.occupy())
+    assert list(directories.etcd.iterdir()) == []
 
 
 def test_nobody_else_can_look_into_it(tmp_path: Path) -> None:
     """Kubeconfigs lie in it."""
-    layout = Layout(tmp_path / "new")
-    os.close(layout.occupy())
-    assert layout.directory.stat().st_mode & 0o777 == 0o700
+    directories = Directories(tmp_path / "new")
+    os.close(directories.occupy())
+    assert directories.directory.stat().st_mode & 0o777 == 0o700

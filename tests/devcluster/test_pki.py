@@ -9,18 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.pki import Authority, Pair, SigningKey
+from devcluster.pki import CertificateAuthority, CertificatePair, SigningKey
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
+def authority(tmp_path: Path) -> CertificateAuthority:
     """A new authority in a folder that was too open."""
     folder = tmp_path / "pki"
     folder.mkdir(mode=0o755)
-    return Authority.create(folder)
+    return CertificateAuthority.create(folder)
 
 
-def handshake(authority: Authority, server: Pair, client: Pair, name: str) -> dict[str, str]:
+def handshake(
+    authority: CertificateAuthority, server: CertificatePair, client: CertificatePair, name: str
+) -> dict[str, str]:
     """What the server learns of a client that wants to reach it under this name."""
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.bundle)
     serving.verify_mode = ssl.CERT_REQUIRED
@@ -44,13 +46,13 @@ def handshake(authority: Authority, server: Pair, client: Pair, name: str) -> di
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "kubernetes.default.svc"])
-def test_the_api_server_is_trusted_under_its_names(authority: Authority, name: str) -> None:
+def test_the_api_server_is_trusted_under_its_names(authority: CertificateAuthority, name: str) -> None:
     """And learns user and group of a client."""
     learnt = handshake(authority, authority.server("server"), authority.client("admin", ["system:masters"]), name)
     assert learnt == {"commonName": "admin", "organizationName": "system:masters"}
 
 
-def test_keys_are_readable_by_their_owner_only(authority: Authority) -> None:
+def test_keys_are_readable_by_their_owner_only(authority: CertificateAuthority) -> None:
     """The folder too."""
     SigningKey.create(authority.folder)
     authority.client("system:kube-scheduler")
@@ -58,6 +60,6 @@ def test_keys_are_readable_by_their_owner_only(authority: Authority) -> None:
     assert (modes, authority.folder.stat().st_mode & 0o777) == ({0o600}, 0o700)
 
 
-def test_the_key_of_the_authority_is_not_kept(authority: Authority) -> None:
+def test_the_key_of_the_authority_is_not_kept(authority: CertificateAuthority) -> None:
     """Nobody can issue certificates once the cluster runs."""
     assert [path.name for path in authority.folder.iterdir()] == ["ca.crt"]

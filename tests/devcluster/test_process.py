@@ -31,7 +31,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def python(program: str, *, ready: Ready = UP, ready_seconds: float = 20.0) -> Process:
         argv = [sys.executable, "-I", "-S", "-c", program]
-        made.append(Process("it", argv, tmp_path / "it.log", ready=ready, ready_seconds=ready_seconds))
+        made.append(Process("it", argv, tmp_path / "it.log", ready=ready, ready_timeout=ready_seconds))
         return made[-1]
 
     yield python

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from devcluster import programs as parts
+from devcluster import programs
 
 
 def test_the_address_given_in_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """For machines whose only route is none."""
     monkeypatch.setenv("DEVCLUSTER_ADDRESS", "10.254.0.1")
-    assert parts.primary_address() == "10.254.0.1"
+    assert programs.primary_address() == "10.254.0.1"
 
 
 @pytest.mark.parametrize(

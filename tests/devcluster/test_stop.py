@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import DevCluster
-from devcluster.process import Process, logged
+from devcluster import DevCluster, Process, logged
 
 
 class Unstoppable(Process):
@@ -26,13 +25,13 @@ class Unstoppable(Process):
 def cluster(tmp_path: Path) -> Iterator[DevCluster]:
     """One that holds its folder and a port, and runs three processes; the second and third do not stop."""
     made = DevCluster(tmp_path / "c")
-    made._lock = made._layout.occupy()
+    made._lock = made._directories.occupy()
     made.free_port()
     for name, kind in (("first", Process), ("second", Unstoppable), ("third", Unstoppable)):
         program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
         argv = [sys.executable, "-I", "-S", "-c", program]
         log = made.logs / f"{name}.log"
-        made.processes[name] = kind(name, argv, log, ready=logged("up"), stop_seconds=0.3)
+        made.processes[name] = kind(name, argv, log, ready=logged("up"), stop_timeout=0.3)
         made.processes[name].start()
     processes = list(made.processes.values())
     yield made
@@ -49,7 +48,7 @@ def test_what_fails_to_stop_keeps_nothing_else_from_it(cluster: DevCluster, tmp_
     assert not first.running
     assert cluster._ports._claims == {}
     again = DevCluster(tmp_path / "c")
-    again._lock = again._layout.occupy()
+    again._lock = again._directories.occupy()
     again.stop()
     cluster.stop()
 

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from scheduler_core.extender.filter import Packing
+from scheduler_core.extender.decision import Packing
 from tests.e2e import comparisons, goals, size
 from tests.e2e.comparisons import Compared, Comparison
 from tests.e2e.goals import Row

@@ -13,7 +13,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from scheduler_core.errors import CoreError
-from scheduler_core.extender.filter import Packing
+from scheduler_core.extender.decision import Packing
 from tests.e2e import burst, plan
 from tests.e2e.burst import Burst
 from tests.e2e.goals import counts, times

@@ -38,7 +38,7 @@ from app.kube.resources import (
 )
 from devcluster import DevCluster, Process
 from devcluster.build import ensure_built
-from devcluster.http_check import ask
+from devcluster.http_check import http_request
 from devcluster.stack import ROOT
 from tests import builders
 from tests.builders import GI, Object
@@ -154,7 +154,7 @@ class Longhorn:
 
     def ask(self, process: Process, path: str) -> tuple[int, Any]:
         """Asks one process."""
-        return ask(f"http://127.0.0.1:{self.ports[process.name]}{path}", None, 15)
+        return http_request(f"http://127.0.0.1:{self.ports[process.name]}{path}", None, 15)
 
     def metric(self, process: Process, name: str) -> float:
         """The value of one of its metrics; `name` with its labels."""

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from app.disk_schedule.informer import Seen, decode_schedule
+from app.disk_schedule.informer import InformerObject, decode_schedule
 from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import DISK_SCHEDULES
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault, Kind, State
+from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, Fault, RequestKind
 
 _START_SECONDS = 20.0
 
@@ -56,7 +56,7 @@ class Witness:
         reflector = Reflector(client, DISK_SCHEDULES, decode_schedule, self, timing, namespace=self._namespace)
         running = asyncio.create_task(reflector.run())
         while not self._end.is_set():
-            if reflector.standing.phase is Phase.SYNCED:
+            if reflector.status.phase is Phase.SYNCED:
                 self._listed.set()
             await asyncio.sleep(0.05)
         await reflector.catch_up()
@@ -64,13 +64,13 @@ class Witness:
         await asyncio.gather(running, return_exceptions=True)
         await client.close()
 
-    def replaced(self, objects: Mapping[Key, Seen[DiskSchedule]]) -> None:
+    def replaced(self, objects: Mapping[Key, InformerObject[DiskSchedule]]) -> None:
         """Called by the reflector."""
         self.relists += 1
         for key, seen in objects.items():
             self.changed(key, seen)
 
-    def changed(self, key: Key, value: Seen[DiskSchedule] | None) -> None:
+    def changed(self, key: Key, value: InformerObject[DiskSchedule] | None) -> None:
         """Called by the reflector for every version."""
         name = str(key)
         if value is None:
@@ -85,14 +85,16 @@ class Witness:
 
     def _judge(self, before: DiskSchedule, now: DiskSchedule) -> None:
         status = now.status
-        total = sum(entry.size for kind in Kind for entry in status.of(kind).values())
+        total = sum(entry.size for kind in RequestKind for entry in status.allocations(kind).values())
         if status.storage_scheduled != total:
             self.faults.append(f"{now.name}: storageScheduled is {status.storage_scheduled}, the sum is {total}")
-        for kind in Kind:
-            for name, entry in status.of(kind).items():
-                was = before.status.of(kind).get(name)
+        for kind in RequestKind:
+            for name, entry in status.allocations(kind).items():
+                was = before.status.allocations(kind).get(name)
                 grown = entry.size > (was.size if was else 0)
                 self.grants += grown
-                self.rejections += entry.state is State.REJECTED and (was is None or was.state is not State.REJECTED)
+                self.rejections += entry.state is AllocationState.REJECTED and (
+                    was is None or was.state is not AllocationState.REJECTED
+                )
                 if grown and total > (status.storage_available or 0):
                     self.faults.append(f"{now.name}: {name} was granted beyond {status.storage_available}: {total}")

@@ -17,10 +17,10 @@ from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.snapshot_live import as_snapshot, read_cluster
-from devcluster.stack import NAMESPACE
+from devcluster.programs import NAMESPACE
 from scheduler_core.cluster.view import View
-from scheduler_core.demand.derive import Demand, Source
-from scheduler_core.demand.index import Demands
+from scheduler_core.demand.derive import Demand, DemandSource
+from scheduler_core.demand.index import DemandIndex
 
 Line = tuple[str, str, str, str, str, int, str]
 
@@ -41,7 +41,7 @@ class Observer:
             self._cache = ClusterCache(self._client, NAMESPACE, timing, _now, stale_after=600)
             watching: Future[None] = self._portal.start_task_soon(self._cache.run)
             stack.callback(watching.cancel)
-            self._portal.call(self._cache.synced)
+            self._portal.call(self._cache.wait_for_sync)
             self._stack = stack.pop_all()
         return self
 
@@ -52,15 +52,15 @@ class Observer:
 
     def view(self) -> View:
         """The cluster now."""
-        return self._portal.call(self._cache.memory).view
+        return self._portal.call(self._cache.state).view
 
     def demands(self) -> tuple[Demand, ...]:
         """What volumes demand now."""
-        return self._portal.call(self._cache.demands).all
+        return self._portal.call(self._cache.state).demand.all
 
     def chosen_not_bound(self) -> set[str]:
         """The pods kube-scheduler has chosen a node for and not bound yet: their claims are being provisioned."""
-        selected = {demand.pod for demand in self.demands() if demand.source is Source.SELECTED_NODE}
+        selected = {demand.pod for demand in self.demands() if demand.source is DemandSource.SELECTED_NODE}
         nominated = {
             pod.key
             for pod in self.view().snapshot.pods.values()
@@ -70,7 +70,7 @@ class Observer:
 
     def bound_without_replicas(self) -> set[str]:
         """The pods that are bound, with a local volume that has no replica on their node yet."""
-        return {demand.pod for demand in self.demands() if demand.source is Source.POD}
+        return {demand.pod for demand in self.demands() if demand.source is DemandSource.POD}
 
     def listed_demands(self) -> set[Line]:
         """What volumes demand, derived from a list of everything as `longhorn-extender snapshot` makes it: no watch, nothing remembered."""
@@ -79,7 +79,7 @@ class Observer:
     async def _listed(self) -> set[Line]:
         objects = await read_cluster(self._client, NAMESPACE, _ignore, _ignore)
         view = View.of(as_snapshot(objects), _now())
-        return {line(demand) for demand in Demands.of(view).all}
+        return {line(demand) for demand in DemandIndex.of(view).all}
 
 
 def line(demand: Demand) -> Line:

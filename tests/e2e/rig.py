@@ -17,9 +17,10 @@ import yaml
 
 from app.kube.client import ApiError
 from app.kube.resources import CAPACITIES, CLAIMS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, Resource
-from devcluster.http_check import ask
+from devcluster.http_check import http_request
 from devcluster.process import Process
-from devcluster.stack import FAST_LEASE, LEASE_SECONDS, NAMESPACE, ROOT, Disk, Stack, StackOptions
+from devcluster.programs import NAMESPACE
+from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT, Disk, Stack, StackOptions
 from tests.e2e.objects import HOSTNAME, PAUSE, Object
 
 CONFIGS: Final = ROOT / "kube-scheduler-config"
@@ -102,11 +103,11 @@ class Rig:
 
     def ask(self, name: str, path: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
         """Asks one candidate; status 0 means that nothing answered."""
-        return ask(f"{self._stack.url(name)}{path}", body, seconds)
+        return http_request(f"{self._stack.url(name)}{path}", body, seconds)
 
     def status(self) -> Object:
         """What the simulator sees."""
-        code, answer = ask(f"{self._stack.simulator_url}/status", None, 15)
+        code, answer = http_request(f"{self._stack.simulator_url}/status", None, 15)
         return dict(answer) if code == 200 else {"unreachable": str(answer)}
 
     def misplacements(self) -> int:

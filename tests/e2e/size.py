@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.kube.resources import CLAIMS, PODS
-from app.schemas.state import MOST_LISTED
+from app.schemas.state import MAX_LISTED
 from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
-from scheduler_core.extender.filter import Packing
+from scheduler_core.extender.decision import Packing
 from tests.e2e import load
 from tests.e2e.journal import Journal, Offer, Question
 from tests.e2e.objects import Object
@@ -197,7 +197,7 @@ class _Story:
         state = self._rig.ask(self._leader(), "/state")[1]["service"]
         listed = self._observer.listed_demands()
         told = {state_line(entry) for entry in state["demands"]}
-        same = told <= listed and len(told) == min(len(listed), MOST_LISTED) and state["demandCount"] == len(listed)
+        same = told <= listed and len(told) == min(len(listed), MAX_LISTED) and state["demandCount"] == len(listed)
         if same:
             self._note("demands that were the same after the take-over", len(listed))
         return same

@@ -21,8 +21,7 @@ from app.kube.resources import (
     LONGHORN_REPLICAS,
     LONGHORN_VOLUMES,
 )
-from devcluster import DevCluster, Options
-from devcluster.process import Process
+from devcluster import ClusterOptions, DevCluster, Process
 from devcluster.stack import FAST_LEASE as FAST
 from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from tests import builders
@@ -61,7 +60,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("disk-schedule"), pytest.
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DevCluster, Path]]:
     """A control plane with Longhorn's definitions and the controllers' manifests; no controller runs."""
-    with DevCluster(tmp_path_factory.mktemp("disk-schedule"), Options(audit=True)) as cluster:
+    with DevCluster(tmp_path_factory.mktemp("disk-schedule"), ClusterOptions(audit=True)) as cluster:
         yield cluster, install(cluster)
 
 

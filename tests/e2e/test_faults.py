@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from devcluster.stack import NAMESPACE, SERVICE
+from devcluster.programs import NAMESPACE, SERVICE
 from tests.e2e import plan
 from tests.e2e.objects import statefulset
 from tests.e2e.rig import LEASE_BOUND, Rig

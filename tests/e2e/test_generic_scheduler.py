@@ -15,11 +15,12 @@ import pytest
 
 from app.kube.resources import LEASES, NODES, PODS
 from app.scheduler.lifecycle import LEASE
-from devcluster.components import Options
+from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
-from devcluster.http_check import ask
+from devcluster.http_check import http_request
 from devcluster.process import Process, logged
-from devcluster.stack import FAST_LEASE, LEASE_SECONDS, NAMESPACE, ROOT
+from devcluster.programs import NAMESPACE
+from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT
 from tests.e2e.objects import PAUSE, Object
 from tests.worlds.service import EXTENDER
 
@@ -53,7 +54,7 @@ class Start(Protocol):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """One node per rack, two services, and nobody but us to schedule the pods that ask for it."""
-    with DevCluster(tmp_path_factory.mktemp("generic") / "cluster", Options()) as started:
+    with DevCluster(tmp_path_factory.mktemp("generic") / "cluster", ClusterOptions()) as started:
         started.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         started.apply(ROOT / "manifests/generic-scheduler/access")
         released = {"metadata": {"name": LEASE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
@@ -167,7 +168,7 @@ def condition_writes(cluster: DevCluster, name: str) -> int:
 
 def attempts(scheduler: Scheduler, result: str) -> float:
     """How many attempts of a process ended so."""
-    found = re.search(rf'attempts_total\{{result="{result}"\}} (\S+)', str(ask(f"{scheduler.url}/metrics")[1]))
+    found = re.search(rf'attempts_total\{{result="{result}"\}} (\S+)', str(http_request(f"{scheduler.url}/metrics")[1]))
     return float(found[1]) if found else 0
 
 
@@ -205,8 +206,8 @@ def test_sixty_pods_of_two_services_stay_in_their_zone_and_spread_over_its_racks
     (told,) = events(cluster, "Scheduled", uids[0])
     assert told["message"] == f"Successfully assigned default/web-0 to {bound(cluster)['web-0']}"
     assert told["source"]["component"] == NAME
-    assert ask(f"{scheduler.url}/readyz") == (200, {"status": "ok", "role": "leader"})
-    metrics = str(ask(f"{scheduler.url}/metrics")[1])
+    assert http_request(f"{scheduler.url}/readyz") == (200, {"status": "ok", "role": "leader"})
+    metrics = str(http_request(f"{scheduler.url}/metrics")[1])
     assert f'longhorn_generic_scheduler_attempts_total{{result="scheduled"}} {2 * EACH}.0' in metrics
     assert "longhorn_generic_scheduler_waiting_pods 0.0" in metrics
 
@@ -263,7 +264,7 @@ def test_a_policy_file_that_is_replaced_is_in_force_at_once(cluster: DevCluster,
     cluster.api.create(PODS.path("default"), pod("late", "web", nodeSelector={"gpu": "yes"}))
     until("the refusal", lambda: condition(cluster, "late").get("reason") == "Unschedulable")
     assert "late" not in bound(cluster)
-    metrics = str(ask(f"{scheduler.url}/metrics")[1])
+    metrics = str(http_request(f"{scheduler.url}/metrics")[1])
     assert 'longhorn_generic_scheduler_policy_reloads_total{result="loaded"} 2.0' in metrics
     assert 'longhorn_generic_scheduler_policy_reloads_total{result="refused"} 1.0' in metrics
     assert 'longhorn_generic_scheduler_write_failures_total{what="condition"} 0.0' in metrics

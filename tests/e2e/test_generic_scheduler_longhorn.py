@@ -10,7 +10,8 @@ import pytest
 from app.kube.resources import LEASES
 from app.scheduler.lifecycle import LEASE
 from devcluster.process import logged
-from devcluster.stack import FAST_LEASE, NAMESPACE, ROOT
+from devcluster.programs import NAMESPACE
+from devcluster.stack import FAST_LEASE, ROOT
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.rig import Rig
 from tests.worlds.service import EXTENDER

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from devcluster.stack import NAMESPACE, SERVICE
+from devcluster.programs import NAMESPACE, SERVICE
 from tests.e2e import plan
 from tests.e2e.objects import statefulset
 from tests.e2e.rig import Rig

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from devcluster.stack import NAMESPACE, SERVICE
+from devcluster.programs import NAMESPACE, SERVICE
 from tests.e2e import plan
 from tests.e2e.rig import PROPOSAL, RECOMMENDED, RECOMMENDED_MANAGED, Rig
 

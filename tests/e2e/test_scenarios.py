@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from devcluster.components import SCHEDULER
-from devcluster.stack import NAMESPACE
+from devcluster.programs import NAMESPACE
 from tests.e2e import plan
 from tests.e2e.journal import events
 from tests.e2e.objects import Object, Volume, Workload, statefulset

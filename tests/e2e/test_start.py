@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from devcluster import DevCluster, Options
-from devcluster.http_check import ask
-from devcluster.programs import primary_address, start_extender, start_simulator
-from devcluster.stack import FAST_LEASE, NAMESPACE, ROOT, SERVICE
+from devcluster import ClusterOptions, DevCluster
+from devcluster.http_check import http_request
+from devcluster.programs import NAMESPACE, SERVICE, primary_address, start_extender, start_simulator
+from devcluster.stack import FAST_LEASE, ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("start"), pytest.mark.timeout(400)]
 
@@ -19,7 +19,7 @@ def test_an_extender_without_longhorn_says_so_and_begins_to_answer_when_it_is_in
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Longhorn's custom resources are missing: alive, not ready, no answer, no Lease."""
-    with DevCluster(tmp_path_factory.mktemp("start"), Options(nodes=1)) as cluster:
+    with DevCluster(tmp_path_factory.mktemp("start"), ClusterOptions(nodes=1)) as cluster:
         cluster.apply(ROOT / "manifests/test-cluster")
         account = cluster.service_account_kubeconfig(NAMESPACE, SERVICE)
         port = cluster.free_port()
@@ -27,15 +27,15 @@ def test_an_extender_without_longhorn_says_so_and_begins_to_answer_when_it_is_in
         url = f"http://{primary_address()}:{port}"
         question = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": ["node-1"]}
 
-        _until(lambda: "nodes.longhorn.io: is Longhorn installed?" in str(ask(f"{url}/readyz", None, 5)[1]))
-        assert ask(f"{url}/readyz", None, 5)[0] == 503
-        assert ask(f"{url}/healthz", None, 5)[0] == 200
-        assert ask(f"{url}/filter", question, 5)[0] == 503
+        _until(lambda: "nodes.longhorn.io: is Longhorn installed?" in str(http_request(f"{url}/readyz", None, 5)[1]))
+        assert http_request(f"{url}/readyz", None, 5)[0] == 503
+        assert http_request(f"{url}/healthz", None, 5)[0] == 200
+        assert http_request(f"{url}/filter", question, 5)[0] == 503
         assert cluster.kubectl("-n", NAMESPACE, "get", "leases", "-o", "name").strip() == ""
 
         start_simulator(cluster)
-        _until(lambda: ask(f"{url}/readyz", None, 5)[0] == 200)
-        _until(lambda: ask(f"{url}/filter", question, 5)[0] == 200)
+        _until(lambda: http_request(f"{url}/readyz", None, 5)[0] == 200)
+        _until(lambda: http_request(f"{url}/filter", question, 5)[0] == 200)
 
 
 def _until(done: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from app.cli.main import cli
 from app.kube.watched_kinds import WATCHED
-from scheduler_core.convert.nudged import NUDGED
+from scheduler_core.convert.pod_patch import NUDGE_ANNOTATION
 from tests.manifests.load import (
     CLUSTER_PERMISSIONS,
     CONFIGS,
@@ -84,7 +84,7 @@ def test_the_admission_policy_is_about_the_service_account_and_its_one_annotatio
     (about,) = spec["matchConditions"]
     assert about["expression"] == f"request.userInfo.username == 'system:serviceaccount:{NAMESPACE}:{NAME}'"
     named = {key for rule in spec["validations"] for key in re.findall(r"'([^']*/[^']*)'", rule["expression"])}
-    assert named == {NUDGED}
+    assert named == {NUDGE_ANNOTATION}
     assert spec["failurePolicy"] == "Fail"
     binding = only("ValidatingAdmissionPolicyBinding")["spec"]
     assert binding == {"policyName": NAME, "validationActions": ["Deny"]}

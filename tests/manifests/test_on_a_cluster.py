@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from app.extender.nudge_patch import PodNudge
+from app.extender.nudger import NudgePatch
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES, NODES, PODS
-from devcluster import DevCluster, Options
+from devcluster import ClusterOptions, DevCluster
 from devcluster.scheduler_config import DEFAULT
-from scheduler_core.convert.nudged import NUDGED
+from scheduler_core.convert.pod_patch import NUDGE_ANNOTATION
 from scheduler_core.model.kube import Pod
 from tests.manifests.kustomize import BASES, build, shown
 from tests.manifests.load import (
@@ -61,7 +61,7 @@ PODS_OF_MINE = f"--selector=app.kubernetes.io/name={NAME}"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """A cluster with the namespace, held to the restricted Pod Security Standard, and the extender's access."""
-    with DevCluster(tmp_path_factory.mktemp("cluster"), Options(nodes=2)) as running:
+    with DevCluster(tmp_path_factory.mktemp("cluster"), ClusterOptions(nodes=2)) as running:
         running.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "test-cluster"))
         running.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
         yield running
@@ -314,16 +314,16 @@ async def test_the_extender_may_write_its_annotation_again_and_again(
     found = Pod("default", name, waiting["metadata"]["uid"])
     async with as_the_extender(guarded) as client:
         for at in ("2026-01-01T00:00:00.000001Z", "2026-01-01T00:00:01.000000Z"):
-            assert await PodNudge(client)(found, at)
-            assert annotated(guarded, name) == {"mine": "1", NUDGED: at}
+            assert await NudgePatch(client)(found, at)
+            assert annotated(guarded, name) == {"mine": "1", NUDGE_ANNOTATION: at}
 
 
 async def test_a_nudge_means_one_pod_and_not_another_of_its_name(guarded: DevCluster, waiting: dict[str, Any]) -> None:
     """A StatefulSet's pod bears its predecessor's name."""
     name = waiting["metadata"]["name"]
     async with as_the_extender(guarded) as client:
-        assert not await PodNudge(client)(Pod("default", name, "00000000-0000-0000-0000-000000000000"), "now")
-        assert not await PodNudge(client)(Pod("default", "not-there", waiting["metadata"]["uid"]), "now")
+        assert not await NudgePatch(client)(Pod("default", name, "00000000-0000-0000-0000-000000000000"), "now")
+        assert not await NudgePatch(client)(Pod("default", "not-there", waiting["metadata"]["uid"]), "now")
     assert annotated(guarded, name) == {"mine": "1"}
 
 
@@ -334,13 +334,13 @@ def forbidden_changes(raw: dict[str, Any], node_uid: str) -> dict[str, dict[str,
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": node_uid}
     return {
         "label": {"metadata": {"labels": {"mine": "2"}}},
-        "new label": {"metadata": {"labels": {NUDGED: "now"}}},
+        "new label": {"metadata": {"labels": {NUDGE_ANNOTATION: "now"}}},
         "annotation": {"metadata": {"annotations": {"mine": "2"}}},
-        "annotation beside a nudge": {"metadata": {"annotations": {NUDGED: "now", "other": "1"}}},
+        "annotation beside a nudge": {"metadata": {"annotations": {NUDGE_ANNOTATION: "now", "other": "1"}}},
         "annotation removed": {"metadata": {"annotations": {"mine": None}}},
         "all annotations removed": {"metadata": {"annotations": None}},
         "image": image,
-        "image beside a nudge": {**image, "metadata": {"annotations": {NUDGED: "now"}}},
+        "image beside a nudge": {**image, "metadata": {"annotations": {NUDGE_ANNOTATION: "now"}}},
         "toleration": {"spec": {"tolerations": tolerations}},
         "deadline": {"spec": {"activeDeadlineSeconds": 1000}},
         "finalizer": {"metadata": {"finalizers": ["example.com/kept"]}},
@@ -382,11 +382,11 @@ async def test_the_annotation_holds_64_characters_at_most(guarded: DevCluster, w
     """A time is shorter; nothing can be stored there."""
     path = PODS.path("default", waiting["metadata"]["name"])
     async with as_the_extender(guarded) as client:
-        await client.patch(path, {"metadata": {"annotations": {NUDGED: "x" * 64}}})
+        await client.patch(path, {"metadata": {"annotations": {NUDGE_ANNOTATION: "x" * 64}}})
         with pytest.raises(ApiError, match="64 characters at most") as refused:
-            await client.patch(path, {"metadata": {"annotations": {NUDGED: "x" * 65}}})
+            await client.patch(path, {"metadata": {"annotations": {NUDGE_ANNOTATION: "x" * 65}}})
         assert refused.value.forbidden
-    guarded.api.patch(path, {"metadata": {"annotations": {NUDGED: "x" * 65}}})
+    guarded.api.patch(path, {"metadata": {"annotations": {NUDGE_ANNOTATION: "x" * 65}}})
 
 
 def test_the_admission_policy_is_understood_by_the_api_server(guarded: DevCluster) -> None:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.schemas.explain import explain_answer
-from scheduler_core.cooperative import finish
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Options, Packing, filter_nodes
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.extender.filter import filter_nodes
 from tests.builders import (
     Object,
     as_pod,
@@ -27,8 +27,8 @@ from tests.builders import (
     pod,
     replica,
     setting,
+    state,
     storage_class,
-    view,
 )
 
 SIZES = st.sampled_from([10, 20, 30, 40, 50, 60])
@@ -37,7 +37,7 @@ TAGS = st.sampled_from([(), ("ssd",), ("hdd",)])
 
 @st.composite
 def disks(draw: st.DrawFn) -> Object:
-    """A disk of up to 100Gi that may be closed, tagged, promised or used in part."""
+    """A disk of up to 100Gi that may be closed, tagged, scheduled or used in part."""
     size = draw(st.sampled_from([40, 60, 100]))
     return {
         "size": size,
@@ -49,59 +49,59 @@ def disks(draw: st.DrawFn) -> Object:
     }
 
 
-EXACT = Options(packing=Packing.EXACT)
+EXACT = FilterOptions(packing=Packing.EXACT)
 VOLUMES = st.lists(st.tuples(SIZES, TAGS, st.sampled_from([0, 0, 5, 15])), min_size=1, max_size=4)
 CLUSTERS = st.lists(st.lists(disks(), max_size=3), min_size=1, max_size=4)
 
 
 def objects(cluster: Sequence[Sequence[Object]], volumes: Sequence[tuple[int, tuple[str, ...], int]]) -> list[Object]:
     """The cluster as Kubernetes objects: bound volumes ``vol-v<i>`` without replicas."""
-    made = [
+    raw_objects = [
         longhorn_node(f"n{index}", {f"d{number}": disk(**entry) for number, entry in enumerate(node)})
         for index, node in enumerate(cluster)
     ]
     for index, (size, tags, actual) in enumerate(volumes):
-        made += bound(f"v{index}", size, actual=min(actual, size), diskSelector=list(tags))
-    return made
+        raw_objects += bound(f"v{index}", size, actual=min(actual, size), diskSelector=list(tags))
+    return raw_objects
 
 
-def asked(volumes: Sequence[Any]) -> Object:
-    """A pod with all the volumes."""
+def pod_of(volumes: Sequence[Any]) -> Object:
+    """A pod that mounts all the volumes."""
     return pod(*(f"v{index}" for index in range(len(volumes))))
 
 
 def brute_force(node: Sequence[Object], volumes: Sequence[tuple[int, tuple[str, ...], int]]) -> bool:
-    """Whether any assignment of volumes to disks keeps Longhorn's rules, from their text and in whole Gi."""
+    """Whether any assignment of volumes to disks obeys Longhorn's rules, written here from their text and in whole Gi."""
     for picks in product(range(len(node)), repeat=len(volumes)):
-        promised = [entry["scheduled"] for entry in node]
+        scheduled = [entry["scheduled"] for entry in node]
         for (size, tags, actual), pick in zip(volumes, picks, strict=True):
             chosen = node[pick]
-            promised[pick] += size
+            scheduled[pick] += size
             if not chosen["allow"] or not set(tags) <= set(chosen["tags"]):
                 break
             if chosen["available"] - min(actual, size) <= chosen["size"] * 25 / 100:
                 break
         else:
             if all(total <= entry["size"] - entry["reserved"] or entry["scheduled"] == total
-                   for total, entry in zip(promised, node, strict=True)):  # fmt: skip
+                   for total, entry in zip(scheduled, node, strict=True)):  # fmt: skip
                 return True
     return False
 
 
 @given(CLUSTERS, VOLUMES)
-def test_a_node_fits_exactly_when_some_assignment_keeps_all_rules(
+def test_a_node_fits_exactly_when_some_assignment_obeys_all_rules(
     cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]]
 ) -> None:
     """Tags, closed disks, both space rules and packing together, over all assignments."""
-    explanation = explained(asked(volumes), objects(cluster, volumes), options=EXACT)
+    explanation = explained(pod_of(volumes), objects(cluster, volumes), options=EXACT)
     expected = [f"n{index}" for index, node in enumerate(cluster) if brute_force(node, volumes)]
     assert fitting(explanation) == expected
 
 
 @given(CLUSTERS, VOLUMES)
-def test_a_plan_keeps_every_rule(cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]]) -> None:
-    """Where a node fits its plan gives each volume a disk, and no disk more than it has."""
-    explanation = explained(asked(volumes), objects(cluster, volumes), options=EXACT)
+def test_a_plan_obeys_every_rule(cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]]) -> None:
+    """Where a node fits, its plan gives each volume a disk, and no disk more than it has."""
+    explanation = explained(pod_of(volumes), objects(cluster, volumes), options=EXACT)
     for name, verdict in zip(explanation.decision.candidates, explanation.verdicts, strict=True):
         if not verdict.fits:
             assert verdict.plan == {}
@@ -116,24 +116,27 @@ def test_a_plan_keeps_every_rule(cluster: list[list[Object]], volumes: list[tupl
 
 
 @given(CLUSTERS, VOLUMES, st.integers(0, 10))
-def test_more_room_never_loses_a_node(
+def test_more_space_never_loses_a_node(
     cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]], more: int
 ) -> None:
-    """Taking promises back from every disk keeps every node that fitted."""
-    before = fitting(explained(asked(volumes), objects(cluster, volumes), options=EXACT))
-    roomier = [[{**entry, "scheduled": max(0, entry["scheduled"] - more)} for entry in node] for node in cluster]
-    after = fitting(explained(asked(volumes), objects(roomier, volumes), options=EXACT))
+    """Scheduling less on every disk keeps every node that fitted."""
+    before = fitting(explained(pod_of(volumes), objects(cluster, volumes), options=EXACT))
+    with_more_space = [
+        [{**entry, "scheduled": max(0, entry["scheduled"] - more)} for entry in node] for node in cluster
+    ]
+    after = fitting(explained(pod_of(volumes), objects(with_more_space, volumes), options=EXACT))
     assert set(before) <= set(after)
 
 
 @given(CLUSTERS, VOLUMES)
-def test_auto_offers_the_safe_nodes_or_else_all_with_room(
+def test_auto_offers_the_order_safe_nodes_or_else_all_that_fit(
     cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]]
 ) -> None:
-    """The three ways to pack differ in nothing but what is done about unsafe nodes."""
-    raw, made = asked(volumes), objects(cluster, volumes)
+    """The three packing options differ only in what they do with unsafe nodes."""
+    raw = pod_of(volumes)
+    raw_objects = objects(cluster, volumes)
     exact, auto, safe = (
-        explained(raw, made, options=Options(packing=mode))
+        explained(raw, raw_objects, options=FilterOptions(packing=mode))
         for mode in (Packing.EXACT, Packing.AUTO, Packing.ORDER_SAFE)
     )
     proven = [
@@ -143,16 +146,16 @@ def test_auto_offers_the_safe_nodes_or_else_all_with_room(
     assert fitting(auto) == (proven or fitting(exact))
 
 
-def shuffled(value: Any, order: random.Random) -> Any:
-    """The same value with every list and map in another order, but for those whose order means something."""
+def shuffle(value: Any, order: random.Random) -> Any:
+    """The value with every list and map in another order, except conditions, whose order matters."""
     if isinstance(value, dict):
         keys = list(value)
         order.shuffle(keys)
-        return {key: value[key] if key == "conditions" else shuffled(value[key], order) for key in keys}
+        return {key: value[key] if key == "conditions" else shuffle(value[key], order) for key in keys}
     if isinstance(value, list):
-        made = [shuffled(entry, order) for entry in value]
-        order.shuffle(made)
-        return made
+        entries = [shuffle(entry, order) for entry in value]
+        order.shuffle(entries)
+        return entries
     return value
 
 
@@ -160,31 +163,31 @@ def shuffled(value: Any, order: random.Random) -> Any:
 def test_shuffling_the_input_changes_no_byte_of_the_answer(
     cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]], order: random.Random
 ) -> None:
-    """Lists and maps come in any order from the API server; answers have one."""
-    made = objects(cluster, volumes)
-    made += [replica("r1", "vol-v0", "n0", disk="d0", failed=True), replica("r2", "vol-v0", "n9")]
-    made += [storage_class(), setting("storage-over-provisioning-percentage", "150"), claim("x", 10)]
-    raw = asked([*volumes])
+    """The API server returns lists and maps in any order; answers have one order."""
+    raw_objects = objects(cluster, volumes)
+    raw_objects += [replica("r1", "vol-v0", "n0", disk="d0", failed=True), replica("r2", "vol-v0", "n9")]
+    raw_objects += [storage_class(), setting("storage-over-provisioning-percentage", "150"), claim("x", 10)]
+    raw = pod_of([*volumes])
 
     def answer(raw_pod: Object, entries: list[Object]) -> str:
         model = as_pod(raw_pod)
         return explain_answer(model, explained(raw_pod, entries)).model_dump_json()
 
-    assert json.loads(answer(raw, made)) is not None
-    assert answer(shuffled(raw, order), shuffled(made, order)) == answer(raw, made)
+    assert json.loads(answer(raw, raw_objects)) is not None
+    assert answer(shuffle(raw, order), shuffle(raw_objects, order)) == answer(raw, raw_objects)
 
 
 @given(CLUSTERS, VOLUMES, st.lists(st.integers(0, 3), unique=True, min_size=1))
-def test_filter_and_explain_say_the_same_with_and_without_memory(
+def test_filter_and_explain_agree_with_and_without_cached_results(
     cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]], picks: list[int]
 ) -> None:
-    """Explain runs the production path; what was asked before changes nothing."""
-    made = objects(cluster, volumes)
+    """Explain runs the decision of filter; earlier requests change nothing."""
+    raw_objects = objects(cluster, volumes)
     names = [f"n{pick}" for pick in picks]
-    memory = Memory(view(made))
-    raw = as_pod(asked(volumes))
-    finish(filter_nodes(raw, [f"n{index}" for index in range(len(cluster))], memory, Options()))
-    warm = finish(filter_nodes(raw, names, memory, Options()))
-    explanation = explained(asked(volumes), made, nodes=names)
+    current = state(raw_objects)
+    requested = as_pod(pod_of(volumes))
+    run_to_end(filter_nodes(requested, [f"n{index}" for index in range(len(cluster))], current, FilterOptions()))
+    cached = run_to_end(filter_nodes(requested, names, current, FilterOptions()))
+    explanation = explained(pod_of(volumes), raw_objects, nodes=names)
     by_name = dict(zip(explanation.decision.candidates, explanation.verdicts, strict=True))
-    assert [by_name[name].reason for name in names] == list(warm.reasons)
+    assert [by_name[name].reason for name in names] == list(cached.reasons)

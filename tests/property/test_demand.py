@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cluster.update import advance, empty_snapshot, rebuilt
+from scheduler_core.cluster.update import build_view, empty_snapshot, update
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
-from scheduler_core.demand.index import Demands
+from scheduler_core.demand.index import DemandIndex
 from tests import builders as make
 from tests.builders import NOW, Object
 
@@ -108,8 +108,8 @@ def test_every_change_leads_to_the_demand_that_a_fresh_start_derives(
     history: list[tuple[Object | list[Object], bool, bool]],
 ) -> None:
     """Objects appear, change and vanish in any order, one by one and several at once."""
-    view = rebuilt(empty_snapshot(), NOW, 0)
-    demands = Demands.of(view)
+    view = build_view(empty_snapshot(), NOW, 0)
+    demands = DemandIndex.of(view)
     pending: dict[tuple[str, Key], object | None] = {}
     for change, deleted, batched in [(BASE, False, False), *history]:
         for raw in make.flat(change):
@@ -118,13 +118,13 @@ def test_every_change_leads_to_the_demand_that_a_fresh_start_derives(
             pending[kind.field, key] = None if deleted else value
         if batched:
             continue
-        later = advance(view, pending, NOW).view
-        demands = demands.after(view, pending, later)
+        later = update(view, pending, NOW).view
+        demands = demands.updated(view, pending, later)
         view, pending = later, {}
-        fresh = Demands.of(view)
+        fresh = DemandIndex.of(view)
         assert demands.all == fresh.all
         assert dict(demands.by_node) == dict(fresh.by_node)
         assert demands == fresh
-        assert demands.roaming.by_size == fresh.roaming.by_size
-        assert demands.roaming.replicas == fresh.roaming.replicas
-        assert sorted(demands.roaming.known) == sorted(entry.key for entry in demands.roaming.young)
+        assert demands.unplaced.by_size == fresh.unplaced.by_size
+        assert demands.unplaced.replicas == fresh.unplaced.replicas
+        assert sorted(demands.unplaced.by_key) == sorted(entry.key for entry in demands.unplaced.counted)

@@ -9,41 +9,50 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.disk_schedule.accounting import counted
-from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed, would_grant
+from scheduler_core.disk_schedule.accounting import account
+from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes, would_grant
 from scheduler_core.disk_schedule.requests import set_requirement
-from scheduler_core.model.disk_schedule import Allocation, DiskSchedule, Kind, Spec, State, Status
+from scheduler_core.model.disk_schedule import (
+    Allocation,
+    AllocationState,
+    DiskSchedule,
+    DiskScheduleSpec,
+    DiskScheduleStatus,
+    RequestKind,
+)
 from scheduler_core.model.longhorn import Disk, Replica
 
 NAMES = st.sampled_from("abcde")
 SIZES = st.integers(0, 12)
 REQUESTS = st.dictionaries(NAMES, st.none() | SIZES)
-ANSWERS = st.dictionaries(NAMES, st.builds(Allocation, st.sampled_from(State), SIZES))
-SPECS = st.builds(Spec, replicas=REQUESTS, backing_images=REQUESTS)
-STATUSES = st.builds(Status, replicas=ANSWERS, backing_images=ANSWERS)
+ANSWERS = st.dictionaries(NAMES, st.builds(Allocation, st.sampled_from(AllocationState), SIZES))
+SPECS = st.builds(DiskScheduleSpec, replicas=REQUESTS, backing_images=REQUESTS)
+STATUSES = st.builds(DiskScheduleStatus, replicas=ANSWERS, backing_images=ANSWERS)
 LIMITS = st.builds(Limit, st.none() | st.integers(-5, 60), st.sampled_from(["", "", "", "DiskPressure"]))
 
 
-def entries(status: Status) -> dict[tuple[Kind, str], Allocation]:
+def entries(status: DiskScheduleStatus) -> dict[tuple[RequestKind, str], Allocation]:
     """All answers under one key."""
-    return {(kind, name): entry for kind in Kind for name, entry in status.of(kind).items()}
+    return {(kind, name): entry for kind in RequestKind for name, entry in status.allocations(kind).items()}
 
 
-def asked(spec: Spec) -> dict[tuple[Kind, str], int | None]:
+def asked(spec: DiskScheduleSpec) -> dict[tuple[RequestKind, str], int | None]:
     """All requests under one key."""
-    return {(kind, name): size for kind in Kind for name, size in spec.of(kind).items()}
+    return {(kind, name): size for kind in RequestKind for name, size in spec.requests(kind).items()}
 
 
-def modelled(spec: Spec, status: Status, limit: Limit) -> dict[tuple[Kind, str], Allocation]:
+def modelled(
+    spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit
+) -> dict[tuple[RequestKind, str], Allocation]:
     """The rule by brute force: of all sets of requests that fit together, the one that serves the first, then the second, and so on."""
     wanted, before = {key: size for key, size in asked(spec).items() if size != 0}, entries(status)
     result = {key: before[key] for key in wanted if key in before}
     for key, size in wanted.items():
         if size is not None and key in before and before[key].size >= size:
-            result[key] = Allocation(State.SCHEDULED, size)
+            result[key] = Allocation(AllocationState.SCHEDULED, size)
     held = {key: result[key].size if key in result else 0 for key in wanted}
     more = {key: size - held[key] for key, size in wanted.items() if size is not None and size > held[key]}
-    turns = sorted(more, key=lambda key: (held[key] == 0, key[0] is Kind.REPLICA, key[1]))
+    turns = sorted(more, key=lambda key: (held[key] == 0, key[0] is RequestKind.REPLICA, key[1]))
     room = -1 if limit.available is None or limit.reason else limit.available - sum(held.values())
     granted = next(
         some
@@ -54,13 +63,17 @@ def modelled(spec: Spec, status: Status, limit: Limit) -> dict[tuple[Kind, str],
     for key, yes in zip(turns, granted, strict=True):
         if decided:
             result[key] = (
-                Allocation(State.SCHEDULED, held[key] + more[key]) if yes else Allocation(State.REJECTED, held[key])
+                Allocation(AllocationState.SCHEDULED, held[key] + more[key])
+                if yes
+                else Allocation(AllocationState.REJECTED, held[key])
             )
-    return result | {key: Allocation(State.REJECTED, held[key]) for key, size in wanted.items() if size is None}
+    return result | {
+        key: Allocation(AllocationState.REJECTED, held[key]) for key, size in wanted.items() if size is None
+    }
 
 
 @given(SPECS, STATUSES, LIMITS)
-def test_allocation_is_what_the_model_says(spec: Spec, status: Status, limit: Limit) -> None:
+def test_allocation_is_what_the_model_says(spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit) -> None:
     """Entry by entry, and the total is their sum."""
     after = allocate(spec, status, limit)
     assert entries(after) == modelled(spec, status, limit)
@@ -69,7 +82,7 @@ def test_allocation_is_what_the_model_says(spec: Spec, status: Status, limit: Li
 
 @given(SPECS, STATUSES, LIMITS)
 def test_nothing_is_granted_beyond_the_limit_and_nothing_held_is_taken_back(
-    spec: Spec, status: Status, limit: Limit
+    spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit
 ) -> None:
     """Whoever gets more keeps the total within the limit; whoever asks on keeps what he holds, up to what he asks."""
     after, before = allocate(spec, status, limit), entries(status)
@@ -82,24 +95,28 @@ def test_nothing_is_granted_beyond_the_limit_and_nothing_held_is_taken_back(
 
 
 @given(SPECS, STATUSES, st.integers(0, 60))
-def test_what_is_refused_does_not_fit_in_what_is_left(spec: Spec, status: Status, available: int) -> None:
+def test_what_is_refused_does_not_fit_in_what_is_left(
+    spec: DiskScheduleSpec, status: DiskScheduleStatus, available: int
+) -> None:
     """No bytes lie idle that somebody asks for."""
     after = allocate(spec, status, Limit(available))
     for key, entry in entries(after).items():
         size = asked(spec)[key]
-        if size is not None and entry.state is State.REJECTED:
+        if size is not None and entry.state is AllocationState.REJECTED:
             assert after.storage_scheduled + size - entry.size > available
 
 
 @given(SPECS, STATUSES, LIMITS)
-def test_allocating_again_changes_nothing(spec: Spec, status: Status, limit: Limit) -> None:
+def test_allocating_again_changes_nothing(spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit) -> None:
     """A controller that is woken for nothing writes nothing."""
     once = allocate(spec, status, limit)
     assert allocate(spec, once, limit) == once
 
 
 @given(SPECS, STATUSES, LIMITS)
-def test_the_order_of_the_maps_does_not_matter(spec: Spec, status: Status, limit: Limit) -> None:
+def test_the_order_of_the_maps_does_not_matter(
+    spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit
+) -> None:
     """Equal objects get equal answers, in equal order."""
 
     def turned(values: Mapping[str, int | None]) -> dict[str, int | None]:
@@ -112,15 +129,15 @@ def test_the_order_of_the_maps_does_not_matter(spec: Spec, status: Status, limit
 
 @given(SPECS, STATUSES, st.integers(0, 60), st.integers(1, 12))
 def test_what_would_be_granted_is_granted_beside_everything_pending(
-    spec: Spec, status: Status, available: int, size: int
+    spec: DiskScheduleSpec, status: DiskScheduleStatus, available: int, size: int
 ) -> None:
     """Once the disk has decided the requests that are there, one for which it has room gets it, whatever is held or pending."""
     limit = Limit(available)
     schedule = DiskSchedule("u", spec, allocate(spec, status, limit))
     if would_grant(schedule, limit, size):
-        spec = set_requirement(spec, Kind.REPLICA, "A", size)  # sorts before all others
+        spec = set_requirement(spec, RequestKind.REPLICA, "A", size)  # sorts before all others
         after = allocate(spec, schedule.status, limit)
-        assert after.replicas["A"] == Allocation(State.SCHEDULED, size)
+        assert after.replicas["A"] == Allocation(AllocationState.SCHEDULED, size)
 
 
 @given(
@@ -132,8 +149,8 @@ def test_what_would_be_granted_is_granted_beside_everything_pending(
     st.integers(0, 60),
 )
 def test_counting_never_counts_a_name_twice_nor_forgets_what_a_disk_schedule_holds(  # noqa: PLR0917
-    spec: Spec,
-    status: Status,
+    spec: DiskScheduleSpec,
+    status: DiskScheduleStatus,
     listed: dict[str, int],
     placed: dict[str, int],
     images: dict[str, int],
@@ -150,13 +167,13 @@ def test_counting_never_counts_a_name_twice_nor_forgets_what_a_disk_schedule_hol
         scheduled_backing_images=images,
     )
     schedule = DiskSchedule("u", spec, status)
-    found = counted(disk, schedule, [Replica(name, "v", size) for name, size in late.items()])
+    found = account(disk, schedule, [Replica(name, "v", size) for name, size in late.items()])
     total = disk.storage_scheduled + found.uncounted
-    most: dict[tuple[Kind, str], int] = {}
-    for kind, seen in ((Kind.REPLICA, {**late, **listed}), (Kind.BACKING_IMAGE, images)):
-        for name in seen.keys() | spec.of(kind).keys() | status.of(kind).keys():
-            answer = status.of(kind).get(name)
-            sizes = (seen.get(name, 0), spec.of(kind).get(name) or 0, answer.size if answer else 0)
+    most: dict[tuple[RequestKind, str], int] = {}
+    for kind, seen in ((RequestKind.REPLICA, {**late, **listed}), (RequestKind.BACKING_IMAGE, images)):
+        for name in seen.keys() | spec.requests(kind).keys() | status.allocations(kind).keys():
+            answer = status.allocations(kind).get(name)
+            sizes = (seen.get(name, 0), spec.requests(kind).get(name) or 0, answer.size if answer else 0)
             most[kind, name] = max(sizes)
-    assert claimed(schedule) <= total <= sum(most.values())
-    assert available - sum(most.values()) <= found.free <= available - claimed(schedule)
+    assert claimed_bytes(schedule) <= total <= sum(most.values())
+    assert available - sum(most.values()) <= found.free <= available - claimed_bytes(schedule)

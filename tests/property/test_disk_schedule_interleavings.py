@@ -16,12 +16,12 @@ import pytest
 from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.model.disk_schedule import (
     Allocation,
+    AllocationState,
+    BackingImageCopies,
     DiskSchedule,
-    ImageCopies,
-    Kind,
-    Spec,
-    State,
-    Status,
+    DiskScheduleSpec,
+    DiskScheduleStatus,
+    RequestKind,
 )
 from tests.worlds.disk_schedule_interleaving import (
     CONTROLLERS,
@@ -68,12 +68,12 @@ def operate(api: World, random: Random, made: Iterator[int]) -> None:
             delete(api, random)
         case "image" if len(api.all("image")) < 4:
             name = f"i{next(made)}"
-            api.put("image", name, ImageCopies(name, random.randint(1, 3) * 10 * GI, random.randint(1, 2)))
+            api.put("image", name, BackingImageCopies(name, random.randint(1, 3) * 10 * GI, random.randint(1, 2)))
         case "remove image" if images := api.all("image"):
             name = random.choice(sorted(images))
             api.put("image", name, replace(images[name][1], deleting=True))
         case "ask by hand" if schedules := api.all("schedule"):
-            uuid, kind = random.choice(sorted(schedules)), random.choice(list(Kind))
+            uuid, kind = random.choice(sorted(schedules)), random.choice(list(RequestKind))
             _, found = schedules[uuid]
             api.put("schedule", uuid, replace(found, spec=set_requirement(found.spec, kind, "ghost", 10 * GI)))
         case "relist":
@@ -173,7 +173,7 @@ def writer(api: World, uuid: str, name: str, size: int) -> Actor:
         version, schedule = api.objects["schedule", uuid]
         yield
         try:
-            after = replace(schedule, spec=set_requirement(schedule.spec, Kind.REPLICA, name, size))
+            after = replace(schedule, spec=set_requirement(schedule.spec, RequestKind.REPLICA, name, size))
             api.put("schedule", uuid, after, version)
         except ConflictError:
             continue
@@ -210,8 +210,14 @@ def test_every_order_of_two_writers_and_the_disk_controller_ends_alike(case: str
     """
     held, wishes = CASES[case]
     start = world({"a": 100}, {})
-    status = Status({name: Allocation(State.SCHEDULED, size) for name, size in held.items()}, {}, sum(held.values()))
-    start.put("schedule", "a-uuid", replace(start.schedule("a"), spec=Spec("a", "a", replicas=held), status=status))
+    status = DiskScheduleStatus(
+        {name: Allocation(AllocationState.SCHEDULED, size) for name, size in held.items()}, {}, sum(held.values())
+    )
+    start.put(
+        "schedule",
+        "a-uuid",
+        replace(start.schedule("a"), spec=DiskScheduleSpec("a", "a", replicas=held), status=status),
+    )
     for order in orders({"r1": 3, "r2": 3, "disk": 4}):
         api = start.fork()
         actors = {name: writer(api, "a-uuid", name, size) for name, size in wishes.items()}
@@ -236,7 +242,7 @@ def test_every_order_of_two_writers_and_the_disk_controller_ends_alike(case: str
         assert schedule.status.storage_scheduled == total <= 100
         for name, entry in answers.items():
             wish = asked[name]
-            assert entry.size == wish if entry.state is State.SCHEDULED else total + wish - entry.size > 100
+            assert entry.size == wish if entry.state is AllocationState.SCHEDULED else total + wish - entry.size > 100
 
 
 def check_kept(schedule: DiskSchedule, held: Bytes) -> None:
@@ -304,7 +310,7 @@ def deleting(api: World, name: str) -> Actor:
 
 def copied(api: World) -> None:
     """An image that is to have two copies, one of them on a disk which meanwhile is full."""
-    api.put("image", "i", ImageCopies("i", 50 * GI, 2, wanted=frozenset({"a-uuid"})))
+    api.put("image", "i", BackingImageCopies("i", 50 * GI, 2, wanted_disks=frozenset({"a-uuid"})))
     schedule = api.schedule("a")
     api.put("schedule", "a-uuid", replace(schedule, spec=replace(schedule.spec, backing_images={"i": 50 * GI})))
     api.available["a"] = 10 * GI

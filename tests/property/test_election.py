@@ -20,18 +20,18 @@ from scheduler_core.leadership.election import (
     Attempt,
     CallFailed,
     Candidate,
-    Conflicted,
-    Create,
+    CreateLease,
     ElectionTiming,
     Event,
     LeaseAbsent,
     LeaseRead,
     LeaseRecord,
-    Read,
-    Replace,
-    Replaced,
+    LeaseReplaced,
+    ReadLease,
+    ReplaceLease,
+    ShouldCompete,
     Wait,
-    Wanted,
+    WriteConflicted,
     plan,
     step,
 )
@@ -57,14 +57,14 @@ class Server:
             self.history.append(self.lease)
         return self.lease
 
-    def apply(self, action: Read | Create | Replace) -> LeaseRecord | bool | None:
+    def apply(self, action: ReadLease | CreateLease | ReplaceLease) -> LeaseRecord | bool | None:
         """What a call answers: a record, None for absent, False for a conflict."""
         match action:
-            case Read():
+            case ReadLease():
                 return self.lease
-            case Create(record):
+            case CreateLease(record):
                 return False if self.lease is not None else self.write(record)
-            case Replace(record):
+            case ReplaceLease(record):
                 if self.lease is None or self.lease.resource_version != record.resource_version:
                     return False
                 return self.write(record)
@@ -74,7 +74,7 @@ class Server:
 class Call:
     """A call under way."""
 
-    action: Read | Create | Replace
+    action: ReadLease | CreateLease | ReplaceLease
     sent: float
     applied: bool = False
     answer: LeaseRecord | bool | None = None
@@ -142,7 +142,7 @@ class World:
         if call is None or process.paused:
             return
         self._leave(process)
-        attempt = Attempt(call.action.record, call.sent) if isinstance(call.action, Replace) else None
+        attempt = Attempt(call.action.record, call.sent) if isinstance(call.action, ReplaceLease) else None
         process.candidate = step(process.candidate, CallFailed(self.clock(process), self.chance, attempt))
 
     def work(self, process: Process) -> None:
@@ -169,11 +169,11 @@ class World:
     def toggle(self, process: Process) -> None:
         """The process is told not to compete, or to compete again."""
         if not process.paused:
-            self.wish(process, wanted=not process.candidate.wanted)
+            self.wish(process, wanted=not process.candidate.competing)
 
     def wish(self, process: Process, *, wanted: bool) -> None:
         """The process is told whether to compete."""
-        process.candidate = step(process.candidate, Wanted(wanted, self.clock(process)))
+        process.candidate = step(process.candidate, ShouldCompete(wanted, self.clock(process)))
 
     def calm(self, seconds: float) -> None:
         """Time passes while everything that is not stopped works as it should."""
@@ -224,11 +224,11 @@ class World:
 
     def _event(self, call: Call, at: float) -> Event:
         if call.answer is False:
-            return Conflicted(at, self.chance)
+            return WriteConflicted(at, self.chance)
         if not isinstance(call.answer, LeaseRecord):
             return LeaseAbsent(at)
-        if isinstance(call.action, Replace):
-            return Replaced(call.answer, call.sent, at)
+        if isinstance(call.action, ReplaceLease):
+            return LeaseReplaced(call.answer, call.sent, at)
         return LeaseRead(call.answer, at)
 
 

@@ -11,12 +11,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import finish
-from scheduler_core.generic.cluster_state import State
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import Argument
 from scheduler_core.generic.policy import Policy, PolicyError, PolicyPredicate, PolicyPriority, parse_policy
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
-from scheduler_core.generic.scheduler import Decision, prioritize_names, schedule
+from scheduler_core.generic.scheduler import ScheduleResult, prioritize_names, schedule
 from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.model.generic import Cloud, CloudDisk, Labels, Node, Pod, Service
 from scheduler_core.model.verdict import Reason
@@ -50,8 +50,8 @@ pods = st.builds(
     node_name=st.sampled_from(("", *NAMES, "gone")),
     cpu=amounts,
     memory=amounts,
-    assumed_cpu=amounts,
-    assumed_memory=amounts,
+    nonzero_cpu=amounts,
+    nonzero_memory=amounts,
     ports=st.frozensets(st.sampled_from((80, 81))),
     disks=st.lists(cloud_disks, max_size=2).map(tuple),
     finished=st.booleans(),
@@ -105,17 +105,19 @@ facts = st.builds(LonghornFacts, st.dictionaries(st.sampled_from(NAMES), node_fa
 listed_nodes = st.lists(nodes, max_size=5, unique_by=lambda node: node.name)
 listed_pods = st.lists(pods, max_size=8, unique_by=lambda pod: pod.key)
 listed_services = st.lists(services, max_size=3, unique_by=lambda service: (service.namespace, service.name))
-states = st.builds(State.of, listed_nodes, listed_pods, listed_services)
+states = st.builds(GenericClusterState.of, listed_nodes, listed_pods, listed_services)
 
 
-def decide(pod: Pod, state: State, policy: Policy, known: LonghornFacts, order: list[str] | None = None) -> Decision:
+def decide(
+    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts, order: list[str] | None = None
+) -> ScheduleResult:
     """A decision with the first of equals."""
-    return finish(schedule(pod, order, state, policy, min, known))
+    return run_to_end(schedule(pod, order, state, policy, min, known))
 
 
 @given(new_pods, states, policies, facts)
 def test_a_score_is_from_0_to_10_and_totals_are_weighted_sums(
-    pod: Pod, state: State, policy: Policy, known: LonghornFacts
+    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts
 ) -> None:
     """Of feasible nodes and no others."""
     decision = decide(pod, state, policy, known)
@@ -132,7 +134,7 @@ def test_a_score_is_from_0_to_10_and_totals_are_weighted_sums(
 
 @given(new_pods, states, policies, facts)
 def test_the_best_nodes_are_those_of_the_highest_total(
-    pod: Pod, state: State, policy: Policy, known: LonghornFacts
+    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts
 ) -> None:
     """One of them is chosen if any node fits."""
     decision = decide(pod, state, policy, known)
@@ -143,7 +145,7 @@ def test_the_best_nodes_are_those_of_the_highest_total(
 
 @given(new_pods, states, policies, facts)
 def test_a_node_fits_if_it_fits_each_predicate_alone(
-    pod: Pod, state: State, policy: Policy, known: LonghornFacts
+    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts
 ) -> None:
     """And fails those that refuse it alone, no others."""
     decision = decide(pod, state, policy, known)
@@ -155,7 +157,7 @@ def test_a_node_fits_if_it_fits_each_predicate_alone(
 
 @given(new_pods, states, policies, predicates, facts)
 def test_another_predicate_never_adds_a_node(
-    pod: Pod, state: State, policy: Policy, more: PolicyPredicate, known: LonghornFacts
+    pod: Pod, state: GenericClusterState, policy: Policy, more: PolicyPredicate, known: LonghornFacts
 ) -> None:
     """Neither does it change which nodes are looked at."""
     before = decide(pod, state, policy, known)
@@ -166,10 +168,10 @@ def test_another_predicate_never_adds_a_node(
 
 @given(new_pods, states, policies, facts, st.randoms(use_true_random=False))
 def test_the_order_of_nodes_does_not_matter(
-    pod: Pod, state: State, policy: Policy, known: LonghornFacts, random: Random
+    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts, random: Random
 ) -> None:
     """Asked in any order they get the same answers, and the same one is chosen."""
-    names = list(state.names)
+    names = list(state.node_names)
     random.shuffle(names)
     one, other = decide(pod, state, policy, known), decide(pod, state, policy, known, names)
     assert (one.ranking, one.failures, one.best, one.node) == (other.ranking, other.failures, other.best, other.node)
@@ -184,21 +186,23 @@ def test_the_order_of_pods_matters_to_service_affinity_only(
     policy = replace(policy, predicates=tuple(entry for entry in policy.predicates if entry.rule != "serviceAffinity"))
     service = Service("shop", "s", frozenset({("app", "x")}))
     bound, shuffled = there[1], random.sample(there[1], len(there[1]))
-    one, other = (decide(pod, State.of(there[0], order, [service]), policy, known) for order in (bound, shuffled))
+    one, other = (
+        decide(pod, GenericClusterState.of(there[0], order, [service]), policy, known) for order in (bound, shuffled)
+    )
     assert (one.ranking, one.failures, one.node) == (other.ranking, other.failures, other.node)
 
 
 @given(new_pods, states, policies, facts)
 def test_an_extenders_answer_is_from_0_to_10_for_every_node_asked(
-    pod: Pod, state: State, policy: Policy, known: LonghornFacts
+    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts
 ) -> None:
     """Known or not."""
-    answer = finish(prioritize_names(pod, NAMES, state, policy, known))
+    answer = run_to_end(prioritize_names(pod, NAMES, state, policy, known))
     assert tuple(answer) == NAMES
     assert all(0 <= score <= 10 for score in answer.values())
 
 
-changes: st.SearchStrategy[Callable[[State], State]] = st.one_of(
+changes: st.SearchStrategy[Callable[[GenericClusterState], GenericClusterState]] = st.one_of(
     st.builds(lambda node: lambda state: state.with_node(node), nodes),
     st.builds(lambda name: lambda state: state.without_node(name), st.sampled_from(NAMES)),
     st.builds(lambda pod: lambda state: state.with_pod(pod), pods),
@@ -209,31 +213,33 @@ changes: st.SearchStrategy[Callable[[State], State]] = st.one_of(
 
 
 @given(states, st.lists(changes, max_size=30))
-def test_a_state_kept_current_equals_one_made_anew(state: State, made: list[Callable[[State], State]]) -> None:
+def test_a_state_kept_current_equals_one_made_anew(
+    state: GenericClusterState, made: list[Callable[[GenericClusterState], GenericClusterState]]
+) -> None:
     """After any changes, from the objects that are left, in the order of their turns."""
     for change in made:
         state = change(state)
     assert comparable(state) == comparable(anew(state))
 
 
-def anew(state: State) -> State:
+def anew(state: GenericClusterState) -> GenericClusterState:
     """The same objects, counted from nothing."""
-    turns = sorted(state.turns.values(), key=lambda entry: entry[0])
+    turns = sorted(state.assigned_pods.values(), key=lambda entry: entry[0])
     kept = [found.service for found in (entry for selections in state.services.values() for entry in selections)]
-    return State.of([entry.node for entry in state.nodes.values()], [pod for _, pod in turns], kept)
+    return GenericClusterState.of([entry.node for entry in state.nodes.values()], [pod for _, pod in turns], kept)
 
 
-def comparable(state: State) -> dict[str, Any]:
+def comparable(state: GenericClusterState) -> dict[str, Any]:
     """Everything a decision reads; turns by their order, because their numbers have gaps."""
     return {
         "nodes": {
             name: replace(entry, pods=tuple(sorted(entry.pods, key=lambda pod: pod.key)))
             for name, entry in state.nodes.items()
         },
-        "names": state.names,
-        "strays": {name: {pod.key: pod for pod in stray} for name, stray in state.strays.items()},
+        "names": state.node_names,
+        "strays": {name: {pod.key: pod for pod in stray} for name, stray in state.orphaned_pods.items()},
         "services": {
-            namespace: [(entry.service, [entry.members[turn] for turn in sorted(entry.members)]) for entry in found]
+            namespace: [(entry.service, [entry.pods[turn] for turn in sorted(entry.pods)]) for entry in found]
             for namespace, found in state.services.items()
         },
     }
@@ -293,7 +299,7 @@ def read(text: bytes) -> Policy | str:
 
 
 @given(st.one_of(near_policies, json_values), new_pods, states)
-def test_a_policy_is_refused_or_decides(raw: object, pod: Pod, state: State) -> None:
+def test_a_policy_is_refused_or_decides(raw: object, pod: Pod, state: GenericClusterState) -> None:
     """Nothing that is nearly a policy crashes anything, then or later."""
     policy = read(msgspec.json.encode(raw))
     if isinstance(policy, str):

@@ -1,14 +1,14 @@
-"""The ledger in a world that repeats, reorders, delays and drops events, against a model that knows nothing of indexes.
+"""The ledger while events are repeated, reordered, delayed and dropped, compared with a model without indexes.
 
-Pods have a true state, which changes in versions. What is heard of it is any change at any time, any number of times or
-never, with its version or without. Pods are asked about at will, callers hang up, time jumps, the lead is lost and won.
-The model works everything out again from the whole history, after every event.
+Pods have a true state, which changes in versions. Any change is delivered at any time, any number of times or never, with its version or
+without. Pods are filtered at will, callers hang up, time jumps, leadership is lost and won. For each offer the model keeps everything that
+was observed since, and evaluates all of it again after every event.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from random import Random
@@ -17,355 +17,370 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from scheduler_core.extender.offer import roomiest
-from scheduler_core.offers.ledger import (
-    NEVER,
-    WIDE,
-    Adopted,
-    Became,
-    Dropped,
+from scheduler_core.extender.offer import nodes_with_most_free_space
+from scheduler_core.offers.events import (
     Event,
-    Ledger,
+    LeadershipLost,
     NodeSelected,
-    Offer,
+    NominationAdopted,
+    ObservedPod,
     Offered,
-    Outcome,
     PodGone,
-    PodSeen,
-    TimePassed,
+    Tick,
     Withdrawn,
+)
+from scheduler_core.offers.ledger import (
+    MAX_INDEXED_NODES,
+    NEVER,
+    Ledger,
+    Offer,
+    Outcome,
+    OutcomeKind,
+    offer_width,
     step,
-    width,
 )
 
 LETTERS = "abcde"
 ALL_LETTERS = frozenset(LETTERS)
-NUMBERED = frozenset(f"n{number}" for number in range(WIDE))
-EVERY = ALL_LETTERS | NUMBERED
+NUMBERED = frozenset(f"n{number}" for number in range(MAX_INDEXED_NODES))
+ALL_NODES = ALL_LETTERS | NUMBERED
 SLOTS = range(3)
-CHOICES = ["a", "b", "c", "n0", "elsewhere", ""]
-TEXTS = ["", "no", "still no"]
+NODE_CHOICES = ["a", "b", "c", "n0", "elsewhere", ""]
+CONDITIONS = ["", "no", "still no"]
 JUMPS = [0.0, 0.1, 0.5, 0.9, 1.0, 1.1, -3.0, 7.0, 30.0, 59.0, 60.0, 300.0]
 
-SLOT = st.sampled_from(SLOTS)
-FEW = st.frozensets(st.sampled_from(LETTERS))
-MANY = FEW.map(lambda letters: letters | NUMBERED)
+slots = st.sampled_from(SLOTS)
+few_nodes = st.frozensets(st.sampled_from(LETTERS))
+many_nodes = few_nodes.map(lambda letters: letters | NUMBERED)
 
 
 @dataclass
-class Told:
-    """What the model remembers of an offer: how it began, and all that was heard of the pod since."""
+class OfferHistory:
+    """An offer as the model sees it: how it began, and everything observed of its pod since."""
 
     event: Offered
     at: float
     number: int
     adopted: bool
-    heard: list[tuple[float, PodSeen]] = field(default_factory=list)
+    observations: list[tuple[float, ObservedPod]] = field(default_factory=list)
 
     def offer(self) -> Offer:
-        """The offer that comes of it."""
-        pod, version, chosen, declared = self.event.pod, self.event.pod.version, "", None
-        for at, seen in self.heard:
-            if seen.version and seen.version <= version:
+        """The offer that follows from the history."""
+        pod = self.event.pod
+        version = pod.version
+        nominated = ""
+        unschedulable_since = None
+        for at, observed in self.observations:
+            if observed.version and observed.version <= version:
                 continue
-            version = max(version, seen.version)
-            if seen.unschedulable and seen.unschedulable != pod.unschedulable:
-                declared = at if declared is None else declared
-            elif seen.unschedulable or chosen or self.adopted:
+            version = max(version, observed.version)
+            if observed.unschedulable and observed.unschedulable != pod.unschedulable:
+                unschedulable_since = at if unschedulable_since is None else unschedulable_since
+            elif observed.unschedulable or nominated or self.adopted:
                 continue
-            elif seen.nominated != pod.nominated and seen.nominated in self.event.nodes:
-                chosen = seen.nominated
+            elif observed.nominated_node != pod.nominated_node and observed.nominated_node in self.event.nodes:
+                nominated = observed.nominated_node
         return Offer(
-            pod,
-            frozenset({chosen}) if chosen else self.event.nodes,
-            self.event.volumes,
-            self.event.selected,
-            self.at,
-            self.number,
-            version,
-            declared,
-            narrowed=self.adopted or bool(chosen),
-            roaming=self.event.roaming,
+            pod=pod,
+            nodes=frozenset({nominated}) if nominated else self.event.nodes,
+            volumes=self.event.volumes,
+            selected_node=self.event.selected_node,
+            made_at=self.at,
+            number=self.number,
+            version=version,
+            unschedulable_since=unschedulable_since,
+            narrowed=self.adopted or bool(nominated),
+            unplaced_volumes=self.event.unplaced_volumes,
         )
 
-    def due(self) -> tuple[float, Became]:
-        """When it ends by itself, and as what."""
-        declared = self.offer().declared_at
-        ends = [(self.at + 60.0, Became.EXPIRED)] + ([(declared + 1.0, Became.UNSCHEDULABLE)] if declared else [])
-        return min(ends, key=lambda end: end[0])
+    def end(self) -> tuple[float, OutcomeKind]:
+        """When the offer ends by itself, and how."""
+        unschedulable_since = self.offer().unschedulable_since
+        ends = [(self.at + 60.0, OutcomeKind.EXPIRED)]
+        if unschedulable_since:
+            ends.append((unschedulable_since + 1.0, OutcomeKind.UNSCHEDULABLE))
+        return min(ends, key=itemgetter(0))
 
 
 @dataclass
 class Model:
-    """Every offer there is, and everything that became of one, worked out from the whole history."""
+    """All offers and all outcomes, after a sequence of events."""
 
-    told: dict[str, Told] = field(default_factory=dict)
+    histories: dict[str, OfferHistory] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
-    made: int = 0
+    offers_made: int = 0
+    now: float = -math.inf
 
-    @classmethod
-    def of(cls, history: Iterable[tuple[float, Event]]) -> Model:
-        """Event by event."""
-        model, now = cls(), -math.inf
-        for at, event in history:
-            now = max(now, at)
-            due = [(told.due()[0], uid, told.due()[1]) for uid, told in model.told.items()]
-            for end, uid, became in sorted((entry for entry in due if entry[0] <= now), key=itemgetter(0, 1)):
-                model.end(uid, became, end)
-            model.apply(now, event)
-        return model
+    def step(self, at: float, event: Event) -> None:
+        """Ends what is due, then applies an event."""
+        self.now = max(self.now, at)
+        ends = [(*history.end(), uid) for uid, history in self.histories.items()]
+        due = [(end, uid, kind) for end, kind, uid in ends if end <= self.now]
+        for end, uid, kind in sorted(due, key=itemgetter(0, 1)):
+            self.end(uid, kind, end)
+        self.apply(event)
 
-    def end(self, uid: str, became: Became, at: float, node: str = "") -> None:
-        """An offer ends."""
-        self.outcomes.append(Outcome(self.told.pop(uid).offer(), became, at, node))
+    def end(self, uid: str, kind: OutcomeKind, at: float, node: str = "") -> None:
+        """Ends an offer."""
+        self.outcomes.append(Outcome(self.histories.pop(uid).offer(), kind, at, node))
 
-    def begin(self, event: Offered, now: float, *, adopted: bool) -> None:
-        """An offer is made, if the pod is one to make it for."""
-        if (event.nodes or event.roaming) and not event.pod.node_name and not event.pod.over:
-            self.made += 1
-            self.told[event.pod.uid] = Told(event, now, self.made, adopted)
+    def begin(self, event: Offered, *, adopted: bool) -> None:
+        """Begins an offer, if the pod can have one."""
+        if (event.nodes or event.unplaced_volumes) and not event.pod.node_name and not event.pod.ended:
+            self.offers_made += 1
+            self.histories[event.pod.uid] = OfferHistory(event, self.now, self.offers_made, adopted)
 
-    def apply(self, now: float, event: Event) -> None:
-        """What an event does."""
+    def apply(self, event: Event) -> None:
+        """Applies an event."""
+        histories = self.histories
         match event:
             case Offered(pod):
-                self.hear(now, replace(pod, version=0), final_only=True)
-                if pod.uid in self.told:
-                    self.end(pod.uid, Became.REPLACED, now)
-                self.begin(event, now, adopted=False)
-            case Adopted(pod, volumes, roaming):
-                if pod.uid not in self.told and pod.nominated and not pod.unschedulable:
-                    self.begin(Offered(pod, frozenset({pod.nominated}), volumes, "", roaming), now, adopted=True)
-            case PodSeen():
-                self.hear(now, event)
-            case NodeSelected(uid, node) if uid in self.told and node not in ("", self.told[uid].event.selected):
-                self.end(uid, Became.DECIDED, now, node)
-            case PodGone(uid) if uid in self.told:
-                self.end(uid, Became.GONE, now)
-            case Withdrawn(uid, number) if uid in self.told and self.told[uid].number == number:
-                self.end(uid, Became.WITHDRAWN, now)
-            case Dropped():
-                for uid in sorted(self.told, key=lambda uid: (self.told[uid].at, uid)):
-                    self.end(uid, Became.DROPPED, now)
+                self.observe(replace(pod, version=0), final_only=True)
+                if pod.uid in histories:
+                    self.end(pod.uid, OutcomeKind.REPLACED, self.now)
+                self.begin(event, adopted=False)
+            case NominationAdopted(pod, volumes, unplaced):
+                if pod.uid not in histories and pod.nominated_node and not pod.unschedulable:
+                    self.begin(Offered(pod, frozenset({pod.nominated_node}), volumes, "", unplaced), adopted=True)
+            case ObservedPod():
+                self.observe(event)
+            case NodeSelected(uid, node) if uid in histories and node not in ("", histories[uid].event.selected_node):
+                self.end(uid, OutcomeKind.DECIDED, self.now, node)
+            case PodGone(uid) if uid in histories:
+                self.end(uid, OutcomeKind.GONE, self.now)
+            case Withdrawn(uid, number) if uid in histories and histories[uid].number == number:
+                self.end(uid, OutcomeKind.WITHDRAWN, self.now)
+            case LeadershipLost():
+                for uid in sorted(histories, key=lambda uid: (histories[uid].at, uid)):
+                    self.end(uid, OutcomeKind.DROPPED, self.now)
             case _:
                 pass
 
-    def hear(self, now: float, pod: PodSeen, *, final_only: bool = False) -> None:
-        """A pod is seen."""
-        told = self.told.get(pod.uid)
-        if told is None:
+    def observe(self, pod: ObservedPod, *, final_only: bool = False) -> None:
+        """Applies an observed pod; with `final_only` only its binding and its end."""
+        history = self.histories.get(pod.uid)
+        if history is None:
             return
         if pod.node_name:
-            self.end(pod.uid, Became.DECIDED, now, pod.node_name)
-        elif pod.over:
-            self.end(pod.uid, Became.GONE, now)
+            self.end(pod.uid, OutcomeKind.DECIDED, self.now, pod.node_name)
+        elif pod.ended:
+            self.end(pod.uid, OutcomeKind.GONE, self.now)
         elif not final_only:
-            before = told.offer()
-            told.heard.append((now, pod))
-            if told.offer().narrowed and not before.narrowed:
-                self.outcomes.append(Outcome(before, Became.NARROWED, now, pod.nominated))
+            before = history.offer()
+            history.observations.append((self.now, pod))
+            if history.offer().narrowed and not before.narrowed:
+                self.outcomes.append(Outcome(before, OutcomeKind.NARROWED, self.now, pod.nominated_node))
 
 
 class World:
-    """Three names for pods, one leader, and what is asserted of it."""
+    """Three pod names, one leader with its ledger, and everything that is asserted of the ledger."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
+        self.model = Model()
         self.now = 1000.0
-        self.history: list[tuple[float, Event]] = []
         self.outcomes: list[Outcome] = []
         self.version = 0
-        self.born = len(SLOTS)
-        self.pods = [PodSeen(f"uid-{slot}", "default", f"web-{slot}") for slot in SLOTS]
-        self.before = list(self.pods)
-        self.flight: list[Event] = []
+        self.pods_created = len(SLOTS)
+        self.pods = [ObservedPod(f"uid-{slot}", "default", f"web-{slot}") for slot in SLOTS]
+        self.previous_pods = list(self.pods)
+        self.undelivered: list[Event] = []
 
     def send(self, event: Event) -> None:
-        """The ledger hears of it; so does the history. What can be said of one step is asserted here."""
-        waited = step(self.ledger, TimePassed(), self.now)[0]
+        """Applies an event to the ledger and to the model, and asserts what holds for every step."""
+        ticked = step(self.ledger, Tick(), self.now)[0]
         ledger, outcomes = step(self.ledger, event, self.now)
         if not isinstance(event, Offered):
-            assert step(ledger, event, self.now) == (ledger, ()), "an event heard twice is heard once"
-        assert step(waited, event, self.now)[0] == ledger, "it does not matter how often time is told"
+            assert step(ledger, event, self.now) == (ledger, ()), "a repeated event changes nothing"
+        assert step(ticked, event, self.now)[0] == ledger, "the number of ticks does not matter"
         for uid, offer in ledger.offers.items():
-            earlier = self.ledger.of(uid)
+            earlier = self.ledger.offer_of(uid)
             if earlier is not None and earlier.number == offer.number:
-                assert offer.nodes <= earlier.nodes, "narrowing only shrinks"
+                assert offer.nodes <= earlier.nodes, "narrowing only removes nodes"
                 assert offer.made_at == earlier.made_at
                 assert offer.narrowed >= earlier.narrowed
-        if isinstance(event, PodGone) or (isinstance(event, PodSeen) and (event.node_name or event.over)):
-            assert ledger.of(event.uid) is None, "a decided or gone pod has no offer"
-        elif isinstance(event, PodSeen) and (offered := waited.of(event.uid)):
-            late = 0 < event.version <= offered.version
-            assert not late or ledger == waited, "what is older than the offer does nothing to it"
+        if isinstance(event, PodGone) or (isinstance(event, ObservedPod) and (event.node_name or event.ended)):
+            assert ledger.offer_of(event.uid) is None, "a bound or deleted pod has no offer"
+        elif isinstance(event, ObservedPod) and (offer_before := ticked.offer_of(event.uid)):
+            late = 0 < event.version <= offer_before.version
+            assert not late or ledger == ticked, "an observation older than the offer changes nothing"
         self.ledger = ledger
         self.outcomes += outcomes
-        self.history.append((self.now, event))
+        self.model.step(self.now, event)
 
-    def change(self, slot: int, pod: PodSeen) -> None:
-        """A pod's true state changes; somebody may hear of it."""
+    def change(self, slot: int, pod: ObservedPod) -> None:
+        """Changes a pod's true state, which may be delivered."""
         self.version += 1
-        self.before[slot] = self.pods[slot]
+        self.previous_pods[slot] = self.pods[slot]
         self.pods[slot] = replace(pod, version=self.version)
-        self.flight.append(self.pods[slot])
+        self.undelivered.append(self.pods[slot])
 
-    def ask(self, slot: int, nodes: frozenset[str], selected: str, *, behind: bool) -> None:
-        """kube-scheduler asks about a pod, its copy of it perhaps a change behind."""
-        pod = self.before[slot] if behind and self.before[slot].uid == self.pods[slot].uid else self.pods[slot]
-        roaming = (f"{pod.name}-roaming",) if slot else ()
-        self.send(Offered(pod, nodes, (f"{pod.name}-{len(nodes)}",), selected, roaming))
+    def offer(self, slot: int, nodes: frozenset[str], selected: str, *, behind: bool) -> None:
+        """Answers kube-scheduler, whose copy of the pod may be one change behind."""
+        pod = self.pods[slot]
+        if behind and self.previous_pods[slot].uid == pod.uid:
+            pod = self.previous_pods[slot]
+        unplaced = (f"{pod.name}-unplaced",) if slot else ()
+        self.send(Offered(pod, nodes, (f"{pod.name}-{len(nodes)}",), selected, unplaced))
 
     def nominate(self, slot: int, node: str) -> None:
-        """A decision becomes visible, or preemption's wish, or it is taken back."""
-        self.change(slot, replace(self.pods[slot], nominated=node))
+        """Nominates a pod to a node, or takes the nomination back."""
+        self.change(slot, replace(self.pods[slot], nominated_node=node))
 
-    def declare(self, slot: int, text: str) -> None:
-        """An attempt failed, or the condition goes."""
+    def set_condition(self, slot: int, text: str) -> None:
+        """Declares a pod unschedulable, or removes the condition."""
         self.change(slot, replace(self.pods[slot], unschedulable=text))
 
-    def select(self, slot: int, node: str) -> None:
-        """A claim gets its selected node, or loses it."""
-        self.flight.append(NodeSelected(self.pods[slot].uid, node))
+    def select_node(self, slot: int, node: str) -> None:
+        """Selects a node for a claim, or removes the selection."""
+        self.undelivered.append(NodeSelected(self.pods[slot].uid, node))
 
     def bind(self, slot: int, node: str) -> None:
-        """A pod gets its node."""
+        """Binds a pod to a node."""
         if not self.pods[slot].node_name:
             self.change(slot, replace(self.pods[slot], node_name=node))
 
     def delete(self, slot: int) -> None:
-        """A pod goes; another takes its name."""
-        self.change(slot, replace(self.pods[slot], over=True))
-        self.flight.append(PodGone(self.pods[slot].uid))
-        self.before[slot] = self.pods[slot] = PodSeen(f"uid-{self.born}", "default", f"web-{slot}")
-        self.born += 1
+        """Deletes a pod and creates another with its name."""
+        self.change(slot, replace(self.pods[slot], ended=True))
+        self.undelivered.append(PodGone(self.pods[slot].uid))
+        pod = ObservedPod(f"uid-{self.pods_created}", "default", f"web-{slot}")
+        self.pods[slot] = pod
+        self.previous_pods[slot] = pod
+        self.pods_created += 1
 
-    def hear(self, back: int, *, anonymous: bool) -> None:
-        """Something is heard: at once, late, or for the second time; maybe nobody knows how old it is."""
-        if self.flight:
-            event = self.flight[max(0, len(self.flight) - 1 - back)]
-            self.send(replace(event, version=0) if anonymous and isinstance(event, PodSeen) else event)
+    def deliver(self, back: int, *, without_version: bool) -> None:
+        """Delivers a change: the latest, or one that is `back` changes older, maybe once more."""
+        if self.undelivered:
+            event = self.undelivered[max(0, len(self.undelivered) - 1 - back)]
+            self.send(replace(event, version=0) if without_version and isinstance(event, ObservedPod) else event)
 
     def hang_up(self, slot: int, back: int) -> None:
-        """A caller goes away, of whatever offer."""
-        self.send(Withdrawn(self.pods[slot].uid, self.ledger.made - back))
+        """Withdraws one of the latest offers."""
+        self.send(Withdrawn(self.pods[slot].uid, self.ledger.offers_made - back))
 
     def wait(self, seconds: float) -> None:
-        """Time jumps, even back; the ledger is told with the next event."""
+        """Lets time jump, even back; the ledger is ticked with the next event."""
         self.now += seconds
 
-    def sleep(self, *, early: bool) -> None:
-        """Until something ends, or to the last moment before."""
+    def wait_for_next_end(self, *, early: bool) -> None:
+        """Lets time pass until an offer ends, or until the last moment before."""
         if self.ledger.outstanding:
             end = self.ledger.next_end
             self.now = max(self.now, math.nextafter(end, -math.inf) if early else end)
-        self.send(TimePassed())
+        self.send(Tick())
 
     def take_over(self, order: list[int]) -> None:
-        """The lead is lost and won again: what the pods say is adopted, in any order."""
-        self.send(Dropped())
-        assert self.ledger == Ledger(time=self.ledger.time, made=self.ledger.made)
+        """Loses leadership and wins it again; then nominations are adopted in any order."""
+        self.send(LeadershipLost())
+        assert self.ledger == Ledger(time=self.ledger.time, offers_made=self.ledger.offers_made)
         for slot in order:
             self.adopt(slot)
 
     def adopt(self, slot: int) -> None:
-        """One pod as it is."""
-        self.send(Adopted(self.pods[slot], (self.pods[slot].name,), ("roaming",) if slot else ()))
+        """Adopts a pod as it is."""
+        self.send(NominationAdopted(self.pods[slot], (self.pods[slot].name,), ("unplaced",) if slot else ()))
 
     def check(self) -> None:
-        """Everything that always holds."""
-        self.is_what_the_model_says()
-        self.every_offer_ends_once_and_in_time()
-        self.the_index_is_the_offers()
-        self.the_next_end_is_exact()
+        """Asserts everything that holds at any time."""
+        self.assert_equals_model()
+        self.assert_every_offer_ends_once_and_in_time()
+        self.assert_indexes_match_offers()
+        self.assert_next_end_is_exact()
 
-    def is_what_the_model_says(self) -> None:
-        """Offers and outcomes, to the letter."""
-        model = Model.of(self.history)
-        assert dict(self.ledger.offers) == {uid: told.offer() for uid, told in model.told.items()}
-        assert self.outcomes == model.outcomes
-        assert self.ledger.made == model.made
+    def assert_equals_model(self) -> None:
+        """The offers and outcomes are exactly the model's."""
+        assert dict(self.ledger.offers) == {uid: history.offer() for uid, history in self.model.histories.items()}
+        assert self.outcomes == self.model.outcomes
+        assert self.ledger.offers_made == self.model.offers_made
 
-    def every_offer_ends_once_and_in_time(self) -> None:
-        """Or is still there, for 60 s, and for 1 s after it was declared unschedulable."""
-        ended = [outcome.offer.number for outcome in self.outcomes if outcome.became is not Became.NARROWED]
+    def assert_every_offer_ends_once_and_in_time(self) -> None:
+        """Or is outstanding, for 60 s, and for 1 s after its pod was declared unschedulable."""
+        ended = [outcome.offer.number for outcome in self.outcomes if outcome.kind is not OutcomeKind.NARROWED]
         outstanding = [offer.number for offer in self.ledger.oldest_first()]
-        assert sorted(ended + outstanding) == list(range(1, self.ledger.made + 1))
+        assert sorted(ended + outstanding) == list(range(1, self.ledger.offers_made + 1))
         for offer in self.ledger.offers.values():
             assert self.ledger.time < offer.made_at + 60.0
-            assert offer.declared_at is None or self.ledger.time < offer.declared_at + 1.0
+            assert offer.unschedulable_since is None or self.ledger.time < offer.unschedulable_since + 1.0
 
-    def the_index_is_the_offers(self) -> None:
-        """Nothing missing, nothing left behind, oldest first."""
+    def assert_indexes_match_offers(self) -> None:
+        """No offer is missing or left behind in an index; the oldest comes first."""
         offers = sorted(self.ledger.offers.values(), key=lambda offer: (offer.made_at, offer.uid))
         assert self.ledger.oldest_first() == tuple(offers)
         assert all(uid == offer.uid for uid, offer in self.ledger.offers.items())
         assert self.ledger.outstanding == len(offers)
         expected: dict[str, set[str]] = {}
         for offer in offers:
-            for node in offer.nodes if len(offer.nodes) <= WIDE else ():
+            for node in offer.nodes if len(offer.nodes) <= MAX_INDEXED_NODES else ():
                 expected.setdefault(node, set()).add(offer.uid)
-        assert {node: set(uids) for node, uids in self.ledger.indexed.items()} == expected
-        assert dict(self.ledger.wide) == {offer.uid: offer.nodes for offer in offers if len(offer.nodes) > WIDE}
-        for node in (*LETTERS, "n0", f"n{WIDE - 1}", "elsewhere", "nowhere"):
-            assert self.ledger.on(node) == tuple(offer for offer in offers if node in offer.nodes)
+        assert {node: set(uids) for node, uids in self.ledger.uids_by_node.items()} == expected
+        assert dict(self.ledger.wide_offers) == {
+            offer.uid: offer.nodes for offer in offers if len(offer.nodes) > MAX_INDEXED_NODES
+        }
+        for node in (*LETTERS, "n0", f"n{MAX_INDEXED_NODES - 1}", "elsewhere", "nowhere"):
+            assert self.ledger.offers_on(node) == tuple(offer for offer in offers if node in offer.nodes)
         for pod in self.pods:
             others = [offer for offer in offers if offer.uid != pod.uid and offer.nodes]
-            assert self.ledger.competing(pod.uid) == len(others)
-        in_order = sorted(offers, key=lambda offer: offer.number)
-        assert self.ledger.roaming == tuple(offer for offer in in_order if offer.roaming)
+            assert self.ledger.competing_offers(pod.uid) == len(others)
+        by_number = sorted(offers, key=lambda offer: offer.number)
+        assert self.ledger.with_unplaced_volumes == tuple(offer for offer in by_number if offer.unplaced_volumes)
 
-    def the_next_end_is_exact(self) -> None:
-        """Nothing ends before it by itself, something ends at it, and with time everything does."""
+    def assert_next_end_is_exact(self) -> None:
+        """No offer ends by itself before it, one ends at it, and with time all do."""
         end = self.ledger.next_end
         assert end == min((offer.ends_at for offer in self.ledger.offers.values()), default=NEVER)
         if end < NEVER:
-            assert step(self.ledger, TimePassed(), math.nextafter(end, -math.inf))[1] == ()
-            outcomes = step(self.ledger, TimePassed(), end)[1]
+            assert step(self.ledger, Tick(), math.nextafter(end, -math.inf))[1] == ()
+            outcomes = step(self.ledger, Tick(), end)[1]
             assert outcomes
             assert all(outcome.at == end for outcome in outcomes)
-            ledger, outcomes = step(self.ledger, TimePassed(), end + 1000.0)
-            assert ledger == Ledger(time=end + 1000.0, made=self.ledger.made)
+            ledger, outcomes = step(self.ledger, Tick(), end + 1000.0)
+            assert ledger == Ledger(time=end + 1000.0, offers_made=self.ledger.offers_made)
             assert len(outcomes) == self.ledger.outstanding
 
 
 class Offers(RuleBasedStateMachine):
-    """Hypothesis looks for a short history that breaks something."""
+    """Searches for a short history that breaks an assertion."""
 
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
 
-    @rule(slot=SLOT, nodes=FEW | MANY, selected=st.sampled_from(["", "a"]), behind=st.booleans())
-    def ask(self, slot: int, nodes: frozenset[str], selected: str, behind: bool) -> None:
-        """A pod is asked about."""
-        self.world.ask(slot, nodes, selected, behind=behind)
+    @rule(slot=slots, nodes=few_nodes | many_nodes, selected=st.sampled_from(["", "a"]), behind=st.booleans())
+    def offer(self, slot: int, nodes: frozenset[str], selected: str, behind: bool) -> None:
+        """A pod gets an answer."""
+        self.world.offer(slot, nodes, selected, behind=behind)
 
-    @rule(slot=SLOT, node=st.sampled_from(CHOICES), what=st.sampled_from(["nominate", "select", "bind", "delete"]))
-    def change(self, slot: int, node: str, what: str) -> None:
-        """Something changes in the cluster."""
-        match what:
+    @rule(
+        slot=slots,
+        node=st.sampled_from(NODE_CHOICES),
+        action=st.sampled_from(["nominate", "select", "bind", "delete"]),
+    )
+    def change(self, slot: int, node: str, action: str) -> None:
+        """An object of the cluster changes."""
+        match action:
             case "nominate":
                 self.world.nominate(slot, node)
             case "select":
-                self.world.select(slot, node)
+                self.world.select_node(slot, node)
             case "bind":
                 self.world.bind(slot, node or "a")
             case _:
                 self.world.delete(slot)
 
-    @rule(slot=SLOT, text=st.sampled_from(TEXTS))
-    def declare(self, slot: int, text: str) -> None:
+    @rule(slot=slots, text=st.sampled_from(CONDITIONS))
+    def set_condition(self, slot: int, text: str) -> None:
         """A condition changes."""
-        self.world.declare(slot, text)
+        self.world.set_condition(slot, text)
 
-    @rule(back=st.integers(0, 6), anonymous=st.booleans())
-    def hear(self, back: int, anonymous: bool) -> None:
-        """Something is heard."""
-        self.world.hear(back, anonymous=anonymous)
+    @rule(back=st.integers(0, 6), without_version=st.booleans())
+    def deliver(self, back: int, without_version: bool) -> None:
+        """A change is delivered."""
+        self.world.deliver(back, without_version=without_version)
 
-    @rule(slot=SLOT, back=st.integers(0, 3))
+    @rule(slot=slots, back=st.integers(0, 3))
     def hang_up(self, slot: int, back: int) -> None:
-        """A caller goes away."""
+        """A caller hangs up."""
         self.world.hang_up(slot, back)
 
     @rule(seconds=st.sampled_from(JUMPS))
@@ -374,21 +389,21 @@ class Offers(RuleBasedStateMachine):
         self.world.wait(seconds)
 
     @rule(early=st.booleans())
-    def sleep(self, early: bool) -> None:
-        """Until something ends."""
-        self.world.sleep(early=early)
+    def wait_for_next_end(self, early: bool) -> None:
+        """Time passes until an offer ends."""
+        self.world.wait_for_next_end(early=early)
 
-    @rule(order=st.lists(SLOT, max_size=6), slot=SLOT, dropped=st.booleans())
-    def take_over(self, order: list[int], slot: int, dropped: bool) -> None:
-        """With a loss of the lead before, or without."""
-        if dropped:
+    @rule(order=st.lists(slots, max_size=6), slot=slots, lost=st.booleans())
+    def take_over(self, order: list[int], slot: int, lost: bool) -> None:
+        """Nominations are adopted, after a loss of leadership or without."""
+        if lost:
             self.world.take_over(order)
         else:
             self.world.adopt(slot)
 
     @invariant()
-    def all_is_well(self) -> None:
-        """After each step."""
+    def check(self) -> None:
+        """Holds after each step."""
         self.world.check()
 
 
@@ -396,61 +411,74 @@ TestOffers = Offers.TestCase
 TestOffers.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def nodes_of(random: Random) -> frozenset[str]:
-    """On both sides of the limit, and often the very same set."""
+def random_nodes(random: Random) -> frozenset[str]:
+    """Sets on both sides of the index limit, often the very same one."""
     letters = frozenset(random.sample(LETTERS, random.randrange(6)))
-    return random.choice([letters, letters, ALL_LETTERS, letters | NUMBERED, EVERY])
+    return random.choice([letters, letters, ALL_LETTERS, letters | NUMBERED, ALL_NODES])
 
 
-MOMENTS: dict[str, tuple[float, Callable[[World, int, Random], object]]] = {
-    "asks": (
-        6,
-        lambda world, slot, random: world.ask(
-            slot, nodes_of(random), random.choice(["", "", "a"]), behind=random.random() < 0.1
-        ),
-    ),
-    "is nominated": (3, lambda world, slot, random: world.nominate(slot, random.choice(CHOICES))),
-    "is declared": (2, lambda world, slot, random: world.declare(slot, random.choice(TEXTS))),
-    "selects": (1, lambda world, slot, random: world.select(slot, random.choice(CHOICES))),
-    "is bound": (0.3, lambda world, slot, _: world.bind(slot, "a")),
-    "is deleted": (0.5, lambda world, slot, _: world.delete(slot)),
-    "is heard of": (9, lambda world, _, random: world.hear(0, anonymous=random.random() < 0.3)),
-    "is heard of late": (4, lambda world, _, random: world.hear(random.randrange(6), anonymous=random.random() < 0.3)),
-    "hangs up": (0.5, lambda world, slot, random: world.hang_up(slot, random.randrange(4))),
-    "waits": (2, lambda world, _, random: world.wait(random.choice(JUMPS))),
-    "waits a little": (4, lambda world, _, random: world.wait(random.choice(JUMPS[:4]))),
-    "sleeps": (1, lambda world, _, random: world.sleep(early=random.random() < 0.5)),
-    "takes over": (0.3, lambda world, _, random: world.take_over(random.sample(SLOTS, 3))),
-    "is adopted": (0.5, lambda world, slot, _: world.adopt(slot)),
-}
+def _offer(world: World, slot: int, random: Random) -> None:
+    world.offer(slot, random_nodes(random), random.choice(["", "", "a"]), behind=random.random() < 0.1)
+
+
+def _deliver_latest(world: World, _slot: int, random: Random) -> None:
+    world.deliver(0, without_version=random.random() < 0.3)
+
+
+def _deliver_late(world: World, _slot: int, random: Random) -> None:
+    world.deliver(random.randrange(6), without_version=random.random() < 0.3)
+
+
+Action = Callable[[World, int, Random], None]
+# What may happen, and how often relative to the other actions.
+ACTIONS: list[tuple[float, Action]] = [
+    (6, _offer),
+    (3, lambda world, slot, random: world.nominate(slot, random.choice(NODE_CHOICES))),
+    (2, lambda world, slot, random: world.set_condition(slot, random.choice(CONDITIONS))),
+    (1, lambda world, slot, random: world.select_node(slot, random.choice(NODE_CHOICES))),
+    (0.3, lambda world, slot, _: world.bind(slot, "a")),
+    (0.5, lambda world, slot, _: world.delete(slot)),
+    (9, _deliver_latest),
+    (4, _deliver_late),
+    (0.5, lambda world, slot, random: world.hang_up(slot, random.randrange(4))),
+    (2, lambda world, _, random: world.wait(random.choice(JUMPS))),
+    (4, lambda world, _, random: world.wait(random.choice(JUMPS[:4]))),
+    (1, lambda world, _, random: world.wait_for_next_end(early=random.random() < 0.5)),
+    (0.3, lambda world, _, random: world.take_over(random.sample(SLOTS, 3))),
+    (0.5, lambda world, slot, _: world.adopt(slot)),
+]
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.integers(0, 2**32))
-def test_no_storm_of_events_confuses_the_ledger(seed: int) -> None:
-    """Long runs, each with its own mixture of what happens often and what hardly ever: rare orders come up that way."""
-    random = Random(seed)  # noqa: S311 # a reproducible storm
+def test_the_ledger_equals_the_model_after_long_random_histories(seed: int) -> None:
+    """Each history has its own mixture of frequent and rare actions, so that rare orders occur."""
+    random = Random(seed)  # noqa: S311 # a reproducible history
     world = World()
-    weights = [often * random.expovariate(1) for often, _ in MOMENTS.values()]
-    for number, moment in enumerate(random.choices(list(MOMENTS), weights, k=80)):
-        MOMENTS[moment][1](world, random.choice(SLOTS), random)
+    weights = [frequency * random.expovariate(1) for frequency, _ in ACTIONS]
+    for number, (_, action) in enumerate(random.choices(ACTIONS, weights, k=80)):
+        action(world, random.choice(SLOTS), random)
         if number % 5 == 0:
             world.check()
     world.check()
 
 
 @given(
-    rooms=st.dictionaries(st.sampled_from(sorted(EVERY)), st.integers(0, 5), max_size=20),
+    free=st.dictionaries(st.sampled_from(sorted(ALL_NODES)), st.integers(0, 5), max_size=20),
     competing=st.integers(0, 30),
 )
-def test_the_width_of_an_offer(rooms: dict[str, int], competing: int) -> None:
-    """Its share, the best of what fits, whatever the order."""
-    fitting = [(room, name) for name, room in rooms.items()]
-    count = width(len(fitting), competing)
-    chosen = roomiest(fitting, count)
-    assert len(chosen) == (max(1, len(rooms) // (competing + 1)) if rooms else 0)
-    assert roomiest(sorted(fitting), count) == roomiest(sorted(fitting, reverse=True), count) == chosen
-    ranks = {name: (-room, name) for room, name in fitting}
-    left = rooms.keys() - chosen
-    assert chosen <= rooms.keys()
-    assert not left or max(ranks[name] for name in chosen) < min(ranks[name] for name in left)
+def test_an_offer_has_its_share_of_the_nodes_with_most_free_space(free: dict[str, int], competing: int) -> None:
+    """Whatever the order in which they are given."""
+    fitting = [(size, name) for name, size in free.items()]
+    count = offer_width(len(fitting), competing)
+    offered = nodes_with_most_free_space(fitting, count)
+    assert len(offered) == (max(1, len(free) // (competing + 1)) if free else 0)
+    assert (
+        nodes_with_most_free_space(sorted(fitting), count)
+        == nodes_with_most_free_space(sorted(fitting, reverse=True), count)
+        == offered
+    )
+    ranks = {name: (-size, name) for size, name in fitting}
+    not_offered = free.keys() - offered
+    assert offered <= free.keys()
+    assert not not_offered or max(ranks[name] for name in offered) < min(ranks[name] for name in not_offered)

@@ -14,10 +14,10 @@ from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.explain import explain
 from scheduler_core.longhorn.new_volume import create_volume
 from scheduler_core.longhorn.node_stage import node_refusal
-from scheduler_core.longhorn.placement import find_candidates, schedule_replica, uncounted
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.placement import find_candidates, schedule_replica, uncounted_bytes
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.space import minimal_available, room, scheduling_limit, space_refusal
+from scheduler_core.longhorn.space import disk_space, minimal_available, scheduling_limit, space_refusal
 from scheduler_core.model import longhorn as lh
 from scheduler_core.model.snapshot import Snapshot
 from tests.worlds.longhorn import GIB, LONG_AGO, NOW, conditions, disk, node, replica, volume
@@ -128,7 +128,9 @@ def test_the_order_of_the_input_does_not_matter(case: tuple[Cluster, lh.Volume])
     other = turned(cluster)
     own, turned_own = cluster.replicas_of(entry.name), tuple(reversed(other.replicas_of(entry.name)))
     pending = replica("new", size=entry.size)
-    assert explain(cluster, Ask.fresh(entry), own) == explain(other, Ask.fresh(entry), turned_own)
+    assert explain(cluster, ReplicaRequest.for_volume(entry), own) == explain(
+        other, ReplicaRequest.for_volume(entry), turned_own
+    )
     assert schedule_replica(cluster, entry, pending, own) == schedule_replica(other, entry, pending, turned_own)
     assert create_volume(cluster, entry) == create_volume(other, entry)
 
@@ -136,11 +138,11 @@ def test_the_order_of_the_input_does_not_matter(case: tuple[Cluster, lh.Volume])
 @EXAMPLES
 @given(clusters(placed=False), st.integers(0, 50))
 def test_more_space_never_removes_a_candidate(case: tuple[Cluster, lh.Volume], extra: int) -> None:
-    """For a volume without replicas all nodes are alike, so more room only adds disks."""
+    """For a volume without replicas all nodes are alike, so more space only adds disks."""
     cluster, entry = case
-    ask = Ask.fresh(entry)
-    before = {each.disk_uuid for each in find_candidates(cluster, ask, ()).disks}
-    after = {each.disk_uuid for each in find_candidates(roomier(cluster, extra * GIB), ask, ()).disks}
+    request = ReplicaRequest.for_volume(entry)
+    before = {each.disk_uuid for each in find_candidates(cluster, request, ()).disks}
+    after = {each.disk_uuid for each in find_candidates(roomier(cluster, extra * GIB), request, ()).disks}
     assert before <= after
 
 
@@ -149,12 +151,12 @@ def test_more_space_never_removes_a_candidate(case: tuple[Cluster, lh.Volume], e
 def test_candidates_pass_every_rule(case: tuple[Cluster, lh.Volume]) -> None:
     """Asked one by one, no rule refuses a candidate, but for the node tags a used node is spared."""
     cluster, entry = case
-    ask, own = Ask.fresh(entry), cluster.replicas_of(entry.name)
-    found = find_candidates(cluster, ask, own)
+    request, own = ReplicaRequest.for_volume(entry), cluster.replicas_of(entry.name)
+    found = find_candidates(cluster, request, own)
     for each in found.disks:
-        pending = uncounted(each.node, each.disk, own)
-        assert disk_and_space_refusal(cluster, ask, each.node, each.disk, pending) is None
-        assert found.tier is Tier.USED_NODE or node_refusal(cluster, ask, each.node) is None
+        pending = uncounted_bytes(each.node, each.disk, own)
+        assert disk_and_space_refusal(cluster, request, each.node, each.disk, pending) is None
+        assert found.tier is Tier.USED_NODE or node_refusal(cluster, request, each.node) is None
 
 
 @EXAMPLES
@@ -162,7 +164,7 @@ def test_candidates_pass_every_rule(case: tuple[Cluster, lh.Volume]) -> None:
 def test_the_explanation_agrees_with_the_candidates(case: tuple[Cluster, lh.Volume]) -> None:
     """What it leaves open is exactly what Longhorn may use."""
     cluster, entry = case
-    found = explain(cluster, Ask.fresh(entry), cluster.replicas_of(entry.name))
+    found = explain(cluster, ReplicaRequest.for_volume(entry), cluster.replicas_of(entry.name))
     open_disks = {
         each.disk.uuid
         for each_node in found.nodes
@@ -179,11 +181,11 @@ def test_choices_are_candidates(case: tuple[Cluster, lh.Volume]) -> None:
     """Something is chosen if and only if there is a candidate; a certain choice is the only one."""
     cluster, entry = case
     own = cluster.replicas_of(entry.name)
-    candidates = find_candidates(cluster, Ask.fresh(entry), own).disks
+    candidates = find_candidates(cluster, ReplicaRequest.for_volume(entry), own).disks
     found = schedule_replica(cluster, entry, replica("new", size=entry.size), own).choices
     assert {choice.candidate.disk_uuid for choice in found} <= {each.disk_uuid for each in candidates}
     assert bool(found) == bool(candidates)
-    assert len(found) == 1 or all(choice.why.chance for choice in found)
+    assert len(found) == 1 or all(choice.reason.chance for choice in found)
 
 
 @EXAMPLES
@@ -214,7 +216,7 @@ def test_a_new_volume_keeps_to_its_own_rules(case: tuple[Cluster, lh.Volume]) ->
 def test_the_space_rules_are_longhorns(  # one value each
     size: int, required: int, fields: dict[str, Any], over: int, minimal: int
 ) -> None:
-    """A room says the same as Longhorn's two conditions written out."""
+    """The space of a disk says the same as Longhorn's two conditions written out."""
     entry = disk(**fields)
     values = Settings(storage_over_provisioning_percentage=over, storage_minimal_available_percentage=minimal)
     fits = (
@@ -223,4 +225,4 @@ def test_the_space_rules_are_longhorns(  # one value each
         and entry.storage_available - required > minimal_available(entry, values)
         and size + entry.storage_scheduled <= scheduling_limit(entry, values)
     )
-    assert (space_refusal(size, required, room(entry, values)) is None) is fits
+    assert (space_refusal(size, required, disk_space(entry, values)) is None) is fits

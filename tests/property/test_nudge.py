@@ -1,134 +1,156 @@
-"""Alike pods are answered alike, and no schedule of wishes exceeds the rates."""
+"""Equivalent pods get equal decisions, and no sequence of nudges exceeds the rates."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import finish
-from scheduler_core.demand.index import Demands
-from scheduler_core.evaluation.contention import Joint
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Options, Others, Packing, filter_nodes
-from scheduler_core.extender.nudge import BURST, FIRST_WAIT, LONGEST_WAIT, PER_SECOND, Pace, Rate, likeness
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.nudge import (
+    BACKOFF,
+    BURST,
+    NUDGES_PER_SECOND,
+    NudgeBackoff,
+    TokenBucket,
+    equivalence_key,
+)
 from scheduler_core.model.kube import Pod
-from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
+from scheduler_core.offers.events import ObservedPod, Offered
+from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
-from tests.builders import NOW, Object
+from tests.builders import Object
 
 NODES = ("a", "b")
-CLASSES = ("longhorn", "strict", "free", "tagged")
-gaps = st.lists(st.one_of(st.floats(0, 0.2), st.floats(0, 200)), max_size=400)
-disks = st.lists(st.integers(3, 12), min_size=1, max_size=2)
-volumes = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(CLASSES)), min_size=1, max_size=2)
-# How a pod's first volume stands, or which pod's claim it mounts.
-states = st.sampled_from(("new", "new", "new", "bound", "placed", "selected", "shared"))
-pods = st.lists(st.tuples(volumes, states, st.sampled_from(("", "", "", *NODES))), min_size=2, max_size=5)
+CLASSES = ("longhorn", "strict", "remote", "tagged")
+Volumes = list[tuple[int, str]]
+"""The size and StorageClass of each volume."""
+PodSpec = tuple[Volumes, str, str]
+"""A pod's volumes, the state of the first of them, and the pod's node."""
+
+gap_lists = st.lists(st.one_of(st.floats(0, 0.2), st.floats(0, 200)), max_size=400)
+disk_sizes = st.lists(st.integers(3, 12), min_size=1, max_size=2)
+volume_lists = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(CLASSES)), min_size=1, max_size=2)
+# The state of a pod's first volume; "shared": the pod mounts a claim of the first pod.
+volume_states = st.sampled_from(("new", "new", "new", "bound", "placed", "selected", "shared"))
+pod_specs = st.lists(
+    st.tuples(volume_lists, volume_states, st.sampled_from(("", "", "", *NODES))), min_size=2, max_size=5
+)
 
 
 @settings(max_examples=300, deadline=None)
-@given(gaps)
-def test_in_no_stretch_of_time_are_more_nudges_sent_than_the_burst_and_the_rate_allow(gaps: list[float]) -> None:
-    """Somebody wishes to nudge at every moment given, and waits for nothing."""
-    rate, now, sent = Rate(), 0.0, []
+@given(gap_lists)
+def test_no_period_has_more_nudges_than_the_burst_and_the_rate_allow(gaps: list[float]) -> None:
+    """A nudge is attempted after every gap, and sent if the bucket is ready."""
+    bucket = TokenBucket()
+    now = 0.0
+    sent = []
     for gap in gaps:
         now += gap
-        if rate.ready_at <= now:
-            rate = rate.after(now)
+        if bucket.ready_at <= now:
+            bucket = bucket.after(now)
             sent.append(now)
     for first, begin in enumerate(sent):
         for last in range(first, len(sent)):
-            assert last - first + 1 <= BURST + PER_SECOND * (sent[last] - begin) + 1e-6
+            assert last - first + 1 <= BURST + NUDGES_PER_SECOND * (sent[last] - begin) + 1e-6
 
 
 @settings(max_examples=300, deadline=None)
-@given(gaps)
-def test_a_wish_is_granted_when_the_rate_says_it_is_ready(gaps: list[float]) -> None:
-    """Nobody is kept waiting longer than the time between two nudges, however much was sent."""
-    rate, now = Rate(), 0.0
+@given(gap_lists)
+def test_a_nudge_waits_at_most_the_time_between_two_nudges(gaps: list[float]) -> None:
+    """However many were sent before."""
+    bucket = TokenBucket()
+    now = 0.0
     for gap in gaps:
         now += gap
-        now = max(now, rate.ready_at)
-        assert rate.ready_at <= now
-        rate = rate.after(now)
-        assert rate.ready_at - now <= 1 / PER_SECOND + 1e-9
+        now = max(now, bucket.ready_at)
+        assert bucket.ready_at <= now
+        bucket = bucket.after(now)
+        assert bucket.ready_at - now <= 1 / NUDGES_PER_SECOND + 1e-9
 
 
 @settings(max_examples=300, deadline=None)
-@given(gaps)
-def test_one_pod_waits_at_least_a_second_and_at_most_a_minute(gaps: list[float]) -> None:
-    """And never less than before, unless it was left alone for long."""
-    pace, now, wait = Pace(), 0.0, 0.0
+@given(gap_lists)
+def test_the_pause_of_one_pod_is_a_second_to_a_minute_and_never_shrinks(gaps: list[float]) -> None:
+    """Unless the pod was not nudged for twice the longest pause."""
+    backoff = NudgeBackoff()
+    now = 0.0
+    previous_pause = 0.0
     for gap in gaps:
         now += gap
-        if pace.ready_at > now:
+        if backoff.ready_at > now:
             continue
-        anew = now - pace.last >= 2 * LONGEST_WAIT
-        pace = pace.after(now)
-        later = pace.ready_at - now
-        assert FIRST_WAIT - 1e-6 <= later <= LONGEST_WAIT + 1e-6
-        assert anew or later >= wait - 1e-6
-        wait = later
+        restarts = now - backoff.last >= 2 * BACKOFF.longest
+        backoff = backoff.after(now)
+        pause = backoff.ready_at - now
+        assert BACKOFF.shortest - 1e-6 <= pause <= BACKOFF.longest + 1e-6
+        assert restarts or pause >= previous_pause - 1e-6
+        previous_pause = pause
 
 
-def _cluster(layout: list[list[int]], found: list[tuple[list[tuple[int, str]], str, str]]) -> list[Object]:
-    parameters = {"strict": "strict-local", "free": "disabled"}
+def _cluster(layout: list[list[int]], pods: list[PodSpec]) -> list[Object]:
+    """Two nodes with disks of some sizes, and the pods x0, x1..."""
     objects: list[Object] = [
         make.storage_class("longhorn"),
-        *(make.storage_class(name, dataLocality=locality) for name, locality in parameters.items()),
+        make.storage_class("strict", dataLocality="strict-local"),
+        make.storage_class("remote", dataLocality="disabled"),
         make.storage_class("tagged", diskSelector="ssd"),
     ]
     for name, sizes in zip(NODES, layout, strict=True):
         disks = {f"disk-{number}": make.disk(size, tags=["ssd"] if number else []) for number, size in enumerate(sizes)}
         objects.append(make.longhorn_node(name, disks))
-    for number, (wanted, state, node) in enumerate(found):
-        names = [f"x{number}-{index}" for index in range(len(wanted))]
-        claims = [make.claim(name, size, storage_class=kind) for name, (size, kind) in zip(names, wanted, strict=True)]
-        first, size = names[0], wanted[0][0]
-        if state in ("bound", "placed"):
-            claims[0], *existing = make.bound(first, size)
-            objects += existing
-        if state == "placed":
-            objects.append(make.replica(f"r{number}", f"vol-{first}", "a", size=size, disk="disk-0"))
-        if state == "selected":
-            claims[0]["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "b"}
-        if state == "shared":
-            names[0] = "x0-0"
-        objects += claims
-        objects.append(make.pod(*names, name=f"x{number}", uid=f"uid-{number}", node=node))
+    for number, spec in enumerate(pods):
+        objects += _pod_with_claims(number, spec)
     return objects
 
 
+def _pod_with_claims(number: int, spec: PodSpec) -> list[Object]:
+    volumes, state, node = spec
+    names = [f"x{number}-{index}" for index in range(len(volumes))]
+    objects = [make.claim(name, size, storage_class=kind) for name, (size, kind) in zip(names, volumes, strict=True)]
+    first = names[0]
+    size = volumes[0][0]
+    if state in ("bound", "placed"):
+        objects[:1] = make.bound(first, size)
+    if state == "placed":
+        objects.append(make.replica(f"r{number}", f"vol-{first}", "a", size=size, disk="disk-0"))
+    if state == "selected":
+        objects[0]["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "b"}
+    if state == "shared":
+        names[0] = "x0-0"
+    return [*objects, make.pod(*names, name=f"x{number}", uid=f"uid-{number}", node=node)]
+
+
 @settings(max_examples=400, deadline=None)
-@given(st.lists(disks, min_size=2, max_size=2), pods, volumes, st.sets(st.sampled_from(NODES), min_size=1))
-def test_pods_that_are_alike_fit_on_the_same_nodes_in_whatever_company(
-    layout: list[list[int]],
-    found: list[tuple[list[tuple[int, str]], str, str]],
-    alike: list[tuple[int, str]],
-    offered: set[str],
+@given(
+    st.lists(disk_sizes, min_size=2, max_size=2), pod_specs, volume_lists, st.sets(st.sampled_from(NODES), min_size=1)
+)
+def test_equivalent_pods_fit_on_the_same_nodes_whatever_competes(
+    layout: list[list[int]], pods: list[PodSpec], volumes: Volumes, offered_nodes: set[str]
 ) -> None:
-    """Two pods with equal new claims are always among them, beside bound pods, pods that exist in part, and an offer."""
-    found = [*found, (alike, "new", ""), (alike, "new", "")]
-    view = View.of(make.snapshot(_cluster(layout, found)), NOW)
-    other = view.snapshot.pods["default", "x0"]
-    event = Offered(PodSeen("uid-offered"), frozenset(offered), resolve(other, view).local)
-    ledger, _ = step(Ledger(), event, 0.0)
-    answers: dict[object, list[bool]] = {}
-    shared = 0
-    for pod in view.snapshot.pods.values():
-        key = None if pod.node_name or pod.uid == other.uid else likeness(pod, resolve(pod, view), view)
+    """Two pods with equal new claims are always among bound pods, partly provisioned pods, and an offer."""
+    state = make.state(_cluster(layout, [*pods, (volumes, "new", ""), (volumes, "new", "")]))
+    first_pod = state.view.snapshot.pods["default", "x0"]
+    offered = Offered(ObservedPod("uid-offered"), frozenset(offered_nodes), resolve(first_pod, state.view).local)
+    ledger, _ = step(Ledger(), offered, 0.0)
+    fits_by_key: dict[object, list[bool]] = {}
+    equivalent = 0
+    for pod in state.view.snapshot.pods.values():
+        if pod.node_name or pod.uid == first_pod.uid:
+            continue
+        key = equivalence_key(pod, resolve(pod, state.view), state.view)
         if key is None:
             continue
-        fits = _fits(pod, view, ledger)
-        shared += key in answers
-        assert answers.setdefault(key, fits) == fits
-    assert shared
+        fits = _fits(pod, ClusterState.of(state.view), ledger)
+        equivalent += key in fits_by_key
+        assert fits_by_key.setdefault(key, fits) == fits
+    assert equivalent
 
 
-def _fits(pod: Pod, view: View, ledger: Ledger) -> list[bool]:
-    """Of a fresh memory, so that no earlier question helps."""
-    others = Others(demands=Demands.of(view), ledger=ledger, joint=Joint())
-    decision = finish(filter_nodes(pod, NODES, Memory(view), Options(packing=Packing.ORDER_SAFE), others))
+def _fits(pod: Pod, state: ClusterState, ledger: Ledger) -> list[bool]:
+    options = FilterOptions(packing=Packing.ORDER_SAFE)
+    decision = run_to_end(filter_nodes(pod, NODES, state, options, make.competing(state, ledger)))
     return [reason.fits for reason in decision.reasons]

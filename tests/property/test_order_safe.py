@@ -9,16 +9,17 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import finish
-from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.feasible import Answer, Load, fits
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.feasible import fits
+from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.order_safe_batch import order_safe_many
 
 
 @dataclass(frozen=True)
 class Node:
-    """One question: the volumes, what each writes, the disks' free bytes and headroom, and who may go where."""
+    """The volumes, what each writes and where it may go, and the disks' free bytes and headroom."""
 
     sizes: tuple[int, ...]
     required: tuple[int, ...] | None
@@ -84,14 +85,14 @@ def nodes(draw: st.DrawFn) -> Node:
 
 def ask(node: Node) -> Safety:
     """The answer with a whole budget."""
-    return order_safe(Load(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget())
+    return order_safe(Items(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget())
 
 
 @settings(max_examples=800, deadline=None)
 @given(nodes())
 def test_order_safe_says_what_all_orders_say(node: Node) -> None:
     """Never a wrong answer, and nothing undecided up to five volumes."""
-    assert ask(node).answer is (Answer.YES if every_order_succeeds(node) else Answer.NO)
+    assert ask(node).answer is (PackingAnswer.YES if every_order_succeeds(node) else PackingAnswer.NO)
 
 
 @settings(max_examples=400, deadline=None)
@@ -99,7 +100,7 @@ def test_order_safe_says_what_all_orders_say(node: Node) -> None:
 def test_a_counter_example_can_be_replayed(node: Node) -> None:
     """Each step goes to an eligible disk, and the last volume, still waiting, finds none."""
     safety = ask(node)
-    if safety.answer is not Answer.NO:
+    if safety.answer is not PackingAnswer.NO:
         assert safety.counter_example == ()
         return
     *placed, (last, nowhere) = safety.counter_example
@@ -118,8 +119,8 @@ def test_a_counter_example_can_be_replayed(node: Node) -> None:
 @given(nodes())
 def test_what_is_safe_also_fits(node: Node) -> None:
     """An order-safe node has a packing: any order ends in one."""
-    if ask(node).answer is Answer.YES:
-        assert fits(Load(node.sizes), node.free, node.allowed, Budget()) is Answer.YES
+    if ask(node).answer is PackingAnswer.YES:
+        assert fits(Items(node.sizes), node.free, node.allowed, Budget()) is PackingAnswer.YES
 
 
 @settings(max_examples=200, deadline=None)
@@ -147,18 +148,18 @@ def test_the_order_of_volumes_and_disks_does_not_matter(node: Node, random: Rand
 @given(nodes())
 def test_many_nodes_are_answered_as_one(node: Node) -> None:
     """The table for two disks says what the search says."""
-    alone = order_safe(Load(node.sizes), None, node.free, None, None, Budget()).answer
+    alone = order_safe(Items(node.sizes), None, node.free, None, None, Budget()).answer
 
-    assert finish(order_safe_many(Load(node.sizes), [node.free, node.free], Budget())) == [alone, alone]
+    assert run_to_end(order_safe_many(Items(node.sizes), [node.free, node.free], Budget())) == [alone, alone]
 
 
 @settings(max_examples=100, deadline=None)
 @given(nodes(), st.integers(0, 12))
 def test_a_small_budget_makes_answers_missing_but_never_wrong(node: Node, steps: int) -> None:
     """Whatever was being looked at when the steps ended, nothing is claimed that is not known."""
-    answer = order_safe(Load(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget(steps)).answer
+    answer = order_safe(Items(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget(steps)).answer
 
-    assert answer is Answer.UNDECIDED or answer is ask(node).answer
+    assert answer is PackingAnswer.UNDECIDED or answer is ask(node).answer
 
 
 def balanced_choices(size: int, eligible: list[int], usable: tuple[int, ...]) -> set[int]:
@@ -205,5 +206,5 @@ def balance_rule_succeeds(node: Node, usable: tuple[int, ...]) -> bool:
 @given(nodes(), st.lists(st.integers(-5, 40), min_size=3, max_size=3))
 def test_what_is_safe_succeeds_under_longhorns_balance_rule(node: Node, usable: list[int]) -> None:
     """Whatever bytes the score looks at and however its ties fall."""
-    if ask(node).answer is Answer.YES:
+    if ask(node).answer is PackingAnswer.YES:
         assert balance_rule_succeeds(node, tuple(usable[: len(node.free)]))

@@ -9,9 +9,10 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import finish
-from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.feasible import assign, fits, fits_many
+from scheduler_core.packing.items import Items
 
 Question = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]
 
@@ -51,17 +52,17 @@ def questions(draw: st.DrawFn, most_volumes: int = 8, most_disks: int = 4) -> Qu
     return sizes, tuple(free), allowed
 
 
-def ask(question: Question) -> Answer:
+def ask(question: Question) -> PackingAnswer:
     """The answer with a whole budget."""
     sizes, free, allowed = question
-    return fits(Load(sizes), free, allowed, Budget())
+    return fits(Items(sizes), free, allowed, Budget())
 
 
 @settings(max_examples=600, deadline=None)
 @given(questions())
 def test_fits_says_what_brute_force_says(question: Question) -> None:
     """Never a wrong answer, and none missing at this size."""
-    assert ask(question) is (Answer.YES if brute_force(*question) else Answer.NO)
+    assert ask(question) is (PackingAnswer.YES if brute_force(*question) else PackingAnswer.NO)
 
 
 @settings(max_examples=300, deadline=None)
@@ -69,14 +70,14 @@ def test_fits_says_what_brute_force_says(question: Question) -> None:
 def test_assign_agrees_with_fits_and_its_plan_holds(question: Question) -> None:
     """A plan where there is one: allowed disks only, none overfull."""
     sizes, free, allowed = question
-    plan = assign(Load(sizes), free, allowed, Budget())
+    plan = assign(Items(sizes), free, allowed, Budget())
     answer = ask(question)
 
-    if isinstance(plan, Answer):
+    if isinstance(plan, PackingAnswer):
         assert plan is answer
-        assert plan is Answer.NO
+        assert plan is PackingAnswer.NO
         return
-    assert answer is Answer.YES
+    assert answer is PackingAnswer.YES
     left = list(free)
     for volume, disk in enumerate(plan):
         left[disk] -= sizes[volume]
@@ -91,8 +92,8 @@ def test_more_free_space_never_turns_yes_into_no(question: Question, data: st.Da
     sizes, free, allowed = question
     more = tuple(room + data.draw(st.integers(0, 5)) for room in free)
 
-    if ask(question) is Answer.YES:
-        assert ask((sizes, more, allowed)) is Answer.YES
+    if ask(question) is PackingAnswer.YES:
+        assert ask((sizes, more, allowed)) is PackingAnswer.YES
 
 
 @settings(max_examples=200, deadline=None)
@@ -124,14 +125,14 @@ def test_the_unit_does_not_matter(question: Question, unit: int) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(questions(most_volumes=5), min_size=1, max_size=5))
 def test_many_nodes_are_answered_as_one(asked: list[Question]) -> None:
-    """One load against many profiles gives what each profile alone gives."""
-    load = Load(asked[0][0])
-    same_masks = [allowed for sizes, _, allowed in asked if allowed is None or len(sizes) == len(load)]
-    profiles = [free for sizes, free, allowed in asked if allowed is None or len(sizes) == len(load)]
+    """The same items against many profiles give what each profile alone gives."""
+    items = Items(asked[0][0])
+    same_masks = [allowed for sizes, _, allowed in asked if allowed is None or len(sizes) == len(items)]
+    profiles = [free for sizes, free, allowed in asked if allowed is None or len(sizes) == len(items)]
 
-    answers = finish(fits_many(load, profiles, Budget(), same_masks))
+    answers = run_to_end(fits_many(items, profiles, Budget(), same_masks))
 
-    assert answers == [fits(load, free, allowed, Budget()) for free, allowed in zip(profiles, same_masks, strict=True)]
+    assert answers == [fits(items, free, allowed, Budget()) for free, allowed in zip(profiles, same_masks, strict=True)]
 
 
 @settings(max_examples=100, deadline=None)
@@ -141,7 +142,7 @@ def test_a_known_packing_without_slack_is_never_denied(contents: list[list[int]]
     sizes = data.draw(st.permutations([size for disk in contents for size in disk]))
     free = tuple(sum(disk) for disk in contents)
 
-    assert fits(Load(sizes), free, None, Budget()) is not Answer.NO
+    assert fits(Items(sizes), free, None, Budget()) is not PackingAnswer.NO
 
 
 @settings(max_examples=100, deadline=None)
@@ -149,6 +150,6 @@ def test_a_known_packing_without_slack_is_never_denied(contents: list[list[int]]
 def test_a_small_budget_makes_answers_missing_but_never_wrong(question: Question, steps: int) -> None:
     """Whatever the search was doing when its steps ended, it claims nothing it does not know."""
     sizes, free, allowed = question
-    answer = fits(Load(sizes), free, allowed, Budget(steps))
+    answer = fits(Items(sizes), free, allowed, Budget(steps))
 
-    assert answer is Answer.UNDECIDED or answer is ask(question)
+    assert answer is PackingAnswer.UNDECIDED or answer is ask(question)

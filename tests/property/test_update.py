@@ -1,26 +1,37 @@
-"""A view advanced change by change equals one built from scratch, and so do the decisions made from it."""
+"""A state updated change by change equals one built from scratch, and so do the decisions made from it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.cluster.update import Advanced, advance, empty_snapshot, rebuilt
+from scheduler_core.cluster.update import build_view, empty_snapshot, update
 from scheduler_core.cluster.view import View
-from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
-from scheduler_core.cooperative import finish
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Options, explain_nodes
+from scheduler_core.convert.snapshot_kinds import Key
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.errors import ResolutionError
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.explain import explain_nodes
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.packing.budget import Budget
+from scheduler_core.volumes.requirements import requirements
+from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object
-from tests.core.disk_schedule.test_accounting import disk_schedule
+from tests.worlds.changes import Changes, changes_of, empty_state
+from tests.worlds.disk_schedules import disk_schedule
+from tests.worlds.engines import engine_image, engines, instance_manager
 
 NODES = ("a", "b", "c")
 VOLUMES = ("v1", "v2", "v3")
+PODS = [make.as_pod(make.pod(*claims, uid="new", name="new")) for claims in (("data", "logs"), ("data",), VOLUMES)]
 
 
 def _node(name: str, scheduled: int, listed: dict[str, int], allow: bool, disks: int) -> Object:
@@ -28,31 +39,22 @@ def _node(name: str, scheduled: int, listed: dict[str, int], allow: bool, disks:
     return make.longhorn_node(name, {f"disk-{index}": disk for index in range(1, 1 + disks)})
 
 
-def _manager(node: str) -> Object:
-    return {
-        "apiVersion": make.LONGHORN,
-        "kind": "InstanceManager",
-        "metadata": {"name": f"im-{node}", "namespace": "longhorn-system"},
-        "spec": {"nodeID": node, "dataEngine": "v1", "image": ""},
-        "status": {"currentState": "running"},
-    }
-
-
-def _engine_image(nodes: list[str]) -> Object:
-    return {
-        "apiVersion": make.LONGHORN,
-        "kind": "EngineImage",
-        "metadata": {"name": "ei", "namespace": "longhorn-system"},
-        "spec": {"image": ""},
-        "status": {"state": "deployed", "nodeDeploymentMap": dict.fromkeys(nodes, True)},
-    }
-
-
 names = st.sampled_from(NODES)
-changes = st.one_of(
+replica_names = st.sampled_from(["r1", "r2", "r3"])
+disk_schedules = st.builds(
+    lambda name, disk, replicas, answers, owner: disk_schedule(
+        f"{name}-{disk}", replicas=replicas, answers=answers, node=owner or name, disk=disk
+    ),
+    names,
+    st.sampled_from(["disk-1", "disk-2"]),
+    st.dictionaries(st.sampled_from(["r1", "r2", "r3", "other"]), st.integers(0, 60)),
+    st.dictionaries(replica_names, st.tuples(st.sampled_from(["scheduled", "rejected"]), st.integers(0, 60))),
+    st.sampled_from(["", "", "", "a"]),
+)
+changed_objects = st.one_of(
     st.builds(
         lambda name, volume, node, size: make.replica(name, f"vol-{volume}", node, size=size),
-        st.sampled_from(["r1", "r2", "r3"]),
+        replica_names,
         st.sampled_from(VOLUMES),
         st.sampled_from(("", *NODES)),
         st.integers(1, 90),
@@ -79,35 +81,16 @@ changes = st.one_of(
         st.sampled_from(["100", "200", "x"]),
     ),
     st.builds(lambda: make.storage_class("longhorn")),
-    st.builds(_manager, names),
-    st.builds(_engine_image, st.lists(names, unique=True)),
-    *[
-        st.builds(
-            lambda name, disk, asked, answers, owner: disk_schedule(
-                f"{name}-{disk}", replicas=asked, answers=answers, node=owner or name, disk=disk
-            ),
-            names,
-            st.sampled_from(["disk-1", "disk-2"]),
-            st.dictionaries(st.sampled_from(["r1", "r2", "r3", "other"]), st.integers(0, 60)),
-            st.dictionaries(
-                st.sampled_from(["r1", "r2", "r3"]),
-                st.tuples(st.sampled_from(["scheduled", "rejected"]), st.integers(0, 60)),
-            ),
-            st.sampled_from(["", "", "", "a"]),
-        )
-    ]
-    * 2,
+    st.builds(instance_manager, names),
+    st.builds(engine_image, st.lists(names, unique=True)),
+    # Twice, so that they are chosen more often.
+    disk_schedules,
+    disk_schedules,
 )
 
 
-def _read(raw: Object) -> tuple[str, Key, object]:
-    kind = KINDS[group_of(raw["apiVersion"]), raw["kind"]]
-    key, value = kind.read(raw)
-    return kind.field, key, value
-
-
 def _plain(value: Any) -> Any:
-    """Equal whatever kind of mapping holds it."""
+    """The value with every kind of mapping as a dict."""
     if isinstance(value, Snapshot):
         return {name: dict(getattr(value, name) or {}) for name in Snapshot.__dataclass_fields__}
     return dict(value) if hasattr(value, "items") else value
@@ -120,107 +103,132 @@ def _contents(view: View) -> dict[str, Any]:
     return {**cluster, **indexes, "class": view.default_storage_class, "order": list(view.cluster.nodes)}
 
 
-# What every history starts with, so that a change more often meets something it affects.
+# The start of every history, so that most changes meet an object that they affect.
 BASE: list[Object] = [
     make.storage_class("longhorn"),
     *(make.longhorn_node(name) for name in NODES),
     *(make.kube_node(name, zone="x") for name in NODES),
-    *(_manager(name) for name in NODES),
-    _engine_image(list(NODES)),
+    *engines(NODES),
     *(raw for name in VOLUMES for raw in make.bound(name, 10)),
     make.claim("data", 40),
     make.claim("logs", 40),
     *(make.replica(f"r{index}", f"vol-v{index}", node=name, size=50) for index, name in enumerate(NODES, start=1)),
     make.pod("v1", name="p", node="a"),
 ]
+BASE_OBJECTS = {key: value for key, value in changes_of(BASE).items() if value is not None}
+BASE_VIEW = update(build_view(empty_snapshot(), NOW, 0), BASE_OBJECTS, NOW).view
 
 
-@settings(max_examples=300)
-@given(st.lists(st.tuples(changes, st.sampled_from([False, False, True]), st.booleans()), min_size=4, max_size=15))
-def test_every_change_leads_to_the_view_and_the_decision_that_a_fresh_start_gives(
-    history: list[tuple[Object | list[Object], bool, bool]],
-) -> None:
-    """Objects appear, change and vanish in any order, one by one and several at once."""
-    objects: dict[tuple[str, Key], object] = {}
-    memory = Memory(rebuilt(empty_snapshot(), NOW, 0))
-    pending: dict[tuple[str, Key], object | None] = {}
-    asked = [make.as_pod(make.pod(*claims, uid="new", name="new")) for claims in (("data", "logs"), ("data",), VOLUMES)]
-    for change, deleted, batched in [(BASE, False, False), *history]:
-        for raw in make.flat(change):
-            field, key, value = _read(raw)
-            pending[field, key] = None if deleted else value
-            if deleted:
-                objects.pop((field, key), None)
-            else:
-                objects[field, key] = value
-        if batched:
-            continue
-        advanced = advance(memory.view, pending, NOW)
-        pending = {}
-        memory = memory.after(advanced.view, advanced.touched)
-        fresh = rebuilt(_snapshot(objects), NOW, 0)
-        assert _contents(advanced.view) == _contents(fresh)
-        for pod in asked:
-            assert _decision(memory, pod) == _decision(Memory(fresh), pod)
-
-
-def _snapshot(objects: dict[tuple[str, Key], object]) -> Snapshot:
-    found: dict[str, dict[Key, object]] = {name: {} for name in Snapshot.__dataclass_fields__}
+def _snapshot(objects: Mapping[tuple[str, Key], object]) -> Snapshot:
+    by_field: dict[str, dict[Key, object]] = {name: {} for name in Snapshot.__dataclass_fields__}
     for (field, key), value in objects.items():
-        found[field][key] = value
-    return replace(empty_snapshot(), **found)  # type: ignore[arg-type]
+        by_field[field][key] = value
+    return replace(empty_snapshot(), **by_field)  # type: ignore[arg-type]
 
 
-def _decision(memory: Memory, pod: Any) -> Any:
-    from scheduler_core.errors import ResolutionError
-
+def _explain(state: ClusterState, pod: Pod) -> Any:
     try:
-        return finish(explain_nodes(pod, [*NODES, "elsewhere"], memory, Options())).verdicts
+        return run_to_end(explain_nodes(pod, [*NODES, "elsewhere"], state, FilterOptions())).verdicts
     except ResolutionError as error:
         return str(error)
 
 
-def test_a_change_that_makes_no_difference_leaves_the_version_alone() -> None:
-    """Most events of a cluster are such: a heartbeat, a repeated status."""
-    field, key, value = _read(make.longhorn_node("a"))
-    first: Advanced = advance(rebuilt(empty_snapshot(), NOW, 0), {(field, key): value}, NOW)
-    again = advance(first.view, {(field, key): value}, NOW)
-    assert (first.view.version, again.view.version, again.touched) == (1, 1, frozenset())
+def _decide(state: ClusterState, pod: Pod) -> Any:
+    try:
+        return run_to_end(filter_nodes(pod, [*NODES, "elsewhere"], state, FilterOptions())).reasons
+    except ResolutionError as error:
+        return str(error)
 
 
-def test_a_table_that_is_being_brought_up_to_date_is_not_disturbed_by_the_next_change() -> None:
-    """A request pauses while its nodes are looked at again; meanwhile more nodes change."""
+def _fresh_state(objects: Mapping[tuple[str, Key], object]) -> ClusterState:
+    return ClusterState.of(build_view(_snapshot(objects), NOW, 0))
+
+
+def test_objects_added_to_an_empty_state_lead_to_the_view_and_decisions_of_a_fresh_state() -> None:
+    """All at once."""
+    state = empty_state()
+    for pod in PODS:
+        _explain(state, pod)
+    state = state.updated(BASE_OBJECTS, NOW)
+    fresh = _fresh_state(BASE_OBJECTS)
+    assert _contents(state.view) == _contents(fresh.view)
+    for pod in PODS:
+        assert _explain(state, pod) == _explain(fresh, pod)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(changed_objects, st.sampled_from([False, False, True]), st.booleans()), min_size=4, max_size=15)
+)
+def test_every_change_leads_to_the_view_and_decisions_of_a_fresh_state(
+    history: list[tuple[Object | list[Object], bool, bool]],
+) -> None:
+    """Objects appear, change and vanish in any order, one by one and several at once. At the end the plans are equal too."""
+    objects: dict[tuple[str, Key], object] = dict(BASE_OBJECTS)
+    state = ClusterState.of(BASE_VIEW)
+    for pod in PODS:
+        _decide(state, pod)
+    pending: Changes = {}
+    for change, deleted, batched in history:
+        for key, value in changes_of(change).items():
+            pending[key] = None if deleted else value
+            if deleted:
+                objects.pop(key, None)
+            else:
+                objects[key] = value
+        if batched:
+            continue
+        state = state.updated(pending, NOW)
+        pending = {}
+        fresh = _fresh_state(objects)
+        assert _contents(state.view) == _contents(fresh.view)
+        for pod in PODS:
+            assert _decide(state, pod) == _decide(fresh, pod)
+    state = state.updated(pending, NOW)
+    fresh = _fresh_state(objects)
+    for pod in PODS:
+        assert _explain(state, pod) == _explain(fresh, pod)
+
+
+def test_a_change_without_a_difference_keeps_the_version() -> None:
+    """Most events of a cluster are such changes: a heartbeat, a repeated status."""
+    changes = changes_of(make.longhorn_node("a"))
+    first = update(build_view(empty_snapshot(), NOW, 0), changes, NOW)
+    second = update(first.view, changes, NOW)
+    assert (first.view.version, second.view.version, second.changed_nodes) == (1, 1, frozenset())
+
+
+def _state_of(*objects: Object | list[Object]) -> ClusterState:
+    return empty_state().updated(changes_of(*objects), NOW)
+
+
+def test_a_request_that_pauses_while_it_updates_a_table_ignores_the_next_change() -> None:
+    """The request pauses while changed nodes are profiled; meanwhile more nodes change."""
     names = [f"n{index}" for index in range(200)]
-    manager = [_manager(name) for name in names]
-    objects = [make.storage_class("longhorn"), make.claim("data", 40), _engine_image(names), *manager]
     nodes = [make.longhorn_node(name) for name in names]
     pod = make.as_pod(make.pod("data"))
-    memory = _stepped(Memory(rebuilt(empty_snapshot(), NOW, 0)), [*objects, *nodes[:100]])
-    finish(explain_nodes(pod, names, memory, Options()))
-    memory = _stepped(memory, [make.longhorn_node(name, 10) for name in names[:100]])
-    paused = explain_nodes(pod, names, memory, Options())
+    state = _state_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names), nodes[:100])
+    run_to_end(explain_nodes(pod, names, state, FilterOptions()))
+    state = state.updated(changes_of([make.longhorn_node(name, 10) for name in names[:100]]), NOW)
+    paused = explain_nodes(pod, names, state, FilterOptions())
     next(paused)
-    _stepped(memory, nodes[100:])
-    fits = [verdict.fits for verdict in finish(paused).verdicts]
+    state.updated(changes_of(nodes[100:]), NOW)
+    fits = [verdict.fits for verdict in run_to_end(paused).verdicts]
     assert fits == [False] * 200
 
 
-def _stepped(memory: Memory, raws: list[Object]) -> Memory:
-    changes: dict[tuple[str, Key], object | None] = {(field, key): value for field, key, value in map(_read, raws)}
-    advanced = advance(memory.view, changes, NOW)
-    return memory.after(advanced.view, advanced.touched)
-
-
-def test_what_is_remembered_is_bounded_however_often_nodes_change() -> None:
-    """A long-lived leader sees every node change without end; verdicts of profiles that are gone must go too."""
+def test_the_profile_cache_is_bounded_however_often_nodes_change() -> None:
+    """A long-lived leader sees nodes change without end; results of outdated profiles must be dropped."""
     names = [f"n{index}" for index in range(4)]
-    base = [make.storage_class("longhorn"), make.claim("data", 40), _engine_image(names), *map(_manager, names)]
-    memory = _stepped(Memory(rebuilt(empty_snapshot(), NOW, 0)), base)
+    state = _state_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names))
     pod = make.as_pod(make.pod("data"))
-    most = 0
+    required = requirements(resolve(pod, state.view).local, resolve(pod, state.view).volumes)
+    largest = 0
     for number in range(1500):
         node = make.longhorn_node(names[number % 4], {"disk-1": make.disk(100, scheduled=number % 997 / 10)})
-        memory = _stepped(memory, [node])
-        finish(explain_nodes(pod, names, memory, Options()))
-        most = max(most, *(len(known) for _, known in memory._known.items()))
-    assert most <= memory._most_profiles + len(names)
+        state = state.updated(changes_of(node), NOW)
+        run_to_end(explain_nodes(pod, names, state, FilterOptions()))
+        cached = run_to_end(state.profiles.evaluate(required, [], Budget(), examine_order=True))
+        largest = max(largest, len(cached))
+    # At most 64 results, 4 for each node, and those of one request; there are 997 different profiles.
+    assert len(names) < largest <= 64 + 5 * len(names)

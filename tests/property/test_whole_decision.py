@@ -13,13 +13,13 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.evaluation.single_node import local_node
-from scheduler_core.extender.filter import Options, Packing
+from scheduler_core.evaluation.single_node import evaluate_node
+from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from tests.builders import Object, bound, disk, explained, fitting, longhorn_node, pod, replica, view
 
-EXACT = Options(packing=Packing.EXACT)
+EXACT = FilterOptions(packing=Packing.EXACT)
 
 
 @dataclass
@@ -290,4 +290,4 @@ def test_a_node_without_replicas_is_judged_alike_by_its_profile_and_on_its_own(c
     ours = (Reason.HOME, Reason.HOME_ELSEWHERE, Reason.STRICT_LOCAL_ELSEWHERE, Reason.NO_ROOM_IN_CLUSTER)
     for name, reason in zip(explanation.decision.candidates, explanation.decision.reasons, strict=True):
         if name not in holding and reason not in ours and cluster.local:
-            assert local_node(current, explanation.decision.resolution, name).reason(Budget()) is reason
+            assert evaluate_node(current, explanation.decision.resolution, name).reason(Budget()) is reason

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from app.kube.resources import CLAIMS, LONGHORN_BACKING_IMAGES, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
-from scheduler_core.model.disk_schedule import Allocation, State
+from scheduler_core.model.disk_schedule import Allocation, AllocationState
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
 from simulator.config import Config
 from simulator.status import report
@@ -82,7 +82,7 @@ async def test_a_rejected_replica_starts_where_it_is_tried_next() -> None:
         {"metadata": {}, "spec": {"replicas": {"another": 15 * GIB}}},
     )
     await disks.answer()
-    assert disks.schedules[other].status.replicas[second.name] == Allocation(State.REJECTED, 0)
+    assert disks.schedules[other].status.replicas[second.name] == Allocation(AllocationState.REJECTED, 0)
     await world.attach("v", "a")
     await world.settle()
     assert not world.attachment("v").get("attached")
@@ -141,7 +141,7 @@ async def test_a_replica_with_data_starts_again_although_its_room_was_never_gran
     disks = DiskScheduling(world)
     await disks.settle()
     [replica] = world.replicas("v")
-    assert disks.of("a").status.replicas[replica.name] == Allocation(State.REJECTED, 0)
+    assert disks.of("a").status.replicas[replica.name] == Allocation(AllocationState.REJECTED, 0)
     await world.detach("v")
     await world.settle()
     await world.attach("v", "a")
@@ -301,7 +301,7 @@ async def test_a_backing_image_is_copied_to_a_disk_that_has_granted_it() -> None
     assert not world.attachment("v").get("attached")
     await disks.settle()
     assert world.attachment("v")["attached"] is True
-    assert disks.of("a").status.backing_images == {"i": Allocation(State.SCHEDULED, 3 * GIB)}
+    assert disks.of("a").status.backing_images == {"i": Allocation(AllocationState.SCHEDULED, 3 * GIB)}
     assert available(world, "a") == 47
 
 

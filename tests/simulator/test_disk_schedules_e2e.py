@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_NAMESPACE, LONGHORN_NODES, LONGHORN_REPLICAS
-from devcluster import DevCluster, Options
+from devcluster import ClusterOptions, DevCluster
 from tests.worlds.simulator_cluster import Rig, Scene, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("simulator"), pytest.mark.timeout(180)]
@@ -18,7 +18,7 @@ CRD = Path(__file__).parents[2] / "manifests/crd/diskschedules.yaml"
 
 def test_a_replica_starts_when_granted_and_goes_when_released(tmp_path: Path) -> None:
     """The definition comes after the simulator has started, and this test is the controllers that place and grant."""
-    with DevCluster(tmp_path / "cluster", Options(nodes=0)) as cluster:
+    with DevCluster(tmp_path / "cluster", ClusterOptions(nodes=0)) as cluster:
         rig = Rig(cluster, tmp_path, disk_schedules=True)
         cluster.apply(CRD)
         cluster.kubectl("wait", "--for=condition=Established", "crd/diskschedules.longhorn.io")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.kube.resources import CLAIMS, LONGHORN_NODES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
-from devcluster import DevCluster, KubectlError, Options
+from devcluster import ClusterOptions, DevCluster, KubectlError
 from tests.worlds.simulator_cluster import Rig, Scene, claim, pod, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("simulator"), pytest.mark.timeout(180)]
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("simulator"), pytest.mark
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """One cluster for all tests; each brings its own nodes."""
     folder: Path = tmp_path_factory.mktemp("simulator")
-    with DevCluster(folder / "cluster", Options(nodes=0)) as cluster:
+    with DevCluster(folder / "cluster", ClusterOptions(nodes=0)) as cluster:
         yield Rig(cluster, folder)
 
 

@@ -60,9 +60,9 @@ async def test_node_status_knows_a_replica_when_the_lag_is_over() -> None:
     await _attached(world, "v")
     assert world.disk("a").storage_scheduled == 0
     world.seconds += 1
-    assert await world.controllers._node("a") == LAG - 1
+    assert await world.controllers._reconcile_node("a") == LAG - 1
     world.seconds += LAG - 1
-    assert await world.controllers._node("a") is None
+    assert await world.controllers._reconcile_node("a") is None
     assert world.disk("a").storage_scheduled == 10 * GIB
 
 
@@ -245,7 +245,7 @@ async def test_class_with_a_tag_nothing_bears_is_refused(parameters: dict[str, s
     await world.api.create(CLAIMS.path("shop"), claim)
     await world.settle()
     assert (world.store.volumes.models == {}) is refused
-    assert (world.controllers.performer.counters["provisioning_errors"] > 0) is refused
+    assert (world.controllers.runner.counters["provisioning_errors"] > 0) is refused
 
 
 def test_group_of_failures_is_explained_by_what_broke() -> None:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, STRICT_LOCAL
-from simulator.volumes.observation import working
+from simulator.volumes.observation import is_working
 from tests.worlds.simulator import World
 
 Kind = tuple[str, int, int]
@@ -97,14 +97,14 @@ def _check(world: World) -> None:
     for name, volume in world.store.volumes.models.items():
         replicas = world.replicas(name)
         if volume.state == "attached":
-            assert any(working(replica) for replica in replicas)
+            assert any(is_working(replica) for replica in replicas)
             assert volume.node_id == volume.current_node_id != ""
         if volume.state == "detached":
             assert not any(replica.model.current_state == "running" for replica in replicas)
         if volume.data_locality == STRICT_LOCAL and volume.current_node_id:
             assert world.places(name) == [volume.current_node_id]
         if volume.robustness == "healthy":
-            assert sum(1 for replica in replicas if working(replica)) >= volume.number_of_replicas
+            assert sum(1 for replica in replicas if is_working(replica)) >= volume.number_of_replicas
         assert len(replicas) <= volume.number_of_replicas + len(NODES) + 1
     for freed in world.api.freed:
         assert freed["metadata"].get("deletionTimestamp")

@@ -21,11 +21,11 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
 from simulator import install
 from simulator.config import Config, ConfigError, load
-from simulator.controller_queue import Queue
+from simulator.controller_queue import ControllerQueue
 from simulator.known_settings import KNOWN_SETTINGS
 from simulator.nodes import DisksError, disk_uuid, read_disks
-from simulator.objects import DISKS, Obj
-from simulator.pods import Mount, missing
+from simulator.objects import DISKS, KubeObject
+from simulator.pods import Mount, waiting_reason
 from simulator.provisioner import new_persistent_volume, new_volume
 from simulator.store import Store, Table
 from tests.worlds.memory_api import MemoryApi
@@ -97,7 +97,7 @@ async def test_key_is_handled_by_one_worker_at_a_time() -> None:
         active -= 1
         return None
 
-    queue: Queue[str] = Queue("test", handle, random.Random(1), workers=4)  # noqa: S311
+    queue: ControllerQueue[str] = ControllerQueue("test", handle, random.Random(1), workers=4)  # noqa: S311
     queue.add("a")
     await _work(queue, 1.0)
     assert looks == ["a", "a"]
@@ -112,7 +112,7 @@ async def test_keys_are_drawn_at_random() -> None:
         async def handle(key: int, looks: list[int] = looks) -> None:
             looks.append(key)
 
-        queue: Queue[int] = Queue("test", handle, random.Random(1), workers=1)  # noqa: S311
+        queue: ControllerQueue[int] = ControllerQueue("test", handle, random.Random(1), workers=1)  # noqa: S311
         for number in range(20):
             queue.add(number)
         await _work(queue, 0.05)
@@ -131,14 +131,14 @@ async def test_conflict_is_tried_again_without_being_a_failure() -> None:
             raise problems.pop(0)
         done.set()
 
-    queue: Queue[str] = Queue("test", handle, random.Random(1), workers=1)  # noqa: S311
+    queue: ControllerQueue[str] = ControllerQueue("test", handle, random.Random(1), workers=1)  # noqa: S311
     queue.add("a")
     await _work(queue, 1.0, done)
     assert done.is_set()
     assert queue.failures == 1
 
 
-async def _work(queue: Queue[Any], seconds: float, until: asyncio.Event | None = None) -> None:
+async def _work(queue: ControllerQueue[Any], seconds: float, until: asyncio.Event | None = None) -> None:
     task = asyncio.create_task(queue.run())
     try:
         async with asyncio.timeout(seconds):
@@ -153,7 +153,7 @@ async def _work(queue: Queue[Any], seconds: float, until: asyncio.Event | None =
 def test_older_event_does_not_undo_a_write() -> None:
     """The watch is behind what a write has answered."""
     table = Store().settings
-    table.wrote(_setting(5, "new"))
+    table.record_write(_setting(5, "new"))
     table.changed("s", table.read(_setting(4, "old"))[1])
     assert table.models["s"] == "new"
 
@@ -161,9 +161,9 @@ def test_older_event_does_not_undo_a_write() -> None:
 def test_answer_that_comes_after_the_deletion_brings_nothing_back() -> None:
     """Even if it is the answer to an earlier write."""
     table = Store().settings
-    table.wrote(_setting(4, "old"))
+    table.record_write(_setting(4, "old"))
     table.changed("s", None)
-    table.wrote(_setting(5, "ghost"))
+    table.record_write(_setting(5, "ghost"))
     assert table.models == {}
 
 
@@ -216,7 +216,7 @@ def test_persistent_volume_is_bound_to_its_claim_and_to_no_node() -> None:
     assert "nodeAffinity" not in spec
 
 
-def _claim() -> Obj[kube.Claim]:
+def _claim() -> KubeObject[kube.Claim]:
     body = {
         "metadata": {"name": "data", "namespace": "shop", "uid": "uid-1"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
@@ -224,7 +224,7 @@ def _claim() -> Obj[kube.Claim]:
     return Store().claims.read(body)[1]
 
 
-def _class(**parameters: str) -> Obj[kube.StorageClass]:
+def _class(**parameters: str) -> KubeObject[kube.StorageClass]:
     body = {"metadata": {"name": "c"}, "provisioner": "driver.longhorn.io", "parameters": parameters}
     return Store().storage_classes.read(body)[1]
 
@@ -258,7 +258,7 @@ def test_wrong_disks_are_refused_by_node(text: str, problem: str) -> None:
         read_disks(_node(text))
 
 
-def _node(disks: str | None) -> Obj[kube.Node]:
+def _node(disks: str | None) -> KubeObject[kube.Node]:
     annotations = {} if disks is None else {DISKS: disks}
     return Store().nodes.read({"metadata": {"name": "n", "annotations": annotations}})[1]
 
@@ -268,8 +268,8 @@ def test_volumes_of_other_drivers_keep_no_pod_waiting() -> None:
     other = Store().persistent_volumes.read({"metadata": {"name": "pv"}, "spec": {"hostPath": {"path": "/"}}})[1]
     body = {"metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": "a"}}
     pod = Store().pods.read(body)[1]
-    assert missing(pod, [Mount("data", other)]) == ""
-    assert missing(pod, [Mount("data", None)]) == "claim data is not bound"
+    assert waiting_reason(pod, [Mount("data", other)]) == ""
+    assert waiting_reason(pod, [Mount("data", None)]) == "claim data is not bound"
 
 
 def test_definitions_say_where_each_kind_lives() -> None:
@@ -299,7 +299,7 @@ def test_settings_are_created_with_longhorns_defaults() -> None:
 def test_extra_settings_can_be_allowed() -> None:
     """Otherwise a name Longhorn does not know is not in the rule."""
     plain, extra = (
-        json.dumps(list(install.admission(Config(known_settings_extra=names))), default=str)
+        json.dumps(list(install.admission_policies(Config(known_settings_extra=names))), default=str)
         for names in ([], ["scheduler-extender-enabled"])
     )
     assert "scheduler-extender-enabled" not in plain
@@ -309,7 +309,8 @@ def test_extra_settings_can_be_allowed() -> None:
 def test_documented_configuration_is_the_configuration() -> None:
     """Every key is in the document's table, with its default."""
     text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
-    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    section = text.partition("\n## Configuration\n")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
     documented = {row[1].strip().strip("`"): yaml.safe_load(row[2].strip().strip("`")) for row in rows}
     defaults = Config()
     expected: dict[str, Any] = {

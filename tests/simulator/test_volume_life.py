@@ -60,7 +60,7 @@ async def test_best_effort_goes_elsewhere_when_the_node_is_full() -> None:
     assert world.attachment("v")["attached"] is True
     waiting = [each.model.hard_node_affinity for each in world.replicas("v") if not each.model.node_id]
     assert waiting == ["a"]
-    assert world.controllers.performer.counters["misplacements"] == 1
+    assert world.controllers.runner.counters["misplacements"] == 1
 
 
 async def test_local_replica_appears_when_room_does_and_the_other_goes() -> None:
@@ -145,7 +145,7 @@ async def test_detached_volume_keeps_its_replica_and_runs_nothing() -> None:
     await world.settle()
     await world.detach("v")
     await world.settle()
-    assert world.store.attachments_of.of("v") == []
+    assert world.store.attachments_by_volume.get("v") == []
     assert (world.volume("v").state, world.volume("v").current_node_id) == ("detached", "")
     assert [each.model.current_state for each in world.replicas("v")] == ["stopped"]
 
@@ -323,10 +323,10 @@ async def test_shared_volume_is_attached_on_every_node() -> None:
     await world.attach("v", "a")
     await world.attach("v", "b")
     await world.settle()
-    assert [each.status["attached"] for each in world.store.attachments_of.of("v")] == [True, True]
+    assert [each.status["attached"] for each in world.store.attachments_by_volume.get("v")] == [True, True]
     await world.api.delete("/apis/storage.k8s.io/v1/volumeattachments/v-a")
     await world.settle()
-    assert [each.name for each in world.store.attachments_of.of("v")] == ["v-b"]
+    assert [each.name for each in world.store.attachments_by_volume.get("v")] == ["v-b"]
     assert world.volume("v").state == "attached"
 
 
@@ -391,9 +391,9 @@ async def test_overbooked_disks_are_reported() -> None:
         await world.attach(name, "a")
     for _ in range(5):
         for name in ("u-a", "v-a"):
-            await world.controllers._attachment(name)
+            await world.controllers._reconcile_attachment(name)
         for name in ("u", "v"):
-            await world.controllers._volume(name)
+            await world.controllers._reconcile_volume(name)
     await world.settle()
     [entry] = report(world.controllers, ready=True)["overbooked"]
     assert (entry["node"], entry["scheduled"], entry["limit"]) == ("a", 12 * GIB, 10 * GIB)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import io
+import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+import structlog
 
 from app.cli.main import main
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
+    """The exit code and both outputs of a command."""
 
     code: int
     out: str
@@ -26,18 +28,32 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `longhorn-extender` with some arguments and standard input; asserts that no traceback shows."""
+def process_logging() -> Iterator[None]:
+    """Restores the configuration of the logs, which belongs to the whole process, after the test."""
+    root = logging.getLogger()
+    handlers = root.handlers
+    level = root.level
+    logging.getLogger("httpx").disabled = True
+    yield
+    logging.getLogger("httpx").disabled = False
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], process_logging: None) -> Run:
+    """Runs `longhorn-extender` with some arguments and standard input; asserts that no traceback is printed."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def run_command(*arguments: str, stdin: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "argv", ["longhorn-extender", *arguments])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
-        assert isinstance(ended.value.code, int)
-        return Result(ended.value.code, captured.out, captured.err)
+        assert isinstance(exit_info.value.code, int)
+        return Result(exit_info.value.code, captured.out, captured.err)
 
     return run_command

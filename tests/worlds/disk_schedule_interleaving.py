@@ -12,22 +12,29 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.disk_schedule.backing_image_placement import candidates, needed
-from scheduler_core.disk_schedule.backing_images import ImageSight
-from scheduler_core.disk_schedule.backing_images import decided as images_decided
-from scheduler_core.disk_schedule.candidates import unasked_on
-from scheduler_core.disk_schedule.node_sync import Create, Delete, Rename, synced
-from scheduler_core.disk_schedule.reconcile import reconciled
-from scheduler_core.disk_schedule.replica_release import released
+from scheduler_core.disk_schedule.backing_image_placement import candidate_disks, disks_that_need_image
+from scheduler_core.disk_schedule.backing_images import ImageSnapshot, decide_image
+from scheduler_core.disk_schedule.candidates import unrequested_bytes
+from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, sync_disks
+from scheduler_core.disk_schedule.reconcile import reconcile
+from scheduler_core.disk_schedule.replica_release import release_replica
 from scheduler_core.disk_schedule.requests import set_requirement
-from scheduler_core.disk_schedule.volumes import VolumeSight, decided
-from scheduler_core.disk_schedule.writes import Assign, Copies, Finalize, Grow, Report, Require, Write
+from scheduler_core.disk_schedule.volumes import VolumeSnapshot, decide_volume
+from scheduler_core.disk_schedule.writes import (
+    AssignReplica,
+    ChangeCopies,
+    RemoveFinalizer,
+    SetReplicaSize,
+    SetRequirement,
+    SetVolumeCondition,
+    Write,
+)
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import (
     FINALIZER,
     DiskSchedule,
-    Kind,
-    Spec,
+    DiskScheduleSpec,
+    RequestKind,
 )
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import FILESYSTEM, BackingImage, Disk, Node, Replica, Volume
@@ -125,7 +132,11 @@ def world(available: dict[str, int], volumes: dict[str, int]) -> World:
     """Disks without requests, and volumes of one unplaced replica each."""
     made = World(available, {node: (node,) for node in available})
     for node in available:
-        made.put("schedule", f"{node}-uuid", DiskSchedule(f"{node}-uuid", Spec(node, node), finalizers=(FINALIZER,)))
+        made.put(
+            "schedule",
+            f"{node}-uuid",
+            DiskSchedule(f"{node}-uuid", DiskScheduleSpec(node, node), finalizers=(FINALIZER,)),
+        )
     for name, size in volumes.items():
         add_volume(made, name, size)
     return made
@@ -146,20 +157,22 @@ def disk_controller(api: World, uuid: str) -> Actor:
         return
     yield
     node = api.nodes()[schedule.spec.node]
-    outcome = reconciled(schedule, node, TIME)
+    outcome = reconcile(schedule, node, TIME)
     yield
     if outcome.status is not None:
         after, before = outcome.status, schedule.status
         more = any(
-            entry.size > (before.of(kind)[name].size if name in before.of(kind) else 0)
-            for kind in Kind
-            for name, entry in after.of(kind).items()
+            entry.size > (before.allocations(kind)[name].size if name in before.allocations(kind) else 0)
+            for kind in RequestKind
+            for name, entry in after.allocations(kind).items()
         )
         limit = next((disk.storage_available for disk in node.disks if disk.uuid == uuid and disk.ready), 0)
         assert not more or after.storage_scheduled <= limit
-        assert after.storage_scheduled == sum(entry.size for kind in Kind for entry in after.of(kind).values())
+        assert after.storage_scheduled == sum(
+            entry.size for kind in RequestKind for entry in after.allocations(kind).values()
+        )
         version = api.put("schedule", uuid, replace(schedule, status=after), version)
-    if outcome.drop_finalizer:
+    if outcome.remove_finalizer:
         yield
         api.remove("schedule", uuid, version)
 
@@ -169,12 +182,12 @@ def node_sync(api: World, _name: str) -> Actor:
     yield
     schedules = api.all("schedule")
     yield
-    for change in synced(api.nodes().values(), {name: entry[1] for name, entry in schedules.items()}).changes:
+    for change in sync_disks(api.nodes().values(), {name: entry[1] for name, entry in schedules.items()}).changes:
         yield
         match change:
             case Create(uuid, disk, node):
-                api.put("schedule", uuid, DiskSchedule(uuid, Spec(disk, node), finalizers=(FINALIZER,)), 0)
-            case Rename(schedule, disk, node):
+                api.put("schedule", uuid, DiskSchedule(uuid, DiskScheduleSpec(disk, node), finalizers=(FINALIZER,)), 0)
+            case UpdateSpec(schedule, disk, node):
                 after = replace(schedule, spec=replace(schedule.spec, disk=disk, node=node), finalizers=(FINALIZER,))
                 api.put("schedule", schedule.name, after, schedules[schedule.name][0])
             case Delete(schedule):
@@ -187,7 +200,7 @@ def cluster_of(api: World) -> Cluster:
         longhorn_nodes=api.nodes(),
         replicas={name: entry[1] for name, entry in api.all("replica").items()},
         backing_images={
-            name: BackingImage(name, disks=tuple(sorted(image.wanted)), real_size=image.size)
+            name: BackingImage(name, disks=tuple(sorted(image.wanted_disks)), real_size=image.size)
             for name, (_, image) in api.all("image").items()
         },
         settings=SETTINGS,
@@ -196,7 +209,7 @@ def cluster_of(api: World) -> Cluster:
 
 
 def volume_controller(api: World, name: str) -> Actor:
-    """Reads schedules, then volume and replicas; carries out what was decided; starts what is ready."""
+    """Reads schedules, then volume and replicas; carries out the decision; starts what is ready."""
     yield
     schedules = api.all("schedule")
     yield
@@ -205,14 +218,14 @@ def volume_controller(api: World, name: str) -> Actor:
         return
     volume, condition = seen_volume
     replicas = {key: entry for key, entry in api.all("replica").items() if entry[1].volume == name}
-    sight = VolumeSight(
+    snapshot = VolumeSnapshot(
         cluster_of(api),
         volume,
         tuple(entry[1] for entry in replicas.values()),
         {key: entry[1] for key, entry in schedules.items()},
         condition,
     )
-    decision = decided(sight, TIME)
+    decision = decide_volume(snapshot, TIME)
     yield from perform(api, decision.writes, {"schedule": schedules, "replica": replicas}, (name, version))
     for key in sorted(decision.ready):
         seen, replica = replicas[key]
@@ -228,12 +241,15 @@ def replica_controller(api: World, name: str) -> Actor:
     yield
     replicas = {key: entry for key, entry in api.all("replica").items() if key == name}
     replica = replicas[name][1] if name in replicas else None
-    writes = released(name, replica, {key: entry[1] for key, entry in schedules.items()})
+    writes = release_replica(name, replica, {key: entry[1] for key, entry in schedules.items()})
     yield from perform(api, writes, {"schedule": schedules, "replica": replicas}, ("", 0))
 
 
 def image_controller(api: World, name: str) -> Actor:
-    """Reads schedules, then the image; carries out what was decided; makes the copies that are granted. Of an image that is gone, gives back."""
+    """Reads schedules, then the image; carries out the decision; makes the copies that are granted.
+
+    The requests for an image that is gone are withdrawn.
+    """
     yield
     schedules = api.all("schedule")
     values = {key: entry[1] for key, entry in schedules.items()}
@@ -241,26 +257,26 @@ def image_controller(api: World, name: str) -> Actor:
     version, image = api.get("image", name)
     if image is None:
         asked = [uuid for uuid, schedule in values.items() if name in schedule.spec.backing_images]
-        left = tuple(Require(uuid, Kind.BACKING_IMAGE, name, 0, stray=True) for uuid in asked)
+        left = tuple(SetRequirement(uuid, RequestKind.BACKING_IMAGE, name, 0, stray=True) for uuid in asked)
         yield from perform(api, left, {"schedule": schedules}, ("", 0))
         return
     cluster, volumes = cluster_of(api), [entry[1][0] for entry in api.all("volume").values()]
-    sight = ImageSight(
+    snapshot = ImageSnapshot(
         image,
         values,
         cluster.nodes,
-        needed(volumes, cluster.snapshot.replicas.values(), name),
-        candidates(cluster, values, cluster.snapshot.backing_images[name]),
-        unasked_on(cluster, values),
+        disks_that_need_image(volumes, cluster.snapshot.replicas.values(), name),
+        candidate_disks(cluster, values, cluster.snapshot.backing_images[name]),
+        unrequested_bytes(cluster, values),
     )
-    decision = images_decided(sight)
+    decision = decide_image(snapshot)
     seen = {"schedule": schedules, "image": {name: (version, image)}}
     yield from perform(api, decision.writes, seen, ("", 0))
     version, image = seen["image"][name]
-    made = dict.fromkeys(sorted(decision.ready - image.found.keys()), "ready")
+    made = dict.fromkeys(sorted(decision.ready - image.copy_states.keys()), "ready")
     if made:
         yield
-        api.put("image", name, replace(image, found={**image.found, **made}), version)
+        api.put("image", name, replace(image, copy_states={**image.copy_states, **made}), version)
 
 
 def perform(
@@ -276,33 +292,37 @@ def perform(
     for write in writes:
         yield
         match write:
-            case Require(disk, kind, name, size):
+            case SetRequirement(disk, kind, name, size):
                 if write.stray:
                     if is_there(api, disk, kind, name):
                         continue
                     yield
                 put("schedule", disk, spec=set_requirement(seen["schedule"][disk][1].spec, kind, name, size))
-            case Assign(name, node, disk):
+            case AssignReplica(name, node, disk):
                 put("replica", name, node_id=node, disk_id=disk)
-            case Grow(name, size):
+            case SetReplicaSize(name, size):
                 put("replica", name, size=size)
-            case Copies(name, added, dropped):
-                put("image", name, wanted=seen["image"][name][1].wanted - set(dropped) | set(added))
-            case Report(condition):
+            case ChangeCopies(name, added, removed):
+                put("image", name, wanted_disks=seen["image"][name][1].wanted_disks - set(removed) | set(added))
+            case SetVolumeCondition(condition):
                 name, version = volume
                 known, _ = api.get("volume", name)[1] or (None, None)
                 volume = (name, api.put("volume", name, (known, condition), version))
-            case Finalize(kind, name):
-                key = "replica" if kind is Kind.REPLICA else "image"
+            case RemoveFinalizer(kind, name):
+                key = "replica" if kind is RequestKind.REPLICA else "image"
                 api.remove(key, name, seen[key][name][0])
 
 
-def is_there(api: World, disk: str, kind: Kind, name: str) -> bool:
+def is_there(api: World, disk: str, kind: RequestKind, name: str) -> bool:
     """Whether an object, read once more, says that it is on a disk."""
-    _, found = api.get("replica" if kind is Kind.REPLICA else "image", name)
+    _, found = api.get("replica" if kind is RequestKind.REPLICA else "image", name)
     if found is None:
         return False
-    return found.disk_id == disk if kind is Kind.REPLICA else disk in found.wanted or disk in found.found
+    return (
+        found.disk_id == disk
+        if kind is RequestKind.REPLICA
+        else disk in found.wanted_disks or disk in found.copy_states
+    )
 
 
 def advance(actor: Actor) -> bool:
@@ -328,7 +348,7 @@ def check(api: World) -> None:
             assert answer is not None, f"{name} runs and holds nothing"
             assert answer.size >= replica.size, f"{name} runs with {replica.size} and holds {answer.size}"
     for name, (_, image) in api.all("image").items():
-        for uuid in () if image.deleting else image.found:
+        for uuid in () if image.deleting else image.copy_states:
             answer = api.objects["schedule", uuid][1].status.backing_images.get(name)
             assert answer is not None, f"{name} is copied and holds nothing"
             assert answer.size >= image.size, f"{name} is copied with {image.size} and holds {answer.size}"
@@ -340,8 +360,8 @@ def names(api: World, kind: str) -> list[str]:
         return ["all"]
     found = set(api.all(kind))
     if kind in {"replica", "image"}:
-        asked = Kind.REPLICA if kind == "replica" else Kind.BACKING_IMAGE
-        found |= {name for _, schedule in api.all("schedule").values() for name in schedule.spec.of(asked)}
+        asked = RequestKind.REPLICA if kind == "replica" else RequestKind.BACKING_IMAGE
+        found |= {name for _, schedule in api.all("schedule").values() for name in schedule.spec.requests(asked)}
     return sorted(found)
 
 
@@ -379,7 +399,9 @@ def check_at_rest(api: World) -> None:
     images = {name: image for name, (_, image) in api.all("image").items()}
     for uuid, (_, schedule) in api.all("schedule").items():
         here = {name: replica.size for name, replica in placed.items() if replica.disk_id == uuid}
-        copies = {name: image.size for name, image in images.items() if uuid in image.wanted | image.found.keys()}
+        copies = {
+            name: image.size for name, image in images.items() if uuid in image.wanted_disks | image.copy_states.keys()
+        }
         assert schedule.spec.replicas == here
         assert {name: entry.size for name, entry in schedule.status.replicas.items()} == here
         assert schedule.spec.backing_images == copies

@@ -1,4 +1,4 @@
-"""A small API server that speaks lists and watches, and misbehaves on demand as a real one cannot be made to."""
+"""A small API server with lists and watches, which misbehaves on demand as a real one cannot be made to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KUBECONFIG: Object = {
 
 
 def write_kubeconfig(folder: Path, server: str, **cluster: Any) -> Path:
-    """A kubeconfig that leads to a server."""
+    """Writes a kubeconfig of a server, with further fields of its cluster."""
     file = folder / "kubeconfig"
     file.write_text(
         yaml.safe_dump({**KUBECONFIG, "clusters": [{"name": "it", "cluster": {"server": server, **cluster}}]})
@@ -43,7 +43,7 @@ def event(kind: str, raw: Object) -> bytes:
 
 
 def failing(status: int, message: str = "no", reason: str = "") -> Behaviour:
-    """Answers with a Status."""
+    """Returns a behaviour that answers with a Status."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.json_response(
@@ -54,7 +54,7 @@ def failing(status: int, message: str = "no", reason: str = "") -> Behaviour:
 
 
 def sending(*lines: bytes, hang: bool = False, abort: bool = False) -> Behaviour:
-    """Sends these bytes and ends; or stays silent; or breaks the connection off."""
+    """Returns a behaviour that sends these bytes, then ends the answer, sends nothing more, or aborts the connection."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -71,25 +71,28 @@ def sending(*lines: bytes, hang: bool = False, abort: bool = False) -> Behaviour
 
 
 async def silent(request: web.Request) -> web.StreamResponse:
-    """Takes the request and never answers."""
+    """Accepts the request and never answers."""
     await asyncio.sleep(60)
     return web.Response()
 
 
 @dataclass
 class Collection:
-    """The objects of one path, and what has happened to them."""
+    """The objects of one path, and their watch events."""
 
     objects: dict[str, Object] = field(default_factory=dict)
     history: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 class FakeApi:
-    """Collections by path. `plans[verb]` ("list", "watch" or "get") holds what to do with the next such requests instead of the right thing.
+    """Collections by path.
 
     Attributes:
-        page: objects per page at most, whatever the limit asked for
-        requests: what was asked, as (verb, path, query)
+        page: objects per page at most, whatever limit a request has
+        missing: paths that answer 404, as those of a kind that is not installed
+        plans: by verb ("list", "watch" or "get"), behaviours that answer the next requests in place of the right answer
+        always: by verb, the behaviour that answers every request
+        requests: the requests so far, as (verb, path, query)
     """
 
     def __init__(self) -> None:
@@ -100,15 +103,25 @@ class FakeApi:
         self.plans: dict[str, list[Behaviour]] = defaultdict(list)
         self.always: dict[str, Behaviour] = {}
         self.requests: list[tuple[str, str, dict[str, str]]] = []
-        self.open_watches = 0
-        self._news = asyncio.Condition()
+        self._watch_transports: list[asyncio.Transport] = []
+        self._event_sent = asyncio.Condition()
+
+    @property
+    def open_watches(self) -> int:
+        """How many watches are open."""
+        return len(self._watch_transports)
+
+    def abort_watches(self) -> None:
+        """Breaks the connection of every open watch."""
+        for transport in self._watch_transports:
+            transport.abort()
 
     def count(self, verb: str, path: str = "") -> int:
-        """How often this was asked."""
-        return sum(1 for asked, where, _ in self.requests if asked == verb and path in ("", where))
+        """How many requests there were with this verb, for one path or for all."""
+        return sum(1 for requested, where, _ in self.requests if requested == verb and path in ("", where))
 
     def add(self, path: str, *objects: Object) -> None:
-        """Puts objects there before anybody looks."""
+        """Adds objects without a watch event."""
         self.collections[path]  # exists, even empty
         for raw in objects:
             self.version += 1
@@ -120,28 +133,29 @@ class FakeApi:
         for raw in objects:
             kind = "MODIFIED" if _key(raw) in self.collections[path].objects else "ADDED"
             self.add(path, raw)
-            await self._tell(path, event(kind, raw))
+            await self._send(path, event(kind, raw))
 
     async def remove(self, path: str, name: str, namespace: str = "") -> None:
         """Deletes an object."""
         raw = self.collections[path].objects.pop(f"{namespace}/{name}")
         self.version += 1
-        await self._tell(
+        await self._send(
             path, event("DELETED", {**raw, "metadata": {**raw["metadata"], "resourceVersion": str(self.version)}})
         )
 
     async def bookmark(self, path: str) -> None:
         """Sends a bookmark of the present version."""
-        await self._tell(path, event("BOOKMARK", {"metadata": {"resourceVersion": str(self.version)}}))
+        await self._send(path, event("BOOKMARK", {"metadata": {"resourceVersion": str(self.version)}}))
 
-    async def _tell(self, path: str, line: bytes) -> None:
-        async with self._news:
+    async def _send(self, path: str, line: bytes) -> None:
+        async with self._event_sent:
             self.collections[path].history.append((self.version, line))
-            self._news.notify_all()
+            self._event_sent.notify_all()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """One request."""
-        path, query = request.path, dict(request.query)
+        """Answers one request."""
+        path = request.path
+        query = dict(request.query)
         verb = "watch" if query.get("watch") else "list" if path in self.collections or path in self.missing else "get"
         self.requests.append((verb, path, query))
         plan = self.plans[verb]
@@ -152,15 +166,16 @@ class FakeApi:
         if path in self.missing:
             return web.Response(status=404, text="404 page not found")
         if verb == "get":
-            return self._get(path)
+            return self.answer_get(path)
         if request.method != "GET":
             return await failing(405)(request)
-        return await self._watch(request) if verb == "watch" else self._list(path, query)
+        return await self._watch(request) if verb == "watch" else self.answer_list(path, query)
 
-    def _get(self, path: str) -> web.StreamResponse:
+    def answer_get(self, path: str) -> web.StreamResponse:
+        """Answers a GET of one object."""
         collection, _, name = path.rpartition("/")
-        for known, entry in self.collections.items():
-            plural = known.rpartition("/")[2]
+        for listed_at, entry in self.collections.items():
+            plural = listed_at.rpartition("/")[2]
             if collection.rpartition("/")[2] == plural:
                 for raw in entry.objects.values():
                     namespace = raw["metadata"].get("namespace")
@@ -168,7 +183,8 @@ class FakeApi:
                         return web.json_response(raw)
         return web.json_response({"message": f"{path} not found", "reason": "NotFound"}, status=404)
 
-    def _list(self, path: str, query: dict[str, str]) -> web.StreamResponse:
+    def answer_list(self, path: str, query: dict[str, str]) -> web.StreamResponse:
+        """Answers with one page of a list."""
         everything = [raw for _, raw in sorted(self.collections[path].objects.items())]
         start = int(query.get("continue", "0"))
         end = start + min(int(query.get("limit", str(self.page))), self.page)
@@ -178,17 +194,20 @@ class FakeApi:
         return web.json_response({"metadata": metadata, "items": everything[start:end]})
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        entry, since = self.collections[request.path], int(request.query["resourceVersion"])
+        entry = self.collections[request.path]
+        since = int(request.query["resourceVersion"])
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         sent = 0
-        self.open_watches += 1
+        assert request.transport is not None
+        transport = request.transport
+        self._watch_transports.append(transport)
         try:
             async with asyncio.timeout(float(request.query["timeoutSeconds"])):
                 while True:
-                    async with self._news:
+                    async with self._event_sent:
                         while len(entry.history) == sent:
-                            await self._news.wait()
+                            await self._event_sent.wait()
                     while sent < len(entry.history):
                         version, line = entry.history[sent]
                         sent += 1
@@ -199,7 +218,7 @@ class FakeApi:
         except ConnectionError:
             return response
         finally:
-            self.open_watches -= 1
+            self._watch_transports.remove(transport)
 
 
 def _key(raw: Object) -> str:
@@ -210,7 +229,7 @@ def _key(raw: Object) -> str:
 async def served(
     handler: Behaviour, folder: Path, tls: ssl.SSLContext | None = None, **cluster: Any
 ) -> AsyncIterator[Path]:
-    """Serves a handler; yields a kubeconfig that leads there, with further fields of its cluster."""
+    """Serves a handler; yields a kubeconfig of the server, with further fields of its cluster."""
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
@@ -226,7 +245,7 @@ async def served(
 
 @asynccontextmanager
 async def connected(api: FakeApi, folder: Path) -> AsyncIterator[KubeClient]:
-    """A client of a served fake."""
+    """Serves a fake API server; yields a client of it."""
     async with served(api.handle, folder) as kubeconfig:
         client = await KubeClient.connect(str(kubeconfig))
         try:
@@ -236,7 +255,7 @@ async def connected(api: FakeApi, folder: Path) -> AsyncIterator[KubeClient]:
 
 
 async def until(what: str, true: Callable[[], Any], seconds: float = 10) -> None:
-    """Returns once something is so."""
+    """Returns once a condition is true; fails after so many seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while not true():

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.placement import Candidates, Schedule
+from scheduler_core.longhorn.placement import DiskCandidates, PlacementResult
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
@@ -93,7 +93,7 @@ def cluster(
     return Cluster.of(snapshot, NOW, Settings.read(settings or {}))
 
 
-def places(found: Candidates | Schedule) -> list[str]:
+def places(found: DiskCandidates | PlacementResult) -> list[str]:
     """Candidates or choices as ``node/disk``, in order."""
-    disks = found.disks if isinstance(found, Candidates) else [choice.candidate for choice in found.choices]
+    disks = found.disks if isinstance(found, DiskCandidates) else [choice.candidate for choice in found.choices]
     return [f"{each.node.name}/{each.disk.name}" for each in disks]

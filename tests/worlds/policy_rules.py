@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from scheduler_core.cooperative import finish
-from scheduler_core.generic.cluster_state import State
-from scheduler_core.generic.cycle_state import Argument, Question
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.cycle_state import Argument, CycleState
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
-from scheduler_core.generic.scheduler import Decision, schedule
-from scheduler_core.generic.volume_facts import NOTHING_KNOWN, LonghornFacts
+from scheduler_core.generic.scheduler import ScheduleResult, schedule
+from scheduler_core.generic.volume_facts import NO_FACTS, LonghornFacts
 from scheduler_core.model.generic import Node, Pod, Service
 
 GI = 1024**3
@@ -25,7 +25,7 @@ def node(name: str, *, cpu: int = 4000, memory: int = 8 * GI, pods: int = 110, *
 def pod(name: str = "new", on: str = "", *, cpu: int = 0, memory: int = 0, **more: Any) -> Pod:
     """A pod, on a node if `on` names one; what it requests is also what the priorities assume."""
     labels = frozenset(more.pop("labels", {}).items())
-    known = {"namespace": "shop", "assumed_cpu": cpu, "assumed_memory": memory, **more}
+    known = {"namespace": "shop", "nonzero_cpu": cpu, "nonzero_memory": memory, **more}
     return Pod(name=name, labels=labels, node_name=on, cpu=cpu, memory=memory, **known)
 
 
@@ -39,29 +39,31 @@ def service(name: str = "web", namespace: str = "shop", **selector: str) -> Serv
     return Service(namespace, name, frozenset((selector or {"app": "web"}).items()))
 
 
-def state(nodes: Iterable[Node], pods: Iterable[Pod] = (), services: Iterable[Service] = (service(),)) -> State:
+def state(
+    nodes: Iterable[Node], pods: Iterable[Pod] = (), services: Iterable[Service] = (service(),)
+) -> GenericClusterState:
     """A cluster."""
-    return State.of(nodes, pods, services)
+    return GenericClusterState.of(nodes, pods, services)
 
 
 def failed(
-    rule: str, asked: Pod, cluster: State, *, longhorn: LonghornFacts = NOTHING_KNOWN, **argument: Any
+    rule: str, asked: Pod, cluster: GenericClusterState, *, longhorn: LonghornFacts = NO_FACTS, **argument: Any
 ) -> dict[str, str]:
     """The nodes a predicate refuses, and why."""
-    check = PREDICATES[rule](Question(asked, cluster, longhorn), Argument(**argument))
-    return {name: text for name in cluster.names if (text := check(cluster.nodes[name]))}
+    check = PREDICATES[rule](CycleState(asked, cluster, longhorn), Argument(**argument))
+    return {name: text for name in cluster.node_names if (text := check(cluster.nodes[name]))}
 
 
 def scores(
-    rule: str, asked: Pod, cluster: State, *, longhorn: LonghornFacts = NOTHING_KNOWN, **argument: Any
+    rule: str, asked: Pod, cluster: GenericClusterState, *, longhorn: LonghornFacts = NO_FACTS, **argument: Any
 ) -> list[int]:
     """What a priority gives the nodes, in order of their names."""
-    states = [cluster.nodes[name] for name in cluster.names]
-    return PRIORITIES[rule](Question(asked, cluster, longhorn), Argument(**argument), states)
+    states = [cluster.nodes[name] for name in cluster.node_names]
+    return PRIORITIES[rule](CycleState(asked, cluster, longhorn), Argument(**argument), states)
 
 
 def decide(
-    asked: Pod, cluster: State, policy: Policy = DEFAULT_POLICY, longhorn: LonghornFacts = NOTHING_KNOWN
-) -> Decision:
+    asked: Pod, cluster: GenericClusterState, policy: Policy = DEFAULT_POLICY, longhorn: LonghornFacts = NO_FACTS
+) -> ScheduleResult:
     """One decision; of equal nodes the first by name."""
-    return finish(schedule(asked, None, cluster, policy, min, longhorn))
+    return run_to_end(schedule(asked, None, cluster, policy, min, longhorn))

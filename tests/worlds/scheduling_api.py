@@ -15,9 +15,9 @@ from typing import Any
 from aiohttp import web
 
 from app.kube.reflector import Timing
-from app.scheduler.event_recorder import Recorder
+from app.scheduler.event_recorder import EventRecorder
 from app.scheduler.metrics import SchedulerMetrics
-from app.scheduler.scheduler import GenericScheduler, Setup
+from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
 from tests.worlds.fake_api import Behaviour, FakeApi, Object, connected, failing
 
@@ -181,10 +181,10 @@ async def scheduling(
 ) -> AsyncIterator[GenericScheduler]:
     """A scheduler that is active; of equally good nodes it takes the first by name."""
     async with connected(api, folder) as client:
-        recorder = Recorder(client, NAME, "test", monotonic, lambda: datetime.now(UTC))
+        recorder = EventRecorder(client, NAME, "test", monotonic, lambda: datetime.now(UTC))
         timing = Timing(clock, random.uniform)
-        setup = Setup(NAME, policy, min, 60)
-        scheduler = GenericScheduler(client, setup, timing, may, recorder, SchedulerMetrics())
+        parts = SchedulerParts(client, timing, may, recorder, SchedulerMetrics())
+        scheduler = GenericScheduler(SchedulerConfig(NAME, policy, min, 60), parts)
         scheduler.activate()
         running = asyncio.create_task(scheduler.run())
         try:

@@ -1,4 +1,4 @@
-"""The service under test: asked in this process over ASGI, or run as a whole process over a socket."""
+"""The service under test: in this process over ASGI, or as a process of its own with a socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUSED = "insufficient Longhorn storage"
 
 
 def small_cluster() -> list[Object]:
-    """Four nodes and the unbound claim data-db-0 of 50Gi; node-1 and node-3 have room for it."""
+    """Four nodes and the unbound claim data-db-0 of 50Gi, for which node-1 and node-3 have space."""
     sizes = dict(zip(NODES, (100, 40, 60, 10), strict=True))
     return flat(
         [kube_node(name) for name in NODES],
@@ -49,7 +49,7 @@ def application(*objects: Object | Iterable[Object], settings: Settings | None =
 
 
 @asynccontextmanager
-async def asking(app: FastAPI, *, raise_app_exceptions: bool = True) -> AsyncIterator[AsyncClient]:
+async def http_client(app: FastAPI, *, raise_app_exceptions: bool = True) -> AsyncIterator[AsyncClient]:
     """A client of the application, without a socket."""
     transport = ASGITransport(app, raise_app_exceptions=raise_app_exceptions)
     async with AsyncClient(transport=transport, base_url="http://extender") as client:
@@ -59,7 +59,7 @@ async def asking(app: FastAPI, *, raise_app_exceptions: bool = True) -> AsyncIte
 @asynccontextmanager
 async def small_service() -> AsyncIterator[AsyncClient]:
     """A client of the service over the small cluster."""
-    async with asking(application()) as client:
+    async with http_client(application()) as client:
         yield client
 
 
@@ -74,8 +74,8 @@ def by_nodes(raw_pod: Object, names: Iterable[str] = NODES) -> Object:
 
 
 @dataclass(frozen=True)
-class Running:
-    """A served snapshot: its process and port."""
+class SnapshotProcess:
+    """A process that serves a snapshot, and its port."""
 
     process: subprocess.Popen[str]
     port: int
@@ -86,8 +86,8 @@ class Running:
 
 
 @contextmanager
-def serving(folder: Path, *options: str, objects: Iterable[Object] | None = None) -> Iterator[Running]:
-    """`longhorn-extender serve` on a free port, over the small cluster or other objects; ended if the test has not done so."""
+def serve_snapshot(folder: Path, *options: str, objects: Iterable[Object] | None = None) -> Iterator[SnapshotProcess]:
+    """Runs `longhorn-extender serve` on a free port, over the small cluster or other objects; kills it at the end."""
     file = folder / "snapshot.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects or small_cluster())}))
     process = subprocess.Popen(
@@ -101,7 +101,7 @@ def serving(folder: Path, *options: str, objects: Iterable[Object] | None = None
         assert process.stderr is not None
         welcome = re.search(r":(\d+) ", process.stderr.readline())
         assert welcome is not None, process.stderr.read()
-        yield Running(process, int(welcome[1]))
+        yield SnapshotProcess(process, int(welcome[1]))
     finally:
         process.kill()
         process.communicate()

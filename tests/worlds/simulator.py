@@ -17,11 +17,11 @@ from app.kube.resources import (
     VOLUME_ATTACHMENTS,
 )
 from scheduler_core.model import longhorn
-from simulator.action_runner import Performer
+from simulator.action_runner import ActionRunner
 from simulator.config import Config
 from simulator.controllers import Controllers
 from simulator.images import ENGINE_IMAGE, MANAGER_IMAGE
-from simulator.objects import DRIVER, Obj
+from simulator.objects import DRIVER, KubeObject
 from simulator.store import Store, Table
 from tests.worlds.memory_api import MemoryApi
 
@@ -51,7 +51,7 @@ class World:
         self.seconds = 0.0
         rng = random.Random(seed)  # noqa: S311 # chance in a simulation
         client = cast("KubeClient", self.api)
-        performer = Performer(client, self.store, rng)
+        performer = ActionRunner(client, self.store, rng)
         self.controllers = Controllers(self.store, performer, config, rng, lambda: self.seconds)
 
     async def start(self, *sizes: str, **settings: str) -> None:
@@ -111,7 +111,7 @@ class World:
 
     async def detach(self, volume: str) -> None:
         """Takes every attachment of a volume away."""
-        for attachment in self.store.attachments_of.of(volume):
+        for attachment in self.store.attachments_by_volume.get(volume):
             await self.api.delete(VOLUME_ATTACHMENTS.path(name=attachment.name))
 
     async def delete_volume(self, name: str) -> None:
@@ -130,13 +130,13 @@ class World:
             before = self.api.writes
             await controllers._sync_nodes()
             looks: tuple[tuple[Any, Table[Any, Any]], ...] = (
-                (controllers._node, store.nodes),
-                (controllers._volume, store.volumes),
-                (controllers._replica, store.replicas),
-                (controllers._attachment, store.attachments),
-                (controllers._persistent_volume, store.persistent_volumes),
-                (controllers._claim, store.claims),
-                (controllers._backing_image, store.backing_images),
+                (controllers._reconcile_node, store.nodes),
+                (controllers._reconcile_volume, store.volumes),
+                (controllers._reconcile_replica, store.replicas),
+                (controllers._reconcile_attachment, store.attachments),
+                (controllers._reconcile_persistent_volume, store.persistent_volumes),
+                (controllers._reconcile_claim, store.claims),
+                (controllers._reconcile_backing_image, store.backing_images),
             )
             for handle, table in looks:
                 for key in list(table.objects):
@@ -149,9 +149,9 @@ class World:
         """A volume."""
         return self.store.volumes.models[name]
 
-    def replicas(self, name: str) -> list[Obj[longhorn.Replica]]:
+    def replicas(self, name: str) -> list[KubeObject[longhorn.Replica]]:
         """A volume's replicas."""
-        return self.store.replicas_of.of(name)
+        return self.store.replicas_by_volume.get(name)
 
     def places(self, name: str) -> list[str]:
         """The nodes of a volume's placed replicas."""
@@ -163,4 +163,4 @@ class World:
 
     def attachment(self, volume: str) -> Json:
         """The status of a volume's first attachment."""
-        return self.store.attachments_of.of(volume)[0].status
+        return self.store.attachments_by_volume.get(volume)[0].status

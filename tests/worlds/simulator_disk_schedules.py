@@ -21,19 +21,27 @@ from app.kube.resources import (
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule import backing_images, volumes
 from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION
-from scheduler_core.disk_schedule.node_sync import Create, synced
-from scheduler_core.disk_schedule.reconcile import reconciled
-from scheduler_core.disk_schedule.replica_release import released
-from scheduler_core.disk_schedule.writes import Assign, Copies, Finalize, Grow, Report, Require, Write
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault, Kind
-from simulator.objects import Obj
+from scheduler_core.disk_schedule.node_sync import Create, sync_disks
+from scheduler_core.disk_schedule.reconcile import reconcile
+from scheduler_core.disk_schedule.replica_release import release_replica
+from scheduler_core.disk_schedule.writes import (
+    AssignReplica,
+    ChangeCopies,
+    RemoveFinalizer,
+    SetReplicaSize,
+    SetRequirement,
+    SetVolumeCondition,
+    Write,
+)
+from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
+from simulator.objects import KubeObject
 from tests.builders import NOW
 from tests.worlds.simulator import World
 
 Json = dict[str, Any]
 TIME = "2026-01-01T00:00:00Z"
-OBJECTS = {Kind.REPLICA: LONGHORN_REPLICAS, Kind.BACKING_IMAGE: LONGHORN_BACKING_IMAGES}
-REQUESTS = {Kind.REPLICA: "replicas", Kind.BACKING_IMAGE: "backingImages"}
+OBJECTS = {RequestKind.REPLICA: LONGHORN_REPLICAS, RequestKind.BACKING_IMAGE: LONGHORN_BACKING_IMAGES}
+REQUESTS = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backingImages"}
 
 
 class DiskScheduling:
@@ -45,7 +53,9 @@ class DiskScheduling:
     @property
     def schedules(self) -> dict[str, DiskSchedule]:
         """All DiskSchedules."""
-        found = {name: convert.read(_raw(obj)) for name, obj in self.world.store.disk_schedules.objects.items()}
+        found = {
+            name: convert.read_disk_schedule(_raw(obj)) for name, obj in self.world.store.disk_schedules.objects.items()
+        }
         return {name: value for name, value in found.items() if not isinstance(value, Fault)}
 
     def of(self, node: str) -> DiskSchedule:
@@ -55,7 +65,7 @@ class DiskScheduling:
     async def sync(self) -> None:
         """Node sync: a DiskSchedule for every disk."""
         nodes = self.world.store.longhorn_nodes.models.values()
-        for change in synced(nodes, self.schedules).changes:
+        for change in sync_disks(nodes, self.schedules).changes:
             assert isinstance(change, Create)
             body = convert.new_disk_schedule(LONGHORN_NAMESPACE, change.uuid, change.disk, change.node)
             await self.world.api.create(DISK_SCHEDULES.path(LONGHORN_NAMESPACE), body)
@@ -65,23 +75,23 @@ class DiskScheduling:
         store = self.world.store
         for name in list(store.volumes.objects):
             obj = store.volumes.objects[name]
-            sight = volumes.VolumeSight(
+            snapshot = volumes.VolumeSnapshot(
                 store.cluster(NOW),
                 obj.model,
-                tuple(replica.model for replica in store.replicas_of.of(name)),
+                tuple(replica.model for replica in store.replicas_by_volume.get(name)),
                 self.schedules,
                 convert.volume_condition(_raw(obj), DISK_ALLOCATION),
             )
-            await self._carry(volumes.decided(sight, TIME).writes, volume=name)
+            await self._carry(volumes.decide_volume(snapshot, TIME).writes, volume=name)
         for image in list(store.backing_images.objects.values()):
-            copies = convert.image_copies(_raw(image))
+            copies = convert.backing_image_copies(_raw(image))
             assert not isinstance(copies, Fault)
             using = {name for name, each in store.volumes.models.items() if each.backing_image == image.name}
             needed = {each.disk_id for each in store.replicas.models.values() if each.volume in using and each.disk_id}
-            seen = backing_images.ImageSight(
+            seen = backing_images.ImageSnapshot(
                 copies, self.schedules, dict(store.longhorn_nodes.models), frozenset(needed), sorted(self.schedules)
             )
-            await self._carry(backing_images.decided(seen).writes)
+            await self._carry(backing_images.decide_image(seen).writes)
 
     async def answer(self, *nodes: str) -> None:
         """DiskSchedule controller: every request is decided, or those of some nodes' disks."""
@@ -89,16 +99,16 @@ class DiskScheduling:
             if nodes and schedule.spec.node not in nodes:
                 continue
             node = self.world.store.longhorn_nodes.models.get(schedule.spec.node)
-            status = reconciled(schedule, node, TIME).status
+            status = reconcile(schedule, node, TIME).status
             if status is not None:
                 raw = _raw(self.world.store.disk_schedules.objects[name])
                 path = DISK_SCHEDULES.path(LONGHORN_NAMESPACE, name, "status")
-                await self.world.api.replace(path, convert.changed_status(raw, status))
+                await self.world.api.replace(path, convert.with_status(raw, status))
 
     async def release(self) -> None:
         """Replica controller: what is deleted gives its room back."""
         for name, replica in list(self.world.store.replicas.models.items()):
-            await self._carry(released(name, replica, self.schedules))
+            await self._carry(release_replica(name, replica, self.schedules))
 
     async def settle(self) -> None:
         """All of them and the simulator, until nobody writes anything more."""
@@ -111,23 +121,23 @@ class DiskScheduling:
 
     async def _carry(self, writes: Iterable[Write], volume: str = "") -> None:
         for write in writes:
-            if isinstance(write, Require):
+            if isinstance(write, SetRequirement):
                 body: Json = {"spec": {REQUESTS[write.kind]: {write.name: write.size or None}}}
                 await self._patch(DISK_SCHEDULES, write.disk, body)
-            elif isinstance(write, Assign):
+            elif isinstance(write, AssignReplica):
                 place = {"nodeID": write.node, "diskID": write.disk, "diskPath": write.path}
                 await self._patch(LONGHORN_REPLICAS, write.replica, {"spec": place})
-            elif isinstance(write, Grow):
+            elif isinstance(write, SetReplicaSize):
                 await self._patch(LONGHORN_REPLICAS, write.replica, {"spec": {"volumeSize": str(write.size)}})
-            elif isinstance(write, Report):
+            elif isinstance(write, SetVolumeCondition):
                 raw = _raw(self.world.store.volumes.objects[volume])
-                body = convert.changed_condition(raw, write.condition)
+                body = convert.with_volume_condition(raw, write.condition)
                 await self._patch(LONGHORN_VOLUMES, volume, {"status": body["status"]})
-            elif isinstance(write, Copies):
+            elif isinstance(write, ChangeCopies):
                 files: Json = {uuid: {"evictionRequested": False} for uuid in write.added}
-                files |= dict.fromkeys(write.dropped)
+                files |= dict.fromkeys(write.removed)
                 await self._patch(LONGHORN_BACKING_IMAGES, write.image, {"spec": {"diskFileSpecMap": files}})
-            elif isinstance(write, Finalize):
+            elif isinstance(write, RemoveFinalizer):
                 obj = self.world.store.replicas.objects[write.name]
                 if "longhorn.io" in obj.finalizers:
                     rest = [entry for entry in obj.finalizers if entry != "longhorn.io"]
@@ -137,5 +147,5 @@ class DiskScheduling:
         await self.world.api.patch(resource.path(LONGHORN_NAMESPACE, name), {"metadata": {}, **body})
 
 
-def _raw(obj: Obj[Any]) -> bytes:
+def _raw(obj: KubeObject[Any]) -> bytes:
     return msgspec.json.encode(obj.raw)

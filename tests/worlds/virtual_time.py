@@ -1,24 +1,24 @@
-"""An event loop whose clock jumps to the next thing to do, so that seconds of waiting take none."""
+"""An event loop whose clock jumps to the next timer, so that tests wait for seconds in no time."""
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
 
 
-class _Jumping(selectors.SelectSelector):
+class _JumpingSelector(selectors.SelectSelector):
     """Sleeps by moving a clock."""
 
     now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Called by the loop when nothing is ready, for as long as nothing will be."""
+        """Called by the loop when nothing is ready; `timeout` is the time until the next timer."""
         if timeout is None:
-            raise RuntimeError("everybody waits for something that nobody will do")
+            raise RuntimeError("every task waits, and no timer is set")
         self.now += max(0.0, timeout)
         return super().select(0)
 
@@ -27,19 +27,37 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """The loop; `time()` begins at 0."""
 
     def __init__(self) -> None:
-        self._jumping = _Jumping()
+        self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
 
     def time(self) -> float:
-        """Seconds that nobody had to wait for."""
+        """Virtual seconds since the loop was created."""
         return self._jumping.now
 
-    def left(self) -> list[str]:
+    def unfinished(self) -> list[str]:
         """The names of tasks that are not done."""
         return sorted(task.get_name() for task in asyncio.all_tasks(self))
+
+
+def virtual_loop() -> VirtualLoop:
+    """The loop that runs now, which must be a virtual one."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return loop
 
 
 def run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
     """Runs a coroutine in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(coroutine)
+
+
+def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Runs a test in virtual time."""
+
+    def wrapper() -> None:
+        run(test())
+
+    wrapper.__name__ = test.__name__
+    wrapper.__doc__ = test.__doc__
+    return wrapper

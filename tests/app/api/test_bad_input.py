@@ -1,4 +1,4 @@
-"""Requests nobody should send: each gets a clear answer as JSON, and the service goes on."""
+"""Bad requests: each gets a clear answer as JSON, and the service goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.settings import Settings
 from tests.builders import ephemeral_spec, pod
-from tests.worlds.service import NODES, application, asking, by_names, db_pod, small_service
+from tests.worlds.service import NODES, application, by_names, db_pod, http_client, small_service
 
 pytestmark = pytest.mark.anyio
 
@@ -105,8 +105,8 @@ MALFORMED = [
 ]
 
 
-async def _refused_then_served(client: Any, path: str, content: bytes) -> Response:
-    """The answer to a bad request; asserts that it is a problem in JSON and that a good one works afterwards."""
+async def _answer_of_bad_request(client: Any, path: str, content: bytes) -> Response:
+    """The answer to a bad request; asserts that it is an error in JSON and that a good request works afterwards."""
     response: Response = await client.post(path, content=content)
     assert response.headers["content-type"] == "application/json"
     assert "Traceback" not in response.text
@@ -116,10 +116,10 @@ async def _refused_then_served(client: Any, path: str, content: bytes) -> Respon
 
 @pytest.mark.parametrize("path", ["/filter", "/explain"])
 @pytest.mark.parametrize(("body", "problem"), MALFORMED)
-async def test_a_malformed_question_is_told_what_is_wrong(path: str, body: str, problem: str) -> None:
-    """Status 400, and the text names the field where there is one."""
+async def test_a_malformed_request_is_refused_with_the_reason(path: str, body: str, problem: str) -> None:
+    """Status 400, and the text names the field if there is one."""
     async with small_service() as client:
-        response = await _refused_then_served(client, path, body.encode())
+        response = await _answer_of_bad_request(client, path, body.encode())
     assert response.status_code == 400
     assert problem in response.json()["error"]
 
@@ -136,18 +136,18 @@ async def test_a_malformed_question_is_told_what_is_wrong(path: str, body: str, 
     ],
 )
 async def test_a_body_that_is_no_utf8_is_refused(body: bytes) -> None:
-    """Nothing that is not UTF-8 is decided about or echoed, wherever it stands."""
+    """Wherever the invalid bytes are."""
     async with small_service() as client:
-        response = await _refused_then_served(client, "/filter", body)
+        response = await _answer_of_bad_request(client, "/filter", body)
     assert response.status_code == 400
     assert "the body is not UTF-8" in response.json()["error"]
 
 
-async def test_utf8_across_the_slices_it_is_checked_in_is_accepted() -> None:
-    """A character of several bytes may lie anywhere in a large body."""
-    question = by_names(db_pod(annotations={"text": "x" + "é" * 2_000_000}))
+async def test_utf8_across_the_slices_of_the_check_is_accepted() -> None:
+    """A character of several bytes may be anywhere in a large body."""
+    request = by_names(db_pod(annotations={"text": "x" + "é" * 2_000_000}))
     async with small_service() as client:
-        response = await client.post("/filter", content=json.dumps(question, ensure_ascii=False).encode())
+        response = await client.post("/filter", content=json.dumps(request, ensure_ascii=False).encode())
     assert response.json()["NodeNames"] == ["node-1", "node-3"]
 
 
@@ -160,17 +160,17 @@ async def test_utf8_across_the_slices_it_is_checked_in_is_accepted() -> None:
         pytest.param(f'{{"apiVersion":"x","kind":"y",{POD},{NAMES}}}', id="unknown keys"),
     ],
 )
-async def test_odd_but_valid_questions_are_answered(body: str) -> None:
-    """What Go's decoder would read is read."""
+async def test_odd_but_valid_requests_are_answered(body: str) -> None:
+    """Everything that Go's decoder would read."""
     async with small_service() as client:
         response = await client.post("/filter", content=body.encode())
     assert response.status_code == 200
     assert response.json()["NodeNames"] == ["node-1"]
 
 
-async def test_names_nobody_knows_are_refused_one_by_one() -> None:
-    """An unknown node is an answer, not an error, even with characters no node could have."""
-    names = ["nobody", "a\x00b", "x" * 10_000, "\u202e"]
+async def test_unknown_nodes_are_refused_one_by_one() -> None:
+    """An unknown node is a refusal, not an error, even with characters that no node could have."""
+    names = ["unknown", "a\x00b", "x" * 10_000, "\u202e"]
     async with small_service() as client:
         response = await client.post("/filter", json=by_names(db_pod(), names))
     assert response.json()["FailedAndUnresolvableNodes"] == dict.fromkeys(names, "node is not a Longhorn node")
@@ -189,38 +189,38 @@ async def test_names_nobody_knows_are_refused_one_by_one() -> None:
     ],
 )
 async def test_an_ephemeral_volume_of_an_impossible_size_is_refused(size: Any, problem: str) -> None:
-    """The pod itself brings the quantity, so its request is at fault."""
+    """The pod itself has the quantity, so its request is at fault."""
     spec = ephemeral_spec()
     spec["resources"]["requests"]["storage"] = size
     async with small_service() as client:
         body = json.dumps(by_names(pod(ephemeral={"scratch": spec}))).encode()
-        response = await _refused_then_served(client, "/filter", body)
+        response = await _answer_of_bad_request(client, "/filter", body)
     assert response.status_code == 400
     assert problem in response.json()["error"]
 
 
 @pytest.mark.parametrize("path", ["/filter", "/explain"])
-async def test_a_claim_that_does_not_exist_is_a_business_problem(path: str) -> None:
+async def test_a_claim_that_does_not_exist_is_an_error_of_the_pod(path: str) -> None:
     """Status 200 with the text in Error, which kube-scheduler shows in the pod's event."""
     async with small_service() as client:
-        response = await _refused_then_served(client, path, json.dumps(by_names(pod("gone"))).encode())
+        response = await _answer_of_bad_request(client, path, json.dumps(by_names(pod("gone"))).encode())
     assert response.status_code == 200
     assert "PersistentVolumeClaim default/gone does not exist" in response.json()["Error"]
 
 
 @pytest.mark.parametrize("path", ["/filter", "/explain", "/preempt"])
-async def test_a_body_over_the_limit_is_refused_by_its_announcement(path: str) -> None:
-    """Content-Length alone suffices: nothing is read, and the connection cannot go on."""
+async def test_a_body_over_the_limit_is_refused_by_its_content_length(path: str) -> None:
+    """Nothing is read, and the connection cannot be used again."""
     app = application(settings=Settings(max_body=1000))
-    async with asking(app) as client:
+    async with http_client(app) as client:
         response = await client.post(path, content=b"x" * 1001)
     assert response.status_code == 413
     assert response.headers["connection"] == "close"
     assert response.json() == {"error": "the body is larger than 1000 bytes; see serve --max-body"}
 
 
-async def test_a_body_over_the_limit_is_refused_while_it_comes() -> None:
-    """A body that does not say how large it is is read up to the limit and no further."""
+async def test_a_body_over_the_limit_is_refused_while_it_is_read() -> None:
+    """A body without a length is read up to the limit and no further."""
     sent = 0
 
     async def chunks() -> Any:
@@ -229,22 +229,22 @@ async def test_a_body_over_the_limit_is_refused_while_it_comes() -> None:
             sent += 400
             yield b"x" * 400
 
-    async with asking(application(settings=Settings(max_body=1000))) as client:
+    async with http_client(application(settings=Settings(max_body=1000))) as client:
         response = await client.post("/filter", content=chunks())
     assert response.status_code == 413
     assert sent == 1200
 
 
 async def test_a_body_of_exactly_the_limit_is_read() -> None:
-    """The limit is the largest body accepted."""
+    """The limit is the largest accepted size."""
     body = json.dumps(by_names(db_pod())).encode()
-    async with asking(application(settings=Settings(max_body=len(body)))) as client:
+    async with http_client(application(settings=Settings(max_body=len(body)))) as client:
         response = await client.post("/filter", content=body)
     assert response.status_code == 200
 
 
 async def test_repeated_nodes_cost_no_more_than_reading_them() -> None:
-    """Looking for many equal nodes among many equal decoys would outlast this test; they are refused first."""
+    """Comparing many equal nodes with many equal decoys would take longer than the test may; duplicates are refused first."""
     node = '{"metadata":{"name":"a"}}'
     last = '{"metadata":{"name":"b"}}'
     decoys = f'"Other":[{",".join([node] * 40_000)}]'
@@ -254,7 +254,7 @@ async def test_repeated_nodes_cost_no_more_than_reading_them() -> None:
     assert response.json() == {"error": "node 'a' is asked about twice"}
 
 
-_fuzzed: FastAPI = application()
+_fuzzed_application: FastAPI = application()
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -304,7 +304,7 @@ victims = st.dictionaries(
     | json_values,
     max_size=4,
 )
-questions = st.fixed_dictionaries(
+requests = st.fixed_dictionaries(
     {"Pod": pods | json_values},
     optional={
         "Nodes": st.fixed_dictionaries(
@@ -322,14 +322,14 @@ questions = st.fixed_dictionaries(
 )
 
 
-async def _ask_fuzzed(path: str, body: bytes) -> Response:
-    async with asking(_fuzzed) as client:
+async def _post_fuzzed(path: str, body: bytes) -> Response:
+    async with http_client(_fuzzed_application) as client:
         return await client.post(path, content=body)
 
 
-def assert_no_fault(path: str, body: bytes) -> None:
-    """The answer is JSON and no 5xx."""
-    response = asyncio.run(_ask_fuzzed(path, body))
+def assert_no_server_error(path: str, body: bytes) -> None:
+    """Asserts that the answer is JSON and no 5xx."""
+    response = asyncio.run(_post_fuzzed(path, body))
     assert response.status_code < 500
     assert isinstance(response.json(), dict)
 
@@ -337,13 +337,13 @@ def assert_no_fault(path: str, body: bytes) -> None:
 @pytest.mark.parametrize("path", ["/filter", "/explain", "/preempt"])
 @given(body=st.binary(max_size=200))
 @example(body=b"\xef\xbb\xbf{}")
-def test_arbitrary_bytes_are_no_fault_of_the_server(path: str, body: bytes) -> None:
-    """Whatever is sent, the answer is JSON and no 5xx."""
-    assert_no_fault(path, body)
+def test_arbitrary_bytes_cause_no_server_error(path: str, body: bytes) -> None:
+    """The answer is JSON and no 5xx."""
+    assert_no_server_error(path, body)
 
 
 @pytest.mark.parametrize("path", ["/filter", "/explain", "/preempt"])
-@given(question=questions | json_values)
-def test_arbitrary_json_is_no_fault_of_the_server(path: str, question: Any) -> None:
-    """Whatever the shape, near the right one or not, the answer is JSON and no 5xx."""
-    assert_no_fault(path, json.dumps(question).encode())
+@given(request=requests | json_values)
+def test_arbitrary_json_causes_no_server_error(path: str, request: Any) -> None:
+    """Whatever its shape, similar to a request or not."""
+    assert_no_server_error(path, json.dumps(request).encode())

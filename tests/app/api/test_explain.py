@@ -10,32 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import Object, bound, claim, disk, flat, longhorn_node, pod, replica, storage_class
-from tests.worlds.service import application, asking, by_names, by_nodes, db_pod, small_service
+from tests.worlds.service import application, by_names, by_nodes, db_pod, http_client, small_service
 
 pytestmark = pytest.mark.anyio
 
 
-async def _both(cluster: list[Object], question: Object) -> tuple[Any, Any]:
-    async with asking(application(cluster)) as client:
-        filtered = (await client.post("/filter", json=question)).json()
-        explained = (await client.post("/explain", json=question)).json()
+async def _filter_and_explain(cluster: list[Object], request: Object) -> tuple[Any, Any]:
+    async with http_client(application(cluster)) as client:
+        filtered = (await client.post("/filter", json=request)).json()
+        explained = (await client.post("/explain", json=request)).json()
     return filtered, explained
 
 
-async def test_the_answer_has_the_pod_its_volumes_and_every_node_in_the_order_asked() -> None:
+async def test_the_answer_has_the_pod_its_volumes_and_every_node_in_the_order_of_the_request() -> None:
     """A plan for each node that fits, the missing bytes for each that does not."""
     async with small_service() as client:
         answer = (await client.post("/explain", json=by_names(db_pod(), ["node-2", "node-1"]))).json()
     assert answer["pod"] == "default/db-0"
     assert [volume["name"] for volume in answer["volumes"]] == ["data-db-0"]
     assert list(answer["nodes"]) == ["node-2", "node-1"]
-    refused, fits = answer["nodes"]["node-2"], answer["nodes"]["node-1"]
+    refused = answer["nodes"]["node-2"]
+    fits = answer["nodes"]["node-1"]
     assert (refused["fits"], refused["plan"], refused["missing"]) == (False, {}, 10 * 1024**3)
     assert (fits["fits"], fits["plan"], fits["missing"]) == (True, {"data-db-0": "node-1-disk-1"}, 0)
 
 
-async def test_both_forms_are_explained_alike() -> None:
-    """Whole nodes and names are two spellings of one question."""
+async def test_both_forms_get_the_same_explanation() -> None:
+    """Whole nodes and names are two forms of one request."""
     async with small_service() as client:
         names = await client.post("/explain", json=by_names(db_pod()))
         full = await client.post("/explain", json=by_nodes(db_pod()))
@@ -47,7 +48,7 @@ sizes = st.integers(1, 12)
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[Object], Object]:
-    """A few nodes with a few disks, a pod with bound and unbound claims, some of them with a replica somewhere."""
+    """A few nodes with a few disks, and a pod with bound and unbound claims, some of them with a replica somewhere."""
     names = [f"node-{number}" for number in range(draw(st.integers(1, 4)))]
     objects: list[Object] = [
         storage_class(dataLocality=draw(st.sampled_from(["best-effort", "strict-local", "disabled"])))
@@ -69,9 +70,9 @@ def clusters(draw: st.DrawFn) -> tuple[list[Object], Object]:
 
 
 @given(clusters())
-def test_explain_says_what_filter_decides(case: tuple[list[Object], Object]) -> None:
+def test_explain_gives_the_decision_of_filter(case: tuple[list[Object], Object]) -> None:
     """For any cluster and pod the nodes that fit, and the reasons of the others, are those of /filter."""
-    filtered, explained = asyncio.run(_both(*case))
+    filtered, explained = asyncio.run(_filter_and_explain(*case))
     nodes = explained["nodes"]
     assert [name for name, node in nodes.items() if node["fits"]] == filtered["NodeNames"]
     refused = {name: node["reason"] for name, node in nodes.items() if not node["fits"]}

@@ -12,41 +12,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decisions.evaluator import Scheduling
-from app.decisions.state_source import FixedView
+from app.decisions.evaluator import Evaluator
+from app.decisions.state_source import SnapshotState
 from app.extender.verbs import Verbs
+from app.policy.in_force import PolicyInForce
 from app.settings import Settings
 from scheduler_core.cluster.view import View
 from tests.builders import NOW, claim, disk, flat, longhorn_node, pod, snapshot, storage_class
-from tests.worlds.service import NODES, REFUSED, application, asking, by_names, by_nodes, db_pod, small_service
+from tests.worlds.service import NODES, REFUSED, application, by_names, by_nodes, db_pod, http_client, small_service
 
 pytestmark = pytest.mark.anyio
 
 
 def _raw_items(answer: str) -> list[str]:
-    """The items of the answer's node list as they are written, found by the standard library's decoder."""
+    """The items of the answer's node list as they are written, located with the standard library's decoder."""
     head = '{"Nodes":{"metadata":{},"items":['
     assert answer.startswith(head)
-    position, found = len(head), []
+    position = len(head)
+    items: list[str] = []
     while answer[position] != "]":
         _, end = json.JSONDecoder().raw_decode(answer, position)
-        found.append(answer[position:end])
+        items.append(answer[position:end])
         position = end
         while answer[position] in ", \t\r\n":
             position += 1
-    return found
+    return items
 
 
-async def _echoed(items: Sequence[str], kept: Sequence[int], separator: str = ",", before: str = "") -> list[str]:
-    """The raw items /filter returns of those sent, in a cluster where the nodes at the indexes in `kept` have room."""
+async def _fitting_items(
+    items: Sequence[str], fitting: Sequence[int], separator: str = ",", before: str = ""
+) -> list[str]:
+    """The raw items that /filter returns, in a cluster where the nodes at the indexes in `fitting` have space."""
     names = [json.loads(item)["metadata"]["name"] for item in items]
-    cluster = [longhorn_node(name, 100 if index in kept else 10) for index, name in enumerate(names)]
-    question = f'{{{before}"Pod":{json.dumps(db_pod())},"Nodes":{{"items":[{separator.join(items)}]}}}}'
-    async with asking(application(cluster, storage_class(), claim("data-db-0", 50))) as client:
-        response = await client.post("/filter", content=question.encode())
+    cluster = [longhorn_node(name, 100 if index in fitting else 10) for index, name in enumerate(names)]
+    request = f'{{{before}"Pod":{json.dumps(db_pod())},"Nodes":{{"items":[{separator.join(items)}]}}}}'
+    async with http_client(application(cluster, storage_class(), claim("data-db-0", 50))) as client:
+        response = await client.post("/filter", content=request.encode())
     assert response.status_code == 200
     assert sorted(response.json()["FailedAndUnresolvableNodes"]) == sorted(
-        name for index, name in enumerate(names) if index not in kept
+        name for index, name in enumerate(names) if index not in fitting
     )
     return _raw_items(response.text)
 
@@ -71,7 +75,7 @@ ODD = [
     "items", [pytest.param(PLAIN, id="small"), pytest.param(LARGE, id="large"), pytest.param(ODD, id="odd")]
 )
 @pytest.mark.parametrize(
-    "kept",
+    "fitting",
     [
         pytest.param([0, 1, 2, 3, 4, 5], id="all"),
         pytest.param([0, 2, 4], id="every other"),
@@ -82,9 +86,9 @@ ODD = [
     ],
 )
 @pytest.mark.parametrize("separator", [pytest.param(",", id="compact"), pytest.param(" \r\n\t,\n  ", id="spaced")])
-async def test_whole_nodes_are_echoed_byte_for_byte(items: list[str], kept: list[int], separator: str) -> None:
-    """Each node kept has the very bytes that were sent, in the order they were sent."""
-    assert await _echoed(items, kept, separator) == [items[index] for index in kept]
+async def test_whole_nodes_are_echoed_byte_for_byte(items: list[str], fitting: list[int], separator: str) -> None:
+    """Each fitting node has the very bytes of the request, in the order of the request."""
+    assert await _fitting_items(items, fitting, separator) == [items[index] for index in fitting]
 
 
 @pytest.mark.parametrize(
@@ -97,8 +101,8 @@ async def test_whole_nodes_are_echoed_byte_for_byte(items: list[str], kept: list
     ],
 )
 async def test_bytes_that_look_like_the_nodes_do_not_mislead(before: str) -> None:
-    """The nodes are found where they are, whatever equal bytes stand before them."""
-    assert await _echoed(PLAIN, [0, 3, 5], before=before) == [PLAIN[0], PLAIN[3], PLAIN[5]]
+    """The nodes are read where they are, whatever equal bytes come before them."""
+    assert await _fitting_items(PLAIN, [0, 3, 5], before=before) == [PLAIN[0], PLAIN[3], PLAIN[5]]
 
 
 json_values = st.recursive(
@@ -130,32 +134,32 @@ def node_texts(draw: st.DrawFn) -> list[str]:
 
 @given(node_texts(), st.data())
 def test_any_nodes_are_echoed_byte_for_byte(items: list[str], data: st.DataObject) -> None:
-    """Whatever nodes hold and however they are written, the kept ones come back as they were."""
-    kept = sorted(data.draw(st.sets(st.integers(0, len(items) - 1))))
+    """Whatever nodes contain and however they are written, the fitting ones come back as they were."""
+    fitting = sorted(data.draw(st.sets(st.integers(0, len(items) - 1))))
     separator = f"{data.draw(spaces)},{data.draw(spaces)}"
-    assert asyncio.run(_echoed(items, kept, separator)) == [items[index] for index in kept]
+    assert asyncio.run(_fitting_items(items, fitting, separator)) == [items[index] for index in fitting]
 
 
-async def test_names_come_back_in_the_order_asked() -> None:
-    """The order of the question is the order of the answer."""
+async def test_names_come_back_in_the_order_of_the_request() -> None:
+    """Without the nodes that do not fit."""
     async with small_service() as client:
         answer = (await client.post("/filter", json=by_names(db_pod(), ["node-3", "node-4", "node-1"]))).json()
     assert answer["NodeNames"] == ["node-3", "node-1"]
 
 
-@pytest.mark.parametrize("question", [pytest.param(by_names, id="names"), pytest.param(by_nodes, id="full")])
-async def test_every_node_asked_about_is_in_exactly_one_list(question: Any) -> None:
-    """A node is returned or refused, never both and never forgotten; FailedNodes stays empty."""
+@pytest.mark.parametrize("form", [pytest.param(by_names, id="names"), pytest.param(by_nodes, id="full")])
+async def test_every_node_of_the_request_is_in_exactly_one_list(form: Any) -> None:
+    """A node is returned or refused, never both and never neither; FailedNodes stays empty."""
     names = [*NODES, "compute-only", "ä"]
     async with small_service() as client:
-        answer = (await client.post("/filter", json=question(db_pod(), names))).json()
-    kept = answer["NodeNames"] or [node["metadata"]["name"] for node in answer["Nodes"]["items"]]
-    assert sorted([*kept, *answer["FailedAndUnresolvableNodes"]]) == sorted(names)
+        answer = (await client.post("/filter", json=form(db_pod(), names))).json()
+    fitting = answer["NodeNames"] or [node["metadata"]["name"] for node in answer["Nodes"]["items"]]
+    assert sorted([*fitting, *answer["FailedAndUnresolvableNodes"]]) == sorted(names)
     assert answer["FailedNodes"] == {}
 
 
-async def test_both_forms_decide_alike() -> None:
-    """Whole nodes and names are two spellings of one question."""
+async def test_both_forms_get_the_same_decision() -> None:
+    """Whole nodes and names are two forms of one request."""
     async with small_service() as client:
         names = (await client.post("/filter", json=by_names(db_pod()))).json()
         full = (await client.post("/filter", json=by_nodes(db_pod()))).json()
@@ -164,7 +168,7 @@ async def test_both_forms_decide_alike() -> None:
 
 
 async def test_no_candidates_get_an_empty_list() -> None:
-    """An empty question is answered, in its form, with nothing."""
+    """A request without nodes is answered in its own form."""
     async with small_service() as client:
         names = (await client.post("/filter", json=by_names(db_pod(), []))).json()
         full = (await client.post("/filter", json=by_nodes(db_pod(), []))).json()
@@ -173,14 +177,14 @@ async def test_no_candidates_get_an_empty_list() -> None:
 
 
 async def test_a_pod_without_longhorn_volumes_fits_everywhere() -> None:
-    """Such a pod is not ours to refuse, on whatever node."""
+    """The extender does not refuse such a pod, on whatever node."""
     async with small_service() as client:
         answer = (await client.post("/filter", json=by_names(pod(), ["node-4", "compute-only"]))).json()
     assert answer["NodeNames"] == ["node-4", "compute-only"]
 
 
 async def test_a_missing_claim_is_answered_with_an_error_text() -> None:
-    """A business problem is HTTP 200 with Error, because kube-scheduler drops the body of any other status."""
+    """HTTP 200 with Error, because kube-scheduler drops the body of any other status."""
     async with small_service() as client:
         response = await client.post("/filter", json=by_names(pod("gone")))
     assert response.status_code == 200
@@ -193,15 +197,15 @@ async def test_a_missing_claim_is_answered_with_an_error_text() -> None:
     }
 
 
-async def test_the_texts_of_reasons_name_nothing() -> None:
+async def test_reason_texts_name_no_object() -> None:
     """kube-scheduler counts equal texts, so no node, volume or number is in them."""
     async with small_service() as client:
         answer = (await client.post("/filter", json=by_names(db_pod()))).json()
     assert answer["FailedAndUnresolvableNodes"] == {"node-2": REFUSED, "node-4": REFUSED}
 
 
-class _Ticks:
-    """A clock that runs a second with each look, so that every pause the core offers is taken."""
+class _TickingClock:
+    """A clock that advances a second with each reading, so that every pause the core offers is taken."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -211,8 +215,8 @@ class _Ticks:
         return self.now
 
 
-def _tight(nodes: int) -> list[Any]:
-    """Nodes on which eight volumes are a packing problem of its own each, and the claims."""
+def _packing_problems(nodes: int) -> list[Any]:
+    """Nodes on which eight volumes are a packing problem each, and the claims."""
     sizes = [31, 29, 23, 19, 17, 13, 11, 7]
     free = [(30 + seed * 7 % 31, 20 + seed * 11 % 31) for seed in range(nodes)]
     return flat(
@@ -226,13 +230,13 @@ def _tight(nodes: int) -> list[Any]:
 
 
 async def test_a_long_evaluation_lets_other_requests_in() -> None:
-    """While thousands of nodes are looked at, /healthz is answered; the filter is not done by then."""
+    """While thousands of nodes are evaluated, /healthz answers; the filter is not done by then."""
     nodes = 3000
-    app = application(_tight(nodes))
-    app.state.extender = _slowly(app, _tight(nodes))
-    question = by_names(pod(*(f"claim-{index}" for index in range(8))), [f"node-{index}" for index in range(nodes)])
-    async with asking(app) as client:
-        filtering = asyncio.create_task(client.post("/filter", json=question))
+    app = application(_packing_problems(nodes))
+    app.state.extender = _with_slow_evaluator(app, _packing_problems(nodes))
+    request = by_names(pod(*(f"claim-{index}" for index in range(8))), [f"node-{index}" for index in range(nodes)])
+    async with http_client(app) as client:
+        filtering = asyncio.create_task(client.post("/filter", json=request))
         await asyncio.sleep(0)
         health = await client.get("/healthz")
         assert not filtering.done()
@@ -240,21 +244,21 @@ async def test_a_long_evaluation_lets_other_requests_in() -> None:
         assert (await filtering).status_code == 200
 
 
-async def test_questions_asked_at_once_are_answered_as_if_asked_alone() -> None:
-    """Evaluations that take turns share what they find out, and none sees another's half-made answer."""
-    cluster = _tight(600)
-    question = by_names(pod(*(f"claim-{index}" for index in range(8))), [f"node-{index}" for index in range(600)])
-    async with asking(application(cluster)) as client:
-        alone = (await client.post("/filter", json=question)).content
+async def test_simultaneous_requests_get_the_same_answers_as_single_ones() -> None:
+    """Evaluations that take turns share caches, and none sees another's unfinished results."""
+    cluster = _packing_problems(600)
+    request = by_names(pod(*(f"claim-{index}" for index in range(8))), [f"node-{index}" for index in range(600)])
+    async with http_client(application(cluster)) as client:
+        alone = (await client.post("/filter", json=request)).content
     app = application(cluster)
-    app.state.extender = _slowly(app, cluster)
-    async with asking(app) as client:
-        together = await asyncio.gather(*(client.post("/filter", json=question) for _ in range(3)))
+    app.state.extender = _with_slow_evaluator(app, cluster)
+    async with http_client(app) as client:
+        together = await asyncio.gather(*(client.post("/filter", json=request) for _ in range(3)))
     assert [response.content for response in together] == [alone] * 3
 
 
-def _slowly(app: Any, cluster: list[Any]) -> Any:
-    """The application's state with a scheduling that pauses wherever it can."""
+def _with_slow_evaluator(app: Any, cluster: list[Any]) -> Any:
+    """The application's state with an evaluator that pauses wherever it can."""
     state = app.state.extender
-    scheduling = Scheduling(FixedView(View.of(snapshot(cluster), NOW)), Settings().options, _Ticks())
-    return replace(state, scheduling=scheduling, verbs=Verbs(scheduling))
+    evaluator = Evaluator(SnapshotState(View.of(snapshot(cluster), NOW)), Settings().options, _TickingClock())
+    return replace(state, evaluator=evaluator, verbs=Verbs(evaluator, PolicyInForce()))

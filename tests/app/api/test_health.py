@@ -1,4 +1,4 @@
-"""What administrators, kubelets and Prometheus ask."""
+"""What administrators, kubelets and Prometheus read."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.dependencies import AppState
-from app.bootstrap import application as assembled
-from app.decisions.evaluator import Scheduling
+from app.bootstrap import application as live_application
+from app.decisions.evaluator import Evaluator
 from app.extender.metrics import Metrics, Outstanding
-from app.extender.nudger import Waiting
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce, PolicyVerbs
-from app.schemas.explain import ServiceState, Unsettled
-from app.schemas.state import MOST_LISTED, MOST_NODES_LISTED
-from scheduler_core.cooperative import finish
-from scheduler_core.demand.derive import Source
-from scheduler_core.evaluation.contention import Joint
-from scheduler_core.extender.filter import Options
-from scheduler_core.extender.placement_monitor import Survey
+from app.policy.in_force import PolicyInForce
+from app.schemas.state import MAX_LISTED, MAX_NODES_LISTED, OutstandingState, ServiceState
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.demand.derive import DemandSource
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.nudge import WaitingPod
+from scheduler_core.extender.placement_monitor import PlacementReport
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.ledger import Became, Ledger, Offered, PodSeen, TimePassed, step
+from scheduler_core.offers.events import ObservedPod, Offered, Tick
+from scheduler_core.offers.ledger import Ledger, OutcomeKind, step
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
-from tests.app.extender.test_node_reservation import cluster
 from tests.builders import GI, disk, kube_node, longhorn_node, pod, replica, setting, storage_class
-from tests.worlds.service import application, asking, by_names, db_pod, small_cluster, small_service
-from tests.worlds.state_source import FakeCache
+from tests.worlds.service import application, by_names, db_pod, http_client, small_cluster, small_service
+from tests.worlds.state_source import FakeStateSource
+from tests.worlds.two_nodes import two_nodes
 
 if TYPE_CHECKING:
-    from app.extender.lifecycle import Live
+    from app.extender.lifecycle import ExtenderLifecycle
 
 pytestmark = pytest.mark.anyio
 
@@ -44,22 +44,22 @@ PREFIX = "longhorn_scheduler_extender"
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 async def test_a_served_snapshot_is_alive_and_ready(path: str) -> None:
-    """A snapshot is there from the start, so both say ok."""
+    """A snapshot is complete from the start, so both say ok."""
     async with small_service() as client:
         response = await client.get(path)
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
 
-async def test_state_tells_what_counts_on_each_disk() -> None:
+async def test_state_shows_what_counts_on_each_disk() -> None:
     """Longhorn's own figures, what decisions make of them, and replicas its status does not list yet."""
-    one = disk(100, available=70, reserved=10, listed={"r-listed": 20}, tags=["ssd"])
+    first_disk = disk(100, available=70, reserved=10, listed={"r-listed": 20}, tags=["ssd"])
     cluster = [
-        longhorn_node("node-b", {"disk-1": one}, zone="east", tags=["b", "a"]),
+        longhorn_node("node-b", {"disk-1": first_disk}, zone="east", tags=["b", "a"]),
         longhorn_node("node-a", {}, allow=False, ready=False),
         replica("r-late", "vol", "node-b", size=30),
         setting("storage-over-provisioning-percentage", "100"),
     ]
-    async with asking(application(cluster)) as client:
+    async with http_client(application(cluster)) as client:
         answer = (await client.get("/state")).json()
     assert list(answer["nodes"]) == ["node-a", "node-b"]
     assert answer["nodes"]["node-a"] | {"disks": []} == answer["nodes"]["node-a"]
@@ -95,11 +95,11 @@ def _parsed(text: str) -> Samples:
     }
 
 
-async def _samples(*questions: object) -> Samples:
-    """The metrics after some questions."""
+async def _samples(*requests: object) -> Samples:
+    """The metrics after some requests to /filter."""
     async with small_service() as client:
-        for question in questions:
-            await client.post("/filter", json=question)
+        for request in requests:
+            await client.post("/filter", json=request)
         return _parsed((await client.get("/metrics")).text)
 
 
@@ -113,7 +113,7 @@ async def test_the_filter_histogram_has_the_name_and_buckets_promised() -> None:
 
 
 async def test_verdicts_are_counted_by_reason() -> None:
-    """Every node judged counts once, under the name of its reason."""
+    """Every evaluated node counts once, under the name of its reason."""
     samples = await _samples(by_names(db_pod()), by_names(db_pod(), ["node-1", "compute-only"]))
     counted = {labels[0][1]: value for (name, labels), value in samples.items() if name == f"{PREFIX}_verdicts_total"}
     expected = dict.fromkeys((reason.name.lower() for reason in Reason), 0.0)
@@ -144,19 +144,19 @@ async def test_every_route_has_the_instrumentators_metrics() -> None:
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
 async def test_documentation_needs_no_other_host(path: str) -> None:
-    """A cluster without a way out can read it: nothing refers to another host."""
+    """A cluster without internet access can show it: nothing refers to another host."""
     async with small_service() as client:
         response = await client.get(path)
     assert response.status_code == 200
     assert re.findall(r"https?://|src=\"//|href=\"//", response.text) == []
 
 
-async def test_what_the_documentation_refers_to_is_served() -> None:
-    """Every script, style sheet and icon of /docs is there."""
+async def test_the_files_of_the_documentation_are_served() -> None:
+    """Every script, style sheet and icon of /docs."""
     async with small_service() as client:
         page = (await client.get("/docs")).text
-        found = re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
-        statuses = {path: (await client.get(path)).status_code for path in found}
+        paths = re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
+        statuses = {path: (await client.get(path)).status_code for path in paths}
     assert len(statuses) >= 3
     assert set(statuses.values()) == {200}
 
@@ -168,8 +168,8 @@ async def test_every_endpoint_is_documented() -> None:
     assert {"/filter", "/preempt", "/explain", "/healthz", "/readyz", "/state", "/metrics"} <= paths.keys()
 
 
-async def test_the_root_leads_to_the_documentation() -> None:
-    """Who opens the address in a browser sees /docs."""
+async def test_the_root_redirects_to_the_documentation() -> None:
+    """A browser that opens the address shows /docs."""
     async with small_service() as client:
         response = await client.get("/")
     assert (response.status_code, response.headers["location"]) == (307, "/docs")
@@ -184,7 +184,7 @@ async def test_the_root_leads_to_the_documentation() -> None:
         pytest.param("GET", "/%00%ff", 404, "Not Found", id="odd characters"),
     ],
 )
-async def test_a_wrong_path_or_method_is_told_in_json(method: str, path: str, status: int, problem: str) -> None:
+async def test_a_wrong_path_or_method_is_an_error_in_json(method: str, path: str, status: int, problem: str) -> None:
     """Like every error, as {"error": ...}."""
     async with small_service() as client:
         response = await client.request(method, path)
@@ -194,7 +194,7 @@ async def test_a_wrong_path_or_method_is_told_in_json(method: str, path: str, st
 
 async def test_a_cluster_without_longhorn_is_served_too() -> None:
     """Nothing fits there, and everything answers."""
-    async with asking(application(kube_node("node-1"), storage_class(), small_cluster()[-1])) as client:
+    async with http_client(application(kube_node("node-1"), storage_class(), small_cluster()[-1])) as client:
         assert (await client.get("/state")).json()["nodes"] == {}
         answer = (await client.post("/filter", json=by_names(db_pod(), ["node-1"]))).json()
     assert answer["FailedAndUnresolvableNodes"] == {"node-1": "node is not a Longhorn node"}
@@ -211,14 +211,14 @@ OUTSTANDING = Outstanding(
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What the routes ask of a live service."""
+class FakeLifecycle:
+    """What the routes read of a live extender's life cycle."""
 
-    unsettled: Unsettled = field(default_factory=Unsettled)
+    outstanding: OutstandingState = field(default_factory=OutstandingState)
     readiness_problem: str = ""
 
     def state(self) -> ServiceState:
-        """It leads."""
+        """This process leads."""
         return ServiceState(
             answering=True,
             refusal="",
@@ -229,35 +229,35 @@ class Beside:
             origins={"scheduler-extender-enabled": "environment"},
             refused_settings=["a problem"],
             reserved_nodes=["node-9"],
-            outstanding=self.unsettled,
+            outstanding=self.outstanding,
         )
 
 
-def _live(cache: FakeCache, beside: Beside, metrics: Metrics | None = None) -> FastAPI:
-    scheduling = Scheduling(cache, Options())
-    verbs = Verbs(scheduling)
-    policy = PolicyVerbs(verbs, scheduling, PolicyInForce())
-    state = AppState(scheduling, verbs, metrics or Metrics(), 1 << 20, policy, cast("Live", beside))
-    return assembled(state)
+def _live(cache: FakeStateSource, lifecycle: FakeLifecycle, metrics: Metrics | None = None) -> FastAPI:
+    evaluator = Evaluator(cache, FilterOptions())
+    verbs = Verbs(evaluator, PolicyInForce())
+    return live_application(
+        AppState(evaluator, verbs, metrics or Metrics(), 1 << 20, cast("ExtenderLifecycle", lifecycle))
+    )
 
 
-async def _service(cache: FakeCache, unsettled: Unsettled) -> Any:
+async def _service(cache: FakeStateSource, outstanding: OutstandingState) -> Any:
     """The service part of /state."""
-    async with asking(_live(cache, Beside(unsettled))) as client:
+    async with http_client(_live(cache, FakeLifecycle(outstanding))) as client:
         return (await client.get("/state")).json()["service"]
 
 
-async def test_state_over_a_snapshot_has_no_service() -> None:
-    """Nobody leads, and nothing is outstanding."""
+async def test_state_of_a_snapshot_has_no_service() -> None:
+    """No process leads, and nothing is outstanding."""
     async with small_service() as client:
         assert (await client.get("/state")).json()["service"] is None
 
 
-async def test_state_beside_a_cluster_tells_who_answers() -> None:
+async def test_state_of_a_live_cluster_shows_the_leader() -> None:
     """With nothing outstanding, as under node reservations, all lists are empty."""
     lists = {name: list[Any]() for name in ("demands", "offers", "waiting", "misplaced", "stuck")}
     counts = dict.fromkeys(("demandCount", "offerCount", "waitingCount", "misplacedCount", "stuckCount"), 0)
-    assert await _service(FakeCache(cluster()), Unsettled()) == {
+    assert await _service(FakeStateSource(two_nodes()), OutstandingState()) == {
         "answering": True,
         "refusal": "",
         "leader": "me",
@@ -272,19 +272,21 @@ async def test_state_beside_a_cluster_tells_who_answers() -> None:
     }
 
 
-async def test_state_is_not_told_before_the_cluster_is_known() -> None:
-    """As little as anything is decided."""
-    async with asking(_live(FakeCache(cluster()), Beside(readiness_problem="pods not listed yet"))) as client:
+async def test_state_is_unavailable_until_the_cluster_is_listed() -> None:
+    """As every decision is."""
+    async with http_client(
+        _live(FakeStateSource(two_nodes()), FakeLifecycle(readiness_problem="pods not listed yet"))
+    ) as client:
         response = await client.get("/state")
     assert (response.status_code, response.json()) == (503, {"error": "pods not listed yet"})
 
 
-def _wanted() -> FakeCache:
+def _cluster_with_problems() -> FakeStateSource:
     """Pod db-0 is bound to a; its volume x was placed on b, and its claim y is too large for a."""
     claim = make.claim("y", 500)
     claim["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    return FakeCache(
-        cluster(),
+    return FakeStateSource(
+        two_nodes(),
         make.claim("x", 10, bound=True),
         make.persistent_volume("x", uid="uid-x"),
         make.volume("vol-x", 10),
@@ -294,17 +296,18 @@ def _wanted() -> FakeCache:
     )
 
 
-def _surveyed(cache: FakeCache, *times: float) -> Survey:
-    survey = Survey()
+def _report(cache: FakeStateSource, *times: float) -> PlacementReport:
+    """The last of the reports made at these times."""
+    report = PlacementReport()
     for now in times:
-        survey = finish(survey.after(cache.demands(), cache.memory(), Joint(), Ledger(), now))
-    return survey
+        report = run_to_end(report.updated(cache.state(), Contention(), Ledger(), now))
+    return report
 
 
-async def test_state_lists_demands() -> None:
-    """By node and age, the hopeless ones marked."""
-    cache = _wanted()
-    service = await _service(cache, Unsettled(cache.demands(), report=_surveyed(cache, 0)))
+async def test_state_lists_demand() -> None:
+    """By node and age, with the hopeless ones marked."""
+    cache = _cluster_with_problems()
+    service = await _service(cache, OutstandingState(cache.state().demand, report=_report(cache, 0)))
     common = {"node": "a", "source": "pod", "pod": "default/db-0"}
     placed = {"volume": "vol-x", "claim": "default/x", "size": 10 * GI, "since": "", "hopeless": False}
     huge = {"volume": "y", "claim": "default/y", "size": 500 * GI, "since": "2026-01-01T00:00:00Z", "hopeless": True}
@@ -312,10 +315,10 @@ async def test_state_lists_demands() -> None:
     assert service["demandCount"] == 2
 
 
-async def test_state_lists_what_went_wrong() -> None:
-    """Misplaced volumes, and the pods that wait for theirs."""
-    cache = _wanted()
-    service = await _service(cache, Unsettled(report=_surveyed(cache, 100, 165)))
+async def test_state_lists_misplaced_volumes_and_stuck_pods() -> None:
+    """With their nodes and the time that the pods have waited."""
+    cache = _cluster_with_problems()
+    service = await _service(cache, OutstandingState(report=_report(cache, 100, 165)))
     assert service["misplaced"] == [{"pod": "default/db-0", "volume": "vol-x", "node": "a", "replicasOn": ["b"]}]
     assert service["stuck"] == [{"pod": "default/db-0", "node": "a", "volumes": ["vol-x", "y"], "waitedSeconds": 65}]
     assert (service["misplacedCount"], service["stuckCount"]) == (1, 1)
@@ -323,21 +326,22 @@ async def test_state_lists_what_went_wrong() -> None:
 
 async def test_state_lists_offers_oldest_first() -> None:
     """With some of the nodes' names and the number of all, and the claims they are for."""
-    cache = FakeCache(cluster(), make.claim("x", 10), pod("x", name="db-0", uid="uid-0"))
-    volumes = resolve(cache.memory().view.snapshot.pods["default", "db-0"], cache.memory().view).local
-    many = frozenset(f"node-{number:03d}" for number in range(MOST_NODES_LISTED + 30))
-    ledger, _ = step(Ledger(), Offered(PodSeen("uid-0", "default", "db-0"), many, volumes), 100.0)
-    ledger, _ = step(ledger, Offered(PodSeen("uid-1", "default", "db-1"), frozenset("ba")), 101.0)
-    ledger, _ = step(ledger, PodSeen("uid-1", "default", "db-1", nominated="b"), 102.0)
-    ledger, _ = step(ledger, TimePassed(), 104.5)
-    service = await _service(cache, Unsettled(ledger=ledger))
+    cache = FakeStateSource(two_nodes(), make.claim("x", 10), pod("x", name="db-0", uid="uid-0"))
+    view = cache.state().view
+    volumes = resolve(view.snapshot.pods["default", "db-0"], view).local
+    many = frozenset(f"node-{number:03d}" for number in range(MAX_NODES_LISTED + 30))
+    ledger, _ = step(Ledger(), Offered(ObservedPod("uid-0", "default", "db-0"), many, volumes), 100.0)
+    ledger, _ = step(ledger, Offered(ObservedPod("uid-1", "default", "db-1"), frozenset("ba")), 101.0)
+    ledger, _ = step(ledger, ObservedPod("uid-1", "default", "db-1", nominated_node="b"), 102.0)
+    ledger, _ = step(ledger, Tick(), 104.5)
+    service = await _service(cache, OutstandingState(ledger=ledger))
     assert service["offerCount"] == 2
     assert service["offers"] == [
         {
             "pod": "default/db-0",
             "uid": "uid-0",
-            "nodes": sorted(many)[:MOST_NODES_LISTED],
-            "nodeCount": MOST_NODES_LISTED + 30,
+            "nodes": sorted(many)[:MAX_NODES_LISTED],
+            "nodeCount": MAX_NODES_LISTED + 30,
             "ageSeconds": 4.5,
             "narrowed": False,
             "volumes": ["default/x"],
@@ -354,52 +358,53 @@ async def test_state_lists_offers_oldest_first() -> None:
     ]
 
 
-async def test_state_lists_the_pods_that_wait_for_room() -> None:
-    """As they were refused."""
-    waiting = (Waiting(make.as_pod(pod("x", name="db-0", uid="uid-0")), 12.3456, 2),)
-    service = await _service(FakeCache(cluster()), Unsettled(waiting=waiting))
+async def test_state_lists_refused_pods() -> None:
+    """With the time since the refusal, and the number of nudges."""
+    waiting = (WaitingPod(make.as_pod(pod("x", name="db-0", uid="uid-0")), 12.3456, 2),)
+    service = await _service(FakeStateSource(two_nodes()), OutstandingState(waiting=waiting))
     expected = {"pod": "default/db-0", "uid": "uid-0", "waitedSeconds": 12.346, "nudges": 2}
     assert (service["waiting"], service["waitingCount"]) == ([expected], 1)
 
 
 async def test_lists_of_state_are_bounded() -> None:
     """Their counts are not."""
-    count = MOST_LISTED + 5
+    count = MAX_LISTED + 5
     objects = [make.claim(f"c-{number:04d}", 1) for number in range(count)]
     mounts = [pod(f"c-{number:04d}", name=f"p-{number:04d}", uid=f"u-{number}", node="a") for number in range(count)]
-    cache, ledger = FakeCache(cluster(), objects, mounts), Ledger()
+    cache = FakeStateSource(two_nodes(), objects, mounts)
+    ledger = Ledger()
     for number in range(count):
-        ledger, _ = step(ledger, Offered(PodSeen(f"u-{number}"), frozenset("a")), 0.0)
-    waiting = (Waiting(make.as_pod(mounts[0]), 1.0, 0),) * count
-    service = await _service(cache, Unsettled(cache.demands(), ledger, _surveyed(cache, 0, 60), waiting))
+        ledger, _ = step(ledger, Offered(ObservedPod(f"u-{number}"), frozenset("a")), 0.0)
+    waiting = (WaitingPod(make.as_pod(mounts[0]), 1.0, 0),) * count
+    service = await _service(cache, OutstandingState(cache.state().demand, ledger, _report(cache, 0, 60), waiting))
     for single in ("demand", "offer", "waiting", "stuck"):
         listed = service[single if single in ("waiting", "stuck") else f"{single}s"]
-        assert (len(listed), service[f"{single}Count"]) == (MOST_LISTED, count)
+        assert (len(listed), service[f"{single}Count"]) == (MAX_LISTED, count)
     assert service["demands"][0]["claim"] == "default/c-0000"
 
 
-async def test_counters_of_what_became_of_pods_exist_from_the_start() -> None:
+async def test_counters_of_outcomes_exist_from_the_start() -> None:
     """A rate over a counter that appears later misses its first increment."""
     samples = await _samples()
     labelled = {
         "nudges": ("result", ("patched", "gone", "failed")),
-        "offers_ended": ("became", tuple(became.value for became in Became if became is not Became.NARROWED)),
+        "offers_ended": ("became", tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind.NARROWED)),
     }
     for name, (label, values) in labelled.items():
-        found = {labels: value for (key, labels), value in samples.items() if key == f"{PREFIX}_{name}_total"}
-        assert found == {((label, value),): 0 for value in values}
+        counters = {labels: value for (key, labels), value in samples.items() if key == f"{PREFIX}_{name}_total"}
+        assert counters == {((label, value),): 0 for value in values}
     for name in ("misplacements", "would_refuse"):
         assert samples[f"{PREFIX}_{name}_total", ()] == 0
 
 
-async def test_counters_of_what_became_of_pods_count() -> None:
+async def test_counters_of_outcomes_count() -> None:
     """Each by its own label."""
     metrics = Metrics()
     metrics.misplaced()
     metrics.nudged("patched")
     metrics.would_refuse()
-    metrics.offer_ended(Became.DECIDED.value)
-    async with asking(_live(FakeCache(cluster()), Beside(), metrics)) as client:
+    metrics.offer_ended(OutcomeKind.DECIDED.value)
+    async with http_client(_live(FakeStateSource(two_nodes()), FakeLifecycle(), metrics)) as client:
         samples = _parsed((await client.get("/metrics")).text)
     counted = {key for key, value in samples.items() if key[0].endswith("_total") and PREFIX in key[0] and value}
     assert counted == {
@@ -410,9 +415,10 @@ async def test_counters_of_what_became_of_pods_count() -> None:
     }
 
 
-async def test_what_is_outstanding_is_read_when_prometheus_asks() -> None:
-    """Every source of demand is there, those without any as well."""
-    metrics, reads = Metrics(), list[Outstanding]()
+async def test_outstanding_numbers_are_read_when_prometheus_scrapes() -> None:
+    """Every source of demand has a sample, even those without demand."""
+    metrics = Metrics()
+    reads: list[Outstanding] = []
 
     def read() -> Outstanding:
         reads.append(OUTSTANDING)
@@ -420,17 +426,17 @@ async def test_what_is_outstanding_is_read_when_prometheus_asks() -> None:
 
     metrics.outstanding(read)
     assert reads == []
-    async with asking(_live(FakeCache(cluster()), Beside(), metrics)) as client:
+    async with http_client(_live(FakeStateSource(two_nodes()), FakeLifecycle(), metrics)) as client:
         samples = _parsed((await client.get("/metrics")).text)
     assert len(reads) == 1
     demands = {labels[0][1]: value for (name, labels), value in samples.items() if name == f"{PREFIX}_demands"}
-    assert demands == {source.name.lower(): OUTSTANDING.demands.get(source.name.lower(), 0) for source in Source}
+    assert demands == {source.name.lower(): OUTSTANDING.demands.get(source.name.lower(), 0) for source in DemandSource}
     numbers = ("offers", "hopeless_demands", "misplaced_volumes", "stuck_pods", "waiting_pods")
     assert [samples[f"{PREFIX}_{name}", ()] for name in numbers] == [7, 1, 2, 3, 4]
 
 
 async def test_every_metric_is_documented() -> None:
-    """docs/http-api.md has a row for each, and none for another."""
+    """docs/http-api.md has a row for each, and none for any other metric."""
     metrics = Metrics()
     metrics.outstanding(lambda: OUTSTANDING)
     metrics.caches(dict, lambda: 0.0)

@@ -1,4 +1,4 @@
-"""POST /preempt: nodes without room are dropped, victims stay as they are."""
+"""POST /preempt: nodes without free space are left out, victims stay as they are."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ META_VICTIMS = {
     }
     for name, victims in VICTIMS.items()
 }
-KEPT = {name: META_VICTIMS[name] for name in ("node-3", "node-1")}
+REMAINING = {name: META_VICTIMS[name] for name in ("node-3", "node-1")}
 
 
-async def _preempt(question: Object) -> Any:
+async def _preempt(request: Object) -> Any:
     async with small_service() as client:
-        response = await client.post("/preempt", content=json.dumps(question).encode())
+        response = await client.post("/preempt", content=json.dumps(request).encode())
     assert response.status_code == 200
     return response.json()
 
 
 @pytest.mark.parametrize(
-    "question",
+    "victims",
     [
         pytest.param({"NodeNameToVictims": VICTIMS, "NodeNameToMetaVictims": None}, id="pods"),
         pytest.param({"NodeNameToVictims": None, "NodeNameToMetaVictims": META_VICTIMS}, id="UIDs"),
@@ -44,13 +44,13 @@ async def _preempt(question: Object) -> Any:
         pytest.param({"nodenametometavictims": META_VICTIMS}, id="lower-case"),
     ],
 )
-async def test_nodes_with_room_keep_their_victims(question: Object) -> None:
-    """Nodes whose disks have no room are left out, because evicting pods frees no Longhorn space."""
-    assert await _preempt({"Pod": db_pod(), **question}) == {"NodeNameToMetaVictims": KEPT}
+async def test_nodes_with_free_space_keep_their_victims(victims: Object) -> None:
+    """Nodes without free space on their disks are left out, because evicting pods frees no Longhorn space."""
+    assert await _preempt({"Pod": db_pod(), **victims}) == {"NodeNameToMetaVictims": REMAINING}
 
 
 async def test_lower_case_victims_are_read() -> None:
-    """The keys of victims too may be in any of the spellings."""
+    """The keys of victims may be in any spelling too."""
     victims = {"node-1": {"pods": [{"uid": "uid-a"}], "numPDBViolations": 3}}
     assert await _preempt({"Pod": db_pod(), "NodeNameToMetaVictims": victims}) == {
         "NodeNameToMetaVictims": {"node-1": {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 3}}
@@ -58,24 +58,24 @@ async def test_lower_case_victims_are_read() -> None:
 
 
 async def test_a_pod_without_longhorn_volumes_may_preempt_anywhere() -> None:
-    """Such a pod's preemption is not ours to narrow."""
+    """The extender leaves out no node for such a pod."""
     answer = await _preempt({"Pod": pod(), "NodeNameToMetaVictims": META_VICTIMS})
     assert answer == {"NodeNameToMetaVictims": META_VICTIMS}
 
 
-async def test_no_pod_is_killed_for_a_pod_that_cannot_be_decided_about() -> None:
+async def test_no_pod_is_evicted_for_a_pod_that_cannot_be_decided_about() -> None:
     """A claim that does not exist leaves no node to preempt on."""
     answer = await _preempt({"Pod": pod("gone"), "NodeNameToMetaVictims": META_VICTIMS})
     assert answer == {"NodeNameToMetaVictims": {}}
 
 
-async def test_no_nodes_are_answered_with_none() -> None:
-    """An empty map is a question, and its answer is empty."""
+async def test_an_empty_map_is_answered_with_an_empty_map() -> None:
+    """A request without nodes is valid."""
     assert await _preempt({"Pod": db_pod(), "NodeNameToVictims": {}}) == {"NodeNameToMetaVictims": {}}
 
 
 @pytest.mark.parametrize(
-    ("question", "problem"),
+    ("request_body", "problem"),
     [
         pytest.param({"NodeNameToVictims": {}}, "Pod is missing or null", id="no pod"),
         pytest.param({"Pod": db_pod()}, "got neither", id="neither form"),
@@ -101,9 +101,9 @@ async def test_no_nodes_are_answered_with_none() -> None:
         ),
     ],
 )
-async def test_a_malformed_question_is_told_what_is_wrong(question: Object, problem: str) -> None:
+async def test_a_malformed_request_is_refused_with_the_reason(request_body: Object, problem: str) -> None:
     """Status 400, and the text names the field."""
     async with small_service() as client:
-        response = await client.post("/preempt", content=json.dumps(question).encode())
+        response = await client.post("/preempt", content=json.dumps(request_body).encode())
     assert response.status_code == 400
     assert problem in response.json()["error"]

@@ -1,4 +1,4 @@
-"""The command and its manifests: what is refused with one line, and that both speak of the same flags."""
+"""The command and its manifests: bad input is an error of one line, and both have the same flags."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ FOLDER = MANIFESTS / "disk-schedule"
 )
 def test_bad_input_ends_with_one_line_and_exit_code_2(run: Run, arguments: list[str], problem: str) -> None:
     """Nothing is started."""
-    ended = run("disk-schedule", "--port", "0", *arguments)
-    assert ended.code == 2
-    assert problem in ended.err
-    assert len(ended.err.splitlines()) == 1
+    result = run("disk-schedule", "--port", "0", *arguments)
+    assert result.code == 2
+    assert problem in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("folder", [FOLDER, FOLDER / "mirror"], ids=["allocate", "mirror"])
-def test_both_ways_bring_definition_account_role_and_pods(folder: Path) -> None:
-    """All under one name, but for the definition."""
-    found: dict[str, Any] = {entry["kind"]: entry for entry in objects(folder)}
-    definition = found.pop("CustomResourceDefinition")
+def test_both_folders_have_definition_account_role_and_pods(folder: Path) -> None:
+    """All under one name, except the definition."""
+    by_kind: dict[str, Any] = {entry["kind"]: entry for entry in objects(folder)}
+    definition = by_kind.pop("CustomResourceDefinition")
     assert definition["metadata"]["name"] == "diskschedules.longhorn.io"
-    assert {entry["metadata"]["name"] for entry in found.values()} == {"longhorn-disk-schedule"}
-    bound = {"ClusterRole", "ClusterRoleBinding", "Deployment", "Role", "RoleBinding", "ServiceAccount"}
-    assert found.keys() == bound
+    assert {entry["metadata"]["name"] for entry in by_kind.values()} == {"longhorn-disk-schedule"}
+    kinds = {"ClusterRole", "ClusterRoleBinding", "Deployment", "Role", "RoleBinding", "ServiceAccount"}
+    assert by_kind.keys() == kinds
 
 
-def test_the_mirror_may_write_disk_schedules_and_its_lease_alone() -> None:
+def test_the_mirror_may_only_write_disk_schedules_and_its_lease() -> None:
     """Whatever the program does."""
     role = documents(FOLDER / "mirror/role.yaml")[0]
-    written = {what for verb, _, what, _ in permissions(role) if verb not in ("get", "list", "watch")}
-    assert written == {"diskschedules", "diskschedules/status", "leases"}
+    resources = {resource for verb, _, resource, _ in permissions(role) if verb not in ("get", "list", "watch")}
+    assert resources == {"diskschedules", "diskschedules/status", "leases"}
     assert set(permissions(role)) < set(permissions(documents(FOLDER / "role.yaml")[0]))
 
 
-def test_the_command_line_is_one_the_program_accepts() -> None:
+def test_the_program_accepts_the_command_line_of_the_manifest() -> None:
     """Command, flags, variables and port are the program's."""
     command = typer.main.get_command(cli).get_command(None, "disk-schedule")  # type: ignore[attr-defined]
     flags = {option for parameter in command.params for option in parameter.opts}
@@ -75,7 +75,7 @@ def test_the_images_tag_is_the_projects_version() -> None:
     assert kustomization["images"] == [{"name": CONTAINER["image"], "newTag": version}]
 
 
-def test_the_flags_are_documented_with_their_variables() -> None:
+def test_the_flags_are_documented() -> None:
     """In docs/disk-schedule.md."""
     text = (ROOT / "docs/disk-schedule.md").read_text()
     command = typer.main.get_command(cli).get_command(None, "disk-schedule")  # type: ignore[attr-defined]

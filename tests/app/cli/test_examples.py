@@ -1,4 +1,4 @@
-"""The clusters under examples/: what each shows, told as answers, and that their objects agree with each other."""
+"""The clusters under examples/: the answers that each of them shows, and that their objects are consistent."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import pytest
 
 from app.kube.snapshot_file import load_pod, load_snapshot
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import finish
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Options, explain_nodes
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import minimal_available
-from scheduler_core.model.kube import Pod, PodVolume
+from scheduler_core.model.kube import ClaimVolume, Pod
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.model.verdict import Reason, Verdict
@@ -41,12 +42,12 @@ def _snapshot(example: str) -> Snapshot:
 
 def _verdicts(pod: Pod, snapshot: Snapshot, nodes: tuple[str, ...] = ()) -> dict[str, Verdict]:
     candidates = nodes or tuple(sorted(snapshot.nodes))
-    explanation = finish(explain_nodes(pod, candidates, Memory(View.of(snapshot, NOW)), Options()))
+    explanation = run_to_end(explain_nodes(pod, candidates, ClusterState.of(View.of(snapshot, NOW)), FilterOptions()))
     return dict(zip(candidates, explanation.verdicts, strict=True))
 
 
-def _explained(example: str, source: Path | str, nodes: tuple[str, ...] = ()) -> dict[str, Verdict]:
-    """What explain says about a pod, given as a file or by the name it has in the example's snapshot."""
+def _explain(example: str, source: Path | str, nodes: tuple[str, ...] = ()) -> dict[str, Verdict]:
+    """The verdicts of explain about a pod, given as a file or by the name it has in the example's snapshot."""
     return _verdicts(*load_pod(str(source), _snapshot(example)), nodes)
 
 
@@ -62,16 +63,16 @@ def _longhorn_nodes() -> set[str]:
     return set(_snapshot("mixed-cluster").longhorn_nodes)
 
 
-def _placed(example: str, pod: str) -> set[str]:
+def _nodes_with_replica(example: str, pod: str) -> set[str]:
     """The nodes with a replica of a pod's volumes."""
     view = View.of(_snapshot(example), NOW)
     volumes = {claim.spec.volume_name for claim in view.snapshot.claims.values() if claim.name.endswith(f"-{pod}")}
     return {replica.node_id for volume in volumes for replica in view.replicas_of(volume)}
 
 
-def test_in_a_burst_only_nodes_with_room_left_fit() -> None:
+def test_in_a_burst_only_nodes_with_free_space_fit() -> None:
     """Goal 1: the next pod of the burst fits on neither full node, nor does a node fill beyond four volumes."""
-    verdicts = _explained("goal-1-burst", EXAMPLES / "goal-1-burst" / "pod.yaml")
+    verdicts = _explain("goal-1-burst", EXAMPLES / "goal-1-burst" / "pod.yaml")
     assert _reasons(verdicts) == {
         "node-1": Reason.INSUFFICIENT_STORAGE,
         "node-2": Reason.INSUFFICIENT_STORAGE,
@@ -89,15 +90,15 @@ def test_in_a_burst_a_node_is_full_before_longhorns_status_says_so() -> None:
     assert sum(replica.node_id == "node-2" for replica in snapshot.replicas.values()) == 4
 
 
-def test_a_burst_asked_about_by_its_statefulset_is_about_its_first_pod() -> None:
+def test_explain_of_a_statefulset_is_about_its_first_pod() -> None:
     """Goal 1: of statefulset.yaml pod 0 is taken, whose volume exists already: only its own node is returned."""
-    verdicts = _explained("goal-1-burst", EXAMPLES / "goal-1-burst" / "statefulset.yaml")
-    assert _fitting(verdicts) == _placed("goal-1-burst", "web-0") == {"node-1"}
+    verdicts = _explain("goal-1-burst", EXAMPLES / "goal-1-burst" / "statefulset.yaml")
+    assert _fitting(verdicts) == _nodes_with_replica("goal-1-burst", "web-0") == {"node-1"}
 
 
 def test_four_claims_need_four_disks() -> None:
     """Goal 2: four claims of 100Gi fit only on the node with four disks of 100Gi, one on each."""
-    verdicts = _explained("goal-2-multiple-claims", EXAMPLES / "goal-2-multiple-claims" / "pod.yaml")
+    verdicts = _explain("goal-2-multiple-claims", EXAMPLES / "goal-2-multiple-claims" / "pod.yaml")
     assert _reasons(verdicts) == {
         "node-1": Reason.NOT_TOGETHER,
         "node-2": Reason.NOT_TOGETHER,
@@ -109,15 +110,15 @@ def test_four_claims_need_four_disks() -> None:
 
 
 def test_one_of_the_four_claims_alone_fits_everywhere() -> None:
-    """Goal 2: it is the four together that only node-4 can take; looked at one by one they fit on every node."""
-    pod = Pod("default", "one", volumes=(PodVolume("data", "data-a"),))
+    """Goal 2: only the four together are limited to node-4; each alone fits on every node."""
+    pod = Pod("default", "one", volumes=(ClaimVolume("data", "data-a"),))
     assert _fitting(_verdicts(pod, _snapshot("goal-2-multiple-claims"))) == {"node-1", "node-2", "node-3", "node-4"}
 
 
 def test_after_a_drain_only_the_other_large_node_fits() -> None:
     """Goal 3 A: kube-scheduler offers all but the cordoned node; the 99Gi nodes cannot take a volume of 100Gi."""
     others = ("node-2", "node-3", "node-4")
-    verdicts = _explained("goal-3-drain", EXAMPLES / "goal-3-drain" / "pod.yaml", others)
+    verdicts = _explain("goal-3-drain", EXAMPLES / "goal-3-drain" / "pod.yaml", others)
     assert _reasons(verdicts) == {
         "node-2": Reason.ROOM,
         "node-3": Reason.INSUFFICIENT_STORAGE,
@@ -127,14 +128,14 @@ def test_after_a_drain_only_the_other_large_node_fits() -> None:
 
 def test_after_a_drain_all_four_pods_fit_on_the_other_large_node() -> None:
     """Goal 3 A: the volumes of all four pods together fill the other 400Gi node to the last byte."""
-    together = Pod("default", "all", volumes=tuple(PodVolume(f"v{i}", f"data-web-{i}") for i in range(4)))
+    together = Pod("default", "all", volumes=tuple(ClaimVolume(f"v{i}", f"data-web-{i}") for i in range(4)))
     verdicts = _verdicts(together, _snapshot("goal-3-drain"), ("node-2", "node-3", "node-4"))
     assert _fitting(verdicts) == {"node-2"}
 
 
 def test_a_cordon_does_not_end_a_home() -> None:
-    """Goal 3 A: asked about the drained node too, explain returns it alone, for the data is there."""
-    verdicts = _explained("goal-3-drain", EXAMPLES / "goal-3-drain" / "pod.yaml")
+    """Goal 3 A: with the drained node among the candidates, explain returns it alone, because the data is there."""
+    verdicts = _explain("goal-3-drain", EXAMPLES / "goal-3-drain" / "pod.yaml")
     assert not _snapshot("goal-3-drain").longhorn_nodes["node-1"].schedulable
     assert _reasons(verdicts) == {
         "node-1": Reason.HOME,
@@ -146,7 +147,7 @@ def test_a_cordon_does_not_end_a_home() -> None:
 
 def test_a_restarted_pod_returns_to_its_full_node() -> None:
     """Goal 3 B: web-5 is offered exactly the node of its replica, which has no byte left to schedule."""
-    verdicts = _explained("goal-3-restart", EXAMPLES / "goal-3-restart" / "pod.yaml")
+    verdicts = _explain("goal-3-restart", EXAMPLES / "goal-3-restart" / "pod.yaml")
     assert _reasons(verdicts) == {
         "node-1": Reason.HOME_ELSEWHERE,
         "node-2": Reason.HOME,
@@ -154,20 +155,20 @@ def test_a_restarted_pod_returns_to_its_full_node() -> None:
         "node-4": Reason.HOME_ELSEWHERE,
     }
     view = View.of(_snapshot("goal-3-restart"), NOW)
-    assert [room.free for room in view.rooms("node-2").values()] == [0]
+    assert [space.free for space in view.free_space("node-2").values()] == [0]
 
 
 @pytest.mark.parametrize("index", range(16))
 def test_every_restarted_pod_returns_to_its_own_node(index: int) -> None:
     """Goal 3 B: each of the 16 pods is offered the one node that has its replica."""
-    fitting = _fitting(_explained("goal-3-restart", f"default/web-{index}"))
-    assert fitting == _placed("goal-3-restart", f"web-{index}")
+    fitting = _fitting(_explain("goal-3-restart", f"default/web-{index}"))
+    assert fitting == _nodes_with_replica("goal-3-restart", f"web-{index}")
     assert len(fitting) == 1
 
 
-def test_the_pending_pod_of_the_mixed_cluster_meets_many_reasons() -> None:
+def test_the_pending_pod_of_the_mixed_cluster_has_many_reasons() -> None:
     """Three claims of 300Gi, 100Gi on ssd and 20Gi fit on three of twelve nodes, and every refusal has its own cause."""
-    assert _reasons(_explained("mixed-cluster", "shop/orders-0")) == {
+    assert _reasons(_explain("mixed-cluster", "shop/orders-0")) == {
         "cp-1": Reason.NOT_A_LONGHORN_NODE,
         "east-1": Reason.ROOM,
         "east-2": Reason.ROOM,
@@ -185,7 +186,7 @@ def test_the_pending_pod_of_the_mixed_cluster_meets_many_reasons() -> None:
 
 def test_on_one_node_the_claims_fit_only_split_over_two_disks() -> None:
     """east-1 and north-2 take all claims on one disk, east-2 needs its hard disk for the data and its SSD for the wal."""
-    verdicts = _explained("mixed-cluster", "shop/orders-0")
+    verdicts = _explain("mixed-cluster", "shop/orders-0")
     disks = {disk.uuid: disk.name for disk in _snapshot("mixed-cluster").longhorn_nodes["east-2"].disks}
     plan = {volume: disks[uuid] for volume, uuid in verdicts["east-2"].plan.items()}
     assert (plan["data-orders-0"], plan["wal-orders-0"]) == ("hdd-0", "ssd-0")
@@ -195,72 +196,72 @@ def test_on_one_node_the_claims_fit_only_split_over_two_disks() -> None:
     }
 
 
-def test_enough_room_in_total_is_not_enough() -> None:
+def test_enough_space_in_total_is_not_enough() -> None:
     """east-3 has 427Gi left for 420Gi, on two disks between which they cannot be divided; 3Gi more would do."""
     view = View.of(_snapshot("mixed-cluster"), NOW)
-    free = [room.free for room in view.rooms("east-3").values()]
+    free = [space.free for space in view.free_space("east-3").values()]
     assert free == [310 * GI, 117 * GI]
-    assert _explained("mixed-cluster", "shop/orders-0")["east-3"].missing == 3 * GI
+    assert _explain("mixed-cluster", "shop/orders-0")["east-3"].missing == 3 * GI
 
 
-def test_serve_asks_about_the_pod_with_three_claims() -> None:
-    """`serve` prints a question about the first pending pod that has claims, by namespace and name: orders-0."""
+def test_the_example_request_of_serve_is_about_the_pod_with_three_claims() -> None:
+    """`serve` prints a request about the first pending pod that has claims, by namespace and name: orders-0."""
     pods = _snapshot("mixed-cluster").pods.values()
     assert min(pod.key for pod in pods if pod.volumes and not pod.node_name) == "shop/orders-0"
 
 
 def test_data_that_has_to_be_copied_needs_available_space() -> None:
     """returns-0 brings 60Gi of data: west-3 could schedule its volume, but has too little available space for that."""
-    verdicts = _explained("mixed-cluster", "shop/returns-0")
+    verdicts = _explain("mixed-cluster", "shop/returns-0")
     assert verdicts["west-3"].reason is Reason.LOW_AVAILABLE
     assert _fitting(verdicts) == {"east-1", "east-2", "east-3", "north-1", "north-2", "north-3"}
 
 
 def test_an_evicting_replica_does_not_hold_its_pod_back() -> None:
     """returns-0's only replica is being evicted from the cordoned west-1: that node is no home."""
-    assert _explained("mixed-cluster", "shop/returns-0")["west-1"].reason is Reason.NODE_CORDONED
+    assert _explain("mixed-cluster", "shop/returns-0")["west-1"].reason is Reason.NODE_CORDONED
 
 
 def test_a_v2_volume_needs_a_block_disk_and_its_engine() -> None:
     """Of the three nodes that run the v2 engine, east-1 has no block disk."""
-    verdicts = _explained("mixed-cluster", PODS / "v2.yaml")
+    verdicts = _explain("mixed-cluster", PODS / "v2.yaml")
     assert _fitting(verdicts) == {"north-2", "north-3"}
     assert verdicts["east-1"].reason is Reason.DISK_TYPE
     others = _longhorn_nodes() - {"north-2", "north-3", "east-1"}
     assert {verdicts[node].reason for node in others} == {Reason.ENGINE_NOT_READY}
 
 
-def test_a_shared_volume_needs_no_local_room() -> None:
+def test_a_shared_volume_needs_no_local_space() -> None:
     """An RWX volume comes from its share-manager: every Longhorn node fits, full, cordoned or without disks."""
-    verdicts = _explained("mixed-cluster", PODS / "rwx.yaml")
+    verdicts = _explain("mixed-cluster", PODS / "rwx.yaml")
     assert _fitting(verdicts) == _longhorn_nodes()
     assert {verdicts[node].reason for node in _longhorn_nodes()} == {Reason.ATTACHABLE}
 
 
 def test_a_strict_local_volume_ties_its_pod_to_one_node() -> None:
-    """Only the node with the replica fits; where that is not among the candidates, no other does."""
-    assert _fitting(_explained("mixed-cluster", PODS / "strict-local.yaml")) == {"north-2"}
-    elsewhere = _explained("mixed-cluster", PODS / "strict-local.yaml", ("east-1", "east-2"))
+    """Only the node with the replica fits; if it is not among the candidates, no node does."""
+    assert _fitting(_explain("mixed-cluster", PODS / "strict-local.yaml")) == {"north-2"}
+    elsewhere = _explain("mixed-cluster", PODS / "strict-local.yaml", ("east-1", "east-2"))
     assert set(_reasons(elsewhere).values()) == {Reason.STRICT_LOCAL_ELSEWHERE}
 
 
 def test_a_deployment_follows_the_pod_that_uses_its_claim() -> None:
     """A rolling update's new pod fits only where the old pod holds the ReadWriteOnce claim: on a node without disks."""
-    verdicts = _explained("mixed-cluster", PODS / "deployment.yaml")
+    verdicts = _explain("mixed-cluster", PODS / "deployment.yaml")
     assert verdicts["west-2"].reason is Reason.ATTACHABLE
     assert {verdict.reason for node, verdict in verdicts.items() if node != "west-2"} == {Reason.CLAIM_IN_USE}
 
 
-def test_an_ephemeral_volume_is_judged_before_its_claim_exists() -> None:
+def test_an_ephemeral_volume_counts_before_its_claim_exists() -> None:
     """A generic ephemeral volume of 400Gi fits on the four nodes with such a disk, tags or not."""
-    verdicts = _explained("mixed-cluster", PODS / "ephemeral.yaml")
+    verdicts = _explain("mixed-cluster", PODS / "ephemeral.yaml")
     assert _fitting(verdicts) == {"east-1", "north-1", "north-2", "north-3"}
     assert verdicts["north-1"].plan.keys() == {"scratch-job-scratch"}
 
 
 def test_a_pod_without_volumes_fits_everywhere() -> None:
     """Without Longhorn volumes there is no objection to any node, the control plane included."""
-    verdicts = _explained("mixed-cluster", PODS / "plain.yaml")
+    verdicts = _explain("mixed-cluster", PODS / "plain.yaml")
     assert set(_reasons(verdicts).values()) == {Reason.NO_VOLUMES}
     assert "cp-1" in verdicts
 
@@ -275,7 +276,7 @@ def test_the_goals_use_longhorns_exact_space() -> None:
 
 
 @pytest.mark.parametrize("example", NAMES)
-def test_what_is_scheduled_is_the_sum_of_what_is_listed(example: str) -> None:
+def test_storage_scheduled_is_the_sum_of_the_listed_sizes(example: str) -> None:
     """A disk's storageScheduled is the sum of its scheduledReplica and scheduledBackingImage, as Longhorn adds it up."""
     for node, disk in _disks(_snapshot(example)):
         listed = sum(disk.scheduled_replicas.values()) + sum(disk.scheduled_backing_images.values())
@@ -283,7 +284,7 @@ def test_what_is_scheduled_is_the_sum_of_what_is_listed(example: str) -> None:
 
 
 @pytest.mark.parametrize("example", NAMES)
-def test_what_is_listed_exists(example: str) -> None:
+def test_listed_replicas_and_backing_images_exist(example: str) -> None:
     """Every scheduledReplica is a replica of that size on that disk; every scheduledBackingImage has its copy there."""
     snapshot = _snapshot(example)
     for node, disk in _disks(snapshot):
@@ -297,7 +298,7 @@ def test_what_is_listed_exists(example: str) -> None:
 
 
 @pytest.mark.parametrize("example", NAMES)
-def test_what_is_placed_is_listed(example: str) -> None:
+def test_placed_replicas_are_listed(example: str) -> None:
     """Every placed replica is in its disk's scheduledReplica; but for one of the burst, which the status lags behind."""
     snapshot = _snapshot(example)
     listed = {name for _, disk in _disks(snapshot) for name in disk.scheduled_replicas}
@@ -334,12 +335,12 @@ def test_claims_lead_to_volumes(example: str) -> None:
 
 
 @pytest.mark.parametrize("readme", READMES)
-def test_what_a_readme_shows_is_what_explain_says(readme: str) -> None:
+def test_the_output_in_a_readme_is_that_of_explain(readme: str) -> None:
     """Every command of a README names existing files, and the answer under it is the one the product gives."""
-    shown = list(_shown(EXAMPLES / readme))
-    assert shown
-    for example, pod, nodes, lines in shown:
-        verdicts = _explained(example, pod, nodes)
+    commands = list(_explain_commands(EXAMPLES / readme))
+    assert commands
+    for example, pod, nodes, lines in commands:
+        verdicts = _explain(example, pod, nodes)
         rows = [line for line in lines if re.match(r"\S+ +(yes|no) ", line)]
         assert [row.split()[0] for row in rows] == list(verdicts)
         for row, verdict in zip(rows, verdicts.values(), strict=True):
@@ -370,7 +371,7 @@ def _disks(snapshot: Snapshot) -> Iterator[tuple[Node, Disk]]:
             yield node, disk
 
 
-def _shown(readme: Path) -> Iterator[tuple[str, str, tuple[str, ...], list[str]]]:
+def _explain_commands(readme: Path) -> Iterator[tuple[str, str, tuple[str, ...], list[str]]]:
     """The explain commands of a README as (example, pod, nodes, lines printed)."""
     for block in re.findall(r"^```console\n\$ (.*?)^```$", readme.read_text(), re.DOTALL | re.MULTILINE):
         command, *lines = block.splitlines()

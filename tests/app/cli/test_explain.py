@@ -29,12 +29,12 @@ def _write(file: Path, objects: Iterable[Object]) -> str:
     return str(file)
 
 
-def _one(file: Path, raw: Object) -> str:
+def _first(file: Path, raw: Object) -> str:
     file.write_text(yaml.safe_dump(raw))
     return str(file)
 
 
-def _explained(result: Result) -> Any:
+def _explain_json(result: Result) -> Any:
     assert result.err == ""
     return json.loads(result.out)
 
@@ -43,7 +43,7 @@ def _fitting(answer: Any) -> list[str]:
     return [name for name, node in answer["nodes"].items() if node["fits"]]
 
 
-def test_the_table_tells_people_where_and_why(run: Run, snapshot: str) -> None:
+def test_the_table_has_volumes_nodes_and_reasons(run: Run, snapshot: str) -> None:
     """Volumes first, then a line a node with its reason and what is missing, then the count."""
     result = run("explain", "--snapshot", snapshot, "--pod", "db-0")
     lines = [line.rstrip() for line in result.out.splitlines()]
@@ -64,9 +64,9 @@ def test_the_table_tells_people_where_and_why(run: Run, snapshot: str) -> None:
     assert (result.code, result.err) == (0, "")
 
 
-def test_json_has_the_shape_promised(run: Run, snapshot: str) -> None:
+def test_json_has_its_documented_shape(run: Run, snapshot: str) -> None:
     """The keys that programs may rely on."""
-    answer = _explained(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))
+    answer = _explain_json(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))
     assert answer["pod"] == "default/db-0"
     assert [volume["size"] for volume in answer["volumes"]] == [50 * GI]
     assert set(answer["nodes"]) == {"node-1", "node-2", "node-3", "node-4"}
@@ -77,7 +77,7 @@ def test_json_has_the_shape_promised(run: Run, snapshot: str) -> None:
     assert isinstance(node["detail"], str)
 
 
-def test_yaml_says_what_json_says(run: Run, snapshot: str) -> None:
+def test_yaml_has_the_same_content_as_json(run: Run, snapshot: str) -> None:
     """Two ways to print one answer."""
     as_json = run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json")
     as_yaml = run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "yaml")
@@ -89,12 +89,12 @@ def test_yaml_says_what_json_says(run: Run, snapshot: str) -> None:
     ("node", "code"), [pytest.param("node-1", 0, id="fits"), pytest.param("node-4", 1, id="does not fit")]
 )
 def test_the_exit_code_tells_whether_some_node_fits(run: Run, snapshot: str, output: str, node: str, code: int) -> None:
-    """0 or 1, however it is printed."""
+    """0 or 1, in every output format."""
     assert run("explain", "--snapshot", snapshot, "--pod", "db-0", "--node", node, "-o", output).code == code
 
 
-def test_nodes_may_be_chosen_even_unknown_ones(run: Run, snapshot: str) -> None:
-    """An unknown node is an answer; a node named twice is asked about once, and names are printed as they are."""
+def test_nodes_may_be_given_even_unknown_ones(run: Run, snapshot: str) -> None:
+    """An unknown node is a refusal; a node given twice counts once, and names are printed as they are."""
     names = ["node-3", "[/red]", ":cow:", "node-3"]
     result = run(
         "explain", "--snapshot", snapshot, "--pod", "db-0", *(part for name in names for part in ("--node", name))
@@ -107,7 +107,7 @@ def test_nodes_may_be_chosen_even_unknown_ones(run: Run, snapshot: str) -> None:
 @pytest.mark.parametrize("name", ["db-0", "default/db-0"])
 def test_a_pod_of_the_snapshot_may_be_named(run: Run, snapshot: str, name: str) -> None:
     """With or without its namespace."""
-    assert _explained(run("explain", "--snapshot", snapshot, "--pod", name, "-o", "json"))["pod"] == "default/db-0"
+    assert _explain_json(run("explain", "--snapshot", snapshot, "--pod", name, "-o", "json"))["pod"] == "default/db-0"
 
 
 def test_a_name_in_two_namespaces_must_be_given_in_full(run: Run, tmp_path: Path) -> None:
@@ -117,29 +117,31 @@ def test_a_name_in_two_namespaces_must_be_given_in_full(run: Run, tmp_path: Path
     result = run("explain", "--snapshot", snapshot, "--pod", "db-0")
     assert (result.code, result.out) == (2, "")
     assert "db-0: names several pods of the snapshot" in result.err
-    assert _explained(run("explain", "--snapshot", snapshot, "--pod", "shop/db-0", "-o", "json"))["pod"] == "shop/db-0"
+    assert (
+        _explain_json(run("explain", "--snapshot", snapshot, "--pod", "shop/db-0", "-o", "json"))["pod"] == "shop/db-0"
+    )
 
 
 def test_a_pod_may_be_a_file(run: Run, snapshot: str, tmp_path: Path) -> None:
     """A pod that is not in the cluster yet."""
-    file = _one(tmp_path / "pod.yaml", pod("data-db-0", name="new"))
-    assert _explained(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))["pod"] == "default/new"
+    file = _first(tmp_path / "pod.yaml", pod("data-db-0", name="new"))
+    assert _explain_json(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))["pod"] == "default/new"
 
 
-def test_a_pods_file_may_bring_its_claims(run: Run, snapshot: str, tmp_path: Path) -> None:
-    """Claims beside the pod count as if they were in the cluster."""
+def test_a_pods_file_may_have_its_claims(run: Run, snapshot: str, tmp_path: Path) -> None:
+    """They count as if they were in the cluster."""
     file = _write(tmp_path / "pod.json", [claim("extra", 95), pod("extra", name="new")])
-    assert _fitting(_explained(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))) == ["node-1"]
+    assert _fitting(_explain_json(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))) == ["node-1"]
 
 
 @pytest.mark.parametrize("stdin_for", ["--snapshot", "--pod"])
 def test_a_dash_reads_standard_input(run: Run, snapshot: str, tmp_path: Path, stdin_for: str) -> None:
     """Either file may come through a pipe."""
-    files = {"--snapshot": snapshot, "--pod": _one(tmp_path / "pod.yaml", db_pod())}
+    files = {"--snapshot": snapshot, "--pod": _first(tmp_path / "pod.yaml", db_pod())}
     content = Path(files[stdin_for]).read_bytes()
     files[stdin_for] = "-"
     arguments = [part for pair in files.items() for part in pair]
-    assert _fitting(_explained(run("explain", *arguments, "-o", "json", stdin=content))) == ["node-1", "node-3"]
+    assert _fitting(_explain_json(run("explain", *arguments, "-o", "json", stdin=content))) == ["node-1", "node-3"]
 
 
 TEMPLATE = {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data-db-0"}}]}}
@@ -155,11 +157,13 @@ TEMPLATE = {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"cla
         pytest.param("CronJob", {"jobTemplate": {"spec": {"template": TEMPLATE}}}, id="CronJob"),
     ],
 )
-def test_a_workloads_template_is_taken(run: Run, snapshot: str, tmp_path: Path, kind: str, spec: Object) -> None:
-    """The pod such a workload would create."""
+def test_a_workloads_pod_template_is_explained(
+    run: Run, snapshot: str, tmp_path: Path, kind: str, spec: Object
+) -> None:
+    """The pod that such a workload would create."""
     workload = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "db"}, "spec": spec}
-    file = _one(tmp_path / "workload.yaml", workload)
-    answer = _explained(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))
+    file = _first(tmp_path / "workload.yaml", workload)
+    answer = _explain_json(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))
     assert [volume["claim"] for volume in answer["volumes"]] == ["default/data-db-0"]
     assert _fitting(answer) == ["node-1", "node-3"]
 
@@ -167,12 +171,12 @@ def test_a_workloads_template_is_taken(run: Run, snapshot: str, tmp_path: Path, 
 def test_a_stateful_sets_claim_templates_become_the_claims_of_its_first_pod(
     run: Run, snapshot: str, tmp_path: Path
 ) -> None:
-    """Claims that do not exist yet are taken from the templates."""
+    """Claims that do not exist yet are made from the templates."""
     templates = [claim("data", 60), claim("log", 40)]
     spec = {"template": {"spec": {}}, "volumeClaimTemplates": templates}
     stateful_set = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "new"}, "spec": spec}
-    file = _one(tmp_path / "set.yaml", stateful_set)
-    answer = _explained(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))
+    file = _first(tmp_path / "set.yaml", stateful_set)
+    answer = _explain_json(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))
     assert answer["pod"] == "default/new-0"
     assert [(volume["claim"], volume["size"]) for volume in answer["volumes"]] == [
         ("default/data-new-0", 60 * GI),
@@ -181,16 +185,16 @@ def test_a_stateful_sets_claim_templates_become_the_claims_of_its_first_pod(
     assert _fitting(answer) == ["node-1"]
 
 
-def test_a_snapshot_without_kubernetes_nodes_explains_longhorns(run: Run, tmp_path: Path) -> None:
+def test_a_snapshot_without_kubernetes_nodes_has_longhorns_nodes(run: Run, tmp_path: Path) -> None:
     """A support bundle may lack the core objects."""
     objects = [longhorn_node("only"), storage_class(), claim("data-db-0"), db_pod()]
     snapshot = _write(tmp_path / "snapshot.json", objects)
-    answer = _explained(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))
+    answer = _explain_json(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))
     assert _fitting(answer) == ["only"]
 
 
-def test_long_lines_are_not_cut_away_from_a_terminal(run: Run, tmp_path: Path) -> None:
-    """What is piped to grep is whole, a line a node, however long names are."""
+def test_lines_in_a_pipe_are_not_cut(run: Run, tmp_path: Path) -> None:
+    """One line a node for grep, however long names are."""
     name = "n" * 300
     objects = [longhorn_node(name, 1), storage_class(), claim("data-db-0"), db_pod()]
     result = run("explain", "--snapshot", _write(tmp_path / "snapshot.json", objects), "--pod", "db-0")
@@ -203,16 +207,18 @@ def test_long_lines_are_not_cut_away_from_a_terminal(run: Run, tmp_path: Path) -
     ("arguments", "problem"),
     [
         pytest.param(
-            ["explain", "--kubeconfig", "none"], "needs either --pod or --volume", id="nothing asked of a cluster"
+            ["explain", "--kubeconfig", "none"],
+            "needs either --pod or --volume",
+            id="neither pod nor volume of a cluster",
         ),
         pytest.param(
             ["explain", "--pod", "p", "--kubeconfig", "none"], "there is no file none", id="no such kubeconfig"
         ),
-        pytest.param(["explain", "--snapshot", "x"], "needs either --pod or --volume", id="nothing asked about"),
+        pytest.param(["explain", "--snapshot", "x"], "needs either --pod or --volume", id="neither pod nor volume"),
         pytest.param(
             ["explain", "--snapshot", "x", "--pod", "p", "--volume", "v"],
             "needs either --pod or --volume",
-            id="both asked about",
+            id="both pod and volume",
         ),
         pytest.param(["explain", "--pods"], "No such option: --pods", id="unknown option"),
         pytest.param(["nothing"], "No such command 'nothing'", id="unknown command"),
@@ -227,7 +233,7 @@ def test_long_lines_are_not_cut_away_from_a_terminal(run: Run, tmp_path: Path) -
         pytest.param(["serve", "--snapshot", "/nowhere"], "/nowhere: cannot be read", id="serve without a snapshot"),
     ],
 )
-def test_a_wrong_command_line_is_told_in_one_line(run: Run, arguments: list[str], problem: str) -> None:
+def test_a_wrong_command_line_is_an_error_of_one_line(run: Run, arguments: list[str], problem: str) -> None:
     """Exit code 2, one line on standard error, nothing on standard output."""
     result = run(*arguments)
     assert (result.code, result.out) == (2, "")
@@ -237,8 +243,8 @@ def test_a_wrong_command_line_is_told_in_one_line(run: Run, arguments: list[str]
 
 
 @pytest.mark.parametrize("host", ["256.256.256.256", "a" * 70, "no host"])
-def test_a_host_that_cannot_be_listened_on_is_told_in_one_line(run: Run, snapshot: str, host: str) -> None:
-    """Whatever the resolver or the system says, it names host and port."""
+def test_a_host_without_a_free_port_is_an_error_of_one_line(run: Run, snapshot: str, host: str) -> None:
+    """Whatever the resolver or the system says, the line names host and port."""
     result = run("serve", "--snapshot", snapshot, "--host", host, "--port", "0")
     assert result.code == 2
     (line,) = result.err.splitlines()
@@ -247,7 +253,7 @@ def test_a_host_that_cannot_be_listened_on_is_told_in_one_line(run: Run, snapsho
 
 @pytest.mark.parametrize("command", [[], ["explain"], ["serve"]])
 def test_every_command_has_help_without_colours(run: Run, command: list[str]) -> None:
-    """Away from a terminal the help is plain text."""
+    """In a pipe the help is plain text."""
     result = run(*command, "--help")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"Usage: {' '.join(['longhorn-extender', *command])} ")
@@ -255,7 +261,7 @@ def test_every_command_has_help_without_colours(run: Run, command: list[str]) ->
 
 
 def test_without_a_command_the_help_is_shown(run: Run) -> None:
-    """Nothing was asked: exit code 2, and what could be asked on standard error."""
+    """Exit code 2, and the commands on standard error."""
     result = run()
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith("Usage: longhorn-extender ")
@@ -270,7 +276,7 @@ def test_the_version_is_printed(run: Run) -> None:
 
 @pytest.mark.e2e
 def test_the_installed_program_prints_no_colours_into_a_pipe(snapshot: str) -> None:
-    """The console script works, and its table is plain text away from a terminal."""
+    """The console script works, and its table is plain text in a pipe."""
     command = [EXTENDER, "explain", "--snapshot", snapshot, "--pod", "db-0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -278,8 +284,8 @@ def test_the_installed_program_prints_no_colours_into_a_pipe(snapshot: str) -> N
 
 
 @pytest.mark.e2e
-def test_a_reader_that_has_seen_enough_is_no_trouble(snapshot: str) -> None:
-    """`explain | head` ends without a complaint."""
+def test_a_closed_pipe_is_no_error(snapshot: str) -> None:
+    """`explain | head` ends without a message."""
     command = f"{EXTENDER} explain --snapshot {snapshot} --pod db-0 -o json | head -n 0"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
@@ -289,7 +295,7 @@ class TestVolume:
     """`explain --volume`: node by node, disk by disk, rule by rule."""
 
     @pytest.fixture
-    def placed(self, tmp_path: Path) -> str:
+    def volume_with_replica(self, tmp_path: Path) -> str:
         """A volume of 50Gi with two replicas wanted, one of them on node-1; node-3 is too full for another."""
         items = [
             longhorn_node("node-1"),
@@ -302,9 +308,9 @@ class TestVolume:
         file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         return str(file)
 
-    def test_the_table_names_rule_and_numbers(self, run: Run, placed: str) -> None:
-        """Every node is there, with what decided about it."""
-        result = run("explain", "--snapshot", placed, "--volume", "v")
+    def test_the_table_names_rule_and_numbers(self, run: Run, volume_with_replica: str) -> None:
+        """Every node has a line with the rule that decided."""
+        result = run("explain", "--snapshot", volume_with_replica, "--volume", "v")
         assert result.code == 0
         lines = {line.split()[0]: line for line in result.out.splitlines() if line.startswith("node-")}
         assert "node has a replica of the volume" in lines["node-1"]
@@ -314,22 +320,22 @@ class TestVolume:
         assert "node-2 disk-1: the only candidate" in result.out
 
     @pytest.mark.parametrize("output", ["json", "yaml"])
-    def test_machines_get_the_same(self, run: Run, placed: str, output: str) -> None:
-        """One object, candidates first, then every rule of every node and disk."""
-        result = run("explain", "--snapshot", placed, "--volume", "v", "-o", output, "--node", "node-2")
+    def test_json_has_every_rule(self, run: Run, volume_with_replica: str, output: str) -> None:
+        """One object: candidates first, then every rule of every node and disk."""
+        result = run("explain", "--snapshot", volume_with_replica, "--volume", "v", "-o", output, "--node", "node-2")
         answer = yaml.safe_load(result.out)
         assert [entry["node"] for entry in answer["candidates"]] == ["node-2"]
         assert list(answer["nodes"]) == ["node-2"]
 
-    def test_without_a_candidate_the_exit_code_is_one(self, run: Run, placed: str) -> None:
-        """And Longhorn's own words are told."""
-        text = Path(placed).read_text().replace('"53687091200"', '"536870912000"', 1)
-        Path(placed).write_text(text)
-        result = run("explain", "--snapshot", placed, "--volume", "v")
+    def test_without_a_candidate_the_exit_code_is_one(self, run: Run, volume_with_replica: str) -> None:
+        """And Longhorn's own reasons are printed."""
+        text = Path(volume_with_replica).read_text().replace('"53687091200"', '"536870912000"', 1)
+        Path(volume_with_replica).write_text(text)
+        result = run("explain", "--snapshot", volume_with_replica, "--volume", "v")
         assert (result.code, "Longhorn itself reports insufficient storage" in result.out) == (1, True)
 
-    def test_an_unknown_volume_is_bad_input(self, run: Run, placed: str) -> None:
+    def test_an_unknown_volume_is_bad_input(self, run: Run, volume_with_replica: str) -> None:
         """One line, with volumes that exist."""
-        result = run("explain", "--snapshot", placed, "--volume", "w")
+        result = run("explain", "--snapshot", volume_with_replica, "--volume", "w")
         assert (result.code, result.err.count("\n")) == (2, 1)
         assert "no volumes.longhorn.io w" in result.err

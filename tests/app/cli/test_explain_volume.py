@@ -11,14 +11,14 @@ from tests.builders import Object, disk, longhorn_node, replica, view, volume
 VOLUME = volume("v", 50, locality="disabled", actual=10, numberOfReplicas=2)
 
 
-def asked(*objects: Object) -> VolumeExplainAnswer:
-    """The answer about volume v."""
+def explanation(*objects: Object) -> VolumeExplainAnswer:
+    """The explanation of volume v."""
     return explain_volume(view(VOLUME, *objects), "v")
 
 
 def test_every_disk_shows_the_rules_it_passed_with_their_numbers() -> None:
-    """Both space rules say what they compared."""
-    answer = asked(longhorn_node("n1", {"d1": disk(100, scheduled=20, available=80)}))
+    """Both space rules show what they compared."""
+    answer = explanation(longhorn_node("n1", {"d1": disk(100, scheduled=20, available=80)}))
     (entry,) = answer.nodes["n1"].disks.values()
     assert (entry.candidate, entry.uuid) == (True, "n1-d1")
     numbers = [rule.detail for rule in entry.rules if rule.detail]
@@ -38,8 +38,8 @@ def test_every_disk_shows_the_rules_it_passed_with_their_numbers() -> None:
     ],
 )
 def test_the_first_rule_that_fails_ends_the_list(node: Object, rule: str) -> None:
-    """Rules after it are not reached, as in Longhorn."""
-    answer = asked(node)
+    """Rules after it are not evaluated, as in Longhorn."""
+    answer = explanation(node)
     entry = answer.nodes["n1"]
     (last,) = [
         rules[-1] for rules in (entry.rules, *(found.rules for found in entry.disks.values())) if not rules[-1].passed
@@ -49,28 +49,28 @@ def test_the_first_rule_that_fails_ends_the_list(node: Object, rule: str) -> Non
 
 
 def test_anti_affinity_keeps_replicas_apart() -> None:
-    """A node with a replica is out; the other is the only candidate and is chosen."""
-    answer = asked(longhorn_node("n1"), longhorn_node("n2"), replica("r1", "v", "n1", size=50))
+    """A node with a replica is refused; the other is the only candidate and is chosen."""
+    answer = explanation(longhorn_node("n1"), longhorn_node("n2"), replica("r1", "v", "n1", size=50))
     assert answer.nodes["n1"].rules[-1].rule == "node has a replica of the volume"
     assert [(entry.node, entry.chosen) for entry in answer.candidates] == [("n2", "the only candidate")]
 
 
-def test_an_unplaced_replica_is_what_is_asked_about() -> None:
-    """Its own fields count, such as the node it must be on."""
-    answer = asked(longhorn_node("n1"), longhorn_node("n2"), replica("r1", "v", size=50, hardNodeAffinity="n2"))
+def test_an_unplaced_replica_is_explained() -> None:
+    """With its own fields, such as the node it must be on."""
+    answer = explanation(longhorn_node("n1"), longhorn_node("n2"), replica("r1", "v", size=50, hardNodeAffinity="n2"))
     assert (answer.next_replica, [entry.node for entry in answer.candidates]) == ("r1", ["n2"])
     assert answer.nodes["n1"].rules[-1].rule == "replica must be on another node"
 
 
 def test_longhorns_own_reasons_are_reported() -> None:
     """What its condition would say; node tags, for instance, leave nothing to say."""
-    assert asked(longhorn_node("n1", 40)).reasons == ["insufficient storage"]
+    assert explanation(longhorn_node("n1", 40)).reasons == ["insufficient storage"]
     tagged = explain_volume(view(volume("v", nodeSelector=["fast"]), longhorn_node("n1")), "v")
     assert (tagged.candidates, tagged.reasons) == ([], [])
 
 
-def test_local_data_waits_for_the_attachment() -> None:
-    """Longhorn places a best-effort or strict-local volume only once it knows the node."""
+def test_a_volume_with_data_locality_waits_for_its_attachment() -> None:
+    """Longhorn places a best-effort or strict-local volume only once its node is known."""
     answer = explain_volume(view(volume("v"), longhorn_node("n1")), "v")
     assert answer.waits_for_attachment
 

@@ -15,11 +15,10 @@ import yaml
 from app.cli.main import cli
 from app.kube.client import KubeClient
 from app.runtime.elector import Elector
-from app.scheduler import process
-from app.scheduler.lifecycle import LEASE
+from app.scheduler import lifecycle
+from app.scheduler.lifecycle import LEASE, SchedulerOptions
 from app.scheduler.metrics import SchedulerMetrics
-from app.scheduler.process import ProcessOptions
-from app.scheduler.scheduler import Setup
+from app.scheduler.scheduler import SchedulerConfig
 from scheduler_core.model.verdict import Reason
 from tests.builders import claim, flat, kube_node, longhorn_node, storage_class
 from tests.worlds.command_line import Run
@@ -315,10 +314,10 @@ def test_schedulers_of_different_names_have_different_leases(
             asked.append(options["lease"])
             super().__init__(*arguments, **options)
 
-    def begin(setup: Setup, options: ProcessOptions, *_: object) -> None:
-        process._service(KubeClient(None), setup, options, SchedulerMetrics())  # type: ignore[arg-type]
+    def begin(config: SchedulerConfig, options: SchedulerOptions, *_: object) -> None:
+        lifecycle.build_lifecycle(KubeClient(None), config, options, SchedulerMetrics())  # type: ignore[arg-type]
 
-    monkeypatch.setattr(process, "Elector", Asked)
+    monkeypatch.setattr(lifecycle, "Elector", Asked)
     monkeypatch.setattr("app.cli.schedule._watch", begin)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -335,10 +334,10 @@ def test_a_cordoned_home_rules_out_no_other_node(run: Run) -> None:
 
 
 def test_the_document_shows_what_is_printed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every what-if of docs/schedule.md, line by line."""
+    """Every what-if of docs/generic-scheduler.md, line by line."""
     root = POLICIES.parents[1]
     monkeypatch.chdir(root)
-    text = (root / "docs" / "schedule.md").read_text()
+    text = (root / "docs" / "generic-scheduler.md").read_text()
     shown = re.findall(r"```console\n\$ longhorn-extender (schedule --snapshot .*?)\n(.*?)```", text, re.DOTALL)
     assert len(shown) >= 2
     for command, wanted in shown:
@@ -347,12 +346,12 @@ def test_the_document_shows_what_is_printed(run: Run, monkeypatch: pytest.Monkey
 
 
 def test_every_option_is_documented() -> None:
-    """docs/schedule.md lists the flags in the program's order, with their defaults."""
+    """docs/generic-scheduler.md lists the flags in the program's order, with their defaults."""
     command = typer.main.get_command(cli).get_command(None, "schedule")  # type: ignore[attr-defined]
     flags = [parameter for parameter in command.params if parameter.name != "help"]
     rows = re.findall(
         r"^\| `(--[a-z-]+)` \| (?:`([A-Z_]+)`)? ?\| (?:`([^`]+)`)? ?\|",
-        (POLICIES.parents[1] / "docs" / "schedule.md").read_text(),
+        (POLICIES.parents[2] / "docs" / "generic-scheduler.md").read_text(),
         re.MULTILINE,
     )
     assert rows == [

@@ -13,25 +13,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.service import EXTENDER, Running, by_names, by_nodes, db_pod, serving, small_cluster
+from tests.worlds.service import EXTENDER, SnapshotProcess, by_names, by_nodes, db_pod, serve_snapshot, small_cluster
 
 pytestmark = pytest.mark.e2e
 
-QUESTION = json.dumps(by_names(db_pod())).encode()
-KEPT = ["node-1", "node-3"]
+REQUEST = json.dumps(by_names(db_pod())).encode()
+FITTING = ["node-1", "node-3"]
 LIMIT = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One service for all tests that leave it running."""
-    with serving(tmp_path_factory.mktemp("serve"), "--max-body", "1Mi", "--log-format", "json") as service:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SnapshotProcess]:
+    """One service for all tests that leave it service."""
+    with serve_snapshot(tmp_path_factory.mktemp("serve"), "--max-body", "1Mi", "--log-format", "json") as service:
         yield service
 
 
-def _talk(running: Running, *requests: bytes) -> bytes:
-    """Everything one connection answers to some raw requests, of which the last closes it."""
-    with socket.create_connection(("127.0.0.1", running.port), timeout=20) as connection:
+def _exchange(service: SnapshotProcess, *requests: bytes) -> bytes:
+    """Sends raw requests over one connection, the last of which closes it; returns all answers."""
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
         for request in requests:
             connection.sendall(request)
         received = b""
@@ -53,44 +53,44 @@ CLOSE = "Connection: close"
     [
         pytest.param(_request("POST", "/filter", b"{"), 400, id="malformed JSON"),
         pytest.param(_request("POST", "/filter"), 400, id="empty body"),
-        pytest.param(_request("POST", "/nothing", QUESTION), 404, id="unknown path with a body"),
-        pytest.param(_request("POST", "/healthz", QUESTION), 405, id="wrong method with a body"),
+        pytest.param(_request("POST", "/nothing", REQUEST), 404, id="unknown path with a body"),
+        pytest.param(_request("POST", "/healthz", REQUEST), 405, id="wrong method with a body"),
         pytest.param(_request("POST", "/filter", b"[" * 500_000), 400, id="deep nesting"),
         pytest.param(_request("POST", "/filter", b"\xff" * 1000), 400, id="no UTF-8"),
     ],
 )
-def test_a_connection_goes_on_after_a_bad_request(running: Running, bad: bytes, status: int) -> None:
-    """kube-scheduler's keep-alive connection serves the next request on it."""
-    good = _request("POST", "/filter", QUESTION, CLOSE)
-    answers = _talk(running, bad, good).split(b"HTTP/1.1 ")[1:]
+def test_a_connection_stays_open_after_a_bad_request(service: SnapshotProcess, bad: bytes, status: int) -> None:
+    """kube-scheduler's keep-alive connection serves the next request."""
+    good = _request("POST", "/filter", REQUEST, CLOSE)
+    answers = _exchange(service, bad, good).split(b"HTTP/1.1 ")[1:]
     assert [int(answer[:3]) for answer in answers] == [status, 200]
     assert b'{"error":"' in answers[0]
-    assert json.loads(answers[1].partition(b"\r\n\r\n")[2])["NodeNames"] == KEPT
+    assert json.loads(answers[1].partition(b"\r\n\r\n")[2])["NodeNames"] == FITTING
 
 
-def test_a_connection_serves_many_questions(running: Running) -> None:
-    """Keep-alive is kept in both forms of the question."""
-    connection = running.connect()
-    for question in [by_names(db_pod()), by_nodes(db_pod())] * 5:
-        connection.request("POST", "/filter", json.dumps(question))
+def test_a_connection_serves_many_requests(service: SnapshotProcess) -> None:
+    """In both forms."""
+    connection = service.connect()
+    for request in [by_names(db_pod()), by_nodes(db_pod())] * 5:
+        connection.request("POST", "/filter", json.dumps(request))
         answer = json.loads(connection.getresponse().read())
-        assert (answer["NodeNames"] or [node["metadata"]["name"] for node in answer["Nodes"]["items"]]) == KEPT
+        assert (answer["NodeNames"] or [node["metadata"]["name"] for node in answer["Nodes"]["items"]]) == FITTING
     connection.close()
 
 
 @pytest.mark.parametrize(
     "pieces",
     [
-        pytest.param([QUESTION], id="one chunk"),
-        pytest.param([QUESTION[:1], QUESTION[1:100], QUESTION[100:]], id="three chunks"),
-        pytest.param([bytes([byte]) for byte in QUESTION], id="a chunk a byte"),
+        pytest.param([REQUEST], id="one chunk"),
+        pytest.param([REQUEST[:1], REQUEST[1:100], REQUEST[100:]], id="three chunks"),
+        pytest.param([bytes([byte]) for byte in REQUEST], id="a chunk a byte"),
     ],
 )
-def test_a_chunked_body_is_read(running: Running, pieces: list[bytes]) -> None:
+def test_a_chunked_body_is_read(service: SnapshotProcess, pieces: list[bytes]) -> None:
     """A body need not say how long it is."""
-    connection = running.connect()
+    connection = service.connect()
     connection.request("POST", "/filter", iter(pieces), encode_chunked=True, headers={"Transfer-Encoding": "chunked"})
-    assert json.loads(connection.getresponse().read())["NodeNames"] == KEPT
+    assert json.loads(connection.getresponse().read())["NodeNames"] == FITTING
     connection.close()
 
 
@@ -104,27 +104,27 @@ CHUNK = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
         pytest.param("Transfer-Encoding: chunked", CHUNK * 16 + b"1\r\ny", id="chunked, one byte too many"),
     ],
 )
-def test_a_body_over_the_limit_ends_the_connection(running: Running, header: str, body: bytes) -> None:
-    """What would follow cannot be told from a next request; a new connection works."""
-    answer = _talk(running, f"POST /filter HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode() + body)
+def test_a_body_over_the_limit_ends_the_connection(service: SnapshotProcess, header: str, body: bytes) -> None:
+    """What follows cannot be told apart from a next request; a new connection works."""
+    answer = _exchange(service, f"POST /filter HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode() + body)
     head, _, text = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in head.lower()
     assert json.loads(text) == {"error": f"the body is larger than {LIMIT} bytes; see serve --max-body"}
-    assert b"200 OK" in _talk(running, _request("POST", "/filter", QUESTION, CLOSE))
+    assert b"200 OK" in _exchange(service, _request("POST", "/filter", REQUEST, CLOSE))
 
 
-def test_a_client_may_ask_for_the_connection_to_be_closed(running: Running) -> None:
+def test_a_client_may_close_the_connection(service: SnapshotProcess) -> None:
     """Connection: close is honoured after the whole answer."""
-    answer = _talk(running, _request("POST", "/filter", QUESTION, CLOSE))
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["NodeNames"] == KEPT
+    answer = _exchange(service, _request("POST", "/filter", REQUEST, CLOSE))
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["NodeNames"] == FITTING
 
 
-def test_a_caller_that_hangs_up_harms_nobody(running: Running) -> None:
-    """Half a request and no more: the next one is served."""
-    with socket.create_connection(("127.0.0.1", running.port)) as connection:
-        connection.sendall(_request("POST", "/filter", QUESTION)[:-10])
-    assert b"200 OK" in _talk(running, _request("POST", "/filter", QUESTION, CLOSE))
+def test_a_caller_that_hangs_up_does_not_affect_others(service: SnapshotProcess) -> None:
+    """It sends half a request; the next request is served."""
+    with socket.create_connection(("127.0.0.1", service.port)) as connection:
+        connection.sendall(_request("POST", "/filter", REQUEST)[:-10])
+    assert b"200 OK" in _exchange(service, _request("POST", "/filter", REQUEST, CLOSE))
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_a_caller_that_hangs_up_harms_nobody(running: Running) -> None:
 )
 def test_a_signal_ends_the_service_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """Exit code 0 although a keep-alive connection is open, and the log is JSON to its last line."""
-    with serving(tmp_path) as service:
+    with serve_snapshot(tmp_path) as service:
         connection = service.connect()
-        connection.request("POST", "/filter", QUESTION)
+        connection.request("POST", "/filter", REQUEST)
         connection.getresponse().read()
         service.process.send_signal(number)
         output, problems = service.process.communicate(timeout=30)
@@ -142,49 +142,49 @@ def test_a_signal_ends_the_service_cleanly(tmp_path: Path, number: signal.Signal
         connection.close()
     assert "Traceback" not in output + problems
     entries = [json.loads(line) for line in output.splitlines()]
-    decided = [entry for entry in entries if entry["event"] == "filter"]
-    assert [(entry["pod"], entry["fits"]) for entry in decided] == [("default/db-0", len(KEPT))]
+    decisions = [entry for entry in entries if entry["event"] == "filter"]
+    assert [(entry["pod"], entry["fits"]) for entry in decisions] == [("default/db-0", len(FITTING))]
 
 
-def test_the_curl_line_it_prints_is_answered(tmp_path: Path) -> None:
-    """The welcome on standard error has a question as kube-scheduler would ask it, about a pod of the snapshot."""
-    with serving(tmp_path, objects=[*small_cluster(), db_pod()]) as service:
+def test_the_printed_curl_command_works(tmp_path: Path) -> None:
+    """The welcome on standard error has a request as kube-scheduler sends it, about a pod of the snapshot."""
+    with serve_snapshot(tmp_path, objects=[*small_cluster(), db_pod()]) as service:
         assert service.process.stderr is not None
         command = next(line for line in service.process.stderr if "curl" in line)
         _, _, url, _, body = shlex.split(command)
         assert url == f"http://127.0.0.1:{service.port}/filter"
-        answer = _talk(service, _request("POST", "/filter", body.encode(), CLOSE))
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["NodeNames"] == KEPT
+        answer = _exchange(service, _request("POST", "/filter", body.encode(), CLOSE))
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["NodeNames"] == FITTING
 
 
 def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([EXTENDER, "serve", *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_port_in_use_is_told_in_one_line(running: Running, tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error_of_one_line(service: SnapshotProcess, tmp_path: Path) -> None:
     """Exit code 2 and what to do about it."""
     file = tmp_path / "snapshot.yaml"
     file.write_text("apiVersion: v1\nkind: List\nitems: []\n")
-    done = _serve("--snapshot", str(file), "--port", str(running.port))
+    done = _serve("--snapshot", str(file), "--port", str(service.port))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        f"longhorn-extender: cannot listen on 127.0.0.1 port {running.port}: Address already in use; see --host and --port"
+        f"longhorn-extender: cannot listen on 127.0.0.1 port {service.port}: Address already in use; see --host and --port"
     )
     assert "Traceback" not in done.stderr
 
 
-def test_a_promise_of_a_large_body_takes_no_memory(tmp_path: Path) -> None:
+def test_announcing_a_large_body_takes_no_memory(tmp_path: Path) -> None:
     """Callers that announce the largest body and send little of it cannot exhaust the memory."""
     head = f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {256 << 20}\r\n\r\n".encode()
-    with serving(tmp_path) as service, ExitStack() as connections:
+    with serve_snapshot(tmp_path) as service, ExitStack() as connections:
         before = _resident_megabytes(service)
         for _ in range(10):
             connection = connections.enter_context(socket.create_connection(("127.0.0.1", service.port)))
             connection.sendall(head + b"x" * 1000)
-        assert b"200 OK" in _talk(service, _request("POST", "/filter", QUESTION, CLOSE))
+        assert b"200 OK" in _exchange(service, _request("POST", "/filter", REQUEST, CLOSE))
         assert _resident_megabytes(service) - before < 100
 
 
-def _resident_megabytes(service: Running) -> int:
+def _resident_megabytes(service: SnapshotProcess) -> int:
     status = Path(f"/proc/{service.process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) // 1024

@@ -1,12 +1,11 @@
-"""`longhorn-extender snapshot`: what decides and nothing else, in a file that decides the same."""
+"""`longhorn-extender snapshot`: a file with everything that decisions read, and no secrets."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,26 +14,18 @@ import yaml
 from app.kube.snapshot_file import load_snapshot
 from app.kube.watched_kinds import WATCHED
 from tests import builders as make
-from tests.app.extender.test_node_reservation import cluster, db
-from tests.app.kube.test_cluster_cache import PATHS, REPLICAS, path_of
+from tests.worlds.cluster_cache import PATHS, REPLICAS, path_of
+from tests.worlds.command_line import Result, Run
 from tests.worlds.fake_api import FakeApi, Object, failing, sending, served, write_kubeconfig
 from tests.worlds.service import EXTENDER
+from tests.worlds.two_nodes import database_pod, two_nodes
 
-pytestmark = pytest.mark.e2e
-SECRET = "hunter2"  # noqa: S105 # what must not be found
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
+RunCommand = Callable[..., Awaitable[Result]]
+SECRET = "hunter2"  # noqa: S105 # must not be in any output
 
 
-async def run(*arguments: str) -> Result:
-    """Runs the program; the fake API server goes on meanwhile."""
+async def run_process(*arguments: str) -> Result:
+    """Runs the program as a process, while the fake API server goes on."""
     process = await asyncio.create_subprocess_exec(
         EXTENDER,
         *arguments,
@@ -49,9 +40,22 @@ async def run(*arguments: str) -> Result:
     return Result(process.returncode, out.decode(), err.decode())
 
 
+@pytest.fixture
+def run_command(run: Run) -> RunCommand:
+    """Runs the program in a thread of this process, while the fake API server goes on."""
+
+    async def run_in_thread(*arguments: str) -> Result:
+        async with asyncio.timeout(60):
+            return await asyncio.to_thread(run, *arguments)
+
+    return run_in_thread
+
+
 @asynccontextmanager
-async def faking(folder: Path, *objects: Object | list[Object], api: FakeApi | None = None) -> AsyncIterator[str]:
-    """A kubeconfig of a fake API server with some objects."""
+async def served_cluster(
+    folder: Path, *objects: Object | list[Object], api: FakeApi | None = None
+) -> AsyncIterator[str]:
+    """Serves objects with a fake API server; yields its kubeconfig."""
     api = api or FakeApi()
     for path in PATHS.values():
         api.add(path)
@@ -61,14 +65,14 @@ async def faking(folder: Path, *objects: Object | list[Object], api: FakeApi | N
         yield str(kubeconfig)
 
 
-def poisoned() -> list[Object]:
-    """A cluster with secrets wherever people put them."""
+def cluster_with_secrets() -> list[Object]:
+    """A cluster with secrets wherever users put them."""
     objects = [
-        *cluster(),
+        *two_nodes(),
         make.claim("data-0", 10),
-        db(0),
-        *make.bound("kept", 5),
-        make.replica("r", "vol-kept", "a", size=5),
+        database_pod(0),
+        *make.bound("logs", 5),
+        make.replica("r", "vol-logs", "a", size=5),
     ]
     pod = next(raw for raw in objects if raw["kind"] == "Pod")
     secret = {"env": [{"name": "PASSWORD", "value": SECRET}], "args": [f"--password={SECRET}"], "name": "main"}
@@ -120,11 +124,12 @@ def poisoned() -> list[Object]:
     return [*objects, other, image, scratch, schedule, *settings]
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("form", ["yaml", "json"])
 async def test_no_secret_is_written(form: str, tmp_path: Path) -> None:
-    """But everything that decides."""
-    async with faking(tmp_path, poisoned()) as kubeconfig:
-        result = await run("snapshot", "--kubeconfig", kubeconfig, "-o", form)
+    """But everything that decisions read is."""
+    async with served_cluster(tmp_path, cluster_with_secrets()) as kubeconfig:
+        result = await run_process("snapshot", "--kubeconfig", kubeconfig, "-o", form)
     assert (result.code, result.err) == (0, "")
     assert SECRET not in result.out
     items = (json.loads if form == "json" else yaml.safe_load)(result.out)["items"]
@@ -139,15 +144,17 @@ async def test_no_secret_is_written(form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
-async def test_the_file_decides_as_the_cluster_does(form: str, tmp_path: Path) -> None:
+async def test_the_file_gives_the_same_decisions_as_the_cluster(
+    form: str, tmp_path: Path, run_command: RunCommand
+) -> None:
     """`explain` of either prints the same."""
     file = tmp_path / "snapshot"
-    async with faking(tmp_path, poisoned()) as kubeconfig:
-        written = await run("snapshot", "--kubeconfig", kubeconfig, "-o", form, "-f", str(file))
-        live = await run("explain", "--kubeconfig", kubeconfig, "--pod", "default/db-0", "-o", "json")
+    async with served_cluster(tmp_path, cluster_with_secrets()) as kubeconfig:
+        written = await run_command("snapshot", "--kubeconfig", kubeconfig, "-o", form, "-f", str(file))
+        live = await run_command("explain", "--kubeconfig", kubeconfig, "--pod", "default/db-0", "-o", "json")
     assert written.code == 0
     assert f"objects to {file}" in written.err
-    explained = await run("explain", "--snapshot", str(file), "--pod", "default/db-0", "-o", "json")
+    explained = await run_command("explain", "--snapshot", str(file), "--pod", "default/db-0", "-o", "json")
     assert explained.out == live.out
     assert (explained.code, live.code) == (0, 0)
     assert {name: node["fits"] for name, node in json.loads(live.out)["nodes"].items()} == {"a": True, "b": True}
@@ -173,69 +180,71 @@ ODD_TEXTS = (
 )
 
 
-async def test_texts_that_look_like_something_else_stay_texts(tmp_path: Path) -> None:
+async def test_texts_that_look_like_other_types_stay_texts(tmp_path: Path, run_command: RunCommand) -> None:
     """In YAML, where a commit's hash may look like a number."""
     file = tmp_path / "snapshot.yaml"
     node = make.kube_node("a", **{f"label-{index}": text for index, text in enumerate(ODD_TEXTS)})
-    async with faking(tmp_path, cluster()[2:], node, make.claim("data-0", 10), db(0)) as kubeconfig:
-        assert (await run("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))).code == 0
+    async with served_cluster(tmp_path, two_nodes()[2:], node, make.claim("data-0", 10), database_pod(0)) as kubeconfig:
+        assert (await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))).code == 0
     labels = load_snapshot(str(file)).snapshot.nodes["a"].labels
     assert labels == {f"label-{index}": text for index, text in enumerate(ODD_TEXTS)}
 
 
-async def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
-    """So that the file can be."""
+async def test_an_unreadable_object_is_left_out_and_named(tmp_path: Path, run_command: RunCommand) -> None:
+    """So that the file can be read."""
     file = tmp_path / "snapshot.yaml"
     bad = make.claim("bad", "much")
-    async with faking(tmp_path, cluster(), make.claim("data-0", 10), db(0), bad) as kubeconfig:
-        written = await run("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
+    async with served_cluster(tmp_path, two_nodes(), make.claim("data-0", 10), database_pod(0), bad) as kubeconfig:
+        written = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", str(file))
     assert written.code == 0
     assert "warning: left out: PersistentVolumeClaim default/bad: spec.resources.requests.storage" in written.err
-    assert (await run("explain", "--snapshot", str(file), "--pod", "default/db-0")).code == 0
+    assert (await run_command("explain", "--snapshot", str(file), "--pod", "default/db-0")).code == 0
 
 
-async def test_a_kind_that_may_be_missing_is_told(tmp_path: Path) -> None:
+async def test_a_missing_optional_kind_is_a_warning(tmp_path: Path, run_command: RunCommand) -> None:
     """Backing images are new in Longhorn."""
     api = FakeApi()
     api.missing.add(PATHS["longhorn.io", "BackingImage"])
-    async with faking(tmp_path, cluster(), api=api) as kubeconfig:
-        result = await run("snapshot", "--kubeconfig", kubeconfig)
+    async with served_cluster(tmp_path, two_nodes(), api=api) as kubeconfig:
+        result = await run_command("snapshot", "--kubeconfig", kubeconfig)
     assert (result.code, result.err) == (0, "warning: the cluster knows no backingimages.longhorn.io\n")
 
 
-async def failure(*arguments: str) -> str:
-    """The one line a command fails with."""
-    result = await run(*arguments)
+async def failure(run_command: RunCommand, *arguments: str) -> str:
+    """The one line that a command fails with."""
+    result = await run_command(*arguments)
     assert (result.code, result.out) == (2, "")
     assert result.err.count("\n") == 1
     return result.err.removeprefix("longhorn-extender: ").rstrip()
 
 
 @pytest.mark.parametrize("command", [["snapshot"], ["explain", "--pod", "default/db-0"]])
-async def test_what_stands_in_the_way_is_one_line(command: list[str], tmp_path: Path) -> None:
+async def test_every_failure_is_one_line(command: list[str], tmp_path: Path, run_command: RunCommand) -> None:
     """No file, no server, no permission, no Longhorn, no Kubernetes."""
-    assert f"there is no file {tmp_path}/no" in await failure(*command, "--kubeconfig", f"{tmp_path}/no")
+    assert f"there is no file {tmp_path}/no" in await failure(run_command, *command, "--kubeconfig", f"{tmp_path}/no")
     nowhere = str(write_kubeconfig(tmp_path, "http://127.0.0.1:9"))
-    assert await failure(*command, "--kubeconfig", nowhere) == (
+    assert await failure(run_command, *command, "--kubeconfig", nowhere) == (
         "GET /api/v1/nodes: cannot connect to 127.0.0.1:9: Connection refused"
     )
-    assert "elsewhere" in await failure(*command, "--kubeconfig", nowhere, "--context", "elsewhere")
+    assert "elsewhere" in await failure(run_command, *command, "--kubeconfig", nowhere, "--context", "elsewhere")
     api = FakeApi()
-    async with faking(tmp_path, cluster(), api=api) as kubeconfig:
+    async with served_cluster(tmp_path, two_nodes(), api=api) as kubeconfig:
         api.always["list"] = failing(403, 'cannot list resource "nodes"', "Forbidden")
-        assert await failure(*command, "--kubeconfig", kubeconfig) == (
+        assert await failure(run_command, *command, "--kubeconfig", kubeconfig) == (
             'GET /api/v1/nodes: cannot list resource "nodes" (HTTP 403)'
         )
         api.always["list"] = sending(b"<html>")
-        assert "the answer is no list of objects" in await failure(*command, "--kubeconfig", kubeconfig)
+        assert "the answer is no list of objects" in await failure(run_command, *command, "--kubeconfig", kubeconfig)
         api.always.clear()
         api.missing.add(REPLICAS)
-        assert "replicas: 404 page not found (HTTP 404)" in await failure(*command, "--kubeconfig", kubeconfig)
+        assert "replicas: 404 page not found (HTTP 404)" in await failure(
+            run_command, *command, "--kubeconfig", kubeconfig
+        )
 
 
-async def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
-    """Is told by name."""
-    async with faking(tmp_path, cluster()) as kubeconfig:
-        result = await run("snapshot", "--kubeconfig", kubeconfig, "-f", f"{tmp_path}/no/file")
+async def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, run_command: RunCommand) -> None:
+    """With the reason."""
+    async with served_cluster(tmp_path, two_nodes()) as kubeconfig:
+        result = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", f"{tmp_path}/no/file")
     problem = f"longhorn-extender: {tmp_path}/no/file: cannot be written: No such file or directory"
     assert (result.code, result.err.splitlines()[-1]) == (2, problem)

@@ -1,4 +1,4 @@
-"""Over-allocations: which disks are, and when it is told."""
+"""Over-allocated disks: which are, and when it is logged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from app.disk_schedule.disk_controller import over_allocated
 from app.kube.client import KubeClient
-from scheduler_core.model.disk_schedule import DiskSchedule, Status
+from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleStatus
 from scheduler_core.model.kube import Condition
 from tests.worlds.controllers import World
 from tests.worlds.fake_api import write_kubeconfig
@@ -19,39 +19,41 @@ FULL = {"storageScheduled": 7, "storageAvailable": 5}
 FITTING = {"storageScheduled": 5, "storageAvailable": 5}
 
 
-def holding(held: int, available: int | None, reason: str = "") -> DiskSchedule:
-    """A DiskSchedule with a status."""
+def schedule_of(scheduled: int, available: int | None, reason: str = "") -> DiskSchedule:
+    """A DiskSchedule with these sizes in its status."""
     conditions = (Condition("Schedulable", "False" if reason else "True", reason),)
-    return DiskSchedule("d", status=Status(storage_scheduled=held, storage_available=available, conditions=conditions))
+    return DiskSchedule(
+        "d", status=DiskScheduleStatus(storage_scheduled=scheduled, storage_available=available, conditions=conditions)
+    )
 
 
 @pytest.mark.parametrize("reason", ["OverAllocated", "DiskPressure", "DiskNotReady", "NodeUnreadable"])
-def test_a_disk_that_holds_more_than_is_available_is_over_allocated_whatever_else_is_wrong(reason: str) -> None:
+def test_a_disk_with_more_scheduled_than_available_is_over_allocated_whatever_its_condition(reason: str) -> None:
     """A disk that is too full comes under pressure, and its condition says that instead."""
-    assert over_allocated(holding(7, 5, reason))
-    assert not over_allocated(holding(5, 5, reason))
+    assert over_allocated(schedule_of(7, 5, reason))
+    assert not over_allocated(schedule_of(5, 5, reason))
 
 
 @pytest.mark.parametrize("reason", ["NodeMissing", "DiskMissing", "DiskReplaced", "BeingDeleted"])
-def test_where_nothing_may_be_granted_the_zero_that_is_available_says_nothing_about_the_disk(reason: str) -> None:
-    """What is held there stays held."""
-    assert not over_allocated(holding(7, 0, reason))
+def test_a_disk_that_may_grant_nothing_is_not_over_allocated(reason: str) -> None:
+    """The available size is 0 then, whatever the disk has; what is scheduled there stays scheduled."""
+    assert not over_allocated(schedule_of(7, 0, reason))
 
 
 def test_before_the_first_decision_no_disk_is_over_allocated() -> None:
-    """Nothing is known to be available, nor not to be."""
-    assert not over_allocated(holding(7, None))
+    """The available size is unknown."""
+    assert not over_allocated(schedule_of(7, None))
 
 
-def test_who_begins_to_work_tells_of_over_allocations_once_and_of_their_end(tmp_path: Path) -> None:
-    """Of those that were there before, too: the log of who led before may be gone. Under pressure it is no new one."""
+def test_over_allocations_are_logged_once_at_the_start_and_at_their_end(tmp_path: Path) -> None:
+    """Even earlier ones: the log of the previous leader may be lost. Pressure is no new over-allocation."""
 
-    async def play() -> None:
+    async def run_allocator() -> None:
         client = await KubeClient.connect(str(write_kubeconfig(tmp_path, "http://127.0.0.1:1")))
         world = World(client)
         world.schedule("full", status=FULL)
         world.schedule("fitting", status=FITTING)
-        allocator = next(each for each in world.controllers if each.name == "disk-schedule")
+        allocator = next(controller for controller in world.controllers if controller.name == "disk-schedule")
         running = asyncio.create_task(allocator.run())
         await asyncio.sleep(0.01)
         pressure = {"type": "Schedulable", "status": "False", "reason": "DiskPressure"}
@@ -61,10 +63,10 @@ def test_who_begins_to_work_tells_of_over_allocations_once_and_of_their_end(tmp_
         await asyncio.gather(running, return_exceptions=True)
         await client.close()
 
-    with capture_logs() as told:
-        asyncio.run(play())
-    where = {"uuid": "full", "node": "n", "disk": "disk-1"}
-    assert told == [
-        {**where, "log_level": "warning", "event": "a disk is over-allocated", "scheduled": 7, "available": 5},
-        {**where, "log_level": "info", "event": "a disk is not over-allocated any more"},
+    with capture_logs() as logs:
+        asyncio.run(run_allocator())
+    disk = {"uuid": "full", "node": "n", "disk": "disk-1"}
+    assert logs == [
+        {**disk, "log_level": "warning", "event": "a disk is over-allocated", "scheduled": 7, "available": 5},
+        {**disk, "log_level": "info", "event": "a disk is not over-allocated any more"},
     ]

@@ -1,4 +1,4 @@
-"""Requests whose object went: withdrawn at once by who works, waited for by who only watched it go."""
+"""Requests for deleted objects: a working controller withdraws them at once, a former standby waits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from app.disk_schedule.backing_image_controller import ImageController
 from app.disk_schedule.controller import Controller
-from app.disk_schedule.informer import read_image, schedule_seen
+from app.disk_schedule.informer import read_image, schedule_object
 from app.disk_schedule.replica_controller import ReplicaController
 from app.kube.client import KubeClient
 from app.kube.resources import DISK_SCHEDULES
 from tests.builders import Object
-from tests.worlds.controllers import World, Written, put
+from tests.worlds.controllers import RecordingApi, World, put
 from tests.worlds.fake_api import served, until
 
 SCHEDULE = {
@@ -26,8 +26,8 @@ SCHEDULE = {
 }
 
 
-async def _worked(
-    api: Written, client: KubeClient, kind: type[Controller], *, works: bool, late: bool = False
+async def _written_specs(
+    api: RecordingApi, client: KubeClient, kind: type[Controller], *, works: bool, late: bool = False
 ) -> list[Object]:
     world = World(client)
     controller = kind(world.context)
@@ -35,41 +35,43 @@ async def _worked(
     put(world.watches.images, read_image, {"metadata": {"name": "i"}, "spec": {}})
     running = asyncio.create_task(controller.run()) if works else None
     await asyncio.sleep(0.1)
-    looked = len(api.requests)
+    requests = len(api.requests)
     world.watches.replicas.changed("r", None)
     world.watches.images.changed("i", None)
     if late:
-        await until("a look that finds no request", lambda: len(api.requests) > looked and not len(controller.queue))
-    seen = schedule_seen(json.dumps(SCHEDULE).encode())
-    world.watches.schedules.changed("d", seen)
+        await until(
+            "a reconciliation without a request", lambda: len(api.requests) > requests and not len(controller.queue)
+        )
+    schedule = schedule_object(json.dumps(SCHEDULE).encode())
+    world.watches.schedules.changed("d", schedule)
     running = running or asyncio.create_task(controller.run())
     if works:
         await until("a write", lambda: api.bodies)
     else:
-        await until("a look", lambda: api.requests)
+        await until("a reconciliation", lambda: api.requests)
         await asyncio.sleep(0.2)  # in which a write would follow
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     return [body["spec"] for body in api.bodies]
 
 
-def asked(folder: Path, kind: type[Controller], *, works: bool, late: bool = False) -> list[Object]:
-    """The specs a controller writes after replica r and image i went: it worked then, or begins to work afterwards.
+def written_specs(folder: Path, kind: type[Controller], *, works: bool, late: bool = False) -> list[Object]:
+    """The specs that a controller writes after replica r and image i were deleted.
 
-    With `late` they are asked for after it has looked, by who was about to.
+    It worked then, or starts to work afterwards. With `late` the request is made after the controller has reconciled the deletion.
     """
 
-    async def play() -> list[Object]:
-        api = Written()
+    async def run() -> list[Object]:
+        api = RecordingApi()
         api.add(DISK_SCHEDULES.path("longhorn-system"), SCHEDULE)
         async with served(api.handle, folder) as kubeconfig:
             client = await KubeClient.connect(str(kubeconfig))
             try:
-                return await _worked(api, client, kind, works=works, late=late)
+                return await _written_specs(api, client, kind, works=works, late=late)
             finally:
                 await client.close()
 
-    return asyncio.run(play())
+    return asyncio.run(run())
 
 
 KINDS = [
@@ -78,18 +80,20 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("late", [pytest.param(False, id="before it goes"), pytest.param(True, id="after it went")])
+@pytest.mark.parametrize(
+    "late", [pytest.param(False, id="before the deletion"), pytest.param(True, id="after the deletion")]
+)
 @pytest.mark.parametrize(("kind", "field"), KINDS)
-def test_what_is_asked_for_an_object_that_is_seen_to_go_is_withdrawn_at_once(
+def test_a_request_for_an_object_that_is_deleted_is_withdrawn_at_once(
     tmp_path: Path, kind: type[Controller], field: str, *, late: bool
 ) -> None:
-    """By the controller that works; also if a volume controller noted the place, and asks when nobody can remember the replica."""
-    specs = asked(tmp_path, kind, works=True, late=late)
+    """By a controller that works; even if a volume controller makes the request after the deletion."""
+    specs = written_specs(tmp_path, kind, works=True, late=late)
     assert specs
     assert all(spec[field] == {} for spec in specs)
 
 
 @pytest.mark.parametrize("kind", [ReplicaController, ImageController])
-def test_a_standby_notes_nothing_of_what_goes_and_waits_when_it_begins(tmp_path: Path, kind: type[Controller]) -> None:
-    """It may stand by for months; what it never saw while it worked may be about to come."""
-    assert asked(tmp_path, kind, works=False) == []
+def test_a_standby_does_not_note_deletions_and_waits_once_it_starts(tmp_path: Path, kind: type[Controller]) -> None:
+    """It may stand by for months; an object that it never saw may be about to come."""
+    assert written_specs(tmp_path, kind, works=False) == []

@@ -1,4 +1,4 @@
-"""What makes which controller look at what: the proposal's watch scopes."""
+"""Which events make which controller reconcile which key: the proposal's watch scopes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import Any
 
 import pytest
 
-from app.disk_schedule.informer import read_image, read_volume, reading
+from app.disk_schedule.informer import model_reader, read_image, read_volume
 from app.kube.client import KubeClient
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.longhorn import Node
 from tests import builders
-from tests.worlds.controllers import Looked, World, put
+from tests.worlds.controllers import Reconciled, World, put
 from tests.worlds.fake_api import write_kubeconfig
 
 
-def played(tmp_path: Path, event: Callable[[World], None], before: Callable[[World], None] | None = None) -> Looked:
-    """A volume v with replica r and a backing image i on disk n-disk-1; what an event makes look, after what was `before`."""
+def reconciled(
+    tmp_path: Path, event: Callable[[World], None], before: Callable[[World], None] | None = None
+) -> Reconciled:
+    """What an event makes controllers reconcile; volume v has replica r and backing image i on disk n-disk-1, and `before` is done first."""
 
-    async def play() -> Looked:
+    async def play_event() -> Reconciled:
         client = await KubeClient.connect(str(write_kubeconfig(tmp_path, "http://127.0.0.1:1")))
         world = World(client)
-        put(world.watches.nodes, reading(LONGHORN_GROUP, "Node", Node), builders.longhorn_node("n"))
+        put(world.watches.nodes, model_reader(LONGHORN_GROUP, "Node", Node), builders.longhorn_node("n"))
         put(world.watches.volumes, read_volume, builders.volume("v", backingImage="i"))
         put(world.watches.images, read_image, {"metadata": {"name": "i"}, "spec": {}})
         world.replica("r", "v")
@@ -32,18 +34,18 @@ def played(tmp_path: Path, event: Callable[[World], None], before: Callable[[Wor
         if before is not None:
             before(world)
         running = [asyncio.create_task(controller.run()) for controller in world.controllers]
-        found = await world.after(lambda: event(world))
+        keys = await world.reconciled_after(lambda: event(world))
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await client.close()
-        return found
+        return keys
 
-    return asyncio.run(play())
+    return asyncio.run(play_event())
 
 
-ASKED = {"replicas": {"r": 5}, "backingImages": {"i": 5}}
-HELD = {"state": "scheduled", "scheduledSize": 5}
+REQUESTS = {"replicas": {"r": 5}, "backingImages": {"i": 5}}
+SCHEDULED = {"state": "scheduled", "scheduledSize": 5}
 DISK = {("disk-schedule", "n-disk-1"), ("mirror", "n-disk-1")}
 
 
@@ -51,108 +53,108 @@ DISK = {("disk-schedule", "n-disk-1"), ("mirror", "n-disk-1")}
     ("event", "expected"),
     [
         pytest.param(
-            lambda world: world.schedule("n-disk-1", spec=ASKED, status={"replicas": {"r": HELD}}),
+            lambda world: world.schedule("n-disk-1", spec=REQUESTS, status={"replicas": {"r": SCHEDULED}}),
             {("volume", "v")},
-            id="a replica is answered",
+            id="a replica is decided",
         ),
         pytest.param(
-            lambda world: world.schedule("n-disk-1", spec=ASKED, status={"backingImages": {"i": HELD}}),
+            lambda world: world.schedule("n-disk-1", spec=REQUESTS, status={"backingImages": {"i": SCHEDULED}}),
             {("backing-image", "i")},
-            id="a backing image is answered: no volume looks",
+            id="a backing image is decided: no volume is reconciled",
         ),
         pytest.param(
-            lambda world: world.schedule("n-disk-1", spec={**ASKED, "replicas": {"r": 5, "ghost": 5}}),
+            lambda world: world.schedule("n-disk-1", spec={**REQUESTS, "replicas": {"r": 5, "ghost": 5}}),
             {("replica", "ghost")},
             id="a request for a replica that does not exist",
         ),
         pytest.param(
-            lambda world: world.schedule("n-disk-1", spec={**ASKED, "backingImages": {"i": 7}}),
+            lambda world: world.schedule("n-disk-1", spec={**REQUESTS, "backingImages": {"i": 7}}),
             set(),
-            id="a request is made: only the disk looks",
+            id="a request is made: only the disk is reconciled",
         ),
     ],
 )
-def test_who_looks_when_a_disk_schedule_changes(
-    tmp_path: Path, event: Callable[[World], None], expected: Looked
+def test_a_changed_disk_schedule_wakes_controllers(
+    tmp_path: Path, event: Callable[[World], None], expected: Reconciled
 ) -> None:
-    """Beside the controller of DiskSchedules, who always does. Node sync does not: neither its disk nor whether it is empty changed."""
-    assert played(tmp_path, event) == expected | DISK
+    """In addition to its own controller, which always reconciles it. Node sync does not: neither its disk nor whether it is empty changed."""
+    assert reconciled(tmp_path, event) == expected | DISK
 
 
 def test_a_disk_that_moves_to_another_node_wakes_the_volumes_of_its_replicas(tmp_path: Path) -> None:
-    """Their condition says whether the replicas' place is the disk's."""
+    """Their condition says whether the replica is on the disk's node."""
 
     def schedule(node: str) -> Callable[[World], None]:
         return lambda world: world.schedule(
-            "n-disk-1", spec={**ASKED, "nodeID": node}, status={"replicas": {"r": HELD}}
+            "n-disk-1", spec={**REQUESTS, "nodeID": node}, status={"replicas": {"r": SCHEDULED}}
         )
 
-    found = played(tmp_path, schedule("m"), before=schedule("n"))
-    assert found == {("volume", "v"), ("node-sync", "all disks")} | DISK
+    keys = reconciled(tmp_path, schedule("m"), before=schedule("n"))
+    assert keys == {("volume", "v"), ("node-sync", "all disks")} | DISK
 
 
-def test_a_node_whose_room_changes_wakes_its_disks_and_one_with_another_disk_node_sync(tmp_path: Path) -> None:
-    """Nobody else."""
+def test_a_node_whose_space_changes_wakes_its_disks_and_a_new_disk_wakes_node_sync(tmp_path: Path) -> None:
+    """And no other controller."""
 
     def node(**more: Any) -> Callable[[World], None]:
         raw = builders.longhorn_node("n", **more)
-        return lambda world: put(world.watches.nodes, reading(LONGHORN_GROUP, "Node", Node), raw)
+        return lambda world: put(world.watches.nodes, model_reader(LONGHORN_GROUP, "Node", Node), raw)
 
-    assert played(tmp_path, node(disks=50)) == DISK
+    assert reconciled(tmp_path, node(disks=50)) == DISK
     two = node(disks={"disk-1": builders.disk(100), "disk-2": builders.disk(100)})
-    assert played(tmp_path, two) == DISK | {("node-sync", "all disks")}
+    assert reconciled(tmp_path, two) == DISK | {("node-sync", "all disks")}
 
 
-def test_a_replica_wakes_its_volume_and_its_controller_only_when_it_goes(tmp_path: Path) -> None:
+def test_a_replica_wakes_its_volume_and_its_own_controller_only_when_it_is_deleted(tmp_path: Path) -> None:
     """With a new place also the image it is made from, and the mirror of both disks."""
-    moved = played(tmp_path, lambda world: world.replica("r", "v", "m"))
+    moved = reconciled(tmp_path, lambda world: world.replica("r", "v", "m"))
     assert moved == {("volume", "v"), ("backing-image", "i"), ("mirror", "n-disk-1"), ("mirror", "m-disk-1")}
-    going = played(tmp_path, lambda world: world.replica("r", "v", deleting=True))
+    going = reconciled(tmp_path, lambda world: world.replica("r", "v", deleting=True))
     assert going == {("volume", "v"), ("replica", "r"), ("mirror", "n-disk-1")}
 
 
-def test_what_is_as_it_was_wakes_nobody(tmp_path: Path) -> None:
-    """Another version of the same."""
-    assert played(tmp_path, lambda world: world.replica("r", "v")) == set()
+def test_an_unchanged_object_wakes_no_controller(tmp_path: Path) -> None:
+    """A new version of the same content."""
+    assert reconciled(tmp_path, lambda world: world.replica("r", "v")) == set()
 
 
-def test_an_unreadable_replica_that_is_deleted_wakes_its_controller_and_the_mirror_of_the_disks_that_name_it(
+def test_an_unreadable_replica_that_is_deleted_wakes_its_controller_and_the_mirror_of_its_disks(
     tmp_path: Path,
 ) -> None:
-    """Although what is wrong with it is what was: it does not say where it is, but a DiskSchedule does."""
+    """Its fault is unchanged, and it does not say where it is, but a DiskSchedule names it."""
     deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    found = played(
+    keys = reconciled(
         tmp_path,
         lambda world: world.unreadable_replica("r", **deleted),
         before=lambda world: world.unreadable_replica("r"),
     )
-    assert found == {("replica", "r"), ("mirror", "n-disk-1")}
+    assert keys == {("replica", "r"), ("mirror", "n-disk-1")}
 
 
-def test_an_unreadable_image_that_goes_wakes_the_mirror_of_the_disks_that_name_it(tmp_path: Path) -> None:
-    """It does not say where it is, either."""
+def test_an_unreadable_image_that_is_deleted_wakes_the_mirror_of_its_disks(tmp_path: Path) -> None:
+    """It does not say where it is either."""
     bad = {"metadata": {"name": "i"}, "spec": {}, "status": {"realSize": -1}}
-    found = played(
+    keys = reconciled(
         tmp_path,
         lambda world: world.watches.images.changed("i", None),
         before=lambda world: put(world.watches.images, read_image, bad),
     )
-    assert found == {("backing-image", "i"), ("mirror", "n-disk-1")}
+    assert keys == {("backing-image", "i"), ("mirror", "n-disk-1")}
 
 
-def test_a_volume_that_is_seen_after_its_replica_wakes_the_image_it_is_made_from(tmp_path: Path) -> None:
-    """One that is made from none wakes only its own controller."""
+def test_a_volume_delivered_after_its_replica_wakes_the_image_it_is_made_from(tmp_path: Path) -> None:
+    """A volume without an image wakes only its own controller."""
 
     def replica(world: World) -> None:
         world.replica("late-r", "late")
 
-    made = played(
+    made = reconciled(
         tmp_path,
         lambda world: put(world.watches.volumes, read_volume, builders.volume("late", backingImage="i")),
         before=replica,
     )
     assert made == {("volume", "late"), ("backing-image", "i")}
-    plain = played(
+    plain = reconciled(
         tmp_path, lambda world: put(world.watches.volumes, read_volume, builders.volume("late")), before=replica
     )
     assert plain == {("volume", "late")}

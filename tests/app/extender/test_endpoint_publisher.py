@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from app.extender.endpoint_publisher import Publisher
+from app.extender.endpoint_publisher import EndpointPublisher
 from app.kube.client import KubeClient
 from app.kube.resources import ENDPOINT_SLICES
-from devcluster import DevCluster, Options
+from devcluster import ClusterOptions, DevCluster
 from scheduler_core.errors import CoreError
-from scheduler_core.leadership.endpoint_slice import NAME
+from scheduler_core.leadership.endpoint_slice import NAME, Endpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("publishing")]
 
@@ -23,15 +23,16 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """An API server."""
-    with DevCluster(tmp_path_factory.mktemp("publishing"), Options(audit=False)) as started:
+    with DevCluster(tmp_path_factory.mktemp("publishing"), ClusterOptions(audit=False)) as started:
         yield started
 
 
 class Namespace:
-    """One namespace and its slice."""
+    """A namespace and its slice."""
 
     def __init__(self, cluster: DevCluster, client: KubeClient) -> None:
-        self.api, self._client = cluster.api, client
+        self.api = cluster.api
+        self._client = client
         self.name = f"publishing-{next(_numbers)}"
         self.path = ENDPOINT_SLICES.path(self.name, NAME)
         self.may_lead = True
@@ -39,23 +40,24 @@ class Namespace:
             "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}
         )
 
-    def publisher(self, address: str = "10.1.2.3", node: str = "node-1") -> Publisher:
-        """One process's."""
-        return Publisher(self._client, self.name, address, 9504, node, leading=lambda: self.may_lead)
+    def publisher(self, address: str = "10.1.2.3", node: str = "node-1") -> EndpointPublisher:
+        """The publisher of one process."""
+        endpoint = Endpoint.at(address, 9504, node)
+        return EndpointPublisher(self._client, self.name, endpoint, lambda: self.may_lead)
 
     def slice(self) -> dict[str, Any]:
-        """As it is now."""
+        """The slice as it is now."""
         current: dict[str, Any] = self.api.get(self.path)
         return current
 
     def addresses(self) -> list[str]:
-        """Where it leads."""
+        """The addresses in the slice."""
         return [address for endpoint in self.slice()["endpoints"] or () for address in endpoint["addresses"]]
 
 
 @pytest.fixture
 async def namespace(cluster: DevCluster) -> AsyncIterator[Namespace]:
-    """One of its own."""
+    """A namespace of its own for each test."""
     client = await KubeClient.connect(str(cluster.kubeconfig))
     yield Namespace(cluster, client)
     await client.close()
@@ -83,8 +85,8 @@ async def test_publishing_again_writes_nothing(namespace: Namespace) -> None:
     assert namespace.slice()["metadata"]["resourceVersion"] == before
 
 
-async def test_a_successor_replaces_and_others_labels_stay(namespace: Namespace) -> None:
-    """One write, without a moment of nothing."""
+async def test_a_successor_replaces_the_endpoint_and_keeps_foreign_labels(namespace: Namespace) -> None:
+    """In one write, so the slice is never empty."""
     await namespace.publisher("10.1.2.4").publish()
     namespace.api.patch(namespace.path, {"metadata": {"labels": {"team": "storage"}}})
     uid = namespace.slice()["metadata"]["uid"]
@@ -95,7 +97,7 @@ async def test_a_successor_replaces_and_others_labels_stay(namespace: Namespace)
 
 
 async def test_withdrawing_leaves_an_empty_slice_and_can_be_repeated(namespace: Namespace) -> None:
-    """Before anything was published, too."""
+    """It works even if nothing was published before."""
     publisher = namespace.publisher()
     await publisher.withdraw()
     await publisher.publish()
@@ -107,7 +109,7 @@ async def test_withdrawing_leaves_an_empty_slice_and_can_be_repeated(namespace: 
 
 
 async def test_withdrawing_leaves_a_successors_slice_alone(namespace: Namespace) -> None:
-    """A leader that hears late that it lost."""
+    """A former leader may learn late that it lost."""
     former = namespace.publisher("10.1.2.4")
     await former.publish()
     await namespace.publisher("10.1.2.5").publish()
@@ -115,8 +117,8 @@ async def test_withdrawing_leaves_a_successors_slice_alone(namespace: Namespace)
     assert namespace.addresses() == ["10.1.2.5"]
 
 
-async def test_who_does_not_lead_writes_nothing(namespace: Namespace) -> None:
-    """And is told."""
+async def test_a_follower_writes_nothing(namespace: Namespace) -> None:
+    """And `publish` returns that."""
     await namespace.publisher("10.1.2.4").publish()
     namespace.may_lead = False
     assert not await namespace.publisher("10.1.2.5").publish()
@@ -126,43 +128,43 @@ async def test_who_does_not_lead_writes_nothing(namespace: Namespace) -> None:
 async def test_a_leader_overtaken_between_reading_and_writing_does_not_overwrite(
     namespace: Namespace, cluster: DevCluster
 ) -> None:
-    """The successor writes at the worst moment: after the former leader has looked and found itself leading."""
+    """The successor writes at the worst moment: after the former leader has read and still leads."""
     client = await KubeClient.connect(str(cluster.kubeconfig))
     await namespace.publisher("10.1.2.4").publish()
-    asked = []
+    calls = []
 
     def leading() -> bool:
-        asked.append(1)
-        if len(asked) == 1:
+        calls.append(1)
+        if len(calls) == 1:
             endpoints = [{"addresses": ["10.1.2.9"], "conditions": {"ready": True}}]
             namespace.api.patch(namespace.path, {"endpoints": endpoints})
             return True
         return False
 
-    assert not await Publisher(client, namespace.name, "10.1.2.5", 9504, "", leading=leading).publish()
+    assert not await EndpointPublisher(client, namespace.name, Endpoint.at("10.1.2.5", 9504, ""), leading).publish()
     assert namespace.addresses() == ["10.1.2.9"]
     await client.close()
 
 
-async def test_a_leader_goes_on_when_somebody_else_touches_the_slice(namespace: Namespace, cluster: DevCluster) -> None:
-    """A conflict is looked at again."""
+async def test_a_leader_tries_again_after_a_conflict(namespace: Namespace, cluster: DevCluster) -> None:
+    """The slice is read and compared again."""
     client = await KubeClient.connect(str(cluster.kubeconfig))
     await namespace.publisher("10.1.2.4").publish()
-    asked = []
+    calls = []
 
     def leading() -> bool:
-        asked.append(1)
-        if len(asked) < 3:
-            namespace.api.patch(namespace.path, {"metadata": {"labels": {"touched": str(len(asked))}}})
+        calls.append(1)
+        if len(calls) < 3:
+            namespace.api.patch(namespace.path, {"metadata": {"labels": {"touched": str(len(calls))}}})
         return True
 
-    assert await Publisher(client, namespace.name, "10.1.2.5", 9504, "", leading=leading).publish()
+    assert await EndpointPublisher(client, namespace.name, Endpoint.at("10.1.2.5", 9504, ""), leading).publish()
     assert namespace.addresses() == ["10.1.2.5"]
-    assert len(asked) == 3
+    assert len(calls) == 3
     await client.close()
 
 
-async def test_a_leader_of_the_other_ip_family_makes_a_new_slice(namespace: Namespace) -> None:
+async def test_a_leader_of_the_other_ip_family_creates_a_new_slice(namespace: Namespace) -> None:
     """The address type of a slice cannot be changed."""
     await namespace.publisher().publish()
     assert await namespace.publisher("2001:DB8::7").publish()

@@ -1,4 +1,4 @@
-"""When this process competes, answers and points the Service to itself, with the election and the Service played by hand."""
+"""When this process competes, answers and points the Service to itself; tests play the election and the Service by hand."""
 
 from __future__ import annotations
 
@@ -11,39 +11,51 @@ from typing import Any, cast
 
 import pytest
 
-from app.extender import lifecycle as module
-from app.extender.lifecycle import Live, LiveSettings, Parts
-from app.extender.metrics import PREFIX, Metrics
+from app.extender.lifecycle import ExtenderLifecycle, ExtenderParts, LiveSettings
+from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
 from app.kube.client import ApiError
+from app.runtime.metrics import PREFIX
 from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
 from tests.worlds.fake_api import until
 
-AGAIN = 0.3
+PUBLISH_RETRY_INTERVAL = 0.3
 
 
-class Cache:
-    """A cache that is as complete and as fresh as it is told to be."""
+class FakeCache:
+    """A cache that is as complete and as fresh as its attributes say.
+
+    Attributes:
+        caught_up: `catch_up` waits for it
+        catch_ups: how often `catch_up` was called
+        run_fails: `run` raises an error once it is set
+    """
 
     def __init__(self) -> None:
         self.problem = ""
-        self.filled = True
+        self.has_synced = True
         self.settings: dict[str, str] = {}
         self.caught_up = asyncio.Event()
         self.caught_up.set()
-        self.catches = 0
+        self.catch_ups = 0
+        self.run_fails = asyncio.Event()
 
     async def run(self) -> None:
-        """Nothing to do."""
+        """Runs until cancelled, or fails."""
+        await self.run_fails.wait()
+        raise RuntimeError("a fault")
+
+    async def wait_for_sync(self) -> None:
+        """Never returns: the heap of the tests is not to be frozen."""
         await asyncio.Event().wait()
 
     async def catch_up(self) -> None:
-        """As long as it takes."""
-        self.catches += 1
+        """Waits until `caught_up` is set."""
+        self.catch_ups += 1
         await self.caught_up.wait()
 
 
-class ConfigMap:
+class FakeConfigMap:
     """The extender's ConfigMap."""
 
     def __init__(self) -> None:
@@ -51,49 +63,61 @@ class ConfigMap:
         self.data: dict[str, str] = {ENABLED: "true"}
 
     async def run(self) -> None:
-        """Nothing to do."""
+        """Does nothing until cancelled."""
         await asyncio.Event().wait()
 
 
-class Elector:
-    """An election that is won and lost by hand."""
+class FakeElector:
+    """An election that tests win and lose."""
 
     def __init__(self, story: list[str]) -> None:
         self.story = story
-        self.holder, self.problem, self.term, self.alive = "other", "", 0, True
-        self.enabled = self.won = False
+        self.holder = "other"
+        self.problem = ""
+        self.term = 0
+        self.alive = True
+        self.enabled = False
+        self.won = False
         self.undisturbed = math.inf
 
-    def changed(self, callback: Callable[[], None]) -> None:
-        """Nobody is told: the steering looks often enough."""
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Does nothing: the leader loop looks often enough."""
 
     def start(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def enable(self, enabled: bool) -> None:
-        """Whether to compete."""
+        """Notes whether to compete."""
         if enabled != self.enabled:
             self.story.append("competes" if enabled else "competes no more")
         self.enabled = enabled
 
     def leading(self) -> bool:
-        """Whether it was won."""
+        """Whether this process has won and still competes."""
         return self.won and self.enabled
 
     def win(self) -> None:
-        """The lead is taken."""
-        self.won, self.term = True, self.term + 1
+        """Wins the lead in a new term."""
+        self.won = True
+        self.term += 1
 
     def stop(self, *, release: bool, seconds: float) -> None:
-        """The end."""
+        """Ends the election."""
         if self.alive:
             assert seconds > 0
             self.story.append("released" if release else "ended")
-        self.alive = self.won = False
+        self.alive = False
+        self.won = False
 
 
-class Publisher:
-    """The Service's endpoint."""
+class FakePublisher:
+    """The Service's endpoint.
+
+    Attributes:
+        error: every call raises it
+        calls: how often it was called
+        hangs: whether calls do not return
+    """
 
     def __init__(self, story: list[str]) -> None:
         self.story = story
@@ -101,38 +125,46 @@ class Publisher:
         self.calls = 0
         self.hangs = False
 
-    async def _call(self, what: str) -> None:
+    async def _call(self, event: str) -> None:
         self.calls += 1
         if self.hangs:
             await asyncio.sleep(60)
         if self.error is not None:
             raise self.error
-        self.story.append(what)
+        self.story.append(event)
 
     async def publish(self) -> bool:
-        """Points it here."""
+        """Points the Service here."""
         await self._call("published")
         return True
 
     async def withdraw(self) -> None:
-        """Points it nowhere."""
+        """Points the Service nowhere."""
         await self._call("withdrawn")
 
 
-class Reservations:
-    """Reservations that settle when they are told to."""
+class FakeReservations:
+    """Reservations that settle when a test says so.
+
+    Attributes:
+        free: `settled` waits for it
+        adopting: `adopt` waits for it, if there is one
+        undisturbed: the argument of the last `adopt`
+        late_refusal: read by `clear`
+        refusal_when_cleared: what `late_refusal` returned then
+    """
 
     def __init__(self, story: list[str]) -> None:
         self.story = story
         self.free = asyncio.Event()
         self.free.set()
-        self.asked: Callable[[], str] = str
-        self.refused_when_cleared = ""
+        self.late_refusal: Callable[[], str] = str
+        self.refusal_when_cleared = ""
         self.adopting: asyncio.Event | None = None
         self.undisturbed = -1.0
 
     def reserved(self) -> frozenset[str]:
-        """None."""
+        """Returns no node."""
         return frozenset()
 
     async def adopt(self, undisturbed: float) -> None:
@@ -148,60 +180,76 @@ class Reservations:
         self.story.append("settled")
 
     def clear(self) -> None:
-        """Forgets; by then nothing must be answered any more."""
+        """Forgets everything; by then no request must be answered any more."""
         self.story.append("cleared")
-        self.refused_when_cleared = self.asked()
+        self.refusal_when_cleared = self.late_refusal()
 
 
-class Companion:
-    """Runs beside."""
+class FakeLeaderTask:
+    """A task that works only while this process leads."""
 
     def __init__(self, story: list[str]) -> None:
         self.story = story
 
     async def run(self) -> None:
-        """Until the end."""
-        self.story.append("companion runs")
+        """Runs until cancelled."""
+        self.story.append("task runs")
         await asyncio.Event().wait()
 
     def adopt(self) -> None:
         """Begins."""
-        self.story.append("companion begins")
+        self.story.append("task begins")
 
     def clear(self) -> None:
         """Ends."""
-        self.story.append("companion ends")
+        self.story.append("task ends")
 
 
 class World:
-    """A live service among these."""
+    """The life cycle of an extender among fakes.
 
-    def __init__(self, environment: dict[str, str] | None = None, *, accompanied: bool = False) -> None:
+    Attributes:
+        story: the events of the fakes, in order
+    """
+
+    def __init__(self, environment: dict[str, str] | None = None, *, leader_task: bool = False) -> None:
         self.story: list[str] = []
-        self.cache, self.config_map = Cache(), ConfigMap()
-        self.elector, self.publisher = Elector(self.story), Publisher(self.story)
-        self.reservations, self.metrics = Reservations(self.story), Metrics()
-        played: dict[str, Any] = {
+        self.cache = FakeCache()
+        self.config_map = FakeConfigMap()
+        self.elector = FakeElector(self.story)
+        self.publisher = FakePublisher(self.story)
+        self.reservations = FakeReservations(self.story)
+        self.metrics = Metrics()
+        fakes: dict[str, Any] = {
             "cache": self.cache, "config_map": self.config_map, "elector": self.elector, "publisher": self.publisher,
         }  # fmt: skip
-        parts = Parts(**played, metrics=self.metrics, environment=environment or {}, node_name="host")
+        parts = ExtenderParts(**fakes, metrics=self.metrics, environment=environment or {}, node_name="host")
         settings = LiveSettings(parts.cache, parts.config_map, parts.environment)
-        companions = [Companion(self.story)] if accompanied else []
-        self.live = Live(parts, settings, cast("NodeReservations", self.reservations), companions)
-        self.reservations.asked = self.live.late_refusal
+        tasks = [FakeLeaderTask(self.story)] if leader_task else []
+        self.lifecycle = ExtenderLifecycle(parts, settings, cast("NodeReservations", self.reservations), tasks)
+        self.reservations.late_refusal = self.lifecycle.late_refusal
 
-    async def leads(self) -> None:
-        """Wins, and waits until it answers."""
+    async def wait_until_competing(self) -> None:
+        """Returns once this process competes."""
         await until("competing", lambda: self.elector.enabled)
+
+    async def lead(self) -> None:
+        """Wins the election, and returns once this process answers."""
+        await self.wait_until_competing()
         self.elector.win()
-        await until("answering", lambda: not self.live.refusal())
+        await until("answering", lambda: not self.lifecycle.refusal())
+
+    async def lead_and_publish(self) -> None:
+        """As `lead`, and returns once the Service leads here."""
+        await self.lead()
+        await until("the Service", lambda: "published" in self.story)
 
 
 @asynccontextmanager
-async def running(environment: dict[str, str] | None = None, *, accompanied: bool = False) -> AsyncIterator[World]:
-    """A service that is kept running."""
-    world = World(environment, accompanied=accompanied)
-    task = asyncio.create_task(world.live.run())
+async def running_world(*, leader_task: bool = False) -> AsyncIterator[World]:
+    """A world whose life cycle runs, and must not end by itself."""
+    world = World(leader_task=leader_task)
+    task = asyncio.create_task(world.lifecycle.run())
     try:
         yield world
         assert not task.done(), task
@@ -211,47 +259,49 @@ async def running(environment: dict[str, str] | None = None, *, accompanied: boo
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short steps."""
-    monkeypatch.setattr(module, "_STEP_SECONDS", 0.01)
-    monkeypatch.setattr(module, "_PUBLISH_AGAIN_SECONDS", AGAIN)
-    monkeypatch.setattr(module, "SILENT_SECONDS", 0.05)
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens the intervals."""
+    monkeypatch.setattr("app.runtime.leader._STEP_INTERVAL", 0.01)
+    monkeypatch.setattr("app.extender.lifecycle._PUBLISH_RETRY_INTERVAL", PUBLISH_RETRY_INTERVAL)
+    monkeypatch.setattr("app.extender.lifecycle.SILENT_SECONDS", 0.05)
 
 
-async def test_settings_in_the_order_of_their_sources() -> None:
-    """ConfigMap, Setting, environment, defaults; each for itself."""
+async def test_settings_come_from_the_first_source_that_has_them() -> None:
+    """ConfigMap, Setting, environment, defaults; each setting by itself."""
     world = World({ENABLED: "false", POD_SCHEDULING_TIMEOUT: "1", NODE_RESERVATION_TIMEOUT: "2"})
     world.config_map.data = {POD_SCHEDULING_TIMEOUT: "3"}
     world.cache.settings = {POD_SCHEDULING_TIMEOUT: "4", ENABLED: "true", "other": "x"}
-    state = world.live.state()
+    state = world.lifecycle.state()
     assert (state.enabled, state.pod_scheduling_timeout, state.node_reservation_timeout) == (True, 3, 2)
     assert list(state.origins.values()) == ["Setting", "environment", "ConfigMap longhorn-scheduler-extender"]
 
 
-async def test_until_the_settings_are_known_it_is_not_said_to_be_disabled() -> None:
+async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabled() -> None:
     """It is not ready."""
     world = World()
     world.config_map.data = {}
     world.config_map.problem = "ConfigMap not read yet"
-    assert world.live.refusal() == "not ready: ConfigMap not read yet"
-    world.config_map.problem, world.cache.filled, world.cache.problem = "", False, "nodes not listed yet"
-    assert world.live.refusal() == "not ready: nodes not listed yet"
-    world.cache.filled = True
-    assert world.live.refusal().startswith(f"{ENABLED} is false (the default")
+    assert world.lifecycle.refusal() == "not ready: ConfigMap not read yet"
+    world.config_map.problem = ""
+    world.cache.has_synced = False
+    world.cache.problem = "nodes not listed yet"
+    assert world.lifecycle.refusal() == "not ready: nodes not listed yet"
+    world.cache.has_synced = True
+    assert world.lifecycle.refusal().startswith(f"{ENABLED} is false (the default")
 
 
-async def test_it_answers_when_it_has_caught_up_and_adopted() -> None:
+async def test_a_new_leader_answers_after_catching_up_and_adopting() -> None:
     """Not when it has won."""
-    async with running() as world:
+    async with running_world() as world:
         world.cache.caught_up.clear()
-        await until("competing", lambda: world.elector.enabled)
-        assert world.live.refusal() == "not the leader, other is"
+        await world.wait_until_competing()
+        assert world.lifecycle.refusal() == "not the leader, other is"
         world.elector.win()
-        await until("the catching up", lambda: world.cache.catches)
-        assert world.live.refusal() == "taking over from the last leader"
+        await until("the catching up", lambda: world.cache.catch_ups)
+        assert world.lifecycle.refusal() == "taking over from the last leader"
         world.cache.caught_up.set()
         await until("the Service", lambda: "published" in world.story)
-        assert world.live.refusal() == ""
+        assert world.lifecycle.refusal() == ""
         assert world.story == ["competes", "adopted", "published"]
         heartbeat = {"node": "host"}
         await until(
@@ -260,203 +310,194 @@ async def test_it_answers_when_it_has_caught_up_and_adopted() -> None:
 
 
 async def test_catching_up_that_does_not_end_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as it leads."""
-    monkeypatch.setattr(module, "CATCH_UP_SECONDS", 0.05)
-    async with running() as world:
+    """As long as this process leads."""
+    monkeypatch.setattr("app.runtime.leader.CATCH_UP_TIMEOUT", 0.05)
+    async with running_world() as world:
         world.cache.caught_up.clear()
-        await until("competing", lambda: world.elector.enabled)
+        await world.wait_until_competing()
         world.elector.win()
-        await until("the third time", lambda: world.cache.catches > 2)
+        await until("the third time", lambda: world.cache.catch_ups > 2)
         world.cache.caught_up.set()
-        await until("answering", lambda: not world.live.refusal())
+        await until("answering", lambda: not world.lifecycle.refusal())
 
 
-async def test_a_lead_lost_while_catching_up_is_not_taken() -> None:
-    """Nor one that was won again since."""
-    async with running() as world:
+async def test_a_lead_lost_during_catching_up_is_not_taken_over() -> None:
+    """Not even if it was won again since: the new term catches up again."""
+    async with running_world() as world:
         world.cache.caught_up.clear()
-        await until("competing", lambda: world.elector.enabled)
+        await world.wait_until_competing()
         world.elector.win()
-        await until("the catching up", lambda: world.cache.catches)
+        await until("the catching up", lambda: world.cache.catch_ups)
         world.elector.win()
         world.cache.caught_up.set()
-        await until("answering in the second term", lambda: not world.live.refusal())
-        assert world.cache.catches == 2
+        await until("answering in the second term", lambda: not world.lifecycle.refusal())
+        assert world.cache.catch_ups == 2
         assert world.story.count("adopted") == 1
 
 
-async def test_a_lead_lost_while_offers_settle_is_not_taken() -> None:
+async def test_a_lead_lost_during_adoption_is_not_taken_over() -> None:
     """What was adopted meanwhile is forgotten."""
-    async with running() as world:
+    async with running_world() as world:
         world.reservations.adopting = asyncio.Event()
         world.elector.undisturbed = 2.5
-        await until("competing", lambda: world.elector.enabled)
+        await world.wait_until_competing()
         world.elector.win()
         await until("the settling", lambda: world.reservations.undisturbed == 2.5)
         world.elector.won = False
         world.reservations.adopting.set()
         await until("the end of it", lambda: "cleared" in world.story)
-        assert world.live.refusal().startswith("not the leader")
+        assert world.lifecycle.refusal().startswith("not the leader")
 
 
-async def test_what_goes_on_beside_begins_with_the_lead_and_ends_with_it() -> None:
+async def test_leader_tasks_begin_and_end_with_the_lead() -> None:
     """Two processes must not nudge, nor count the same misplacement."""
-    async with running(accompanied=True) as world:
-        await world.leads()
+    async with running_world(leader_task=True) as world:
+        await world.lead()
         world.elector.won = False
-        await until("the end", lambda: "companion ends" in world.story)
-        await world.leads()
-    told = [entry for entry in world.story if entry in {"adopted", "cleared"} or entry.startswith("companion")]
-    begins = ["adopted", "companion begins"]
-    assert told == ["companion runs", *begins, "cleared", "companion ends", *begins]
+        await until("the end", lambda: "task ends" in world.story)
+        await world.lead()
+    events = [entry for entry in world.story if entry in {"adopted", "cleared"} or entry.startswith("task")]
+    begins = ["adopted", "task begins"]
+    assert events == ["task runs", *begins, "cleared", "task ends", *begins]
 
 
 async def test_a_stale_cache_ends_the_lead() -> None:
-    """Another candidate may know better; and back when it is fresh."""
-    async with running() as world:
-        await world.leads()
+    """Another candidate may have a fresher cache; this one competes again once its cache is fresh."""
+    async with running_world() as world:
+        await world.lead()
         world.cache.problem = "pods not heard of for 61 s"
-        assert world.live.refusal() == "not ready: pods not heard of for 61 s"
+        assert world.lifecycle.refusal() == "not ready: pods not heard of for 61 s"
         await until("the loss", lambda: "cleared" in world.story)
         assert not world.elector.enabled
         world.cache.problem = ""
-        await until("its return", lambda: not world.live.refusal())
+        await until("its return", lambda: not world.lifecycle.refusal())
 
 
-async def test_disabled_it_withdraws_before_it_releases() -> None:
+async def test_a_disabled_leader_withdraws_from_the_service_before_it_releases_the_lease() -> None:
     """Otherwise a successor's endpoint might be overwritten."""
-    async with running() as world:
-        await world.leads()
-        await until("the Service", lambda: "published" in world.story)
+    async with running_world() as world:
+        await world.lead_and_publish()
         world.config_map.data = {ENABLED: "false"}
-        assert world.live.refusal() == f"{ENABLED} is false (says ConfigMap longhorn-scheduler-extender)"
+        assert world.lifecycle.refusal() == f"{ENABLED} is false (says ConfigMap longhorn-scheduler-extender)"
         await until("the end", lambda: "cleared" in world.story)
         assert world.story == ["competes", "adopted", "published", "withdrawn", "competes no more", "cleared"]
 
 
-async def test_disabled_without_permission_it_tries_again_now_and_then() -> None:
-    """It keeps the Lease meanwhile, and answers nobody."""
-    async with running() as world:
-        await world.leads()
-        await until("the Service", lambda: "published" in world.story)
+async def test_a_disabled_leader_that_cannot_withdraw_tries_again() -> None:
+    """It keeps the Lease meanwhile, and answers no request."""
+    async with running_world() as world:
+        await world.lead_and_publish()
         world.publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not")
-        before, began = world.publisher.calls, time.monotonic()
+        calls = world.publisher.calls
+        began = time.monotonic()
         world.config_map.data = {ENABLED: "false"}
-        await until("another try", lambda: world.publisher.calls >= before + 2)
-        assert time.monotonic() - began >= AGAIN
+        await until("another try", lambda: world.publisher.calls >= calls + 2)
+        assert time.monotonic() - began >= PUBLISH_RETRY_INTERVAL
         assert world.elector.leading()
-        assert world.live.refusal().startswith(f"{ENABLED} is false")
+        assert world.lifecycle.refusal().startswith(f"{ENABLED} is false")
         world.publisher.error = None
         await until("the end", lambda: not world.elector.enabled)
         assert "withdrawn" in world.story
 
 
-async def test_a_service_that_cannot_be_written_is_tried_again_now_and_then() -> None:
-    """It answers meanwhile: who asks may have come another way."""
-    async with running() as world:
+async def test_a_service_that_cannot_be_written_is_tried_again() -> None:
+    """This process answers meanwhile: a request may have come by another way."""
+    async with running_world() as world:
         world.publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not")
         began = time.monotonic()
-        await world.leads()
+        await world.lead()
         await until("another try", lambda: world.publisher.calls >= 2)
-        assert time.monotonic() - began >= AGAIN
+        assert time.monotonic() - began >= PUBLISH_RETRY_INTERVAL
         world.publisher.error = None
         await until("the Service", lambda: "published" in world.story)
 
 
-async def test_an_elector_that_has_died_ends_the_service() -> None:
+async def test_a_dead_elector_ends_the_process() -> None:
     """It could never lead again; a new process can."""
     world = World()
-    task = asyncio.create_task(world.live.run())
-    await until("competing", lambda: world.elector.enabled)
+    task = asyncio.create_task(world.lifecycle.run())
+    await world.wait_until_competing()
     world.elector.alive = False
     done, _ = await asyncio.wait({task}, timeout=5)
     assert done
     assert isinstance(task.exception(), ExceptionGroup)
 
 
-async def test_handing_over_in_its_order() -> None:
-    """No new questions, the last pod placed, the Service pointed nowhere, the Lease released; it leads until then."""
-    async with running() as world:
-        await world.leads()
-        await until("the Service", lambda: "published" in world.story)
+async def test_draining_hands_over_step_by_step() -> None:
+    """No new requests, the last pod placed, the Service pointed nowhere, the Lease released; it leads until then."""
+    async with running_world() as world:
+        await world.lead_and_publish()
         del world.story[:]
         world.reservations.free.clear()
-        draining = asyncio.create_task(world.live.drain())
+        draining = asyncio.create_task(world.lifecycle.drain())
         await asyncio.sleep(0.1)
-        assert world.live.refusal() == "shutting down"
-        assert world.live.late_refusal() == ""
+        assert world.lifecycle.refusal() == "shutting down"
+        assert world.lifecycle.late_refusal() == ""
         assert world.elector.leading()
         world.reservations.free.set()
         await draining
         assert world.story == ["settled", "cleared", "withdrawn", "released"]
-        assert world.reservations.refused_when_cleared != ""
-        assert world.live.late_refusal() != ""
+        assert world.reservations.refusal_when_cleared != ""
+        assert world.lifecycle.late_refusal() != ""
 
 
-async def test_handing_over_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_draining_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever hangs."""
-    monkeypatch.setattr(module, "DRAIN_SECONDS", 0.1)
-    monkeypatch.setattr(module, "WITHDRAW_SECONDS", 0.1)
-    async with running() as world:
-        await world.leads()
-        await until("the Service", lambda: "published" in world.story)
+    monkeypatch.setattr("app.runtime.leader.DRAIN_TIMEOUT", 0.1)
+    monkeypatch.setattr("app.extender.lifecycle.WITHDRAW_TIMEOUT", 0.1)
+    async with running_world() as world:
+        await world.lead_and_publish()
         world.reservations.free.clear()
         world.publisher.hangs = True
         async with asyncio.timeout(2):
-            await world.live.drain()
+            await world.lifecycle.drain()
         assert world.story[-2:] == ["cleared", "released"]
 
 
-async def test_a_follower_hands_over_nothing() -> None:
-    """It just goes."""
-    async with running() as world:
-        await until("competing", lambda: world.elector.enabled)
-        await world.live.drain()
+async def test_a_follower_drains_without_withdrawing() -> None:
+    """It has not pointed the Service anywhere."""
+    async with running_world() as world:
+        await world.wait_until_competing()
+        await world.lifecycle.drain()
         assert world.story == ["competes", "settled", "cleared", "released"]
 
 
 async def test_after_a_crash_the_lease_runs_out() -> None:
-    """A release would say that what came of the last answers can be seen."""
+    """A release would say that the decisions of the last answers are visible."""
     world = World()
-
-    async def fail() -> None:
-        await until("answering", lambda: not world.live.refusal())
-        raise RuntimeError("a fault")
-
-    world.cache.run = fail  # type: ignore[method-assign]
-    task = asyncio.create_task(world.live.run())
-    await world.leads()
+    task = asyncio.create_task(world.lifecycle.run())
+    await world.lead()
+    world.cache.run_fails.set()
     await asyncio.wait({task}, timeout=5)
     assert world.story[-1] == "ended"
     assert task.exception() is not None
 
 
-async def test_switched_off_it_keeps_the_lease_silently_until_its_answers_can_be_seen(
+async def test_a_leader_with_a_problem_keeps_the_lease_silently_until_its_decisions_are_visible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody else answers meanwhile; switched on again in time, it goes on."""
-    monkeypatch.setattr(module, "SILENT_SECONDS", 1.0)
-    async with running() as world:
-        await world.leads()
+    """No other process answers meanwhile; without the problem it goes on, and the period starts again."""
+    monkeypatch.setattr("app.extender.lifecycle.SILENT_SECONDS", 1.0)
+    async with running_world() as world:
+        await world.lead()
         world.cache.problem = "nodes not heard of"
         await asyncio.sleep(0.1)
-        assert world.live.refusal().startswith("not ready")
+        assert world.lifecycle.refusal().startswith("not ready")
         assert world.elector.enabled
         world.cache.problem = ""
         await asyncio.sleep(1.1)
         assert world.elector.enabled
-        assert world.live.refusal() == ""
+        assert world.lifecycle.refusal() == ""
         world.cache.problem = "nodes not heard of"
         await until("the end of the lead", lambda: not world.elector.enabled)
 
 
-async def test_disabled_after_a_lead_was_lost_the_service_is_pointed_nowhere() -> None:
-    """Nobody competes any more, so nobody else would do it."""
-    async with running() as world:
-        await world.leads()
-        await until("the Service", lambda: "published" in world.story)
+async def test_a_process_disabled_after_it_lost_the_lead_points_the_service_nowhere() -> None:
+    """While disabled no process competes, so no leader would do it."""
+    async with running_world() as world:
+        await world.lead_and_publish()
         world.elector.won = False
-        await until("stepped down", lambda: bool(world.live.refusal()))
+        await until("stepped down", lambda: bool(world.lifecycle.refusal()))
         world.config_map.data = {ENABLED: "false"}
         world.elector.holder = ""
         await until("withdrawn", lambda: "withdrawn" in world.story)

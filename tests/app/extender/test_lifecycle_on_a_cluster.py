@@ -1,4 +1,4 @@
-"""`longhorn-extender serve` beside a cluster, as whole processes: who answers, from when, and until when."""
+"""`longhorn-extender serve` with a live cluster, as whole processes: which process answers, and when."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from typing import Any
 
 import pytest
 
-from app.extender.offers import SETTLING_SECONDS
+from app.extender.offers import SETTLE_TIMEOUT
 from app.kube.client import ApiError
 from app.kube.resources import CLAIMS, CONFIG_MAPS, ENDPOINT_SLICES, LEASES, LONGHORN_NODES, LONGHORN_SETTINGS, PODS
-from devcluster import DevCluster, Options, logged
-from devcluster.process import Process
+from devcluster import ClusterOptions, DevCluster, Process, logged
 from tests.builders import Object
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE
 from tests.worlds.service import EXTENDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.xdist_group("live")]
-LEASE_SECONDS, RENEW_SECONDS = 4.0, 3.0
+LEASE_SECONDS = 4.0
+RENEW_SECONDS = 3.0
 FAST = ["--lease-duration", "4", "--renew-deadline", "3", "--retry-period", "0.5"]
-ENABLED, WAIT = "scheduler-extender-enabled", "scheduler-extender-pod-scheduling-timeout"
+ENABLED = "scheduler-extender-enabled"
+POD_SCHEDULING_TIMEOUT = "scheduler-extender-pod-scheduling-timeout"
 PREFIX = "longhorn_scheduler_extender"
 NODES = ("node-1", "node-2")
-# What a candidate may need beyond the Lease on two busy cores: a look at it, and catching up.
+# What a candidate may need beyond the Lease on two busy cores: a read of it, and catching up.
 SLACK = 4.0
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    """Two nodes with a Longhorn disk of 100Gi each, and the extender's access to them. Nobody schedules pods."""
+    """Two nodes with a Longhorn disk of 100Gi each, and the extender's access to them. No scheduler runs."""
     folder = tmp_path_factory.mktemp("live")
-    with DevCluster(folder / "cluster", Options(audit=False)) as running:
+    with DevCluster(folder / "cluster", ClusterOptions(audit=False)) as running:
         running.apply(MANIFESTS / "test-cluster")
         disks = json.dumps([{"name": "disk-1", "size": "100Gi"}])
         for name in NODES:
@@ -57,19 +58,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
             str(config),
         ]
         running.spawn("simulator", simulator, ready=logged('"ready"'))
-        until("the Longhorn nodes", lambda: len(reported(running)) == len(NODES), 30)
+        until("the Longhorn nodes", lambda: len(reported_nodes(running)) == len(NODES), 30)
         running.processes["kube-scheduler"].stop()
         yield running
 
 
-def reported(cluster: DevCluster) -> list[str]:
-    """The Longhorn nodes whose disk is known."""
+def reported_nodes(cluster: DevCluster) -> list[str]:
+    """The Longhorn nodes whose disk is in their status."""
     nodes = cluster.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]
     return [node["metadata"]["name"] for node in nodes if (node.get("status") or {}).get("diskStatus")]
 
 
 def until(what: str, true: Callable[[], Any], seconds: float = 20) -> float:
-    """Returns once something is so; for how many seconds it was not."""
+    """Returns once a condition is true; returns the seconds that took."""
     began = time.monotonic()
     while not true():
         assert time.monotonic() - began < seconds, f"waited {seconds:g} s in vain for {what}"
@@ -84,10 +85,10 @@ class Candidate:
     process: Process
     port: int
 
-    def ask(
+    def request(
         self, path: str, body: Object | None = None, seconds: float = 15
     ) -> tuple[int, Any, http.client.HTTPMessage]:
-        """Status, decoded answer and headers."""
+        """Sends a request; returns status, decoded answer and headers."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         try:
             connection.request(
@@ -101,8 +102,8 @@ class Candidate:
             connection.close()
 
     def filter(self, pod: Object, seconds: float = 15) -> tuple[int, Any, http.client.HTTPMessage]:
-        """kube-scheduler asks about a pod."""
-        return self.ask("/filter", {"Pod": pod, "Nodes": None, "NodeNames": list(NODES)}, seconds)
+        """Sends /filter for a pod."""
+        return self.request("/filter", {"Pod": pod, "Nodes": None, "NodeNames": list(NODES)}, seconds)
 
     def answers(self) -> bool:
         """Whether it answers kube-scheduler's verbs."""
@@ -112,7 +113,7 @@ class Candidate:
             return False
 
     def refusal(self) -> str:
-        """Why it does not answer; "" if it does."""
+        """Why it does not answer, "" if it does."""
         status, answer, headers = self.filter({"metadata": {"name": "probe"}})
         if status == 200:
             return ""
@@ -120,23 +121,23 @@ class Candidate:
         return str(answer["error"])
 
     def state(self) -> Any:
-        """What /state says of the service."""
-        return self.ask("/state")[1]["service"]
+        """What /state shows of the service."""
+        return self.request("/state")[1]["service"]
 
     def metric(self, name: str) -> list[str]:
         """The samples of a metric."""
-        return re.findall(rf"^{PREFIX}_{name}\S* \S+$", self.ask("/metrics")[1], re.M)
+        return re.findall(rf"^{PREFIX}_{name}\S* \S+$", self.request("/metrics")[1], re.M)
 
 
 @pytest.fixture
 def start(cluster: DevCluster) -> Iterator[Callable[..., Candidate]]:
-    """Starts candidates; they are gone after the test, and the Lease is free before it."""
+    """Starts candidates; stops them after the test, and frees the Lease before it."""
     account = cluster.service_account_kubeconfig(NAMESPACE, NAME)
     started: list[Process] = []
     put(cluster, LEASES, {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
-    set_config(cluster, **{ENABLED: "true", WAIT: "1"})
+    set_config(cluster, **{ENABLED: "true", POD_SCHEDULING_TIMEOUT: "1"})
 
-    def begin(number: int, *arguments: str) -> Candidate:
+    def start_candidate(number: int, *arguments: str) -> Candidate:
         port = cluster.free_port()
         command = [
             EXTENDER,
@@ -153,7 +154,7 @@ def start(cluster: DevCluster) -> Iterator[Callable[..., Candidate]]:
         started.append(process)
         return Candidate(process, port)
 
-    yield begin
+    yield start_candidate
     logs = {process.name: process.log_text() for process in started}
     for process in started:
         process.stop()
@@ -161,7 +162,7 @@ def start(cluster: DevCluster) -> Iterator[Callable[..., Candidate]]:
 
 
 def put(cluster: DevCluster, resource: Any, body: Object, name: str = NAME) -> None:
-    """Merges this into an object of Longhorn's namespace, which is made if need be."""
+    """Merges fields into an object of Longhorn's namespace; creates the object if necessary."""
     try:
         cluster.api.patch(resource.path(NAMESPACE, name), body)
     except ApiError as error:
@@ -172,46 +173,48 @@ def put(cluster: DevCluster, resource: Any, body: Object, name: str = NAME) -> N
 
 
 def set_config(cluster: DevCluster, **data: str) -> None:
-    """Makes the ConfigMap hold exactly this."""
+    """Makes these the only data of the ConfigMap."""
     current = cluster.api.get(CONFIG_MAPS.path(NAMESPACE, NAME)).get("data") or {}
     put(cluster, CONFIG_MAPS, {"data": {**dict.fromkeys(current), **data}})
 
 
 def holder(cluster: DevCluster) -> str:
-    """Who holds the Lease."""
+    """The holder of the Lease."""
     return str(cluster.api.get(LEASES.path(NAMESPACE, NAME))["spec"].get("holderIdentity") or "")
 
 
 def endpoints(cluster: DevCluster) -> list[str]:
-    """Where the Service leads."""
+    """The addresses that the Service leads to."""
     try:
-        found = cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE, NAME))["endpoints"] or []
+        entries = cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE, NAME))["endpoints"] or []
     except ApiError as error:
         if not error.not_found:
             raise
         return []
-    return [address for entry in found for address in entry["addresses"]]
+    return [address for entry in entries for address in entry["addresses"]]
 
 
-def claimed_pod(cluster: DevCluster, name: str) -> Object:
-    """A pod with an unbound claim of 10Gi, both on the API server; as kube-scheduler would send it."""
+def create_pod_with_claim(cluster: DevCluster, name: str) -> Object:
+    """Creates a pod with an unbound claim of 10Gi; returns the pod as kube-scheduler would send it."""
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "longhorn-local"}
     claim["resources"] = {"requests": {"storage": "10Gi"}}  # type: ignore[assignment]
     cluster.api.create(CLAIMS.path("default"), {"metadata": {"name": name}, "spec": claim})
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
     spec = {"containers": [{"name": "main", "image": "none"}], "volumes": volumes}
-    made: Object = cluster.api.create(PODS.path("default"), {"metadata": {"name": name}, "spec": spec})
-    return made
+    created: Object = cluster.api.create(PODS.path("default"), {"metadata": {"name": name}, "spec": spec})
+    return created
 
 
-def test_it_is_switched_on_and_off_while_it_runs(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """ConfigMap, then Longhorn's Setting, then the environment, then off; disabled it holds no Lease and gets no traffic."""
+def test_the_extender_is_enabled_and_disabled_while_it_runs(
+    cluster: DevCluster, start: Callable[..., Candidate]
+) -> None:
+    """By ConfigMap, by Longhorn's Setting, by the environment; disabled it neither holds the Lease nor gets traffic."""
     set_config(cluster)
     candidate = start(1)
     refusal = "scheduler-extender-enabled is false (the default; see docs/configuration.md)"
-    until("readiness", lambda: candidate.ask("/readyz")[0] == 200)
+    until("readiness", lambda: candidate.request("/readyz")[0] == 200)
     assert candidate.refusal() == refusal
-    assert (holder(cluster), candidate.ask("/healthz")[0]) == ("", 200)
+    assert (holder(cluster), candidate.request("/healthz")[0]) == ("", 200)
     put(cluster, LONGHORN_SETTINGS, {"value": "true"}, ENABLED)
     until("the Setting", candidate.answers)
     assert candidate.state()["origins"][ENABLED] == "Setting"
@@ -239,84 +242,83 @@ def test_it_is_switched_on_and_off_while_it_runs(cluster: DevCluster, start: Cal
     until("the ConfigMap", lambda: candidate.refusal() == f"{ENABLED} is false (says ConfigMap {NAME})")
 
 
-def test_a_leader_hands_over_and_answers_what_it_has_taken(
+def test_a_leader_that_hands_over_answers_accepted_requests(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """A follower refuses every verb and is well; after SIGTERM it answers within two seconds of the last wait."""
-    set_config(cluster, **{ENABLED: "true", WAIT: "2"})
+    """A follower refuses every verb and is healthy; after SIGTERM it answers within two seconds of the last wait."""
+    set_config(cluster, **{ENABLED: "true", POD_SCHEDULING_TIMEOUT: "2"})
     leader = start(1, "--reservation", "node")
     until("a leader", leader.answers)
     follower = start(2, "--reservation", "node")
-    until("its readiness", lambda: follower.ask("/readyz")[0] == 200)
-    until("its sight of the leader", lambda: follower.refusal().startswith("not the leader, candidate-1_"))
+    until("its readiness", lambda: follower.request("/readyz")[0] == 200)
+    until("its knowledge of the leader", lambda: follower.refusal().startswith("not the leader, candidate-1_"))
     for verb in ("/filter", "/preempt", "/explain"):
-        status, answer, headers = follower.ask(verb, {"Pod": {"metadata": {"name": "x"}}, "NodeNames": []})
+        status, answer, headers = follower.request(verb, {"Pod": {"metadata": {"name": "x"}}, "NodeNames": []})
         assert (status, headers["connection"]) == (503, "close")
         assert answer["error"].startswith("not the leader, candidate-1_")
-    assert follower.ask("/healthz")[0] == 200
-    first, second = claimed_pod(cluster, "first"), claimed_pod(cluster, "second")
+    assert follower.request("/healthz")[0] == 200
+    first = create_pod_with_claim(cluster, "first")
+    second = create_pod_with_claim(cluster, "second")
     until("the first answer", lambda: leader.filter(first)[1].get("NodeNames") == list(NODES))
     with ThreadPoolExecutor() as pool:
-        taken: Future[Any] = pool.submit(leader.filter, second)
-        time.sleep(1)  # it waits for its turn, which comes after two
-        told = time.monotonic()
+        accepted: Future[Any] = pool.submit(leader.filter, second)
+        time.sleep(1)  # it waits for its turn, two seconds after the first answer
+        stopped_at = time.monotonic()
         stopping = pool.submit(leader.process.stop)
-        until("the refusal of new questions", lambda: leader.refusal() == "shutting down")
-        assert taken.result()[0] == 200
-        answered = time.monotonic()
+        until("the refusal of new requests", lambda: leader.refusal() == "shutting down")
+        assert accepted.result()[0] == 200
+        answered_at = time.monotonic()
         until("the follower's answer", follower.answers)
-        succeeded = time.monotonic()
+        succeeded_at = time.monotonic()
         stopping.result()
     assert leader.process.returncode == 0
     until("the Service to lead there", lambda: endpoints(cluster) == ["192.0.2.2"])
-    # The pod answered last is waited for as long as the setting says.
+    # The last pod is waited for as long as the setting says.
     print(
-        f"taken question answered after {answered - told:.1f} s, handed over {succeeded - answered - 2:.1f} s after its wait"
+        f"accepted request answered after {answered_at - stopped_at:.1f} s, handed over {succeeded_at - answered_at - 2:.1f} s after its wait"
     )
-    assert succeeded - answered - 2 < 2
+    assert succeeded_at - answered_at - 2 < 2
 
 
 def test_an_idle_leader_hands_over_at_once(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """The figure of the design: within two seconds."""
+    """Within the two seconds of the design."""
     leader = start(1)
     until("a leader", leader.answers)
     follower = start(2)
-    until("its readiness", lambda: follower.ask("/readyz")[0] == 200)
+    until("its readiness", lambda: follower.request("/readyz")[0] == 200)
     time.sleep(1)
-    told = time.monotonic()
+    stopped_at = time.monotonic()
     threading.Thread(target=leader.process.stop).start()
     until("the follower's answer", follower.answers)
-    took = time.monotonic() - told
+    took = time.monotonic() - stopped_at
     print(f"an idle leader handed over in {took:.2f} s")
     assert took < 2.5
     until("the end of the leader", lambda: leader.process.returncode == 0)
 
 
-def test_a_killed_leader_is_succeeded_within_the_bound_of_its_lease(
-    cluster: DevCluster, start: Callable[..., Candidate]
-) -> None:
-    """And its successor waits for nothing longer than that."""
+def test_a_killed_leader_is_succeeded_within_its_lease(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
+    """The successor waits for nothing longer than that."""
     leader = start(1)
     until("a leader", leader.answers)
     follower = start(2)
-    until("its readiness", lambda: follower.ask("/readyz")[0] == 200)
+    until("its readiness", lambda: follower.request("/readyz")[0] == 200)
     leader.process.kill()
     took = until("the follower's answer", follower.answers)
     print(f"a killed leader was succeeded after {took:.1f} s")
-    settling = SETTLING_SECONDS - (
+    settling = SETTLE_TIMEOUT - (
         LEASE_SECONDS - RENEW_SECONDS
     )  # pods of earlier tests wait for a scheduler that is not there
     assert LEASE_SECONDS - 1 < took < LEASE_SECONDS + settling + SLACK
 
 
-def test_a_leader_whose_lease_was_stolen_answers_no_more(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """Until it may take it back."""
+def test_a_leader_whose_lease_was_stolen_stops_answering(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
+    """Until it may take the Lease again."""
     leader = start(1)
     until("a leader", leader.answers)
-    pod = claimed_pod(cluster, "stolen")
+    pod = create_pod_with_claim(cluster, "stolen")
     assert leader.filter(pod)[0] == 200
     with ThreadPoolExecutor() as pool:
-        queued = pool.submit(leader.filter, claimed_pod(cluster, "queued"))
+        queued = pool.submit(leader.filter, create_pod_with_claim(cluster, "queued"))
         put(cluster, LEASES, {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 4}})
         took = until("the refusal", lambda: leader.refusal().startswith("not the leader, thief is"))
         assert took < 1
@@ -324,10 +326,10 @@ def test_a_leader_whose_lease_was_stolen_answers_no_more(cluster: DevCluster, st
     until("its return", leader.answers)
 
 
-def test_a_leader_without_an_api_server_answers_no_more_and_comes_back(
+def test_a_leader_without_an_api_server_stops_answering_until_it_is_back(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """Within the renewal deadline; it stays alive, and recovers by itself."""
+    """Within the renewal deadline; the process stays alive, and recovers by itself."""
     leader = start(1)
     until("a leader", leader.answers)
     server = cluster.processes["kube-apiserver"]
@@ -335,7 +337,7 @@ def test_a_leader_without_an_api_server_answers_no_more_and_comes_back(
     try:
         took = until("the refusal", lambda: not leader.answers())
         assert took < 3.5
-        assert leader.ask("/healthz")[0] == 200
+        assert leader.request("/healthz")[0] == 200
         assert leader.refusal().startswith("not the leader, candidate-1_")
     finally:
         server.resume()
@@ -343,7 +345,7 @@ def test_a_leader_without_an_api_server_answers_no_more_and_comes_back(
     print(f"without an API server: refused after {took:.1f} s, answers {back:.1f} s after it goes on")
 
 
-def test_an_api_server_that_is_not_there_at_start_is_waited_for(
+def test_a_process_started_without_an_api_server_waits_for_it(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
     """It is not ready, and says why."""
@@ -351,54 +353,55 @@ def test_an_api_server_that_is_not_there_at_start_is_waited_for(
     server.kill()
     try:
         candidate = start(1, "--enabled", "true")
-        until("the reason", lambda: "cannot connect to" in str(candidate.ask("/readyz")[1]))
-        assert (candidate.ask("/readyz")[0], candidate.ask("/healthz")[0]) == (503, 200)
+        until("the reason", lambda: "cannot connect to" in str(candidate.request("/readyz")[1]))
+        assert (candidate.request("/readyz")[0], candidate.request("/healthz")[0]) == (503, 200)
         assert candidate.refusal().startswith("not ready: ")
     finally:
         server.start()
     until("its answer", candidate.answers, 30)
 
 
-def test_a_snapshot_decides_as_the_live_service_does(
+def test_a_snapshot_gives_the_same_decisions_as_the_live_service(
     cluster: DevCluster, start: Callable[..., Candidate], tmp_path: Path
 ) -> None:
     """`/explain`, `explain` of the cluster and `explain` of a snapshot of it, all under the extender's own permissions."""
     leader = start(1)
     until("a leader", leader.answers)
-    pod = claimed_pod(cluster, "explained")
-    claimed_pod(cluster, "secretive")
+    pod = create_pod_with_claim(cluster, "explained")
+    create_pod_with_claim(cluster, "secretive")
     body = {"Pod": pod, "Nodes": None, "NodeNames": list(NODES)}
-    asked = leader.ask("/explain", body)[1]
-    kubeconfig, file = str(cluster.service_account_kubeconfig(NAMESPACE, NAME)), str(tmp_path / "snapshot.yaml")
+    answer = leader.request("/explain", body)[1]
+    kubeconfig = str(cluster.service_account_kubeconfig(NAMESPACE, NAME))
+    file = str(tmp_path / "snapshot.yaml")
 
-    def extender(*arguments: str) -> str:
+    def run_extender(*arguments: str) -> str:
         done = subprocess.run([EXTENDER, *arguments], check=False, capture_output=True, text=True, timeout=60)
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
         return done.stdout
 
-    extender("snapshot", "--kubeconfig", kubeconfig, "-f", file)
+    run_extender("snapshot", "--kubeconfig", kubeconfig, "-f", file)
     name = ["--pod", "default/explained", "-o", "json"]
-    live = json.loads(extender("explain", "--kubeconfig", kubeconfig, *name))
-    assert json.loads(extender("explain", "--snapshot", file, *name)) == live == asked
+    live = json.loads(run_extender("explain", "--kubeconfig", kubeconfig, *name))
+    assert json.loads(run_extender("explain", "--snapshot", file, *name)) == live == answer
     assert {node: entry["fits"] for node, entry in live["nodes"].items()} == dict.fromkeys(NODES, True)
     text = Path(file).read_text()
     assert "managedFields" not in text
-    assert "kube-root-ca" not in text  # every pod mounts it; what is no claim is not shown
+    assert "kube-root-ca" not in text  # every pod mounts it, but only claims are written
 
 
-def test_two_signals_end_it_at_once(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """Somebody is in a hurry."""
-    set_config(cluster, **{ENABLED: "true", WAIT: "60"})
+def test_two_signals_end_the_process_at_once(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
+    """The second ends the hand-over."""
+    set_config(cluster, **{ENABLED: "true", POD_SCHEDULING_TIMEOUT: "60"})
     leader = start(1)
     until("a leader", leader.answers)
-    assert leader.filter(claimed_pod(cluster, "hurry"))[0] == 200
+    assert leader.filter(create_pod_with_claim(cluster, "hurry"))[0] == 200
     threading.Thread(target=leader.process.stop).start()
     until("the hand-over", lambda: leader.refusal() == "shutting down")
     leader.process.stop(seconds=5)
     assert leader.process.returncode == 0
 
 
-def test_no_cluster_at_all_is_one_line(tmp_path: Path, cluster: DevCluster) -> None:
+def test_a_missing_cluster_is_an_error_of_one_line(tmp_path: Path, cluster: DevCluster) -> None:
     """With the exit code of bad input."""
     process = Process(
         "none", [EXTENDER, "serve", "--port", "0", "--kubeconfig", str(tmp_path / "no")], tmp_path / "log"

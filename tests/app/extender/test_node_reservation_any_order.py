@@ -1,20 +1,23 @@
-"""Step 5 of the proposal under whatever happens, in whatever order: nothing leaks, and the promises hold."""
+"""Step 5 of the proposal under events in any order: nothing leaks, and reserved nodes stay reserved."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.extender.availability import CallerGoneError, HungUp, UnavailableError
+from app.extender.availability import CallerGoneError, HungUp
 from app.extender.node_reservation import ADOPTED_SECONDS
+from app.runtime.probes import UnavailableError
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
-from tests.app.extender.test_node_reservation import NODES, SCHEDULING_SECONDS, World, db, fits
+from tests.worlds.filter_request import fitting_nodes
+from tests.worlds.node_reservation import POD_SCHEDULING_TIMEOUT, NodeReservationWorld
+from tests.worlds.two_nodes import NODES, database_pod
 from tests.worlds.virtual_time import VirtualLoop
 
 PODS = st.integers(0, 4)
@@ -23,74 +26,66 @@ PAUSES = st.sampled_from([0.0, 0.001, 0.4, 1.0, 4.99, 5.0, 7.5, 20.0])
 
 
 class Reservations(RuleBasedStateMachine):
-    """kube-scheduler, Longhorn and the election do what they like."""
+    """Requests of kube-scheduler, changes of Longhorn and of the lead, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner(loop_factory=VirtualLoop)
-        self.world: World = self.run(self.begin())
-        self.questions: dict[asyncio.Task[list[str]], int] = {}
+        self.world: NodeReservationWorld = self.run(self.begin())
+        self.requests: dict[asyncio.Task[list[str]], int] = {}
         self.hung_up: set[int] = set()
         self.existing: set[int] = set()
-        self.bound: dict[int, str] = {}
-        self.answered_at: dict[int, float] = {}
 
-    async def begin(self) -> World:
-        """The world lives on the runner's loop."""
-        return World()
+    async def begin(self) -> NodeReservationWorld:
+        """Creates the world on the runner's loop."""
+        return NodeReservationWorld()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Lets the loop turn until this is done."""
+        """Runs the loop until the coroutine is done."""
         return self.runner.run(coroutine)
 
     async def turn(self, seconds: float = 0.0) -> None:
-        """Lets time pass, and what is ready happen."""
+        """Waits, and lets every task that is ready run."""
         await asyncio.sleep(seconds)
-        for _ in range(30):  # what falls due at one moment has consequences of its own
+        for _ in range(30):  # timers that are due at the same moment start further tasks
             await asyncio.sleep(0)
 
-    async def question(self, number: int, hung_up: HungUp) -> list[str]:
-        """Asks; a reserved node is offered only to a pod whose replicas are there."""
-        decision = await self.world.verbs.filter(make.as_pod(db(number)), NODES, hung_up)
+    async def filter(self, number: int, hung_up: HungUp) -> list[str]:
+        """Sends /filter; a reserved node fits only a pod with a replica on it."""
+        decision = await self.world.decide(make.as_pod(database_pod(number)), hung_up)
         reserved = self.world.reservations.reserved()
         for name, reason in zip(decision.candidates, decision.reasons, strict=True):
             assert name not in reserved or not reason.fits or reason is Reason.HOME
-        return fits(decision)
+        return fitting_nodes(decision)
 
-    def step(self, what: Any = None, seconds: float = 0.0) -> None:
-        """Does something on the loop, and lets its consequences happen."""
+    def step(self, action: Callable[[], object] | None = None, seconds: float = 0.0) -> None:
+        """Calls the action on the loop, then waits."""
 
-        async def do() -> None:
-            if what is not None:
-                what()
+        async def act() -> None:
+            if action is not None:
+                action()
             await self.turn(seconds)
 
-        self.run(do())
+        self.run(act())
         self.collect()
 
     def collect(self) -> None:
-        """Looks at the questions that are over; what they may end with."""
-        for task in [task for task in self.questions if task.done()]:
-            number = self.questions.pop(task)
-            if task.cancelled():
-                continue
-            error = task.exception()
-            if error is None:
-                self.answered_at[number] = self.world.loop.time()
-            else:
-                assert isinstance(error, CallerGoneError | UnavailableError), error
-                assert not isinstance(error, CallerGoneError) or number in self.hung_up
+        """Removes the requests that have ended, and checks the errors they ended with."""
+        for task in [task for task in self.requests if task.done()]:
+            number = self.requests.pop(task)
+            error = None if task.cancelled() else task.exception()
+            assert isinstance(error, CallerGoneError | UnavailableError | None), error
+            assert not isinstance(error, CallerGoneError) or number in self.hung_up
 
     @rule(number=PODS)
     def create(self, number: int) -> None:
-        """A pod appears, unbound, whatever it was before."""
+        """An unbound pod is created, in place of an existing one."""
         self.existing.add(number)
-        self.bound.pop(number, None)
         self.step(lambda: self.world.create(number))
 
     @rule(number=PODS)
-    def ask(self, number: int) -> None:
-        """kube-scheduler asks."""
+    def request(self, number: int) -> None:
+        """kube-scheduler sends /filter."""
 
         async def hung_up() -> bool:
             return number in self.hung_up
@@ -99,41 +94,38 @@ class Reservations(RuleBasedStateMachine):
             if number not in self.existing:
                 self.world.create(number)
                 self.existing.add(number)
-                self.bound.pop(number, None)
             self.hung_up.discard(number)
-            task = self.world.loop.create_task(self.question(number, hung_up), name=f"question about {number}")
-            self.questions[task] = number
+            task = self.world.loop.create_task(self.filter(number, hung_up), name=f"request for {number}")
+            self.requests[task] = number
 
         self.step(begin)
 
     @rule(number=PODS)
     def hang_up(self, number: int) -> None:
-        """A caller goes."""
+        """A caller hangs up."""
         self.hung_up.add(number)
 
-    @precondition(lambda self: self.questions)
+    @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        """The server drops a question."""
-        task = data.draw(st.sampled_from(sorted(self.questions, key=lambda task: task.get_name())))
+        """The server cancels a request."""
+        task = data.draw(st.sampled_from(sorted(self.requests, key=lambda task: task.get_name())))
         self.step(task.cancel)
 
     @precondition(lambda self: self.existing)
     @rule(data=st.data(), node=NAMES)
     def bind(self, data: st.DataObject, node: str) -> None:
-        """kube-scheduler binds."""
+        """kube-scheduler binds a pod."""
         number = data.draw(st.sampled_from(sorted(self.existing)))
-        self.bound[number] = node
         self.step(lambda: self.world.bind(number, node))
 
     @precondition(lambda self: self.existing)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        """A pod goes."""
+        """A pod is deleted."""
         number = data.draw(st.sampled_from(sorted(self.existing)))
         self.existing.discard(number)
-        self.bound.pop(number, None)
-        self.step(lambda: self.world.cache.remove(db(number)))
+        self.step(lambda: self.world.cache.remove(database_pod(number)))
 
     @rule(number=PODS, node=NAMES)
     def provision(self, number: int, node: str) -> None:
@@ -142,55 +134,55 @@ class Reservations(RuleBasedStateMachine):
 
     @rule(node=NAMES, numbers=st.sets(PODS))
     def list_replicas(self, node: str, numbers: set[int]) -> None:
-        """Longhorn's node says what is on it."""
+        """Longhorn's node lists the replicas on it."""
         self.step(lambda: self.world.list_replicas(node, *sorted(numbers)))
 
     @rule(seconds=PAUSES)
     def wait(self, seconds: float) -> None:
-        """Nothing happens."""
+        """Time passes."""
         self.step(seconds=seconds)
 
     @rule()
     def lose(self) -> None:
-        """Somebody else leads: nothing is reserved, and nobody waits for anything."""
+        """This process loses the lead: nothing is reserved, and no request waits."""
 
-        def lost() -> None:
+        def lose_lead() -> None:
             self.world.refusal = "not the leader"
             self.world.reservations.clear()
 
-        self.step(lost)
+        self.step(lose_lead)
         assert self.world.reservations.reserved() == frozenset()
-        assert not self.questions
+        assert not self.requests
 
     @precondition(lambda self: self.world.refusal)
     @rule()
     def lead(self) -> None:
-        """This one leads again."""
+        """This process leads again."""
 
-        async def won() -> None:
+        async def win_lead() -> None:
             self.world.refusal = ""
             await self.world.reservations.adopt(0.0)
             await self.turn()
 
-        self.run(won())
+        self.run(win_lead())
         self.collect()
 
     @invariant()
-    def nobody_waits_for_ever(self) -> None:
-        """The lock is free, or somebody is waited for; and the readers that listen are those that wait."""
-        reservations, cache = self.world.reservations, self.world.cache
-        assert reservations._lock.locked() == bool(reservations._waits)
-        listening = sum(len(events) for events in cache.listeners.values())
-        assert listening == len(reservations._waits) + len(reservations._arrivals)
+    def every_wait_has_an_owner(self) -> None:
+        """The lock is held exactly while a pod is waited for, and every wait has one listener."""
+        reservations = self.world.reservations
+        assert reservations._lock.locked() == bool(reservations._scheduling_waits)
+        listening = sum(len(events) for events in self.world.cache.listeners.values())
+        assert listening == len(reservations._scheduling_waits) + len(reservations._replica_waits)
         assert not reservations._forgotten
-        assert not self.questions or reservations._lock.locked()
+        assert not self.requests or reservations._lock.locked()
 
     def teardown(self) -> None:
-        """All that waits ends by itself, in bounded time, and leaves nothing."""
-        pending = len(self.questions)
-        self.step(seconds=SCHEDULING_SECONDS * (pending + 1) + ADOPTED_SECONDS + 20)
-        assert not self.questions
-        self.run(self.world.assert_free())
+        """Every wait ends by itself, in bounded time, and leaves nothing behind."""
+        pending = len(self.requests)
+        self.step(seconds=POD_SCHEDULING_TIMEOUT * (pending + 1) + ADOPTED_SECONDS + 20)
+        assert not self.requests
+        self.run(self.world.assert_idle())
         self.runner.close()
 
 

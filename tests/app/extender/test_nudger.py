@@ -1,4 +1,4 @@
-"""Refused pods are nudged when they fit, in virtual time; kube-scheduler and Longhorn are played by hand."""
+"""Refused pods are nudged when they fit, in virtual time; tests play kube-scheduler and Longhorn by hand."""
 
 from __future__ import annotations
 
@@ -14,92 +14,106 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from app.decisions.evaluator import Scheduling
+from app.decisions.evaluator import Evaluator, no_contenders
 from app.extender.metrics import Metrics
-from app.extender.nudge_patch import PodNudge
-from app.extender.nudger import LOOK_SECONDS, MOST_DECISIONS, MOST_REMEMBERED, REVIEW_SECONDS, UNSEEN_SECONDS, Nudger
+from app.extender.nudger import MAX_DECISIONS, REVIEW_INTERVAL, TURN_INTERVAL, UNSEEN_SECONDS, NudgePatch, Nudger
 from app.extender.offers import Offers
+from app.extender.refusals import MAX_REMEMBERED, RefusedPods
 from app.kube.client import ApiError
-from scheduler_core.cluster.view import View
-from scheduler_core.demand.index import Demands
-from scheduler_core.extender.filter import Decision, Options, Others
-from scheduler_core.extender.nudge import BURST, PER_SECOND, PROMISE_LIFE
+from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
+from scheduler_core.extender.nudge import BURST, NUDGES_PER_SECOND, PENDING_NUDGE_LIFETIME
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from tests import builders as make
-from tests.app.extender.test_node_reservation import NODES, cluster, db, here, virtually
 from tests.builders import Object
 from tests.worlds.fake_api import FakeApi, connected, failing
-from tests.worlds.state_source import FakeCache
-from tests.worlds.virtual_time import VirtualLoop
+from tests.worlds.filter_request import caller_waits
+from tests.worlds.state_source import FakeStateSource
+from tests.worlds.two_nodes import NODES, database_pod, two_nodes
+from tests.worlds.virtual_time import run, virtual_loop, virtually
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class Cache(FakeCache):
-    """Derives demands once per view, as the real one does."""
+class CountingEvaluator(Evaluator):
+    """Records which pods were evaluated.
 
-    _known: tuple[View, Demands] | None = None
+    Attributes:
+        after_filter: called after every evaluation
+    """
 
-    def demands(self) -> Demands:
-        """The same as long as nothing changes."""
-        view = self.memory().view
-        if self._known is None or self._known[0] is not view:
-            self._known = view, super().demands()
-        return self._known[1]
+    def __init__(self, cache: FakeStateSource) -> None:
+        super().__init__(cache, FilterOptions(), lambda: 0.0)
+        self.evaluated: list[str] = []
+        self.after_filter: Callable[[], None] | None = None
 
-
-class Counting(Scheduling):
-    """Remembers which pods were decided about."""
-
-    def __init__(self, cache: FakeCache) -> None:
-        super().__init__(cache, Options(), lambda: 0.0)
-        self.decided: list[str] = []
-
-    async def filter(self, pod: Pod, candidates: Sequence[str], others: Callable[[], Others] = Others) -> Decision:
-        """As it is, counted."""
-        self.decided.append(pod.name)
-        return await super().filter(pod, candidates, others)
+    async def filter(
+        self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
+    ) -> Decision:
+        """Records the pod, and evaluates it."""
+        self.evaluated.append(pod.name)
+        decision = await super().filter(pod, candidates, contenders)
+        if self.after_filter is not None:
+            self.after_filter()
+        return decision
 
 
 class World:
-    """Two full nodes of 100Gi."""
+    """Two full nodes of 100 Gi.
 
-    def __init__(self, *, reservation: int = 5) -> None:
-        self.settings = ExtenderSettings(enabled=True, pod_scheduling_timeout=0, node_reservation_timeout=reservation)
-        self.cache = Cache(cluster())
+    Attributes:
+        results: what the metrics counted
+        patches: name of the pod, written time and virtual time of each patch
+        patch_outcomes: how the next patches end: an error, or whether the pod still exists; others succeed
+        slow_pods: pods whose patches do not end before `patches_may_end` is set
+        on_patched: called after every patch that succeeded
+        contenders_read: virtual times at which the nudger read the contenders
+    """
+
+    def __init__(self, *, reservation_timeout: int = 5) -> None:
+        settings = ExtenderSettings(
+            enabled=True, pod_scheduling_timeout=0, node_reservation_timeout=reservation_timeout
+        )
+        self.cache = FakeStateSource(two_nodes())
         self.fill("a", "b")
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        self.loop = loop
-        self.scheduling = Counting(self.cache)
-        self.offers = Offers(
-            self.cache, Counting(self.cache), lambda: self.settings, Metrics(), loop.time
-        )  # whose decisions are not counted
+        self.loop = virtual_loop()
+        self.evaluator = CountingEvaluator(self.cache)
+        # An evaluator of its own: only the nudger's evaluations are counted.
+        self.offers = Offers(self.cache, CountingEvaluator(self.cache), lambda: settings, Metrics(), self.loop.time)
         self.results: list[str] = []
         self.patches: list[tuple[str, str, float]] = []
-        self.trouble: list[ApiError | bool] = []
-        self.asking: Callable[[Pod], object] | None = None
+        self.patch_outcomes: list[ApiError | bool] = []
+        self.slow_pods: set[str] = set()
+        self.patches_may_end = asyncio.Event()
+        self.on_patched: Callable[[Pod], object] | None = None
+        self.contenders_read: list[float] = []
         self.nudger = Nudger(
             self.cache,
-            self.scheduling,
-            self.offers.others,
+            self.evaluator,
+            self.contenders,
             self.patch,
             self,
-            clock=loop.time,
-            now=lambda: START + timedelta(seconds=loop.time()),
+            clock=self.loop.time,
+            now=lambda: START + timedelta(seconds=self.loop.time()),
         )
 
+    def contenders(self) -> Contenders:
+        """The contenders of the offers; notes that they were read."""
+        self.contenders_read.append(self.loop.time())
+        return self.offers.contenders()
+
     async def patch(self, pod: Pod, at: str) -> bool:
-        """The API server, which has trouble as long as some is left."""
+        """The API server."""
+        if pod.name in self.slow_pods:
+            await self.patches_may_end.wait()
         self.patches.append((pod.name, at, self.loop.time()))
         await asyncio.sleep(0.01)
-        answer = self.trouble.pop(0) if self.trouble else True
-        if isinstance(answer, ApiError):
-            raise answer
-        if answer and self.asking:
-            self.asking(pod)
-        return answer
+        outcome = self.patch_outcomes.pop(0) if self.patch_outcomes else True
+        if isinstance(outcome, ApiError):
+            raise outcome
+        if outcome and self.on_patched:
+            self.on_patched(pod)
+        return outcome
 
     def nudged(self, result: str) -> None:
         """The metric."""
@@ -107,37 +121,41 @@ class World:
 
     @property
     def names(self) -> list[str]:
-        """The pods patched, in order."""
+        """The patched pods, in order."""
         return [name for name, _, _ in self.patches]
 
     @property
     def remembered(self) -> list[str]:
-        """The names of the pods that are remembered."""
+        """The names of the remembered pods."""
         return [entry.pod.name for entry in self.nudger.waiting]
 
-    def fill(self, *names: str, room: float = 0) -> None:
-        """Other volumes leave so many Gi on each of these nodes."""
+    def fill(self, *names: str, space: float = 0) -> None:
+        """Fills these nodes with other volumes, down to so many Gi."""
         for name in names:
-            self.cache.put(make.longhorn_node(name, {"disk-1": make.disk(100, scheduled=100 - room)}))
+            self.cache.put(make.longhorn_node(name, {"disk-1": make.disk(100, scheduled=100 - space)}))
 
     def create(self, number: int, size: float = 60) -> None:
-        """A pod and its unbound claim."""
-        self.cache.put(make.claim(f"data-{number}", size), db(number))
+        """Creates a pod and its unbound claim."""
+        self.cache.put(make.claim(f"data-{number}", size), database_pod(number))
 
     def refuse(self, *numbers: int) -> None:
-        """/filter has refused the pods."""
+        """Reports that /filter has refused the pods."""
         for number in numbers:
-            self.nudger.refused(make.as_pod(db(number)), list(NODES))
+            self.nudger.refused(make.as_pod(database_pod(number)), list(NODES))
 
-    def refused(self, *numbers: int, size: float = 60) -> None:
-        """Pods that were refused."""
+    def create_refused(self, *numbers: int, size: float = 60) -> None:
+        """Creates pods, and reports that /filter has refused them."""
         for number in numbers:
             self.create(number, size)
         self.refuse(*numbers)
 
+    async def filter(self, number: int) -> Decision:
+        """Sends /filter for the pod of this number."""
+        return await self.offers.filter(make.as_pod(database_pod(number)), NODES, caller_waits)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """While the nudger runs; afterwards it has left nothing behind."""
+        """Runs the nudger, and asserts that it leaves no task behind."""
         before = asyncio.all_tasks()
         task = asyncio.create_task(self.nudger.run())
         try:
@@ -154,32 +172,32 @@ class World:
 
 @virtually
 async def test_a_refused_pod_that_fits_again_is_nudged_once() -> None:
-    """At the next look, with the time in UTC."""
+    """In the next turn, with the time in UTC."""
     world = World()
     async with world.running():
-        world.refused(0)
+        world.create_refused(0)
         await asyncio.sleep(5)
         assert world.patches == []
-        world.fill("a", room=60)
-        await asyncio.sleep(LOOK_SECONDS + 0.1)
+        world.fill("a", space=60)
+        await asyncio.sleep(TURN_INTERVAL + 0.1)
         ((name, at, when),) = world.patches
         assert (name, world.results) == ("db-0", ["patched"])
-        assert 5 <= when <= 5 + LOOK_SECONDS
+        assert 5 <= when <= 5 + TURN_INTERVAL
         assert datetime.fromisoformat(at) == START + timedelta(seconds=when)
         assert at.endswith("Z")
-        await asyncio.sleep(PROMISE_LIFE - 1)
+        await asyncio.sleep(PENDING_NUDGE_LIFETIME - 1)
         assert len(world.patches) == 1
 
 
 @virtually
-async def test_the_log_says_who_was_nudged_and_how_long_it_had_waited() -> None:
+async def test_a_nudge_is_logged_with_its_pod_and_its_wait() -> None:
     """One line per nudge."""
     world = World()
     with capture_logs() as logs:
         async with world.running():
-            world.refused(0)
+            world.create_refused(0)
             await asyncio.sleep(5)
-            world.fill("a", room=60)
+            world.fill("a", space=60)
             await asyncio.sleep(1)
     (line,) = [entry for entry in logs if entry["event"] == "nudged"]
     assert (line["pod"], line["uid"]) == ("default/db-0", "uid-0")
@@ -187,243 +205,239 @@ async def test_the_log_says_who_was_nudged_and_how_long_it_had_waited() -> None:
 
 
 @virtually
-async def test_only_as_many_are_nudged_as_fit_together_those_refused_first() -> None:
-    """Room for two of three."""
+async def test_only_as_many_pods_are_nudged_as_fit_together_those_refused_first() -> None:
+    """Space for two of three."""
     world = World()
     async with world.running():
-        world.refused(1)
+        world.create_refused(1)
         await asyncio.sleep(0.1)
-        world.refused(0, 2)
+        world.create_refused(0, 2)
         await asyncio.sleep(1)
-        world.fill("a", "b", room=60)
-        await asyncio.sleep(PROMISE_LIFE)
+        world.fill("a", "b", space=60)
+        await asyncio.sleep(PENDING_NUDGE_LIFETIME)
         assert world.names == ["db-1", "db-0"]
 
 
 @virtually
-async def test_as_many_fit_together_on_one_node_as_there_is_room_for() -> None:
-    """Promises on one node add up."""
+async def test_pending_nudges_of_one_node_add_up() -> None:
+    """Only as many pods are nudged as the node has space for."""
     world = World()
     async with world.running():
-        world.refused(0, 1, 2, 3, size=40)
+        world.create_refused(0, 1, 2, 3, size=40)
         await asyncio.sleep(1)
-        world.fill("a", room=90)
-        await asyncio.sleep(PROMISE_LIFE)
+        world.fill("a", space=90)
+        await asyncio.sleep(PENDING_NUDGE_LIFETIME)
         assert world.names == ["db-0", "db-1"]
 
 
 @virtually
-async def test_where_pods_are_judged_alone_still_no_more_are_nudged_than_fit_together() -> None:
-    """Reservations are switched off; kube-scheduler must not be flooded."""
-    world = World(reservation=0)
+async def test_without_reservations_too_only_as_many_pods_are_nudged_as_fit_together() -> None:
+    """kube-scheduler must not be flooded."""
+    world = World(reservation_timeout=0)
     async with world.running():
-        world.refused(0, 1, 2)
+        world.create_refused(0, 1, 2)
         await asyncio.sleep(2)
-        assert len(world.scheduling.decided) == 1
-        world.fill("a", "b", room=60)
-        await asyncio.sleep(PROMISE_LIFE)
+        assert len(world.evaluator.evaluated) == 1
+        world.fill("a", "b", space=60)
+        await asyncio.sleep(PENDING_NUDGE_LIFETIME)
         assert world.names == ["db-0", "db-1"]
 
 
 @virtually
-async def test_a_nudged_pod_is_left_alone_until_kube_scheduler_should_have_asked() -> None:
+async def test_a_nudged_pod_is_left_alone_until_kube_scheduler_should_have_retried_it() -> None:
     """However much changes meanwhile."""
     world = World()
     async with world.running():
-        world.refused(0)
-        world.fill("a", room=60)
+        world.create_refused(0)
+        world.fill("a", space=60)
         for step in range(10):
-            await asyncio.sleep(PROMISE_LIFE / 10)
-            world.fill("b", room=step)
+            await asyncio.sleep(PENDING_NUDGE_LIFETIME / 10)
+            world.fill("b", space=step)
         assert world.names == ["db-0"]
 
 
 @virtually
-async def test_a_promise_that_nobody_asks_for_gives_way_to_others() -> None:
-    """The first pod fits no node's CPU, say, so the extender is not asked; its pace slows down and lets the second have its turn."""
+async def test_a_nudge_without_a_request_gives_way_to_other_pods() -> None:
+    """The first pod fits no node's CPU, say, so there is no request for it; its back-off grows and the second pod has its turn."""
     world = World()
     async with world.running():
-        world.refused(0, 1)
+        world.create_refused(0, 1)
         await asyncio.sleep(1)
-        world.fill("a", room=60)
-        await asyncio.sleep(5 * PROMISE_LIFE)
+        world.fill("a", space=60)
+        await asyncio.sleep(5 * PENDING_NUDGE_LIFETIME)
         assert world.names[0] == "db-0"
         assert "db-1" in world.names
 
 
 @virtually
-async def test_what_is_offered_to_others_is_not_free() -> None:
-    """The second pod is nudged when the first one has gone elsewhere."""
+async def test_offered_space_is_not_free() -> None:
+    """The third pod is nudged once a pod with an offer is deleted."""
     world = World()
-    world.fill("a", "b", room=60)
+    world.fill("a", "b", space=60)
     for number in (0, 1, 2):
         world.create(number)
     for number in (0, 1):
-        await world.offers.filter(make.as_pod(db(number)), NODES, here)
+        await world.filter(number)
     async with world.running():
         world.refuse(2)
         await asyncio.sleep(3)
         assert world.patches == []
-        world.cache.remove(db(0))
+        world.cache.remove(database_pod(0))
         await asyncio.sleep(1)
         assert world.names == ["db-2"]
 
 
 @virtually
-async def test_a_promise_stands_in_nobody_s_way_who_is_asked_about() -> None:
-    """The real ledger never sees it."""
+async def test_a_pending_nudge_does_not_compete_with_requests() -> None:
+    """The real ledger never has it."""
     world = World()
     async with world.running():
-        world.refused(0)
+        world.create_refused(0)
         world.create(1)
-        world.fill("a", room=60)
+        world.fill("a", space=60)
         await asyncio.sleep(1)
         assert world.names == ["db-0"]
         assert world.offers.ledger.outstanding == 0
-        decision = await world.offers.filter(make.as_pod(db(1)), NODES, here)
+        decision = await world.filter(1)
         assert [reason.fits for reason in decision.reasons] == [True, False]
 
 
 @virtually
-async def test_while_nothing_changes_nothing_is_decided_but_a_review_now_and_then() -> None:
-    """Some room becomes free by time alone."""
+async def test_without_changes_pods_are_only_reviewed_periodically() -> None:
+    """Some space becomes free by time alone."""
     world = World()
     async with world.running():
-        world.refused(0)
-        await asyncio.sleep(REVIEW_SECONDS - 1)
-        assert world.scheduling.decided == ["db-0"]
-        await asyncio.sleep(REVIEW_SECONDS)
-        assert world.scheduling.decided == ["db-0", "db-0"]
+        world.create_refused(0)
+        await asyncio.sleep(REVIEW_INTERVAL - 1)
+        assert world.evaluator.evaluated == ["db-0"]
+        await asyncio.sleep(REVIEW_INTERVAL)
+        assert world.evaluator.evaluated == ["db-0", "db-0"]
         assert world.patches == []
 
 
 @virtually
-async def test_while_nothing_is_remembered_nobody_looks() -> None:
-    """No question is put to the cache."""
+async def test_without_remembered_pods_the_nudger_is_idle() -> None:
+    """It does not read the contenders."""
     world = World()
-    asked: list[float] = []
-
-    def others() -> Others:
-        asked.append(world.loop.time())
-        return world.offers.others()
-
-    world.nudger._others = others
     async with world.running():
         await asyncio.sleep(1000)
-        assert asked == []
-        world.refused(0)
+        assert world.contenders_read == []
+        world.create_refused(0)
         await asyncio.sleep(1)
-        assert asked
-        world.nudger.asked(make.as_pod(db(0)))
+        assert world.contenders_read
+        world.nudger.requested(make.as_pod(database_pod(0)))
         await asyncio.sleep(1)
-        asked.clear()
-        world.fill("a", room=60)
+        world.contenders_read.clear()
+        world.fill("a", space=60)
         await asyncio.sleep(1000)
-        assert asked == []
+        assert world.contenders_read == []
 
 
 @virtually
-async def test_a_pod_that_is_asked_about_is_forgotten() -> None:
+async def test_a_requested_pod_is_forgotten() -> None:
     """It gets an answer, not a nudge."""
     world = World()
     async with world.running():
-        world.refused(0)
-        world.nudger.asked(make.as_pod(db(0)))
+        world.create_refused(0)
+        world.nudger.requested(make.as_pod(database_pod(0)))
         assert world.remembered == []
-        world.fill("a", room=60)
+        world.fill("a", space=60)
         await asyncio.sleep(100)
         assert world.patches == []
 
 
 @virtually
-async def test_a_pod_that_is_asked_about_leaves_its_promise_to_the_next() -> None:
-    """What it takes is an offer from then on, or nothing."""
+async def test_a_requested_pod_ends_its_pending_nudge() -> None:
+    """What it takes is an offer from then on, or nothing: the next pod has its turn."""
     world = World()
     async with world.running():
-        world.refused(0, 1)
-        world.asking = world.nudger.asked
-        world.fill("a", room=60)
-        await asyncio.sleep(2 * LOOK_SECONDS + 0.1)
+        world.create_refused(0, 1)
+        world.on_patched = world.nudger.requested
+        world.fill("a", space=60)
+        await asyncio.sleep(2 * TURN_INTERVAL + 0.1)
         assert world.names == ["db-0", "db-1"]
 
 
 @virtually
-async def test_a_pod_that_keeps_being_refused_is_nudged_more_and_more_seldom() -> None:
+async def test_a_pod_that_keeps_being_refused_is_nudged_less_and_less_often() -> None:
     """1 s after the first nudge, then 2 s, up to a minute."""
     world = World()
     async with world.running():
 
-        def ask(pod: Pod) -> None:
-            world.nudger.asked(pod)
+        def retry(pod: Pod) -> None:
+            world.nudger.requested(pod)
             world.nudger.refused(pod, NODES)
 
-        world.asking = ask
-        world.refused(0)
-        world.fill("a", room=60)
+        world.on_patched = retry
+        world.create_refused(0)
+        world.fill("a", space=60)
         await asyncio.sleep(400)
         times = [at for _, _, at in world.patches]
         waits = [later - at for at, later in pairwise(times)]
         for wait, least in zip(waits, (1, 2, 4, 8, 16, 32, 60, 60, 60), strict=False):
-            assert least <= wait <= least + LOOK_SECONDS + 0.01
+            assert least <= wait <= least + TURN_INTERVAL + 0.01
         assert len(waits) >= 8
         (waiting,) = world.nudger.waiting
         assert waiting.seconds == pytest.approx(400)
-        assert waiting.nudged == len(times)
+        assert waiting.nudges == len(times)
 
 
 @virtually
 async def test_many_pods_are_nudged_at_a_limited_rate() -> None:
-    """Pods that return to their replicas take no room, so that all fit."""
+    """Pods that return to their replicas take no space, so that all fit."""
     world = World()
     for number in range(200):
         world.cache.put(
-            *make.bound(f"data-{number}", 1), make.replica(f"r-{number}", f"vol-data-{number}", "a", size=1), db(number)
+            *make.bound(f"data-{number}", 1),
+            make.replica(f"r-{number}", f"vol-data-{number}", "a", size=1),
+            database_pod(number),
         )
-    world.asking = world.nudger.asked
+    world.on_patched = world.nudger.requested
     async with world.running():
         world.refuse(*range(200))
         await asyncio.sleep(2)
-        for _, _, at in world.patches:
-            assert sum(1 for _, _, other in world.patches if other <= at) <= BURST + PER_SECOND * at
-        assert len(world.patches) >= BURST + PER_SECOND
+        times = [at for _, _, at in world.patches]
+        for at in times:
+            assert sum(1 for earlier in times if earlier <= at) <= BURST + NUDGES_PER_SECOND * at
+        assert len(world.patches) >= BURST + NUDGES_PER_SECOND
         await asyncio.sleep(5)
         assert sorted(world.names) == sorted(f"db-{number}" for number in range(200))
 
 
-ENDS: dict[str, Callable[[World], None]] = {
-    "deleted": lambda world: world.cache.remove(db(0)),
-    "bound": lambda world: world.cache.put(db(0, "a")),
-    "finished": lambda world: world.cache.put(db(0, phase="Failed")),
-    "being deleted": lambda world: world.cache.put(db(0, deleting=True)),
-    "another of its name": lambda world: world.cache.put(db(0, uid="uid-of-another")),
+POD_ENDS: dict[str, Callable[[World], None]] = {
+    "deleted": lambda world: world.cache.remove(database_pod(0)),
+    "bound": lambda world: world.cache.put(database_pod(0, "a")),
+    "finished": lambda world: world.cache.put(database_pod(0, phase="Failed")),
+    "being deleted": lambda world: world.cache.put(database_pod(0, deleting=True)),
+    "another of its name": lambda world: world.cache.put(database_pod(0, uid="uid-of-another")),
 }
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", POD_ENDS)
 def test_a_pod_that_needs_no_node_any_more_is_forgotten(how: str) -> None:
-    """Whatever the room."""
+    """However much space there is."""
 
     async def scenario() -> None:
         world = World()
         async with world.running():
-            world.refused(0)
+            world.create_refused(0)
             await asyncio.sleep(1)
             assert world.remembered == ["db-0"]
-            ENDS[how](world)
-            world.fill("a", room=60)
+            POD_ENDS[how](world)
+            world.fill("a", space=60)
             await asyncio.sleep(1)
             assert world.remembered == []
             assert world.patches == []
 
-    virtually(scenario)()
+    run(scenario())
 
 
 PATH = "/api/v1/namespaces/default/pods"
-REFUSED = make.as_pod(db(0))
+REFUSED = make.as_pod(database_pod(0))
 
 
-def answering(status: int) -> FakeApi:
-    """An API server that refuses a patch with this status and knows what pods there are."""
+def api_that_refuses(status: int) -> FakeApi:
+    """An API server that refuses a patch with this status and serves pods."""
     api = FakeApi()
     api.collections[PATH]
     api.plans["get"] = [failing(status)]
@@ -432,37 +446,37 @@ def answering(status: int) -> FakeApi:
 
 @pytest.mark.parametrize("status", [404, 409, 422])
 async def test_a_patch_finds_that_the_pod_is_gone(status: int, tmp_path: Path) -> None:
-    """There is none of its name, or another one."""
-    for objects in ([], [db(0, uid="uid-of-another")]):
-        api = answering(status)
+    """No pod has its name, or a successor has it."""
+    for objects in ([], [database_pod(0, uid="uid-of-another")]):
+        api = api_that_refuses(status)
         api.add(PATH, *objects)
         async with connected(api, tmp_path) as client:
-            assert not await PodNudge(client)(REFUSED, "now")
+            assert not await NudgePatch(client)(REFUSED, "now")
 
 
 @pytest.mark.parametrize("status", [403, 409, 422, 500])
-async def test_a_patch_that_fails_while_the_pod_is_there_is_a_failure(status: int, tmp_path: Path) -> None:
-    """An admission webhook, others who keep changing it, a server in trouble."""
-    api = answering(status)
-    api.add(PATH, db(0))
+async def test_a_patch_that_fails_while_the_pod_exists_is_an_error(status: int, tmp_path: Path) -> None:
+    """An admission webhook, other writers that keep changing it, a failing server."""
+    api = api_that_refuses(status)
+    api.add(PATH, database_pod(0))
     async with connected(api, tmp_path) as client:
         with pytest.raises(ApiError) as failed:
-            await PodNudge(client)(REFUSED, "now")
+            await NudgePatch(client)(REFUSED, "now")
         assert failed.value.status == status
 
 
-async def test_whether_a_pod_is_gone_may_be_unknown(tmp_path: Path) -> None:
-    """Then that is the failure."""
-    api = answering(409)
+async def test_a_patch_is_an_error_if_it_is_unknown_whether_the_pod_exists(tmp_path: Path) -> None:
+    """The error is that of the GET."""
+    api = api_that_refuses(409)
     api.plans["get"].append(failing(503))
     async with connected(api, tmp_path) as client:
         with pytest.raises(ApiError) as failed:
-            await PodNudge(client)(REFUSED, "now")
+            await NudgePatch(client)(REFUSED, "now")
         assert failed.value.status == 503
 
 
 async def test_the_patch_names_the_pod_by_uid_and_writes_one_annotation(tmp_path: Path) -> None:
-    """As a merge patch, which leaves everything else as it is."""
+    """As a merge patch, which leaves everything else unchanged."""
     bodies: list[Any] = []
 
     async def take(request: web.Request) -> web.StreamResponse:
@@ -472,44 +486,44 @@ async def test_the_patch_names_the_pod_by_uid_and_writes_one_annotation(tmp_path
     api = FakeApi()
     api.plans["get"] = [take]
     async with connected(api, tmp_path) as client:
-        assert await PodNudge(client)(REFUSED, "now")
+        assert await NudgePatch(client)(REFUSED, "now")
     metadata = {"uid": "uid-0", "annotations": {"longhorn.io/scheduler-extender-nudged": "now"}}
     assert bodies == [("PATCH", f"{PATH}/db-0", "application/merge-patch+json", {"metadata": metadata})]
 
 
 @virtually
-async def test_a_pod_that_no_watch_has_brought_yet_is_not_gone() -> None:
-    """kube-scheduler heard of it first; its predecessor may still be there."""
+async def test_a_pod_that_no_watch_has_delivered_yet_is_not_gone() -> None:
+    """kube-scheduler's watch was faster; the cache may still have the pod's predecessor."""
     world = World()
-    world.cache.put(make.claim("data-0", 60), db(0, uid="uid-of-its-predecessor"))
+    world.cache.put(make.claim("data-0", 60), database_pod(0, uid="uid-of-its-predecessor"))
     async with world.running():
         world.refuse(0)
         await asyncio.sleep(1)
         assert world.remembered == ["db-0"]
-        world.fill("a", room=60)
+        world.fill("a", space=60)
         await asyncio.sleep(1)
         assert world.names == ["db-0"]
 
 
 @virtually
-async def test_a_pod_that_no_watch_ever_brings_is_forgotten() -> None:
-    """It was deleted before it was seen."""
+async def test_a_pod_that_no_watch_ever_delivers_is_forgotten() -> None:
+    """It was deleted before the watch delivered it."""
     world = World()
     world.cache.put(make.claim("data-0", 60))
     async with world.running():
         world.refuse(0)
-        await asyncio.sleep(UNSEEN_SECONDS + REVIEW_SECONDS + 1)
+        await asyncio.sleep(UNSEEN_SECONDS + REVIEW_INTERVAL + 1)
         assert world.remembered == []
 
 
 @virtually
 async def test_a_pod_that_is_gone_when_it_is_patched_is_forgotten() -> None:
-    """Counted as such; what it was promised is free for the next."""
+    """It is counted as gone, and its pending nudge ends: the next pod has its turn."""
     world = World()
-    world.trouble = [False]
+    world.patch_outcomes = [False]
     async with world.running():
-        world.refused(0, 1)
-        world.fill("a", room=60)
+        world.create_refused(0, 1)
+        world.fill("a", space=60)
         await asyncio.sleep(1)
         assert world.names == ["db-0", "db-1"]
         assert world.results == ["gone", "patched"]
@@ -517,15 +531,15 @@ async def test_a_pod_that_is_gone_when_it_is_patched_is_forgotten() -> None:
 
 
 @virtually
-async def test_a_failed_patch_is_tried_again_at_the_pod_s_pace_and_told_once_per_kind() -> None:
-    """Neither a refusal nor silence ends the loop."""
+async def test_a_failed_patch_is_repeated_after_the_back_off_and_logged_once_per_kind() -> None:
+    """Neither a refusal nor a time-out ends the loop."""
     world = World()
     forbidden = ApiError("PATCH", 403, "Forbidden", "no")
-    world.trouble = [forbidden, forbidden, ApiError("PATCH", 0, "", "no answer"), forbidden]
+    world.patch_outcomes = [forbidden, forbidden, ApiError("PATCH", 0, "", "no answer"), forbidden]
     with capture_logs() as logs:
         async with world.running():
-            world.refused(0)
-            world.fill("a", room=60)
+            world.create_refused(0)
+            world.fill("a", space=60)
             await asyncio.sleep(20)
             times = [at for _, _, at in world.patches]
             waits = [later - at for at, later in pairwise(times)]
@@ -536,28 +550,20 @@ async def test_a_failed_patch_is_tried_again_at_the_pod_s_pace_and_told_once_per
 
 
 @virtually
-async def test_a_slow_api_server_holds_up_nobody_else_s_nudge() -> None:
+async def test_a_slow_patch_does_not_hold_up_other_nudges() -> None:
     """Patches do not wait for each other."""
     world = World()
-    hang = asyncio.Event()
-    sent = world.patch
-
-    async def patch(pod: Pod, at: str) -> bool:
-        if pod.name == "db-0":
-            await hang.wait()
-        return await sent(pod, at)
-
-    world.nudger._patch = patch
+    world.slow_pods = {"db-0"}
     async with world.running():
-        world.refused(0, 1)
-        world.fill("a", "b", room=60)
+        world.create_refused(0, 1)
+        world.fill("a", "b", space=60)
         await asyncio.sleep(1)
         assert world.names == ["db-1"]
 
 
-def told(number: int, message: str) -> Object:
-    """A pod of whose last attempt kube-scheduler wrote this."""
-    raw = db(number)
+def unschedulable_pod(number: int, message: str) -> Object:
+    """The pod db-<number>, whose condition has kube-scheduler's message about its last attempt."""
+    raw = database_pod(number)
     raw["status"]["conditions"] = [
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     ]
@@ -566,19 +572,19 @@ def told(number: int, message: str) -> Object:
 
 @virtually
 async def test_after_a_take_over_pods_whose_conditions_name_a_reason_of_the_extender_are_remembered() -> None:
-    """Any Longhorn node may take them; pods with other troubles, or without any, are left alone."""
+    """Any Longhorn node may take them; pods that were refused for other reasons, or not at all, are left alone."""
     world = World()
     for number in range(4):
         world.create(number, 60)
     refused = "0/2 nodes are available: 2 insufficient Longhorn storage. preemption: 0/2 nodes are available"
-    world.cache.put(told(0, refused), told(1, "0/2 nodes are available: 2 Insufficient cpu."))
-    bound = told(3, refused)
+    world.cache.put(unschedulable_pod(0, refused), unschedulable_pod(1, "0/2 nodes are available: 2 Insufficient cpu."))
+    bound = unschedulable_pod(3, refused)
     bound["spec"]["nodeName"] = "a"
     world.cache.put(bound)
     world.nudger.adopt()
     assert world.remembered == ["db-0"]
     async with world.running():
-        world.fill("b", room=60)
+        world.fill("b", space=60)
         await asyncio.sleep(1)
         assert world.names == ["db-0"]
 
@@ -588,44 +594,38 @@ async def test_losing_the_lead_forgets_everything() -> None:
     """The next leader nudges."""
     world = World()
     async with world.running():
-        world.refused(0, 1)
+        world.create_refused(0, 1)
         await asyncio.sleep(1)
         world.nudger.clear()
         assert world.remembered == []
-        world.fill("a", room=60)
+        world.fill("a", space=60)
         await asyncio.sleep(100)
         assert world.patches == []
 
 
 @virtually
-async def test_a_pod_that_is_bound_while_it_is_decided_about_is_not_nudged() -> None:
-    """kube-scheduler was quicker."""
+async def test_a_pod_that_is_bound_during_its_evaluation_is_not_nudged() -> None:
+    """kube-scheduler was faster."""
     world = World()
 
-    class Slow(Counting):
-        async def filter(self, pod: Pod, candidates: Sequence[str], others: Callable[[], Others] = Others) -> Decision:
-            decision = await super().filter(pod, candidates, others)
-            world.cache.put(db(0, "a"))
-            return decision
-
-    world.nudger._scheduling = Slow(world.cache)
+    world.evaluator.after_filter = lambda: world.cache.put(database_pod(0, "a"))
     async with world.running():
-        world.refused(0)
-        world.fill("a", room=60)
+        world.create_refused(0)
+        world.fill("a", space=60)
         await asyncio.sleep(1)
         assert world.patches == []
         assert world.remembered == []
 
 
 @virtually
-async def test_nobody_is_asked_for_what_a_refused_pod_names_and_the_view_lacks() -> None:
-    """A deleted claim, a class: a watch will bring it; a GET per look would be a flood."""
+async def test_objects_that_a_refused_pod_names_and_the_state_lacks_are_not_fetched() -> None:
+    """A deleted claim, a StorageClass: a watch will deliver it, and a GET per review would be a flood."""
     world = World()
     async with world.running():
-        world.refused(0, 1)
+        world.create_refused(0, 1)
         world.cache.remove(make.claim("data-0", 60))
         world.cache.put(make.claim("data-1", 60, storage_class="later"))
-        world.fill("a", "b", room=60)
+        world.fill("a", "b", space=60)
         await asyncio.sleep(10)
         assert (world.patches, world.cache.fetched) == ([], [])
         world.cache.put(make.claim("data-0", 60), make.storage_class("later"))
@@ -634,24 +634,24 @@ async def test_nobody_is_asked_for_what_a_refused_pod_names_and_the_view_lacks()
 
 
 @virtually
-async def test_of_a_thousand_pods_that_are_alike_one_is_asked_while_it_does_not_fit() -> None:
+async def test_of_a_thousand_equivalent_pods_one_is_evaluated_while_it_does_not_fit() -> None:
     """And as many as fit, when some do."""
     world = World()
     async with world.running():
-        world.refused(*range(1000))
+        world.create_refused(*range(1000))
         await asyncio.sleep(1)
-        assert len(world.scheduling.decided) == 1
-        world.fill("a", room=10)
+        assert len(world.evaluator.evaluated) == 1
+        world.fill("a", space=10)
         await asyncio.sleep(1)
-        assert len(world.scheduling.decided) == 2
-        world.fill("a", room=60)
+        assert len(world.evaluator.evaluated) == 2
+        world.fill("a", space=60)
         await asyncio.sleep(1)
-        assert len(world.scheduling.decided) == 4
+        assert len(world.evaluator.evaluated) == 4
         assert len(world.patches) == 1
 
 
 @virtually
-async def test_a_thousand_pods_that_are_not_alike_are_decided_about_a_turn_at_a_time() -> None:
+async def test_a_thousand_different_pods_are_evaluated_in_turns() -> None:
     """Each once after one change."""
     world = World()
     for number in range(1000):
@@ -659,26 +659,26 @@ async def test_a_thousand_pods_that_are_not_alike_are_decided_about_a_turn_at_a_
     async with world.running():
         world.refuse(*range(1000))
         for turn in range(1, 11):
-            await asyncio.sleep(LOOK_SECONDS + 0.0001)
-            assert len(world.scheduling.decided) == MOST_DECISIONS * turn
-        await asyncio.sleep(LOOK_SECONDS * 5)
-        assert sorted(world.scheduling.decided) == sorted(f"db-{number}" for number in range(1000))
+            await asyncio.sleep(TURN_INTERVAL + 0.0001)
+            assert len(world.evaluator.evaluated) == MAX_DECISIONS * turn
+        await asyncio.sleep(TURN_INTERVAL * 5)
+        assert sorted(world.evaluator.evaluated) == sorted(f"db-{number}" for number in range(1000))
 
 
 @virtually
-async def test_changes_during_a_round_are_looked_at_in_the_next() -> None:
-    """The first pods of a long round were asked before there was room."""
+async def test_changes_during_a_round_count_in_the_next_round() -> None:
+    """The first pods of a long round were evaluated before there was space."""
     world = World()
-    for number in range(2 * MOST_DECISIONS):
+    for number in range(2 * MAX_DECISIONS):
         world.create(number, 60 + number / 100)
     async with world.running():
-        world.refuse(*range(2 * MOST_DECISIONS))
-        await asyncio.sleep(LOOK_SECONDS + 0.01)
-        first = world.scheduling.decided[0]
-        assert len(world.scheduling.decided) == MOST_DECISIONS
+        world.refuse(*range(2 * MAX_DECISIONS))
+        await asyncio.sleep(TURN_INTERVAL + 0.01)
+        first = world.evaluator.evaluated[0]
+        assert len(world.evaluator.evaluated) == MAX_DECISIONS
         world.create(999)
         world.fill(
-            "a", room=float(make.claim(f"data-{first[3:]}")["spec"]["resources"]["requests"]["storage"]) / make.GI
+            "a", space=float(make.claim(f"data-{first[3:]}")["spec"]["resources"]["requests"]["storage"]) / make.GI
         )
         await asyncio.sleep(1)
         assert world.patches
@@ -686,51 +686,59 @@ async def test_changes_during_a_round_are_looked_at_in_the_next() -> None:
 
 @virtually
 async def test_a_bounded_number_of_pods_is_remembered_those_refused_first() -> None:
-    """Their nodes are held once."""
+    """A pod for which a request comes leaves its place to another."""
     world = World()
-    for number in range(MOST_REMEMBERED + 10):
+    for number in range(MAX_REMEMBERED + 10):
         world.nudger.refused(Pod("default", f"db-{number}", f"uid-{number}"), list(NODES))
-    assert len(world.remembered) == MOST_REMEMBERED
-    assert set(world.remembered) == {f"db-{number}" for number in range(MOST_REMEMBERED)}
-    assert len({id(entry.candidates) for entry in world.nudger._refusals.oldest_first()}) == 1
-    world.nudger.asked(Pod("default", "db-7", "uid-7"))
+    assert len(world.remembered) == MAX_REMEMBERED
+    assert set(world.remembered) == {f"db-{number}" for number in range(MAX_REMEMBERED)}
+    world.nudger.requested(Pod("default", "db-7", "uid-7"))
     world.nudger.refused(Pod("default", "late", "uid-late"), list(NODES))
     assert "late" in world.remembered
 
 
+def test_equal_candidate_lists_are_stored_once() -> None:
+    """A refused pod has as many candidates as the cluster has nodes."""
+    refused_pods = RefusedPods()
+    for number in range(MAX_REMEMBERED):
+        refused_pods.remember(Pod("default", f"db-{number}", f"uid-{number}"), list(NODES), 0.0)
+    assert len(refused_pods) == MAX_REMEMBERED
+    assert len({id(refusal.candidates) for refusal in refused_pods.oldest_first()}) == 1
+
+
 @virtually
-async def test_a_pod_is_nudged_for_the_nodes_it_was_refused_on_and_no_others() -> None:
-    """The others were ruled out by kube-scheduler itself."""
+async def test_a_pod_is_nudged_only_for_the_nodes_it_was_refused_on() -> None:
+    """kube-scheduler itself ruled out the other nodes."""
     world = World()
     async with world.running():
         world.create(0)
-        world.nudger.refused(make.as_pod(db(0)), ["b"])
-        world.fill("a", room=60)
+        world.nudger.refused(make.as_pod(database_pod(0)), ["b"])
+        world.fill("a", space=60)
         await asyncio.sleep(2)
         assert world.patches == []
-        world.fill("b", room=60)
+        world.fill("b", space=60)
         await asyncio.sleep(1)
         assert world.names == ["db-0"]
 
 
 @virtually
-async def test_together_with_offers_a_pod_is_nudged_asked_and_offered_a_node() -> None:
-    """The whole way: refused by /filter, room, nudge, question, offer, and nothing more."""
+async def test_a_refused_pod_is_nudged_requested_and_offered_a_node() -> None:
+    """The whole way with offers: refused by /filter, space, nudge, request, offer, and nothing more."""
     world = World()
-    world.offers.tell(asked=world.nudger)
+    world.offers.subscribe(world.nudger)
     world.create(0)
-    questions: list[asyncio.Task[Any]] = []
+    requests: list[asyncio.Task[Decision]] = []
 
-    def ask(pod: Pod) -> None:
-        questions.append(asyncio.create_task(world.offers.filter(make.as_pod(db(0)), NODES, here)))
+    def retry(pod: Pod) -> None:
+        requests.append(asyncio.create_task(world.filter(0)))
 
-    world.asking = ask
+    world.on_patched = retry
     async with world.running():
-        await world.offers.filter(make.as_pod(db(0)), NODES, here)
+        await world.filter(0)
         assert world.remembered == ["db-0"]
-        world.fill("a", room=60)
+        world.fill("a", space=60)
         await asyncio.sleep(30)
         assert world.names == ["db-0"]
         assert world.remembered == []
-        (question,) = questions
-        assert [reason.fits for reason in question.result().reasons] == [True, False]
+        (request,) = requests
+        assert [reason.fits for reason in request.result().reasons] == [True, False]

@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from app.extender.metrics import PREFIX
+from app.runtime.metrics import PREFIX
 from app.settings import Enforcement, Settings
 from tests.builders import claim, kube_node
-from tests.worlds.service import NODES, application, asking, db_pod, small_cluster
+from tests.worlds.service import NODES, application, db_pod, http_client, small_cluster
 
 pytestmark = pytest.mark.anyio
 OBSERVING = Settings(enforcement=Enforcement.OBSERVE)
 
 
-async def asked(path: str, question: Any, *objects: Any) -> tuple[Any, str]:
-    """The answer, and the metrics after it."""
-    async with asking(application(*objects, settings=OBSERVING)) as client:
-        response = await client.post(path, content=json.dumps(question).encode())
+async def post(path: str, request: Any, *objects: Any) -> tuple[Any, str]:
+    """Sends a request; returns the answer, and the metrics after it."""
+    async with http_client(application(*objects, settings=OBSERVING)) as client:
+        response = await client.post(path, content=json.dumps(request).encode())
         assert response.status_code == 200
         return response.json(), (await client.get("/metrics")).text
 
 
-async def test_names_all_fit() -> None:
-    """In the order asked; nothing is counted, for some nodes have room."""
-    answer, metrics = await asked("/filter", {"Pod": db_pod(), "NodeNames": list(NODES)})
+async def test_all_names_fit() -> None:
+    """In the order of the request; nothing is counted, because some nodes have space."""
+    answer, metrics = await post("/filter", {"Pod": db_pod(), "NodeNames": list(NODES)})
     assert answer["NodeNames"] == list(NODES)
     assert not answer["FailedNodes"]
     assert not answer["FailedAndUnresolvableNodes"]
@@ -34,37 +34,37 @@ async def test_names_all_fit() -> None:
     assert f'{PREFIX}_verdicts_total{{reason="insufficient_storage"}} 2.0' in metrics
 
 
-async def test_whole_nodes_all_fit() -> None:
+async def test_all_whole_nodes_fit() -> None:
     """As they came."""
     items = [kube_node(name) for name in NODES]
-    answer, _ = await asked("/filter", {"Pod": db_pod(), "Nodes": {"items": items}})
+    answer, _ = await post("/filter", {"Pod": db_pod(), "Nodes": {"items": items}})
     assert answer["Nodes"]["items"] == items
 
 
 async def test_a_pod_that_would_have_been_refused_everywhere_is_counted() -> None:
     """That is what enforcing would change."""
-    answer, metrics = await asked("/filter", {"Pod": db_pod(), "NodeNames": ["node-2", "node-4"]})
+    answer, metrics = await post("/filter", {"Pod": db_pod(), "NodeNames": ["node-2", "node-4"]})
     assert answer["NodeNames"] == ["node-2", "node-4"]
     assert f"{PREFIX}_would_refuse_total 1.0" in metrics
 
 
-async def test_a_pod_that_cannot_be_decided_about_is_let_through() -> None:
+async def test_a_pod_that_cannot_be_decided_about_fits_everywhere() -> None:
     """It is in the log, and counted as an error."""
     others = [entry for entry in small_cluster() if entry["kind"] != "PersistentVolumeClaim"]
-    answer, metrics = await asked("/filter", {"Pod": db_pod(), "NodeNames": list(NODES)}, others, claim("other"))
+    answer, metrics = await post("/filter", {"Pod": db_pod(), "NodeNames": list(NODES)}, others, claim("other"))
     assert answer["NodeNames"] == list(NODES)
     assert not answer.get("Error")
     assert f'{PREFIX}_filter_requests_total{{result="error"}} 1.0' in metrics
 
 
-async def test_preemption_is_not_narrowed() -> None:
-    """Every node keeps its victims."""
+async def test_preemption_keeps_every_node() -> None:
+    """With its victims."""
     victims = {name: {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 0} for name in NODES}
-    answer, _ = await asked("/preempt", {"Pod": db_pod(), "NodeNameToMetaVictims": victims})
+    answer, _ = await post("/preempt", {"Pod": db_pod(), "NodeNameToMetaVictims": victims})
     assert sorted(answer["NodeNameToMetaVictims"]) == sorted(NODES)
 
 
-async def test_explain_tells_the_truth() -> None:
+async def test_explain_shows_refusals() -> None:
     """What would be refused, and why."""
-    answer, _ = await asked("/explain", {"Pod": db_pod(), "NodeNames": list(NODES)})
+    answer, _ = await post("/explain", {"Pod": db_pod(), "NodeNames": list(NODES)})
     assert [entry["fits"] for entry in answer["nodes"].values()] == [True, False, True, False]

@@ -1,95 +1,119 @@
-"""`reservation: capacity`, in virtual time: what is offered, to whom, and when it ends."""
+"""`reservation: capacity`, in virtual time: which nodes are offered to which pods, and when offers end."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from app.decisions.evaluator import Scheduling
-from app.extender.availability import CallerGoneError, UnavailableError
-from app.extender.metrics import PREFIX, Metrics
-from app.extender.offers import LONGEST_WAIT, SETTLING_SECONDS, Offers
+from app.decisions.evaluator import Evaluator
+from app.extender.availability import CallerGoneError, HungUp
+from app.extender.metrics import Metrics
+from app.extender.offers import MAX_WAIT, SETTLE_TIMEOUT, Offers
 from app.extender.verbs import Verbs
+from app.policy.in_force import PolicyInForce
+from app.runtime.metrics import PREFIX
+from app.runtime.probes import UnavailableError
 from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Decision, Options
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from tests import builders as make
-from tests.app.extender.test_node_reservation import NODES, cluster, db, fits, here, virtually
 from tests.builders import Object
-from tests.worlds.state_source import FakeCache
-from tests.worlds.virtual_time import VirtualLoop, run
+from tests.worlds.filter_request import caller_hung_up, caller_waits, fitting_nodes
+from tests.worlds.state_source import FakeStateSource
+from tests.worlds.two_nodes import NODES, claim_with_node, database_pod, nominated_pod, two_nodes
+from tests.worlds.virtual_time import run, virtual_loop, virtually
 
-WAITED = f"{PREFIX}_pod_scheduling_wait_duration_seconds"
+SCHEDULING_WAIT = f"{PREFIX}_pod_scheduling_wait_duration_seconds"
 
 
-async def gone() -> bool:
-    """A caller that has hung up."""
-    return True
+class InterruptedEvaluator(Evaluator):
+    """Lets something happen before an evaluation ends.
+
+    Attributes:
+        interruptions: called one after the other, each at the end of one evaluation
+    """
+
+    def __init__(self, cache: FakeStateSource) -> None:
+        super().__init__(cache, FilterOptions(), lambda: 0.0)
+        self.interruptions: list[Callable[[], None]] = []
+
+    async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
+        """Decides, then calls the next interruption."""
+        decision = await super().filter_without_fetch(pod, candidates, contenders)
+        if self.interruptions:
+            self.interruptions.pop(0)()
+        return decision
 
 
 class World:
-    """Two nodes of 100Gi; kube-scheduler and Longhorn are played by hand."""
+    """Two nodes of 100 Gi; tests play kube-scheduler and Longhorn by hand."""
 
-    def __init__(self, *, scheduling: int = 5, reservation: int = 5, cache: FakeCache | None = None) -> None:
-        self.settings = ExtenderSettings(
-            enabled=True, pod_scheduling_timeout=scheduling, node_reservation_timeout=reservation
+    def __init__(
+        self, *, scheduling_timeout: int = 5, reservation_timeout: int = 5, cache: FakeStateSource | None = None
+    ) -> None:
+        settings = ExtenderSettings(
+            enabled=True, pod_scheduling_timeout=scheduling_timeout, node_reservation_timeout=reservation_timeout
         )
-        self.cache = cache or FakeCache(cluster())
+        self.cache = cache or FakeStateSource(two_nodes())
         self.metrics = Metrics()
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        self.loop = loop
-        decisions = Scheduling(self.cache, Options(), lambda: 0.0)
-        self.offers = Offers(self.cache, decisions, lambda: self.settings, self.metrics, loop.time)
-        self.verbs = Verbs(decisions, reservations=self.offers)
+        self.loop = virtual_loop()
+        self.evaluator = InterruptedEvaluator(self.cache)
+        self.offers = Offers(self.cache, self.evaluator, lambda: settings, self.metrics, self.loop.time)
+        self.verbs = Verbs(self.evaluator, PolicyInForce(), reservations=self.offers)
 
     def create(self, number: int, size: int) -> None:
-        """A pod and its unbound claim."""
-        self.cache.put(make.claim(f"data-{number}", size), db(number))
+        """Creates a pod and its unbound claim."""
+        self.cache.put(make.claim(f"data-{number}", size), database_pod(number))
 
-    async def decide(self, number: int, hung_up: Callable[[], Awaitable[bool]] = here) -> Decision:
-        """kube-scheduler asks about the pod."""
-        return await self.verbs.filter(make.as_pod(db(number)), NODES, hung_up)
+    def resize(self, *names: str, space: int) -> None:
+        """Leaves so many Gi on each of these nodes."""
+        self.cache.put(*(make.longhorn_node(name, space) for name in names))
 
-    async def ask(self, number: int) -> list[str]:
-        """The nodes it is offered."""
-        return fits(await self.decide(number))
+    async def decide(self, number: int, hung_up: HungUp = caller_waits) -> Decision:
+        """Sends /filter for the pod of this number and both nodes."""
+        return await self.decide_pod(database_pod(number), hung_up=hung_up)
+
+    async def decide_pod(
+        self, raw_pod: Object, nodes: Sequence[str] = NODES, hung_up: HungUp = caller_waits
+    ) -> Decision:
+        """Sends /filter for a pod."""
+        return (await self.verbs.filter(make.as_pod(raw_pod), None, nodes, hung_up)).decision
+
+    async def filter(self, number: int) -> list[str]:
+        """Sends /filter for the pod of this number; returns the nodes that fit."""
+        return fitting_nodes(await self.decide(number))
 
     def select(self, number: int, size: int, node: str) -> None:
-        """kube-scheduler has chosen a node; Longhorn has yet to provision."""
-        raw = make.claim(f"data-{number}", size)
-        raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": node}
-        self.cache.put(raw)
+        """Selects a node for a pod's claim, as kube-scheduler does; Longhorn has not provisioned it yet."""
+        self.cache.put(claim_with_node(number, node, size))
 
     def nominate(self, number: int, node: str, **condition: Any) -> None:
-        """The pod's status names a node."""
-        raw = db(number)
-        raw["status"]["nominatedNodeName"] = node
-        raw["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", **condition}] if condition else []
-        self.cache.put(raw)
+        """Nominates a node in a pod's status, with a condition of type PodScheduled."""
+        self.cache.put(nominated_pod(number, node, **condition))
 
     def offered(self, number: int) -> list[str]:
         """The nodes of the pod's offer."""
-        offer = self.offers.ledger.of(f"uid-{number}")
+        offer = self.offers.ledger.offer_of(f"uid-{number}")
         return sorted(offer.nodes) if offer else []
 
-    def waits(self, scheduled: str) -> float:
-        """How many offers ended with a decision, or without."""
-        return self.metrics.registry.get_sample_value(f"{WAITED}_count", {"pod_scheduled": scheduled}) or 0.0
+    def ended_offers(self, scheduled: str) -> float:
+        """How many offers have ended with a decision ("true"), or without ("false")."""
+        labels = {"pod_scheduled": scheduled}
+        return self.metrics.registry.get_sample_value(f"{SCHEDULING_WAIT}_count", labels) or 0.0
 
     async def settle(self) -> None:
-        """Lets the followers hear."""
+        """Lets the tasks that watch pods run."""
         for _ in range(5):
             await asyncio.sleep(0)
 
     async def assert_clean(self) -> None:
-        """Nothing is outstanding, and nobody listens or runs."""
+        """Asserts that no offer is outstanding, and no task or listener is left."""
         await self.settle()
         assert self.offers.ledger.outstanding == 0
         assert self.cache.listeners == {}
@@ -97,11 +121,11 @@ class World:
 
 
 @virtually
-async def test_alone_a_pod_is_offered_every_node_that_fits() -> None:
-    """kube-scheduler's scoring decides; nobody waits."""
+async def test_a_pod_without_competitors_is_offered_every_node_that_fits() -> None:
+    """kube-scheduler's scoring decides, and the request does not wait."""
     world = World()
     world.create(0, 40)
-    assert await world.ask(0) == ["a", "b"]
+    assert await world.filter(0) == ["a", "b"]
     assert world.offered(0) == ["a", "b"]
     assert world.loop.time() == 0
     world.offers.clear()
@@ -109,32 +133,32 @@ async def test_alone_a_pod_is_offered_every_node_that_fits() -> None:
 
 
 @virtually
-async def test_in_a_burst_each_pod_gets_some_nodes_those_with_most_room() -> None:
-    """The first one's offer counts on both nodes, the second's on one."""
+async def test_in_a_burst_each_pod_is_offered_the_nodes_with_most_free_space() -> None:
+    """The first offer counts on both nodes, the second on one."""
     world = World()
     for number in (0, 1):
         world.create(number, 20)
     world.create(2, 30)
-    assert await world.ask(0) == ["a", "b"]
-    assert await world.ask(1) == ["a"]
-    assert await world.ask(2) == ["b"]
+    assert await world.filter(0) == ["a", "b"]
+    assert await world.filter(1) == ["a"]
+    assert await world.filter(2) == ["b"]
     decision = await world.decide(1)
     assert [reason.name for reason in decision.reasons] == ["ROOM", "NOT_OFFERED"]
     world.offers.clear()
 
 
 @virtually
-async def test_pods_asked_about_at_once_never_get_the_same_room() -> None:
-    """Four pods of 60Gi, two nodes of 100Gi: no node is offered to two of them."""
+async def test_simultaneous_requests_never_get_the_same_space() -> None:
+    """Four pods of 60 Gi, two nodes of 100 Gi: no node is offered to two of them."""
     world = World()
     for number in range(4):
         world.create(number, 60)
-    asking = asyncio.gather(*(world.decide(number) for number in range(4)))
+    answers = asyncio.gather(*(world.decide(number) for number in range(4)))
     await asyncio.sleep(0.05)
     world.select(0, 60, "a")
-    taken = [fits(answer) for answer in await asking]
-    assert taken == [["a", "b"], ["b"], [], []]
-    assert world.loop.time() == pytest.approx(LONGEST_WAIT)
+    offered = [fitting_nodes(answer) for answer in await answers]
+    assert offered == [["a", "b"], ["b"], [], []]
+    assert world.loop.time() == pytest.approx(MAX_WAIT)
     world.offers.clear()
 
 
@@ -144,11 +168,11 @@ async def test_a_decision_turns_an_offer_into_demand() -> None:
     world = World()
     world.create(0, 60)
     world.create(1, 60)
-    assert await world.ask(0) == ["a", "b"]
+    assert await world.filter(0) == ["a", "b"]
     world.select(0, 60, "a")
     await world.settle()
     assert world.offered(0) == []
-    assert world.waits("true") == 1
+    assert world.ended_offers("true") == 1
     decision = await world.decide(1)
     assert [reason.name for reason in decision.reasons] == ["SPOKEN_FOR", "ROOM"]
     world.offers.clear()
@@ -157,10 +181,10 @@ async def test_a_decision_turns_an_offer_into_demand() -> None:
 
 @virtually
 async def test_a_nomination_narrows_an_offer_unless_it_comes_from_preemption() -> None:
-    """Preemption nominates beside PodScheduled=False, for nodes that were never judged."""
+    """Preemption nominates with the condition PodScheduled=False, for nodes that were never evaluated."""
     world = World()
     world.create(0, 60)
-    await world.ask(0)
+    await world.filter(0)
     world.nominate(0, "b", reason="Unschedulable", message="no")
     await world.settle()
     assert world.offered(0) == ["a", "b"]
@@ -172,67 +196,67 @@ async def test_a_nomination_narrows_an_offer_unless_it_comes_from_preemption() -
 
 
 @virtually
-async def test_what_is_only_offered_is_waited_for_shortly() -> None:
-    """The first pod is decided 100 ms after the second one asked."""
+async def test_a_request_waits_briefly_for_the_decision_about_an_offer() -> None:
+    """The first pod is decided 100 ms after the second request."""
     world = World()
     world.create(0, 60)
     world.create(1, 60)
-    await world.ask(0)
+    await world.filter(0)
     second = asyncio.create_task(world.decide(1))
     await asyncio.sleep(0.1)
     assert not second.done()
     world.select(0, 60, "a")
-    assert fits(await second) == ["b"]
+    assert fitting_nodes(await second) == ["b"]
     assert world.loop.time() == pytest.approx(0.1)
     world.offers.clear()
 
 
 @virtually
-async def test_in_vain_it_is_told_what_it_waits_for() -> None:
-    """The single loop of kube-scheduler must not be held up."""
+async def test_a_request_that_waited_in_vain_is_refused_as_waiting() -> None:
+    """kube-scheduler's single loop must not be held up for longer."""
     world = World()
     world.create(0, 60)
     world.create(1, 60)
-    await world.ask(0)
+    await world.filter(0)
     decision = await world.decide(1)
     assert [reason.name for reason in decision.reasons] == ["WAITING", "WAITING"]
-    assert world.loop.time() == pytest.approx(LONGEST_WAIT)
+    assert world.loop.time() == pytest.approx(MAX_WAIT)
     world.offers.clear()
 
 
 @virtually
-async def test_with_a_pod_scheduling_time_out_of_0_nobody_ever_waits() -> None:
-    """Refused at once."""
-    world = World(scheduling=0)
+async def test_with_a_pod_scheduling_time_out_of_0_no_request_waits() -> None:
+    """The second pod is refused at once."""
+    world = World(scheduling_timeout=0)
     world.create(0, 60)
     world.create(1, 60)
-    await world.ask(0)
-    assert await world.ask(1) == []
+    await world.filter(0)
+    assert await world.filter(1) == []
     assert world.loop.time() == 0
     world.offers.clear()
 
 
 @virtually
-async def test_with_a_node_reservation_time_out_of_0_nothing_is_kept() -> None:
-    """Every pod is judged alone."""
-    world = World(reservation=0)
+async def test_with_a_node_reservation_time_out_of_0_nothing_is_offered() -> None:
+    """Every pod is evaluated alone."""
+    world = World(reservation_timeout=0)
     world.create(0, 60)
     world.create(1, 60)
-    assert await world.ask(0) == ["a", "b"]
-    assert await world.ask(1) == ["a", "b"]
+    assert await world.filter(0) == ["a", "b"]
+    assert await world.filter(1) == ["a", "b"]
     await world.assert_clean()
 
 
 @virtually
-async def test_asking_again_replaces_the_pod_s_own_offer() -> None:
-    """Retries and one-node probes of the same pod do not stand in its way."""
+async def test_a_second_request_replaces_the_pods_own_offer() -> None:
+    """Retries and one-node probes of the same pod do not compete with its offer."""
     world = World()
     world.create(0, 60)
-    assert await world.ask(0) == ["a", "b"]
-    assert await world.ask(0) == ["a", "b"]
-    assert fits(await world.verbs.filter(make.as_pod(db(0)), ["a"], here)) == ["a"]
+    assert await world.filter(0) == ["a", "b"]
+    assert await world.filter(0) == ["a", "b"]
+    assert fitting_nodes(await world.decide_pod(database_pod(0), ["a"])) == ["a"]
     assert world.offered(0) == ["a"]
-    assert await world.ask(0) == ["a", "b"]
+    assert await world.filter(0) == ["a", "b"]
     assert world.offers.ledger.outstanding == 1
     world.offers.clear()
 
@@ -243,36 +267,36 @@ async def test_a_caller_that_has_hung_up_leaves_no_offer() -> None:
     world = World()
     world.create(0, 60)
     with pytest.raises(CallerGoneError):
-        await world.decide(0, gone)
+        await world.decide(0, caller_hung_up)
     await world.assert_clean()
 
 
 @virtually
-async def test_a_late_call_whose_caller_has_gone_leaves_a_newer_ones_offer_alone() -> None:
-    """kube-scheduler has given the first up, asked again, and goes by the second answer, whether there is room still or not."""
+async def test_a_late_request_of_a_caller_that_hung_up_leaves_a_newer_offer_alone() -> None:
+    """kube-scheduler gave it up, sent another request, and acts on that answer, whether or not there is still space."""
     world = World()
     world.create(0, 60)
-    assert await world.ask(0) == ["a", "b"]
-    newer = world.offers.ledger.of("uid-0")
-    for room in (100, 10):
-        world.cache.put(make.longhorn_node("a", room), make.longhorn_node("b", room))
+    assert await world.filter(0) == ["a", "b"]
+    newer = world.offers.ledger.offer_of("uid-0")
+    for space in (100, 10):
+        world.resize("a", "b", space=space)
         with pytest.raises(CallerGoneError):
-            await world.decide(0, gone)
-        assert world.offers.ledger.of("uid-0") is newer
+            await world.decide(0, caller_hung_up)
+        assert world.offers.ledger.offer_of("uid-0") is newer
     world.offers.clear()
     await world.assert_clean()
 
 
 @virtually
-async def test_an_offer_ends_with_its_pod() -> None:
-    """Deleted before it was decided."""
+async def test_an_offer_ends_when_its_pod_is_deleted() -> None:
+    """Before kube-scheduler decided."""
     world = World()
     world.create(0, 60)
-    await world.ask(0)
+    await world.filter(0)
     await world.settle()
-    world.cache.remove(db(0))
+    world.cache.remove(database_pod(0))
     await world.assert_clean()
-    assert world.waits("false") == 1
+    assert world.ended_offers("false") == 1
 
 
 @virtually
@@ -280,7 +304,7 @@ async def test_an_offer_ends_one_second_after_its_pod_was_declared_unschedulable
     """No decision followed."""
     world = World()
     world.create(0, 60)
-    await world.ask(0)
+    await world.filter(0)
     await asyncio.sleep(3)
     world.nominate(0, "", reason="Unschedulable", message="other nodes")
     await asyncio.sleep(0.9)
@@ -294,7 +318,7 @@ async def test_an_offer_lives_a_minute_at_most() -> None:
     """Whatever happened to kube-scheduler."""
     world = World()
     world.create(0, 60)
-    await world.ask(0)
+    await world.filter(0)
     await asyncio.sleep(59.9)
     assert world.offered(0) == ["a", "b"]
     await asyncio.sleep(0.2)
@@ -303,20 +327,20 @@ async def test_an_offer_lives_a_minute_at_most() -> None:
 
 @virtually
 async def test_after_a_take_over_a_nomination_counts_as_an_offer() -> None:
-    """It is all that is left of what the predecessor answered."""
+    """It is all that is left of the previous leader's answers."""
     world = World()
     world.create(0, 60)
     world.nominate(0, "a")
     await world.offers.adopt(math.inf)
     assert world.offered(0) == ["a"]
     world.create(1, 60)
-    assert await world.ask(1) == ["b"]
+    assert await world.filter(1) == ["b"]
     world.offers.clear()
     await world.assert_clean()
 
 
 @virtually
-async def test_a_pod_that_names_what_is_not_there_is_an_error_and_no_offer() -> None:
+async def test_a_pod_whose_claim_does_not_exist_is_an_error_and_gets_no_offer() -> None:
     """As without reservations."""
     world = World()
     with pytest.raises(ResolutionError, match="data-7"):
@@ -325,8 +349,8 @@ async def test_a_pod_that_names_what_is_not_there_is_an_error_and_no_offer() -> 
 
 
 @virtually
-async def test_a_new_leader_waits_for_what_its_predecessor_answered_to_become_visible() -> None:
-    """The pod shows what was decided 2 s later."""
+async def test_a_new_leader_waits_until_the_previous_leaders_decisions_are_visible() -> None:
+    """The pod shows its decision 2 s later."""
     world = World()
     world.create(0, 60)
     taking_over = asyncio.create_task(world.offers.adopt(0.0))
@@ -340,13 +364,11 @@ async def test_a_new_leader_waits_for_what_its_predecessor_answered_to_become_vi
     await world.assert_clean()
 
 
-@pytest.mark.parametrize(
-    ("undisturbed", "expected"), [(0.0, SETTLING_SECONDS), (3.0, SETTLING_SECONDS - 3), (60.0, 0.0)]
-)
-def test_a_pod_nothing_is_heard_of_is_waited_for_until_5_s_after_the_last_answer(
+@pytest.mark.parametrize(("undisturbed", "expected"), [(0.0, SETTLE_TIMEOUT), (3.0, SETTLE_TIMEOUT - 3), (60.0, 0.0)])
+def test_a_new_leader_waits_for_an_undecided_pod_until_5_s_after_the_last_answer(
     undisturbed: float, expected: float
 ) -> None:
-    """Nobody may have been asked about it."""
+    """There may have been no request for it."""
 
     async def scenario() -> None:
         world = World()
@@ -358,25 +380,25 @@ def test_a_pod_nothing_is_heard_of_is_waited_for_until_5_s_after_the_last_answer
 
 
 @virtually
-async def test_nothing_is_waited_for_where_no_pod_is_undecided() -> None:
+async def test_a_new_leader_does_not_wait_if_no_pod_is_undecided() -> None:
     """A cluster at rest is taken over at once."""
     world = World()
-    world.cache.put(make.claim("data-0", 60), db(0, node="a"))
+    world.cache.put(make.claim("data-0", 60), database_pod(0, node="a"))
     await world.offers.adopt(0.0)
     assert world.loop.time() == 0
 
 
 @virtually
-async def test_an_object_that_no_watch_has_brought_is_looked_for_without_holding_others_up() -> None:
-    """While the API server is slow, another pod is answered about."""
+async def test_fetching_a_missing_object_does_not_hold_up_other_requests() -> None:
+    """While the API server is slow, another pod is answered."""
     world = World()
     world.create(0, 30)
-    world.cache.put(db(1))
+    world.cache.put(database_pod(1))
     world.cache.elsewhere["default/data-1"] = make.claim("data-1", 30)
-    world.cache.slowness = 1.5
-    slow = asyncio.create_task(world.ask(1))
+    world.cache.fetch_seconds = 1.5
+    slow = asyncio.create_task(world.filter(1))
     await asyncio.sleep(0.1)
-    assert await world.ask(0) == ["a", "b"]
+    assert await world.filter(0) == ["a", "b"]
     assert world.loop.time() < 0.2
     assert await slow == ["a"]
     assert world.loop.time() == pytest.approx(1.5)
@@ -384,72 +406,70 @@ async def test_an_object_that_no_watch_has_brought_is_looked_for_without_holding
     await world.assert_clean()
 
 
-class Restless(FakeCache):
-    """A cluster in which something happens just when a decision has been worked out."""
-
-    def __init__(self, *objects: Object | list[Object]) -> None:
-        super().__init__(*objects)
-        self.happens: list[Object] = []
-        self.calls, self.every = 0, 4
-
-    def memory(self) -> Memory:
-        """Some calls show the next change."""
-        self.calls += 1
-        if self.happens and self.calls % self.every == 0:
-            self.put(self.happens.pop(0))
-        return super().memory()
-
-
 @virtually
-async def test_a_node_that_fills_up_while_it_is_decided_about_is_not_offered() -> None:
-    """The decision is made again on the newer view."""
-    world = World(cache=Restless(cluster()))
+async def test_a_node_that_fills_up_during_the_evaluation_is_not_offered() -> None:
+    """The pod is evaluated again from the newer state."""
+    world = World()
     world.create(0, 60)
-    cache = world.cache
-    assert isinstance(cache, Restless)
-    cache.happens = [make.longhorn_node("a", 10)]
-    assert await world.ask(0) == ["b"]
-    assert cache.happens == []
+    world.evaluator.interruptions = [lambda: world.resize("a", space=10)]
+    assert await world.filter(0) == ["b"]
+    assert world.evaluator.interruptions == []
     world.offers.clear()
     await world.assert_clean()
+
+
+class RestlessStateSource(FakeStateSource):
+    """A state that changes with every read.
+
+    Attributes:
+        changes: the next change comes first
+    """
+
+    def __init__(self, *objects: Object | list[Object]) -> None:
+        self.changes: list[Object] = []
+        super().__init__(*objects)
+
+    def state(self) -> ClusterState:
+        """Makes the next change, and returns the state with it."""
+        if self.changes:
+            self.put(self.changes.pop(0))
+        return super().state()
 
 
 @virtually
 async def test_nodes_that_do_not_stop_changing_are_left_out() -> None:
-    """What is offered was decided about as it is."""
-    world = World(cache=Restless(cluster()))
+    """Only nodes that were evaluated as they are now are offered."""
+    cache = RestlessStateSource(two_nodes())
+    world = World(cache=cache)
     world.create(0, 60)
-    cache = world.cache
-    assert isinstance(cache, Restless)
-    cache.every = 1
-    cache.happens = [make.longhorn_node("a", 100 + number) for number in range(100)]
+    cache.changes = [make.longhorn_node("a", 100 + number) for number in range(100)]
     decision = await world.decide(0)
+    assert cache.changes
     assert {reason.name for reason in decision.reasons} <= {"ROOM", "WAITING"}
     assert decision.reasons[0].name == "WAITING"
-    cache.happens = []
+    cache.changes = []
     world.offers.clear()
     await world.assert_clean()
 
 
 @virtually
-async def test_a_pod_whose_volumes_may_go_anywhere_is_followed_too() -> None:
-    """Until a node is selected its volume counts on every node; then it is derived."""
+async def test_a_pod_whose_volumes_may_go_anywhere_gets_an_offer_too() -> None:
+    """Until a node is selected its volume counts on every node; after that it is derived demand."""
     world = World()
     world.cache.put(make.storage_class("far", dataLocality="disabled"))
-    world.cache.put(make.claim("data-0", 60, storage_class="far"), db(0))
-    assert await world.ask(0) == ["a", "b"]
+    world.cache.put(make.claim("data-0", 60, storage_class="far"), database_pod(0))
+    assert await world.filter(0) == ["a", "b"]
     world.create(1, 60)
-    asking = asyncio.create_task(world.ask(1))
-    assert await asking == []
-    assert world.loop.time() == pytest.approx(LONGEST_WAIT)
-    raw = make.claim("data-0", 60, storage_class="far")
-    raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
-    world.cache.put(raw)
+    assert await world.filter(1) == []
+    assert world.loop.time() == pytest.approx(MAX_WAIT)
+    claim = make.claim("data-0", 60, storage_class="far")
+    claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
+    world.cache.put(claim)
     await world.assert_clean()
 
 
-def kept(number: int, size: int, node: str) -> list[Object]:
-    """A bound claim of a pod with a healthy replica."""
+def volume_with_replica(number: int, size: int, node: str) -> list[Object]:
+    """The bound claim data-<number>, whose volume has a healthy replica on a node."""
     return [
         make.claim(f"data-{number}", size, bound=True),
         make.persistent_volume(f"data-{number}"),
@@ -459,37 +479,38 @@ def kept(number: int, size: int, node: str) -> list[Object]:
 
 
 @virtually
-async def test_what_is_kept_on_a_node_already_does_not_count_in_an_offer() -> None:
-    """60 of 100Gi are the pod's own replica there; its second volume of 30Gi is what will come."""
+async def test_replicas_that_exist_do_not_count_in_an_offer() -> None:
+    """60 of 100 Gi are the pod's own replica on the node; only its second volume of 30 Gi takes space."""
     world = World()
-    world.cache.put(*kept(0, 60, "a"), make.claim("more", 30), make.pod("data-0", "more", name="db-0", uid="uid-0"))
-    world.cache.put(make.longhorn_node("b", 10))
-    asked = make.as_pod(make.pod("data-0", "more", name="db-0", uid="uid-0"))
-    assert fits(await world.verbs.filter(asked, NODES, here)) == ["a"]
+    world.cache.put(
+        *volume_with_replica(0, 60, "a"), make.claim("more", 30), make.pod("data-0", "more", name="db-0", uid="uid-0")
+    )
+    world.resize("b", space=10)
+    assert fitting_nodes(await world.decide_pod(make.pod("data-0", "more", name="db-0", uid="uid-0"))) == ["a"]
     world.create(1, 30)
-    assert await world.ask(1) == []
+    assert await world.filter(1) == []
     world.create(2, 10)
-    assert await world.ask(2) == ["a"] or await world.ask(2) == ["b"]
+    assert await world.filter(2) == ["a"] or await world.filter(2) == ["b"]
     world.offers.clear()
     await world.assert_clean()
 
 
 @virtually
-async def test_an_offer_and_the_demand_that_came_of_it_are_one() -> None:
-    """A pod that is asked about again when its claim is bound: its volume counts once, by whatever name."""
+async def test_an_offer_and_the_demand_of_the_same_volume_count_once() -> None:
+    """A pod is filtered again when its claim is bound: the volume has another name by then."""
     world = World()
     world.create(0, 40)
     world.select(0, 40, "a")
-    assert await world.ask(0) == ["a", "b"]
+    assert await world.filter(0) == ["a", "b"]
     bound = make.claim("data-0", 40, bound=True)
     bound["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
     persistent = make.persistent_volume("data-0", uid="uid-data-0")
     persistent["metadata"]["creationTimestamp"] = "2026-01-01T00:00:05Z"
-    pending = db(0)
+    pending = database_pod(0)
     pending["metadata"]["creationTimestamp"] = "2026-01-01T00:00:01Z"
     world.cache.put(pending, bound, persistent, make.volume("vol-data-0", 40))
     world.create(1, 60)
-    assert await world.ask(1) == ["a"] or world.offered(1) == ["b"]
+    assert await world.filter(1) == ["a"] or world.offered(1) == ["b"]
     decision = await world.decide(1)
     assert decision.reasons[0].name in {"ROOM", "NOT_OFFERED"}
     world.offers.clear()
@@ -497,33 +518,33 @@ async def test_an_offer_and_the_demand_that_came_of_it_are_one() -> None:
 
 
 @virtually
-async def test_a_pod_that_asks_again_and_fits_nowhere_loses_its_earlier_offer() -> None:
-    """Others get the room when it is there again."""
+async def test_a_pod_that_fits_nowhere_at_its_second_request_loses_its_offer() -> None:
+    """Other pods get the space when it is free again."""
     world = World()
     world.create(0, 60)
-    await world.ask(0)
-    world.cache.put(make.longhorn_node("a", 10), make.longhorn_node("b", 10))
-    assert await world.ask(0) == []
+    await world.filter(0)
+    world.resize("a", "b", space=10)
+    assert await world.filter(0) == []
     assert world.offered(0) == []
-    world.cache.put(make.longhorn_node("a", 100), make.longhorn_node("b", 100))
+    world.resize("a", "b", space=100)
     world.create(1, 60)
-    assert await world.ask(1) == ["a", "b"]
+    assert await world.filter(1) == ["a", "b"]
     world.offers.clear()
     await world.assert_clean()
 
 
 @virtually
-async def test_an_offer_made_the_moment_the_last_one_ends_is_followed() -> None:
-    """kube-scheduler's first back-off is as long as what a declared pod has left."""
+async def test_an_offer_made_the_moment_the_last_one_ends_is_watched() -> None:
+    """kube-scheduler's first back-off is as long as an offer lasts after its pod was declared unschedulable."""
     world = World()
     world.create(0, 60)
-    await world.ask(0)
+    await world.filter(0)
     await world.settle()
     world.nominate(0, "", reason="Unschedulable", message="no")
     await world.settle()
     world.loop.call_later(1.0, lambda: None)
     await asyncio.sleep(1.0)
-    assert await world.ask(0) == ["a", "b"]
+    assert await world.filter(0) == ["a", "b"]
     world.select(0, 60, "a")
     await world.assert_clean()
 
@@ -534,95 +555,85 @@ async def test_an_answer_that_is_refused_at_the_last_moment_leaves_no_offer() ->
     world = World()
     world.create(0, 60)
 
-    async def refused() -> bool:
+    async def refuse() -> bool:
         raise UnavailableError("not the leader any more")
 
     with pytest.raises(UnavailableError):
-        await world.offers.filter(make.as_pod(db(0)), NODES, refused)
+        await world.offers.filter(make.as_pod(database_pod(0)), NODES, refuse)
     await world.assert_clean()
 
 
 @virtually
-async def test_an_answer_begun_in_an_earlier_lead_makes_no_offer() -> None:
-    """What was forgotten meanwhile must not come back."""
-    world = World(cache=Forgetful(cluster()))
+async def test_an_evaluation_that_began_in_an_earlier_lead_makes_no_offer() -> None:
+    """The offers of that lead are forgotten and must not come back."""
+    world = World()
     world.create(0, 60)
-    cache = world.cache
-    assert isinstance(cache, Forgetful)
-    cache.forget = world.offers.clear
+    world.evaluator.interruptions = [world.offers.clear]
     with pytest.raises(UnavailableError):
-        await world.ask(0)
+        await world.filter(0)
+    assert world.evaluator.interruptions == []
     await world.assert_clean()
 
 
-class Forgetful(FakeCache):
-    """A lead that is lost while a pod is decided about."""
-
-    def __init__(self, *objects: Object | list[Object]) -> None:
-        super().__init__(*objects)
-        self.forget: Callable[[], None] | None = None
-        self.calls = 0
-
-    def memory(self) -> Memory:
-        """The fourth call is in the middle of an evaluation."""
-        self.calls += self.forget is not None
-        if self.forget is not None and self.calls == 4:
-            self.forget()
-        return super().memory()
-
-
-class Listener:
-    """Notes what it is told."""
+class Journal:
+    """Records requests, refusals and decisions."""
 
     def __init__(self) -> None:
-        self.story: list[str] = []
+        self.entries: list[str] = []
 
-    def asked(self, pod: Pod) -> None:
-        """A question."""
-        self.story.append(f"{pod.name} asked")
+    def requested(self, pod: Pod) -> None:
+        """Records a request."""
+        self.entries.append(f"{pod.name} requested")
 
     def refused(self, pod: Pod, candidates: Sequence[str]) -> None:
-        """A refusal."""
-        self.story.append(f"{pod.name} refused on {' '.join(candidates)}")
+        """Records a refusal."""
+        self.entries.append(f"{pod.name} refused on {' '.join(candidates)}")
 
     def decided(self, pod: Pod, node: str, offered_at: float) -> None:
-        """A decision."""
-        self.story.append(f"{pod.name} goes to {node}, offered at {offered_at:g} s")
+        """Records a decision."""
+        self.entries.append(f"{pod.name} goes to {node}, offered at {offered_at:g} s")
 
 
 @virtually
-async def test_what_becomes_of_pods_is_told() -> None:
-    """Asked, refused, decided."""
-    world, listener = World(), Listener()
-    world.offers.tell(listener, listener)
+async def test_requests_refusals_and_decisions_are_observed() -> None:
+    """Each with its pod."""
+    world = World()
+    journal = Journal()
+    world.offers.subscribe(journal, journal)
     world.create(0, 60)
     world.create(1, 160)
     await asyncio.sleep(3)
-    await world.ask(0)
-    await world.ask(1)
+    await world.filter(0)
+    await world.filter(1)
     world.select(0, 60, "b")
     await world.assert_clean()
-    assert listener.story == ["db-0 asked", "db-1 asked", "db-1 refused on a b", "db-0 goes to b, offered at 3 s"]
+    assert journal.entries == [
+        "db-0 requested",
+        "db-1 requested",
+        "db-1 refused on a b",
+        "db-0 goes to b, offered at 3 s",
+    ]
 
 
 @virtually
-async def test_a_pod_that_has_no_node_left_is_not_told_as_refused() -> None:
-    """A policy has barred them all: no change of Longhorn's objects would let the pod on any."""
-    world, listener = World(), Listener()
-    world.offers.tell(listener, listener)
+async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> None:
+    """A policy refused them all: no change of Longhorn's objects would let the pod on any."""
+    world = World()
+    journal = Journal()
+    world.offers.subscribe(journal, journal)
     world.create(0, 60)
-    decision = await world.offers.filter(make.as_pod(db(0)), [], here)
+    decision = await world.offers.filter(make.as_pod(database_pod(0)), [], caller_waits)
     assert not decision.reasons
-    assert listener.story == ["db-0 asked"]
+    assert journal.entries == ["db-0 requested"]
     await world.assert_clean()
 
 
 @virtually
-async def test_before_handing_over_offers_settle() -> None:
+async def test_draining_waits_until_offers_have_ended() -> None:
     """By a decision, or by age."""
     world = World()
     world.create(0, 60)
-    await world.ask(0)
+    await world.filter(0)
     settling = asyncio.create_task(world.offers.settled())
     await asyncio.sleep(2)
     assert not settling.done()
@@ -633,29 +644,29 @@ async def test_before_handing_over_offers_settle() -> None:
 
 
 @virtually
-async def test_handing_over_waits_5_s_at_most() -> None:
-    """Whatever was decided is visible by then; a successor that is told so need not wait again."""
+async def test_draining_waits_5_s_at_most() -> None:
+    """Every decision is visible by then, so the next leader need not wait again."""
     world = World()
     world.create(0, 60)
-    await world.ask(0)
+    await world.filter(0)
     await world.offers.settled()
-    assert world.loop.time() == pytest.approx(SETTLING_SECONDS)
+    assert world.loop.time() == pytest.approx(SETTLE_TIMEOUT)
     world.offers.clear()
     await world.assert_clean()
 
 
 @virtually
-async def test_a_pod_is_not_gone_because_the_cache_still_has_its_predecessor() -> None:
+async def test_a_predecessor_of_the_same_name_does_not_end_the_offer() -> None:
     """A StatefulSet's pod bears its predecessor's name; the watch is behind kube-scheduler."""
     world = World()
     world.create(0, 60)
-    before = db(0)
+    before = database_pod(0)
     before["metadata"]["uid"] = "uid-of-its-predecessor"
     world.cache.put(before)
-    await world.ask(0)
+    await world.filter(0)
     await world.settle()
     assert world.offered(0) == ["a", "b"]
-    world.cache.put(db(0))
+    world.cache.put(database_pod(0))
     await world.settle()
     assert world.offered(0) == ["a", "b"]
     world.cache.put(before)
@@ -663,7 +674,7 @@ async def test_a_pod_is_not_gone_because_the_cache_still_has_its_predecessor() -
 
 
 @virtually
-async def test_taking_over_leaves_out_a_nominated_pod_whose_claim_is_missing() -> None:
+async def test_a_new_leader_skips_a_nominated_pod_whose_claim_is_missing() -> None:
     """One such pod must not keep the new leader from answering about all others."""
     world = World()
     world.nominate(7, "a")

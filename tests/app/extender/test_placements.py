@@ -1,4 +1,4 @@
-"""What became of pods that kube-scheduler decided about, and of demands, in virtual time."""
+"""How pods fare after kube-scheduler's decision, and the report on all demand, in virtual time."""
 
 from __future__ import annotations
 
@@ -12,85 +12,96 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.types import EventDict
 
-from app.decisions.evaluator import Scheduling
-from app.extender.metrics import PREFIX, Metrics, Outstanding
-from app.extender.placements import FOLLOW_SECONDS, LONGEST_PLACEMENT, LOOK_SECONDS, Placements
-from scheduler_core.evaluation.contention import Joint
-from scheduler_core.extender.filter import Options, Others
-from scheduler_core.extender.placement_monitor import STUCK_SECONDS, Misplaced, Survey
+from app.decisions.evaluator import Evaluator
+from app.extender.metrics import Metrics, Outstanding
+from app.extender.placements import FOLLOW_INTERVAL, MAX_PLACEMENT_SECONDS, REPORT_INTERVAL, Placements
+from app.runtime.metrics import PREFIX
+from scheduler_core.evaluation.contention import Contention
+from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOptions
+from scheduler_core.extender.placement_monitor import STUCK_AFTER, Misplaced, PlacementReport
 from tests import builders as make
-from tests.app.extender.test_node_reservation import cluster, db, virtually
-from tests.worlds.state_source import FakeCache
-from tests.worlds.virtual_time import VirtualLoop, run
+from tests.worlds.state_source import FakeStateSource
+from tests.worlds.two_nodes import database_pod, two_nodes
+from tests.worlds.virtual_time import run, virtual_loop, virtually
 
-RESERVED = f"{PREFIX}_node_reservation_duration_seconds"
+PLACEMENT_WAIT = f"{PREFIX}_node_reservation_duration_seconds"
 
 
 class World:
-    """Two nodes of 100Gi; kube-scheduler and Longhorn are played by hand."""
+    """Two nodes of 100 Gi; tests play kube-scheduler and Longhorn by hand.
 
-    def __init__(self, options: Options | None = None, joint: Joint | None = None) -> None:
-        self.cache, self.metrics, self.logs = FakeCache(cluster()), Metrics(), list[EventDict]()
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        self.loop, self.joint = loop, joint
-        decisions = Scheduling(self.cache, options or Options(), loop.time)
-        self.placements = Placements(self.cache, decisions, self.others, self.metrics, loop.time)
+    Pods compete if there is a `contention`.
+    """
 
-    def others(self) -> Others:
-        """What counts; nothing unless there is a joint."""
-        return Others(joint=self.joint, demands=self.cache.demands() if self.joint else None)
+    def __init__(self, options: FilterOptions | None = None, contention: Contention | None = None) -> None:
+        self.cache = FakeStateSource(two_nodes())
+        self.metrics = Metrics()
+        self.logs: list[EventDict] = []
+        self.loop = virtual_loop()
+        self._contention = contention
+        evaluator = Evaluator(self.cache, options or FilterOptions(), self.loop.time)
+        self.placements = Placements(self.cache, evaluator, self.contenders, self.metrics, self.loop.time)
+
+    def contenders(self) -> Contenders:
+        """All demand, if there is a contention."""
+        if self._contention is None:
+            return NO_CONTENDERS
+        return make.competing(self.cache.state(), contention=self._contention)
 
     def bind(self, number: int, node: str, **fields: Any) -> None:
-        """The pod is bound, its volume made."""
+        """Binds a pod and provisions its volume, which has no replica yet."""
         name = f"data-{number}"
-        objects = make.claim(name, 10, bound=True), make.persistent_volume(name, uid=f"uid-{name}")
-        self.cache.put(*objects, make.volume(f"vol-{name}", 10), db(number, node, **fields))
+        self.cache.put(
+            make.claim(name, 10, bound=True),
+            make.persistent_volume(name, uid=f"uid-{name}"),
+            make.volume(f"vol-{name}", 10),
+            database_pod(number, node, **fields),
+        )
 
-    def replica(self, number: int, node: str, *, healthy: bool = False) -> None:
-        """Longhorn has placed the volume's replica."""
+    def place(self, number: int, node: str, *, healthy: bool = False) -> None:
+        """Places the replica of the pod's volume, as Longhorn does."""
         self.cache.put(make.replica(f"r-{number}", f"vol-data-{number}", node, size=10, healthy=healthy))
 
-    def listed(self, number: int, node: str) -> None:
-        """And the node's status lists it."""
+    def list_replica(self, number: int, node: str) -> None:
+        """Lists the replica in the status of Longhorn's node."""
         self.cache.put(make.longhorn_node(node, {"disk-1": make.disk(100, listed={f"r-{number}": 10})}))
 
-    def decided(self, number: int, node: str) -> None:
-        """kube-scheduler's decision is seen, a second after the offer."""
-        self.placements.decided(make.as_pod(db(number)), node, self.loop.time() - 1)
+    def decide(self, number: int, node: str) -> None:
+        """Reports kube-scheduler's decision, a second after the offer."""
+        self.placements.decided(make.as_pod(database_pod(number)), node, self.loop.time() - 1)
 
-    def counted(self, listed: str) -> tuple[float, float]:
-        """How many waits have ended, placed or not, and how many seconds they took in all."""
-        labels = {"replicas_scheduled": listed}
-        count, seconds = (
-            self.metrics.registry.get_sample_value(f"{RESERVED}_{kind}", labels) for kind in ("count", "sum")
-        )
-        return count or 0.0, seconds or 0.0
+    def ended_waits(self, placed: str) -> tuple[float, float]:
+        """How many pods were placed ("true") or not ("false"), and the sum of their seconds."""
+        labels = {"replicas_scheduled": placed}
+        registry = self.metrics.registry
+        waits = registry.get_sample_value(f"{PLACEMENT_WAIT}_count", labels)
+        seconds = registry.get_sample_value(f"{PLACEMENT_WAIT}_sum", labels)
+        return waits or 0.0, seconds or 0.0
 
     @property
     def misplacements(self) -> float | None:
         """How many were counted."""
         return self.metrics.registry.get_sample_value(f"{PREFIX}_misplacements_total")
 
-    def told(self, event: str) -> list[EventDict]:
+    def logged(self, event: str) -> list[EventDict]:
         """The log's lines about an event."""
         return [line for line in self.logs if line["event"] == event]
 
 
-class Losing(Joint):
-    """A real one, during whose work the lead is lost."""
+class InterruptedContention(Contention):
+    """Calls `interruption` before every evaluation."""
 
-    lose: Callable[[], None]
+    interruption: Callable[[], None]
 
-    def besides(self, *args: Any) -> Any:
-        """As it is."""
-        self.lose()
-        return super().besides(*args)
+    def competitors(self, *args: Any) -> Any:
+        """Calls the interruption, then evaluates."""
+        self.interruption()
+        return super().competitors(*args)
 
 
 @asynccontextmanager
 async def leading(world: World | None = None) -> AsyncIterator[World]:
-    """A world in which this process leads and looks."""
+    """A world in which this process leads and `Placements` runs."""
     world = world or World()
     world.placements.adopt()
     task = asyncio.create_task(world.placements.run())
@@ -103,215 +114,214 @@ async def leading(world: World | None = None) -> AsyncIterator[World]:
 
 @virtually
 async def test_a_pod_is_placed_when_longhorn_lists_its_volumes_on_its_node() -> None:
-    """The seconds since the decision are observed, and told."""
+    """The seconds since the decision are observed and logged."""
     async with leading() as world:
-        world.decided(0, "a")
+        world.decide(0, "a")
         await asyncio.sleep(2)
         world.bind(0, "a")
-        world.replica(0, "a")
+        world.place(0, "a")
         await asyncio.sleep(1)
         assert world.placements.followed == 1
-        world.listed(0, "a")
-        await asyncio.sleep(FOLLOW_SECONDS)
+        world.list_replica(0, "a")
+        await asyncio.sleep(FOLLOW_INTERVAL)
         assert world.placements.followed == 0
-        count, seconds = world.counted("true")
-        assert count == 1
-        assert 3 <= seconds <= 3 + FOLLOW_SECONDS
-        [line] = world.told("placed")
+        waits, seconds = world.ended_waits("true")
+        assert waits == 1
+        assert 3 <= seconds <= 3 + FOLLOW_INTERVAL
+        [line] = world.logged("placed")
         assert line.items() >= {"pod": "default/db-0", "uid": "uid-0", "node": "a", "s": seconds}.items()
         assert line["since_offer_s"] == seconds + 1
 
 
 @virtually
 async def test_a_pod_whose_second_volume_is_missing_is_not_placed_yet() -> None:
-    """All of its local volumes must be there."""
+    """All of its local volumes must be on the node."""
     async with leading() as world:
         world.bind(0, "a")
         world.bind(1, "a")
         pod = make.pod("data-0", "data-1", name="db-0", uid="uid-0", node="a")
         world.cache.put(pod)
         world.placements.decided(make.as_pod(pod), "a", 0.0)
-        world.replica(0, "a")
-        world.listed(0, "a")
+        world.place(0, "a")
+        world.list_replica(0, "a")
         await asyncio.sleep(5)
         assert world.placements.followed == 1
 
 
 @virtually
-async def test_what_is_heard_in_another_order_is_noticed_too() -> None:
-    """The node lists the replica before anybody heard of the replica."""
+async def test_the_order_of_watch_events_does_not_matter() -> None:
+    """The node lists the replica before the watch delivers the replica."""
     async with leading() as world:
         world.bind(0, "a")
-        world.listed(0, "a")
-        world.decided(0, "a")
+        world.list_replica(0, "a")
+        world.decide(0, "a")
         await asyncio.sleep(1)
-        world.replica(0, "a")
-        await asyncio.sleep(1 + FOLLOW_SECONDS)
-        assert world.counted("true")[0] == 1
+        world.place(0, "a")
+        await asyncio.sleep(1 + FOLLOW_INTERVAL)
+        assert world.ended_waits("true")[0] == 1
 
 
 @virtually
-async def test_a_pod_that_is_deleted_is_not_placed() -> None:
-    """At once: nobody waits for it."""
+async def test_a_deleted_pod_is_not_followed_any_more() -> None:
+    """From the moment of its deletion."""
     async with leading() as world:
         world.bind(0, "a")
-        world.decided(0, "a")
+        world.decide(0, "a")
         await asyncio.sleep(1)
-        world.cache.remove(db(0))
-        await asyncio.sleep(FOLLOW_SECONDS)
-        assert world.counted("false")[0] == 1
-        assert [line["became"] for line in world.told("not placed")] == ["gone"]
+        world.cache.remove(database_pod(0))
+        await asyncio.sleep(FOLLOW_INTERVAL)
+        assert world.ended_waits("false")[0] == 1
+        assert [line["became"] for line in world.logged("not placed")] == ["gone"]
 
 
 @pytest.mark.parametrize(
     "pod", [pytest.param({"deleting": True}, id="being deleted"), pytest.param({"phase": "Failed"}, id="failed")]
 )
-def test_a_pod_that_is_over_is_not_placed(pod: dict[str, Any]) -> None:
+def test_a_pod_that_has_ended_is_not_followed_any_more(pod: dict[str, Any]) -> None:
     """It will not use its volumes any more."""
 
     async def scenario() -> None:
         async with leading() as world:
             world.bind(0, "a", **pod)
-            world.decided(0, "a")
-            await asyncio.sleep(FOLLOW_SECONDS)
-            assert [line["became"] for line in world.told("not placed")] == ["gone"]
+            world.decide(0, "a")
+            await asyncio.sleep(FOLLOW_INTERVAL)
+            assert [line["became"] for line in world.logged("not placed")] == ["gone"]
 
     run(scenario())
 
 
 @virtually
-async def test_another_pod_of_its_name_is_another() -> None:
-    """The one that was decided for is gone."""
+async def test_a_successor_of_the_same_name_is_not_the_pod() -> None:
+    """The pod that kube-scheduler decided about is gone."""
     async with leading() as world:
         world.bind(0, "a")
-        world.decided(0, "a")
+        world.decide(0, "a")
         await asyncio.sleep(1)
         world.bind(0, "a", uid="another")
-        world.replica(0, "b")
-        await asyncio.sleep(FOLLOW_SECONDS)
-        assert [line["became"] for line in world.told("not placed")] == ["gone"]
+        world.place(0, "b")
+        await asyncio.sleep(FOLLOW_INTERVAL)
+        assert [line["became"] for line in world.logged("not placed")] == ["gone"]
 
 
 @virtually
-async def test_a_pod_that_no_watch_has_brought_yet_is_not_gone() -> None:
-    """Its claim's selected node may be heard of first."""
+async def test_a_pod_that_no_watch_has_delivered_yet_is_not_gone() -> None:
+    """The selected node of its claim may be delivered first."""
     async with leading() as world:
-        world.decided(0, "a")
+        world.decide(0, "a")
         await asyncio.sleep(5)
-        assert (world.placements.followed, world.told("not placed")) == (1, [])
+        assert (world.placements.followed, world.logged("not placed")) == (1, [])
 
 
 @virtually
-async def test_a_pod_that_goes_elsewhere_is_not_placed() -> None:
-    """What counts is the node it is bound to."""
+async def test_a_pod_that_is_bound_to_another_node_is_not_placed() -> None:
+    """The node that it is bound to counts."""
     async with leading() as world:
-        world.cache.put(db(0))
-        world.decided(0, "a")
+        world.cache.put(database_pod(0))
+        world.decide(0, "a")
         await asyncio.sleep(1)
         world.bind(0, "b")
-        await asyncio.sleep(FOLLOW_SECONDS)
-        assert [line["became"] for line in world.told("not placed")] == ["elsewhere"]
+        await asyncio.sleep(FOLLOW_INTERVAL)
+        assert [line["became"] for line in world.logged("not placed")] == ["elsewhere"]
 
 
 @virtually
 async def test_a_pod_that_is_not_placed_in_five_minutes_is_given_up() -> None:
-    """Longhorn may never find room."""
+    """Longhorn may never find space."""
     async with leading() as world:
         world.bind(0, "a")
-        world.decided(0, "a")
-        await asyncio.sleep(LONGEST_PLACEMENT - FOLLOW_SECONDS)
+        world.decide(0, "a")
+        await asyncio.sleep(MAX_PLACEMENT_SECONDS - FOLLOW_INTERVAL)
         assert world.placements.followed == 1
-        await asyncio.sleep(2 * FOLLOW_SECONDS)
-        assert world.counted("false") == (1, LONGEST_PLACEMENT)
-        [line] = world.told("not placed")
+        await asyncio.sleep(2 * FOLLOW_INTERVAL)
+        assert world.ended_waits("false") == (1, MAX_PLACEMENT_SECONDS)
+        [line] = world.logged("not placed")
         assert (line["became"], line["log_level"]) == ("late", "warning")
 
 
 @virtually
-async def test_the_same_decision_seen_again_does_not_begin_anew() -> None:
-    """The time since it was seen first is what counts."""
+async def test_the_same_decision_again_does_not_restart_the_wait() -> None:
+    """The time since the first report counts."""
     async with leading() as world:
         world.bind(0, "a")
-        world.replica(0, "a")
-        world.decided(0, "a")
+        world.place(0, "a")
+        world.decide(0, "a")
         await asyncio.sleep(2.1)
-        world.decided(0, "a")
-        world.listed(0, "a")
-        await asyncio.sleep(FOLLOW_SECONDS)
-        assert world.counted("true") == (1, 2.25)
+        world.decide(0, "a")
+        world.list_replica(0, "a")
+        await asyncio.sleep(FOLLOW_INTERVAL)
+        assert world.ended_waits("true") == (1, 2.25)
 
 
 @virtually
-async def test_another_decision_ends_the_first() -> None:
+async def test_a_decision_for_another_node_ends_the_first_wait() -> None:
     """kube-scheduler tried again, and chose another node."""
     async with leading() as world:
-        world.cache.put(db(0))
-        world.decided(0, "a")
+        world.cache.put(database_pod(0))
+        world.decide(0, "a")
         await asyncio.sleep(2.125)
-        world.decided(0, "b")
-        assert [line["became"] for line in world.told("not placed")] == ["elsewhere"]
+        world.decide(0, "b")
+        assert [line["became"] for line in world.logged("not placed")] == ["elsewhere"]
         world.bind(0, "b")
-        world.replica(0, "b")
-        world.listed(0, "b")
+        world.place(0, "b")
+        world.list_replica(0, "b")
         await asyncio.sleep(1)
-        assert world.counted("true") == (1, 0.125)
+        assert world.ended_waits("true") == (1, 0.125)
 
 
 @virtually
-async def test_best_effort_volumes_are_not_waited_for_where_they_are_not_required() -> None:
-    """They may be anywhere."""
-    async with leading(World(Options(require_best_effort=False))) as world:
+async def test_a_pod_whose_volumes_only_prefer_their_node_is_placed_at_once() -> None:
+    """Their replicas may be on any node."""
+    async with leading(World(FilterOptions(require_best_effort=False))) as world:
         world.bind(0, "a")
-        world.decided(0, "a")
-        await asyncio.sleep(FOLLOW_SECONDS)
-        assert world.counted("true")[0] == 1
+        world.decide(0, "a")
+        await asyncio.sleep(FOLLOW_INTERVAL)
+        assert world.ended_waits("true")[0] == 1
 
 
 @virtually
-async def test_a_misplaced_volume_is_told_and_counted_once() -> None:
-    """However long it is so."""
+async def test_a_misplaced_volume_is_logged_and_counted_once() -> None:
+    """However long it stays misplaced."""
     async with leading() as world:
         world.bind(0, "a")
-        world.replica(0, "b")
-        await asyncio.sleep(LOOK_SECONDS)
+        world.place(0, "b")
+        await asyncio.sleep(REPORT_INTERVAL)
         assert world.placements.report.misplaced == (Misplaced("default/db-0", "vol-data-0", "a", ("b",)),)
-        world.replica(0, "b", healthy=True)
+        world.place(0, "b", healthy=True)
         await asyncio.sleep(10)
         assert world.misplacements == 1
-        [line] = world.told("misplaced")
+        [line] = world.logged("misplaced")
         expected = {"pod": "default/db-0", "volume": "vol-data-0", "wanted": "a", "replicas_on": ["b"]}
         assert line.items() >= expected.items()
         assert line["log_level"] == "warning"
 
 
-@pytest.mark.parametrize("joint", [None, Joint()], ids=["reservations off", "reservations on"])
-def test_what_is_outstanding_is_reported_in_numbers(joint: Joint | None) -> None:
-    """Also where nothing of it is counted against anybody."""
+@pytest.mark.parametrize("contention", [None, Contention()], ids=["reservations off", "reservations on"])
+def test_outstanding_demand_is_reported_in_numbers(contention: Contention | None) -> None:
+    """Even if it does not compete with any pod."""
 
     async def scenario() -> None:
-        async with leading(World(joint=joint)) as world:
+        async with leading(World(contention=contention)) as world:
             world.bind(0, "a")
-            world.cache.put(make.claim("data-1", 500), db(1, "a"))
-            await asyncio.sleep(LOOK_SECONDS)
+            world.cache.put(make.claim("data-1", 500), database_pod(1, "a"))
+            await asyncio.sleep(REPORT_INTERVAL)
             assert [demand.volume.name for demand in world.placements.report.hopeless] == ["data-1"]
-            await asyncio.sleep(STUCK_SECONDS + LOOK_SECONDS)
-            found = world.placements.outstanding(offers=3, waiting=4)
+            await asyncio.sleep(STUCK_AFTER + REPORT_INTERVAL)
             demands = {"pod": 2, "selected_node": 0, "attachment": 0, "hard_node_affinity": 0}
-            assert found == Outstanding(demands, 3, 1, 0, 2, 4)
+            assert world.placements.outstanding(offers=3, waiting=4) == Outstanding(demands, 3, 1, 0, 2, 4)
 
     run(scenario())
 
 
 @virtually
-async def test_who_does_not_lead_does_not_look() -> None:
+async def test_a_follower_makes_no_report() -> None:
     """Two processes would count the same misplacement."""
     world = World()
     async with leading(world):
         world.placements.clear()
         world.bind(0, "a")
-        world.replica(0, "b")
+        world.place(0, "b")
         await asyncio.sleep(5)
-        assert (world.misplacements, world.placements.report) == (0, Survey())
+        assert (world.misplacements, world.placements.report) == (0, PlacementReport())
         world.placements.adopt()
         await asyncio.sleep(0.01)
         assert world.misplacements == 1
@@ -319,42 +329,42 @@ async def test_who_does_not_lead_does_not_look() -> None:
 
 @virtually
 async def test_losing_the_lead_forgets_everything() -> None:
-    """What was followed is not counted: nobody saw how it ended."""
+    """Followed pods are not counted, because their ends are not seen."""
     async with leading() as world:
         world.bind(0, "a")
-        world.replica(0, "b")
-        world.decided(0, "a")
+        world.place(0, "b")
+        world.decide(0, "a")
         await asyncio.sleep(1)
         world.placements.clear()
-        assert (world.placements.followed, world.placements.report) == (0, Survey())
-        await asyncio.sleep(LONGEST_PLACEMENT + 1)
-        assert (world.counted("true"), world.counted("false")) == ((0, 0), (0, 0))
+        assert (world.placements.followed, world.placements.report) == (0, PlacementReport())
+        await asyncio.sleep(MAX_PLACEMENT_SECONDS + 1)
+        assert (world.ended_waits("true"), world.ended_waits("false")) == ((0, 0), (0, 0))
 
 
 @virtually
-async def test_a_lead_lost_in_the_middle_of_a_survey_leaves_nothing_of_it() -> None:
-    """Surveys are made in slices."""
-    joint = Losing()
-    world = World(joint=joint)
-    joint.lose = world.placements.clear
+async def test_a_report_during_which_the_lead_is_lost_is_dropped() -> None:
+    """Reports are made in slices."""
+    contention = InterruptedContention()
+    world = World(contention=contention)
+    contention.interruption = world.placements.clear
     world.bind(0, "a")
-    world.replica(0, "b")
+    world.place(0, "b")
     async with leading(world):
         await asyncio.sleep(1)
-        assert (world.misplacements, world.placements.report) == (0, Survey())
+        assert (world.misplacements, world.placements.report) == (0, PlacementReport())
 
 
 @virtually
-async def test_looking_after_many_pods_gives_others_their_turn() -> None:
-    """With a clock by which every look takes longer than a slice."""
+async def test_checking_many_pods_lets_other_tasks_run() -> None:
+    """With a clock by which every check takes longer than a slice."""
     world = World()
     ticks = count()
-    decisions = Scheduling(world.cache, Options(), lambda: float(next(ticks)))
-    world.placements = Placements(world.cache, decisions, world.others, world.metrics, lambda: float(next(ticks)))
+    evaluator = Evaluator(world.cache, FilterOptions(), lambda: float(next(ticks)))
+    world.placements = Placements(world.cache, evaluator, world.contenders, world.metrics, lambda: float(next(ticks)))
     for number in range(20):
         world.bind(number, "a")
-        world.replica(number, "a")
-        world.decided(number, "a")
+        world.place(number, "a")
+        world.decide(number, "a")
     world.cache.put(make.longhorn_node("a", {"disk-1": make.disk(500, listed={f"r-{n}": 10 for n in range(20)})}))
     async with leading(world):
         followed = []

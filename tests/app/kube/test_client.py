@@ -1,4 +1,4 @@
-"""Calls to the API server: one line for whatever goes wrong, a bound for whatever hangs."""
+"""Calls to the API server: every error is one line, every call has a time-out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import yaml
 from aiohttp import web
 
 from app.kube.client import ApiError, ConnectError, KubeClient
-from devcluster.pki import Authority
+from devcluster.pki import CertificateAuthority
 from tests.worlds.fake_api import KUBECONFIG, failing, sending, served, silent, write_kubeconfig
 
 PATH = "/api/v1/nodes"
@@ -31,14 +31,14 @@ PATH = "/api/v1/nodes"
 
 @asynccontextmanager
 async def client_of(handler: Any, folder: Path) -> AsyncIterator[KubeClient]:
-    """A client of a server that does the same with every request."""
+    """A client of a server that answers every request with the handler."""
     async with served(handler, folder) as kubeconfig, connected_by(kubeconfig) as client:
         yield client
 
 
 @asynccontextmanager
 async def connected_by(kubeconfig: Path) -> AsyncIterator[KubeClient]:
-    """A client by a kubeconfig."""
+    """A client configured by a kubeconfig."""
     client = await KubeClient.connect(str(kubeconfig))
     try:
         yield client
@@ -47,7 +47,7 @@ async def connected_by(kubeconfig: Path) -> AsyncIterator[KubeClient]:
 
 
 async def refusal(client: KubeClient, **options: Any) -> ApiError:
-    """What a GET fails with; one line."""
+    """The error of a GET, which is one line."""
     with pytest.raises(ApiError) as refused:
         await client.get(PATH, **options)
     assert "\n" not in str(refused.value)
@@ -60,8 +60,8 @@ async def refusal(client: KubeClient, **options: Any) -> ApiError:
     [(401, "forbidden"), (403, "forbidden"), (404, "not_found"), (409, "conflict"), (410, "gone"), (429, "unreachable"),
      (500, "unreachable"), (503, "unreachable")],
 )  # fmt: skip
-async def test_a_refusal_tells_what_kind_it_is_and_what_the_server_said(status: int, true: str, tmp_path: Path) -> None:
-    """Exactly one of the kinds a caller asks for."""
+async def test_a_refusal_has_its_kind_and_the_servers_message(status: int, true: str, tmp_path: Path) -> None:
+    """Exactly one of the kinds that callers distinguish."""
     text = 'nodes is forbidden: User "it" cannot list resource "nodes"'
     async with client_of(failing(status, text, "Because"), tmp_path) as client:
         error = await refusal(client)
@@ -72,7 +72,7 @@ async def test_a_refusal_tells_what_kind_it_is_and_what_the_server_said(status: 
 
 
 @pytest.mark.parametrize("body", ["<html>\n<b>Bad\nGateway</b>", "", "{", '{"message": 3}', "[]"])
-async def test_an_answer_that_is_no_status_is_told_as_it_is(body: str, tmp_path: Path) -> None:
+async def test_an_error_without_a_status_shows_the_body(body: str, tmp_path: Path) -> None:
     """A proxy's page, cut to one line."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -82,21 +82,21 @@ async def test_an_answer_that_is_no_status_is_told_as_it_is(body: str, tmp_path:
         assert " ".join(body.split()) in str(await refusal(client))
 
 
-async def test_nobody_listens(tmp_path: Path) -> None:
-    """A refused connection, by address and cause."""
+async def test_a_refused_connection_is_an_error_with_address_and_cause(tmp_path: Path) -> None:
+    """The port has no listener."""
     async with connected_by(write_kubeconfig(tmp_path, "http://127.0.0.1:9")) as client:
         error = await refusal(client)
     assert (error.status, error.unreachable) == (0, True)
     assert str(error) == f"GET {PATH}: cannot connect to 127.0.0.1:9: Connection refused"
 
 
-async def test_no_such_host(tmp_path: Path) -> None:
-    """A name that does not resolve."""
+async def test_a_host_that_does_not_resolve_is_an_error(tmp_path: Path) -> None:
+    """With the address."""
     async with connected_by(write_kubeconfig(tmp_path, "http://no-such-host.invalid:6443")) as client:
         assert "cannot connect to no-such-host.invalid:6443: " in str(await refusal(client))
 
 
-async def slow_body(request: web.Request) -> web.StreamResponse:
+async def answer_without_end(request: web.Request) -> web.StreamResponse:
     """Begins an answer and does not end it."""
     response = web.StreamResponse(headers={"Content-Length": "100"})
     await response.prepare(request)
@@ -105,7 +105,7 @@ async def slow_body(request: web.Request) -> web.StreamResponse:
     return response
 
 
-@pytest.mark.parametrize("handler", [silent, slow_body])
+@pytest.mark.parametrize("handler", [silent, answer_without_end])
 @pytest.mark.parametrize(
     "call",
     [
@@ -116,8 +116,8 @@ async def slow_body(request: web.Request) -> web.StreamResponse:
         lambda client: client.delete(PATH, seconds=0.1),
     ],
 )
-async def test_every_call_is_bounded(handler: Any, call: Callable[[KubeClient], Any], tmp_path: Path) -> None:
-    """Whether nothing comes, or the answer does not end."""
+async def test_every_call_has_a_time_out(handler: Any, call: Callable[[KubeClient], Any], tmp_path: Path) -> None:
+    """Whether there is no answer, or the answer does not end."""
     async with client_of(handler, tmp_path) as client:
         began = time.monotonic()
         with pytest.raises(ApiError, match=r"no answer within 0\.1 s") as refused:
@@ -126,47 +126,47 @@ async def test_every_call_is_bounded(handler: Any, call: Callable[[KubeClient], 
         assert refused.value.unreachable
 
 
-async def test_a_watch_has_to_begin_like_any_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_has_to_begin_within_the_time_out_of_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However long it may then last."""
-    monkeypatch.setattr("app.kube.client.CALL_SECONDS", 0.3)
+    monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 0.3)
     async with client_of(silent, tmp_path) as client:
         with pytest.raises(ApiError, match=r"no answer within 0\.3 s"):
-            async with client.lines(PATH, {"watch": "true"}, 300):
+            async with client.watch(PATH, {"watch": "true"}, 300):
                 pass
 
 
-async def test_a_watch_that_is_refused_in_the_middle_of_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Is bounded as well."""
-    monkeypatch.setattr("app.kube.client.CALL_SECONDS", 0.3)
+async def test_a_refusal_of_a_watch_has_a_time_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the refusal does not end."""
+    monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 0.3)
 
-    async def refusing(request: web.Request) -> web.StreamResponse:
+    async def refuse_without_end(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=403, headers={"Content-Length": "100"})
         await response.prepare(request)
         await asyncio.sleep(60)
         return response
 
-    async with client_of(refusing, tmp_path) as client:
+    async with client_of(refuse_without_end, tmp_path) as client:
         with pytest.raises(ApiError, match=r"no answer within 0\.3 s"):
-            async with client.lines(PATH, {"watch": "true"}, 300):
+            async with client.watch(PATH, {"watch": "true"}, 300):
                 pass
 
 
-async def test_a_connection_that_breaks_off_is_an_api_error(tmp_path: Path) -> None:
+async def test_an_aborted_connection_is_an_api_error(tmp_path: Path) -> None:
     """Before and within the answer."""
     async with client_of(sending(b'{"items":', abort=True), tmp_path) as client:
         assert (await refusal(client)).unreachable
 
 
-async def test_what_is_sent(tmp_path: Path) -> None:
-    """Method, query, body, media type and who we are."""
-    seen: list[tuple[str, str, str, str, str, Any]] = []
+async def test_requests_have_method_query_body_and_credentials(tmp_path: Path) -> None:
+    """And the user agent and media type."""
+    requests: list[tuple[str, str, str, str, str, Any]] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
         body = await request.read()
         headers = request.headers
-        seen.append((request.method, request.path_qs, headers["Authorization"], headers["User-Agent"].split("/")[0],
+        requests.append((request.method, request.path_qs, headers["Authorization"], headers["User-Agent"].split("/")[0],
                      headers.get("Content-Type", ""), json.loads(body) if body else None))  # fmt: skip
         return web.json_response({})
 
@@ -176,28 +176,28 @@ async def test_what_is_sent(tmp_path: Path) -> None:
         await client.replace(PATH, {"a": 2})
         await client.patch(PATH, {"a": None})
         await client.delete(PATH, {"preconditions": {"uid": "x"}})
-    who = ("Bearer secret-token", "longhorn-scheduler-extender")
-    assert [(method, *rest) for method, _, *rest in seen] == [
-        ("GET", *who, "application/json", None),
-        ("POST", *who, "application/json", {"a": 1}),
-        ("PUT", *who, "application/json", {"a": 2}),
-        ("PATCH", *who, "application/merge-patch+json", {"a": None}),
-        ("DELETE", *who, "application/json", {"preconditions": {"uid": "x"}}),
+    headers = ("Bearer secret-token", "longhorn-scheduler-extender")
+    assert [(method, *rest) for method, _, *rest in requests] == [
+        ("GET", *headers, "application/json", None),
+        ("POST", *headers, "application/json", {"a": 1}),
+        ("PUT", *headers, "application/json", {"a": 2}),
+        ("PATCH", *headers, "application/merge-patch+json", {"a": None}),
+        ("DELETE", *headers, "application/json", {"preconditions": {"uid": "x"}}),
     ]
-    assert seen[0][1] == f"{PATH}?limit=1&continue=a%20b%26c%3D"
+    assert requests[0][1] == f"{PATH}?limit=1&continue=a%20b%26c%3D"
 
 
-async def test_no_secret_is_in_an_error(tmp_path: Path) -> None:
-    """Not the token, whatever happened."""
+async def test_errors_do_not_show_the_token(tmp_path: Path) -> None:
+    """Whatever happened."""
     async with client_of(failing(401, "Unauthorized"), tmp_path) as client:
         error = await refusal(client)
     assert "secret-token" not in f"{error}{error!r}{error.__cause__!r}"
 
 
-async def test_nothing_is_left_open(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    """Neither a connection nor a warning, also where a stream was left half read."""
+async def test_a_closed_client_leaves_no_connection(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Nor a warning, even if a stream was only read in part."""
     async with client_of(sending(b'{"type":', b"x" * 100, hang=True), tmp_path) as client:
-        async with client.lines(PATH, {"watch": "true"}, 30) as stream:
+        async with client.watch(PATH, {"watch": "true"}, 30) as stream:
             assert await stream.read(8) == b'{"type":'
         with pytest.raises(ApiError):
             await client.get(PATH, seconds=0.1)
@@ -256,7 +256,7 @@ def _config(**parts: Any) -> str:
         pytest.param(_config(), "elsewhere", id="unknown context"),
     ],
 )
-async def test_a_broken_kubeconfig_is_one_line(text: str, context: str | None, tmp_path: Path) -> None:
+async def test_a_broken_kubeconfig_is_an_error_of_one_line(text: str, context: str | None, tmp_path: Path) -> None:
     """Whatever is wrong with it."""
     file = tmp_path / "config"
     file.write_text(text)
@@ -267,7 +267,7 @@ async def test_a_broken_kubeconfig_is_one_line(text: str, context: str | None, t
     assert "\n" not in str(refused.value)
 
 
-async def test_no_kubeconfig_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By flag, by variable, and by default."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConnectError, match=f"there is no file {tmp_path}/no"):
@@ -281,7 +281,7 @@ async def test_no_kubeconfig_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await KubeClient.connect()
 
 
-def _tls(authority: Authority, *hosts: str) -> ssl.SSLContext:
+def _tls(authority: CertificateAuthority, *hosts: str) -> ssl.SSLContext:
     pair = authority.server("server", hosts)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
@@ -292,28 +292,26 @@ async def _answer(request: web.Request) -> web.StreamResponse:
     return web.json_response({})
 
 
-async def test_a_server_whose_certificate_is_trusted(tmp_path: Path) -> None:
-    """The authority is the kubeconfig's."""
-    authority = Authority.create(tmp_path / "ca")
+async def test_a_server_with_a_trusted_certificate_answers(tmp_path: Path) -> None:
+    """Its authority is the kubeconfig's."""
+    authority = CertificateAuthority.create(tmp_path / "ca")
     trusted = {"certificate-authority": str(authority.bundle)}
     async with served(_answer, tmp_path, _tls(authority, "127.0.0.1"), **trusted) as file, connected_by(file) as client:
         assert await client.get(PATH) == b"{}"
 
 
-def test_a_call_given_up_on_a_server_that_hangs_leaves_no_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Left to itself it waits 30 s for the server's goodbye, longer than the loop lives, and is found by the garbage collector."""
-    lost: list[str] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda found: lost.append(str(found.exc_value)))
-    authority = Authority.create(tmp_path / "ca")
+def test_a_timed_out_call_leaves_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TLS connection waits 30 s for the server's close message, longer than the loop runs; the garbage collector would then complain."""
+    unraisable: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: unraisable.append(str(error.exc_value)))
+    authority = CertificateAuthority.create(tmp_path / "ca")
     context = _tls(authority, "127.0.0.1")
     accepted: list[socket.socket] = []
 
     def shake_hands_and_hang(listener: socket.socket) -> None:
         accepted.append(context.wrap_socket(listener.accept()[0], server_side=True))
 
-    async def give_up(port: int) -> None:
+    async def time_out(port: int) -> None:
         trusted = {"certificate-authority": str(authority.bundle)}
         async with connected_by(write_kubeconfig(tmp_path, f"https://127.0.0.1:{port}", **trusted)) as client:
             with pytest.raises(ApiError, match="no answer"):
@@ -322,11 +320,11 @@ def test_a_call_given_up_on_a_server_that_hangs_leaves_no_connection(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = threading.Thread(target=shake_hands_and_hang, args=(listener,))
         server.start()
-        asyncio.run(give_up(listener.getsockname()[1]))
+        asyncio.run(time_out(listener.getsockname()[1]))
         server.join()
     gc.collect()
     accepted[0].close()
-    assert lost == []
+    assert unraisable == []
 
 
 @pytest.mark.parametrize(
@@ -336,10 +334,12 @@ def test_a_call_given_up_on_a_server_that_hangs_leaves_no_connection(
         ("10.0.0.1", True, "IP address mismatch"),
     ],
 )
-async def test_a_server_whose_certificate_is_not_trusted(host: str, own: bool, problem: str, tmp_path: Path) -> None:
-    """Another authority's, or issued for somebody else; the text says so, without the address of a Python object."""
-    authority = Authority.create(tmp_path / "ca")
-    trusted = authority if own else Authority.create(tmp_path / "other")
+async def test_a_server_with_an_untrusted_certificate_is_an_error(
+    host: str, own: bool, problem: str, tmp_path: Path
+) -> None:
+    """Of another authority, or issued for another host; the text says so, without the address of a Python object."""
+    authority = CertificateAuthority.create(tmp_path / "ca")
+    trusted = authority if own else CertificateAuthority.create(tmp_path / "other")
     cluster = {"certificate-authority": str(trusted.bundle)}
     async with served(_answer, tmp_path, _tls(authority, host), **cluster) as file, connected_by(file) as client:
         text = str(await refusal(client))
@@ -347,27 +347,25 @@ async def test_a_server_whose_certificate_is_not_trusted(host: str, own: bool, p
     assert "0x" not in text
 
 
-async def test_a_server_that_speaks_no_tls(tmp_path: Path) -> None:
-    """One line all the same."""
+async def test_a_server_without_tls_is_an_error(tmp_path: Path) -> None:
+    """Of one line."""
     async with served(_answer, tmp_path) as file:
         file.write_text(file.read_text().replace("http:", "https:"))
         async with connected_by(file) as client:
             assert "cannot connect to 127.0.0.1" in str(await refusal(client))
 
 
-async def test_a_pods_own_token_is_read_again_when_it_was_renewed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_renewed_service_account_token_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kubelets replace it every hour; a file that is missing for a moment is a failed call, no crash."""
-    authority = Authority.create(tmp_path / "ca")
+    authority = CertificateAuthority.create(tmp_path / "ca")
     token = tmp_path / "token"
     token.write_text("first")
     monkeypatch.setattr("kubernetes.aio.config.incluster_config.SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr("kubernetes.aio.config.incluster_config.SERVICE_CERT_FILENAME", str(authority.bundle))
-    seen: list[str] = []
+    tokens: list[str] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        seen.append(request.headers["Authorization"])
+        tokens.append(request.headers["Authorization"])
         return web.json_response({})
 
     async with served(answer, tmp_path, _tls(authority, "127.0.0.1")) as file:
@@ -385,4 +383,4 @@ async def test_a_pods_own_token_is_read_again_when_it_was_renewed(
             await client.get(PATH)
         finally:
             await client.close()
-    assert [text.lower() for text in seen] == ["bearer first", "bearer second"]
+    assert [text.lower() for text in tokens] == ["bearer first", "bearer second"]

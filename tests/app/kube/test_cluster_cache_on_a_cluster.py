@@ -1,4 +1,4 @@
-"""The caches beside a real API server and etcd: catching up, and everything that can be done to these two."""
+"""The cache with a real API server and etcd: catching up, and failures of both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE, PODS, Resource
 from app.kube.watched_kinds import WATCHED
-from devcluster import DevCluster, Options
+from devcluster import ClusterOptions, DevCluster
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import group_of
 from scheduler_core.model.snapshot import Snapshot
@@ -37,46 +37,47 @@ STALE_AFTER = 1.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    """A control plane with Longhorn's definitions, and nobody who acts on them."""
-    with DevCluster(tmp_path_factory.mktemp("cluster"), Options(audit=False)) as running:
+    """A control plane with Longhorn's definitions, in which only the tests change objects."""
+    with DevCluster(tmp_path_factory.mktemp("cluster"), ClusterOptions(audit=False)) as running:
         running.kubectl("create", "namespace", LONGHORN_NAMESPACE)
         running.apply(CRDS)
         running.kubectl("wait", "--for=condition=Established", "crd", "--all")
         for name in ("kube-scheduler", "kube-controller-manager", "kwok"):
-            running.processes[name].stop()  # nobody else changes anything
+            running.processes[name].stop()  # only the tests change objects
         yield running
 
 
 @asynccontextmanager
-async def caching(kubeconfig: Path, silence: float = 90) -> AsyncIterator[tuple[ClusterCache, KubeClient]]:
-    """Running caches and a client of their own for the test; the caches need not be filled yet."""
-    client, other = await KubeClient.connect(str(kubeconfig)), await KubeClient.connect(str(kubeconfig))
+async def running_cache(kubeconfig: Path, silence: float = 90) -> AsyncIterator[tuple[ClusterCache, KubeClient]]:
+    """A running cache, and a client for the test; the cache need not be filled yet."""
+    client = await KubeClient.connect(str(kubeconfig))
+    test_client = await KubeClient.connect(str(kubeconfig))
     timing = Timing(time.monotonic, random.uniform, silence)
     cache = ClusterCache(client, LONGHORN_NAMESPACE, timing, lambda: NOW, STALE_AFTER)
     task = asyncio.create_task(cache.run())
     try:
-        yield cache, other
+        yield cache, test_client
         assert not task.done(), task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await client.close()
-        await other.close()
+        await test_client.close()
 
 
-async def synced(cache: ClusterCache) -> None:
-    """Returns when there is no problem."""
+async def wait_for_sync(cache: ClusterCache) -> None:
+    """Returns once the cache has no problem."""
     await until("the caches", lambda: not cache.problem, 20)
 
 
 def resource_of(raw: Object) -> tuple[Resource, str, str]:
-    """Kind, namespace and name."""
+    """Resource, namespace and name of an object."""
     metadata = raw["metadata"]
     return RESOURCES[group_of(raw["apiVersion"]), raw["kind"]], metadata.get("namespace", ""), metadata["name"]
 
 
 async def apply(client: KubeClient, raw: Object) -> None:
-    """Creates or replaces an object, its status included; waits for no watch."""
+    """Creates or replaces an object with its status, and does not wait for the watch."""
     resource, namespace, name = resource_of(raw)
     body = {**raw, "metadata": {key: value for key, value in raw["metadata"].items() if key != "uid"}}
     try:
@@ -90,7 +91,7 @@ async def apply(client: KubeClient, raw: Object) -> None:
 
 
 async def delete(client: KubeClient, raw: Object) -> None:
-    """Deletes an object at once; it need not exist."""
+    """Deletes an object at once, if it exists."""
     resource, namespace, name = resource_of(raw)
     try:
         await client.patch(resource.path(namespace, name), {"metadata": {"finalizers": None}})
@@ -100,65 +101,67 @@ async def delete(client: KubeClient, raw: Object) -> None:
             raise
 
 
-def numbered(name: str, number: int) -> Object:
-    """A claim that bears a number."""
+def numbered_claim(name: str, number: int) -> Object:
+    """A claim with a number as its selected node."""
     raw = make.claim(name, 1)
     raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": str(number)}
     return raw
 
 
-async def test_after_catching_up_everything_that_had_been_written_is_seen(cluster: DevCluster) -> None:
-    """Many writers, random moments: what a writer's call had returned before is in the view, or something later is."""
+async def test_catching_up_delivers_everything_written_before(cluster: DevCluster) -> None:
+    """Many writers at random moments: what a write had returned before is in the state, or a later value."""
     chance = random.Random(5)  # noqa: S311 # repeatable, not secret
     written: dict[str, int] = {}
-    async with caching(cluster.kubeconfig) as (cache, client):
+    async with running_cache(cluster.kubeconfig) as (cache, client):
 
         async def write(name: str) -> None:
             for number in itertools.count():
-                await apply(client, numbered(name, number))
+                await apply(client, numbered_claim(name, number))
                 written[name] = number
                 await asyncio.sleep(chance.random() / 20)
 
-        await synced(cache)
+        await wait_for_sync(cache)
         writers = [asyncio.create_task(write(f"number-{index}")) for index in range(8)]
-        took = []
+        durations = []
         for _ in range(4):
             await asyncio.sleep(chance.random())
-            expected, began = dict(written), time.monotonic()
+            expected = dict(written)
+            began = time.monotonic()
             await cache.catch_up()
-            took.append(time.monotonic() - began)
-            claims = cache.memory().view.snapshot.claims
+            durations.append(time.monotonic() - began)
+            claims = cache.state().view.snapshot.claims
             for name, number in expected.items():
                 assert int(claims["default", name].selected_node) >= number
         for writer in writers:
             writer.cancel()
         await asyncio.gather(*writers, return_exceptions=True)
         await cache.catch_up()
-        claims = cache.memory().view.snapshot.claims
+        claims = cache.state().view.snapshot.claims
         # A write that was cancelled may have been made.
         assert all(int(claims["default", name].selected_node) - number in (0, 1) for name, number in written.items())
-    print(f"catching up took {min(took):.2f} to {max(took):.2f} s; {sum(written.values())} writes")
-    assert max(took) < 3
+    print(f"catching up took {min(durations):.2f} to {max(durations):.2f} s; {sum(written.values())} writes")
+    assert max(durations) < 3
 
 
-def plain(value: Any) -> Any:
-    """Equal whatever kind of mapping holds it."""
+def comparable(value: Any) -> Any:
+    """The same for every kind of mapping."""
     if isinstance(value, Snapshot):
-        return {name: plain(getattr(value, name)) for name in Snapshot.__dataclass_fields__}
+        return {name: comparable(getattr(value, name)) for name in Snapshot.__dataclass_fields__}
     return dict(value) if hasattr(value, "items") else value
 
 
 def contents(view: View) -> dict[str, Any]:
     """Everything in a view, comparable."""
-    found = {name: plain(getattr(view.cluster, name)) for name in type(view.cluster).__dataclass_fields__}
-    found |= {name: plain(getattr(view.indexes, name)) for name in type(view.indexes).__dataclass_fields__}
-    found["settings"] = repr(found["settings"])
-    return found
+    values = {name: comparable(getattr(view.cluster, name)) for name in type(view.cluster).__dataclass_fields__}
+    values |= {name: comparable(getattr(view.indexes, name)) for name in type(view.indexes).__dataclass_fields__}
+    values["settings"] = repr(values["settings"])
+    return values
 
 
-def change(chance: random.Random) -> list[Object]:
-    """Some objects as they might be."""
-    name, node = chance.choice("abc"), chance.choice(["", "a", "b", "c"])
+def random_change(chance: random.Random) -> list[Object]:
+    """A random change: one or more objects."""
+    name = chance.choice("abc")
+    node = chance.choice(["", "a", "b", "c"])
     listed = {f"r-{key}": chance.randrange(1, 9) for key in "abc" if chance.random() < 0.5}
     disks = {
         f"disk-{index}": make.disk(chance.randrange(50, 99), listed=listed) for index in range(chance.randrange(3))
@@ -170,7 +173,7 @@ def change(chance: random.Random) -> list[Object]:
             [make.longhorn_node(name, disks)],
             [make.replica(f"r-{name}", f"v-{chance.choice('abc')}", node, size=chance.randrange(1, 9))],
             [make.volume(f"v-{name}", chance.randrange(1, 9))],
-            [numbered(f"claim-{name}", chance.randrange(9))],
+            [numbered_claim(f"claim-{name}", chance.randrange(9))],
             [make.setting("storage-over-provisioning-percentage", chance.choice(["100", "200", "x"]))],
             [pod],
             [make.storage_class(f"class-{name}", default=chance.random() < 0.5)],
@@ -178,15 +181,15 @@ def change(chance: random.Random) -> list[Object]:
     )
 
 
-async def test_advancing_gives_the_view_of_a_fresh_start(cluster: DevCluster) -> None:
-    """After a random history of every kind, with views made at random moments."""
+async def test_updates_give_the_view_of_a_fresh_cache(cluster: DevCluster) -> None:
+    """After a random history of every kind, with states made at random moments."""
     chance = random.Random(6)  # noqa: S311 # repeatable, not secret
-    touched: list[Object] = []
-    async with caching(cluster.kubeconfig) as (cache, client):
-        await synced(cache)
+    changed: list[Object] = []
+    async with running_cache(cluster.kubeconfig) as (cache, client):
+        await wait_for_sync(cache)
         for _ in range(150):
-            for raw in change(chance):
-                touched.append(raw)
+            for raw in random_change(chance):
+                changed.append(raw)
                 if chance.random() < 0.25 or (raw["kind"] == "StorageClass"):
                     await delete(client, raw)
                 if chance.random() < 0.75:
@@ -196,24 +199,24 @@ async def test_advancing_gives_the_view_of_a_fresh_start(cluster: DevCluster) ->
                         if error.status != 422:  # what may not be changed, such as a pod's volumes
                             raise
             if chance.random() < 0.3:
-                cache.memory()
+                cache.state()
         await cache.catch_up()
-        async with caching(cluster.kubeconfig) as (fresh, _):
-            await synced(fresh)
-            assert contents(cache.memory().view) == contents(fresh.memory().view)
-        assert cache.memory().view.version > 30
-        for raw in touched:
+        async with running_cache(cluster.kubeconfig) as (fresh, _):
+            await wait_for_sync(fresh)
+            assert contents(cache.state().view) == contents(fresh.state().view)
+        assert cache.state().view.version > 30
+        for raw in changed:
             await delete(client, raw)
 
 
-async def test_a_stopped_api_server_is_noticed_and_found_again(
+async def test_a_stopped_api_server_is_a_problem_until_it_continues(
     cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGSTOP: its connections stay open and silent. What happened meanwhile is seen afterwards."""
-    monkeypatch.setattr("app.kube.client.CALL_SECONDS", 2.0)
+    """SIGSTOP: its connections stay open and silent. Changes made afterwards are delivered."""
+    monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 2.0)
     server = cluster.processes["kube-apiserver"]
-    async with caching(cluster.kubeconfig, silence=2.0) as (cache, client):
-        await synced(cache)
+    async with running_cache(cluster.kubeconfig, silence=2.0) as (cache, client):
+        await wait_for_sync(cache)
         server.pause()
         try:
             began = time.monotonic()
@@ -226,128 +229,128 @@ async def test_a_stopped_api_server_is_noticed_and_found_again(
         began = time.monotonic()
         await until("no problem", lambda: not cache.problem, 15)
         print(f"no problem {time.monotonic() - began:.1f} s after it goes on")
-        await apply(client, numbered("after-the-pause", 1))
+        await apply(client, numbered_claim("after-the-pause", 1))
         await cache.catch_up()
-        assert ("default", "after-the-pause") in cache.memory().view.snapshot.claims
+        assert ("default", "after-the-pause") in cache.state().view.snapshot.claims
 
 
-async def test_a_killed_api_server_is_found_again(cluster: DevCluster) -> None:
-    """What was deleted and created around its death is as it is; versions from before may be too old by then."""
+async def test_a_killed_api_server_is_read_again_after_its_restart(cluster: DevCluster) -> None:
+    """Objects that were deleted and created around its death are right; earlier versions may be too old by then."""
     server = cluster.processes["kube-apiserver"]
-    async with caching(cluster.kubeconfig) as (cache, client):
-        await apply(client, numbered("deleted", 1))
-        await synced(cache)
+    async with running_cache(cluster.kubeconfig) as (cache, client):
+        await apply(client, numbered_claim("deleted", 1))
+        await wait_for_sync(cache)
         await cache.catch_up()
-        assert ("default", "deleted") in cache.memory().view.snapshot.claims
+        assert ("default", "deleted") in cache.state().view.snapshot.claims
         server.kill()
-        await until("the trouble", lambda: all(standing.problem for standing in cache.standings.values()), 20)
+        await until("the problems", lambda: all(status.problem for status in cache.statuses.values()), 20)
         await asyncio.to_thread(server.start)
         async with asyncio.timeout(20):
             while True:
                 try:
-                    await delete(client, numbered("deleted", 1))
-                    await apply(client, numbered("created", 1))
+                    await delete(client, numbered_claim("deleted", 1))
+                    await apply(client, numbered_claim("created", 1))
                 except ApiError as error:
                     if not (error.unreachable or error.forbidden):
                         raise
                     await asyncio.sleep(0.1)
                 else:
                     break
-        await synced(cache)
+        await wait_for_sync(cache)
         await asyncio.wait_for(cache.catch_up(), 20)
-        claims = {name for _, name in cache.memory().view.snapshot.claims}
+        claims = {name for _, name in cache.state().view.snapshot.claims}
         assert "created" in claims
         assert "deleted" not in claims
 
 
-async def test_a_restarted_etcd_is_survived(cluster: DevCluster) -> None:
-    """The API server comes back by itself."""
-    async with caching(cluster.kubeconfig) as (cache, client):
-        await synced(cache)
+async def test_the_cache_survives_a_restart_of_etcd(cluster: DevCluster) -> None:
+    """The API server recovers by itself."""
+    async with running_cache(cluster.kubeconfig) as (cache, client):
+        await wait_for_sync(cache)
         await asyncio.to_thread(cluster.processes["etcd"].restart)
         async with asyncio.timeout(30):
             while True:
                 try:
-                    await apply(client, numbered("after-etcd", 1))
+                    await apply(client, numbered_claim("after-etcd", 1))
                 except ApiError:
                     await asyncio.sleep(0.1)
                 else:
                     break
         await asyncio.wait_for(cache.catch_up(), 30)
-        assert ("default", "after-etcd") in cache.memory().view.snapshot.claims
-        await synced(cache)
+        assert ("default", "after-etcd") in cache.state().view.snapshot.claims
+        await wait_for_sync(cache)
 
 
-async def test_a_list_of_many_pages(cluster: DevCluster) -> None:
-    """Pods without claims are not kept; nothing is lost at the seams of pages."""
+async def test_a_list_of_many_pages_is_complete(cluster: DevCluster) -> None:
+    """Nothing is lost between pages."""
     client = await KubeClient.connect(str(cluster.kubeconfig))
     names = [f"page-{index:04}" for index in range(1100)]
 
-    async def create(part: list[str]) -> None:
-        for name in part:
+    async def create(claims: list[str]) -> None:
+        for name in claims:
             await client.create("/api/v1/namespaces/default/persistentvolumeclaims", make.claim(name, 1))
 
     try:
         await asyncio.gather(*(create(names[start::8]) for start in range(8)))
-        async with caching(cluster.kubeconfig) as (cache, _):
-            await synced(cache)
-            found = [name for _, name in cache.memory().view.snapshot.claims]
-            assert sorted(name for name in found if name.startswith("page-")) == names
+        async with running_cache(cluster.kubeconfig) as (cache, _):
+            await wait_for_sync(cache)
+            claims = [name for _, name in cache.state().view.snapshot.claims]
+            assert sorted(name for name in claims if name.startswith("page-")) == names
     finally:
         await client.delete("/api/v1/namespaces/default/persistentvolumeclaims")
         await client.close()
 
 
-async def test_a_definition_installed_later_is_found(cluster: DevCluster) -> None:
-    """Until then it is named, if it is required."""
+async def test_a_definition_that_is_installed_later_is_watched(cluster: DevCluster) -> None:
+    """Until then it is a problem, if the kind is required."""
     cluster.kubectl("delete", "crd", "instancemanagers.longhorn.io")
     try:
-        async with caching(cluster.kubeconfig) as (cache, _):
+        async with running_cache(cluster.kubeconfig) as (cache, _):
             await until("the problem", lambda: "knows no instancemanagers.longhorn.io" in cache.problem, 20)
             await asyncio.to_thread(cluster.apply, CRDS)
-            await synced(cache)
+            await wait_for_sync(cache)
     finally:
         cluster.apply(CRDS)
         cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
 
 
-async def test_what_rbac_forbids_is_named_until_it_is_granted(cluster: DevCluster) -> None:
-    """By verb, resource and who asked."""
+async def test_a_forbidden_kind_is_named_until_it_is_granted(cluster: DevCluster) -> None:
+    """By verb, resource and user."""
     cluster.kubectl("-n", LONGHORN_NAMESPACE, "create", "serviceaccount", "reader")
     account = f"--serviceaccount={LONGHORN_NAMESPACE}:reader"
     kubeconfig = cluster.service_account_kubeconfig(LONGHORN_NAMESPACE, "reader")
     try:
-        async with caching(kubeconfig) as (cache, _):
-            who = f"system:serviceaccount:{LONGHORN_NAMESPACE}:reader"
-            text = f'nodes not listed yet: GET /api/v1/nodes: nodes is forbidden: User "{who}" cannot list resource "nodes"'
+        async with running_cache(kubeconfig) as (cache, _):
+            user = f"system:serviceaccount:{LONGHORN_NAMESPACE}:reader"
+            text = f'nodes not listed yet: GET /api/v1/nodes: nodes is forbidden: User "{user}" cannot list resource "nodes"'
             await until("the problem", lambda: cache.problem.startswith(text), 10)
             cluster.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=cluster-admin", account)
-            await synced(cache)
+            await wait_for_sync(cache)
             cluster.kubectl("delete", "clusterrolebinding", "reader")
-            # The API server hears of it a moment later; who catches up before that is not refused.
-            may = ("auth", "can-i", "list", "nodes", "--as", who)
-            await until("the refusal", lambda: cluster.kubectl(*may, check=False).startswith("no"), 20)
+            # The API server learns of it a moment later; a cache that catches up before that is not refused.
+            can_list = ("auth", "can-i", "list", "nodes", "--as", user)
+            await until("the refusal", lambda: cluster.kubectl(*can_list, check=False).startswith("no"), 20)
             catching = asyncio.create_task(cache.catch_up())
             await until("the problem", lambda: "cannot" in cache.problem, 10)
             cluster.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=cluster-admin", account)
             await asyncio.wait_for(catching, 20)
-            await synced(cache)
+            await wait_for_sync(cache)
     finally:
         cluster.kubectl("delete", "clusterrolebinding", "reader", "--ignore-not-found")
         cluster.kubectl("-n", LONGHORN_NAMESPACE, "delete", "serviceaccount", "reader")
 
 
-async def test_only_pods_with_claims_are_kept(cluster: DevCluster) -> None:
+async def test_only_pods_with_claims_are_stored(cluster: DevCluster) -> None:
     """As the API server sends them, with all that it adds."""
-    async with caching(cluster.kubeconfig) as (cache, client):
-        await synced(cache)
+    async with running_cache(cluster.kubeconfig) as (cache, client):
+        await wait_for_sync(cache)
         for name, claims in (("busy", ["data"]), ("idle", [])):
             pod = make.pod(*claims, name=name)
             pod["spec"] = {"volumes": pod["spec"]["volumes"], "containers": [{"name": "main", "image": "none"}]}
             del pod["metadata"]["uid"]
             await client.create(PODS.path("default"), pod)
         await cache.catch_up()
-        pods = cache.memory().view.snapshot.pods
+        pods = cache.state().view.snapshot.pods
         assert [name for _, name in pods if name in ("busy", "idle")] == ["busy"]
         raw = json.loads(await client.get(PODS.path("default", "busy")))
         assert pods["default", "busy"].uid == raw["metadata"]["uid"]

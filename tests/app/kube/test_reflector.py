@@ -1,4 +1,4 @@
-"""A kind is listed and watched through whatever an API server, or what is between, may do."""
+"""A reflector lists and watches a kind, whatever the API server or a proxy in front of it does."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from app.kube.client import KubeClient
-from app.kube.reflector import QUIET_SECONDS, Key, Phase, Reflector, Standing, Timing
+from app.kube.reflector import QUIET_SECONDS, CacheStatus, Key, Phase, Reflector, Timing
 from app.kube.resources import LONGHORN_REPLICAS, Resource
-from scheduler_core.convert.snapshot_kinds import KINDS, Kind
+from scheduler_core.backoff import Backoff
+from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
 from scheduler_core.errors import ObjectError
 from tests.worlds.fake_api import FakeApi, Object, connected, event, failing, sending, silent, until
 
@@ -25,132 +26,133 @@ PATH = THINGS.path()
 
 
 def thing(name: str, value: object = 0) -> Object:
-    """An object whose value `decode` keeps; it cannot be read if that is no number."""
+    """An object whose value `decode` reads; it cannot be read if the value is no number."""
     return {"metadata": {"namespace": "n", "name": name}, "value": value}
 
 
 def decode(raw: bytes | msgspec.Raw) -> tuple[Key, int | None]:
-    """The value, None for a negative one."""
+    """Reads the value; None if it is negative."""
     read = msgspec.json.decode(raw)
     if not isinstance(read.get("value"), int):
         raise ObjectError(f"Thing {read['metadata'].get('name')}", "value", "is no number")
     return ("n", read["metadata"]["name"]), read["value"] if read["value"] >= 0 else None
 
 
-class Store:
-    """What the sink was told: the present state, and the story."""
+class RecordingHandler:
+    """Receives the results of the reflector: the current objects, and the calls in order."""
 
     def __init__(self) -> None:
-        self.held: dict[Key, int] = {}
-        self.story: list[str] = []
+        self.objects: dict[Key, int] = {}
+        self.calls: list[str] = []
 
     def replaced(self, objects: Mapping[Key, int]) -> None:
-        """The kind as a whole."""
-        self.held = dict(objects)
-        self.story.append("all")
+        """Takes all objects."""
+        self.objects = dict(objects)
+        self.calls.append("all")
 
     def changed(self, key: Key, value: int | None) -> None:
-        """One object."""
-        self.story.append(f"{key[1]}={value}")
+        """Takes one object."""
+        self.calls.append(f"{key[1]}={value}")
         if value is None:
-            self.held.pop(key, None)
+            self.objects.pop(key, None)
         else:
-            self.held[key] = value
+            self.objects[key] = value
 
     @property
     def values(self) -> dict[str, int]:
-        """By name."""
-        return {str(key[1]): value for key, value in sorted(self.held.items())}
+        """The current values by name."""
+        return {str(key[1]): value for key, value in sorted(self.objects.items())}
 
 
-class Rig:
-    """A fake API server, and a reflector beside it."""
+class World:
+    """A fake API server, and a reflector that runs."""
 
     def __init__(self, api: FakeApi, client: KubeClient, silence: float) -> None:
         self.api = api
-        self.store = Store()
+        self.handler = RecordingHandler()
         timing = Timing(time.monotonic, max, silence)
-        self.reflector = Reflector(client, THINGS, decode, self.store, timing)
-        self.standing = self.reflector.standing
+        self.reflector = Reflector(client, THINGS, decode, self.handler, timing)
+        self.status = self.reflector.status
         self.task = asyncio.create_task(self.reflector.run())
 
-    async def shows(self, **values: int) -> None:
-        """Waits until the sink has exactly these."""
-        await until(f"{values}, has {self.store.values}", lambda: self.store.values == values)
+    async def wait_for(self, **values: int) -> None:
+        """Returns once the handler has exactly these values."""
+        await until(f"{values}, has {self.handler.values}", lambda: self.handler.values == values)
 
-    async def synced(self) -> None:
-        """Waits until a watch is connected."""
+    async def wait_for_watch(self) -> None:
+        """Returns once a watch is open."""
         await until("a watch", lambda: self.api.open_watches)
 
 
 @asynccontextmanager
-async def rigged(folder: Path, *objects: Object, silence: float = 90, api: FakeApi | None = None) -> AsyncIterator[Rig]:
-    """A running reflector over some objects; it must be well to the end and leave no task behind."""
+async def running_reflector(
+    folder: Path, *objects: Object, silence: float = 90, api: FakeApi | None = None
+) -> AsyncIterator[World]:
+    """A reflector of some objects that runs; it must not end by itself and leaves no task behind."""
     api = api or FakeApi()
     api.add(PATH, *objects)
     before = asyncio.all_tasks()
     async with connected(api, folder) as client:
-        rig = Rig(api, client, silence)
-        yield rig
-        assert not rig.task.done(), rig.task
-        rig.task.cancel()
-        await asyncio.gather(rig.task, return_exceptions=True)
-        assert rig.task.cancelled()
-        left = {task for task in asyncio.all_tasks() - before if "watch" in task.get_name()}
-        assert left == set()
+        world = World(api, client, silence)
+        yield world
+        assert not world.task.done(), world.task
+        world.task.cancel()
+        await asyncio.gather(world.task, return_exceptions=True)
+        assert world.task.cancelled()
+        unfinished = {task for task in asyncio.all_tasks() - before if "watch" in task.get_name()}
+        assert unfinished == set()
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short pauses."""
-    monkeypatch.setattr("app.kube.reflector._SHORTEST_BACKOFF", 0.02)
-    monkeypatch.setattr("app.kube.reflector._LONGEST_BACKOFF", 0.2)
-    monkeypatch.setattr("app.kube.reflector._MISSING_SECONDS", 0.2)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens the pauses."""
+    monkeypatch.setattr("app.kube.reflector._BACKOFF", Backoff(0.02, 0.2))
+    monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 0.2)
 
 
-async def test_a_list_of_many_pages_is_taken_over_at_once(tmp_path: Path) -> None:
-    """The sink hears of it when it is complete."""
-    async with rigged(tmp_path, *(thing(f"t{index:04}", index) for index in range(1234))) as rig:
-        await rig.synced()
-        assert len(rig.store.held) == 1234
-        assert rig.store.story == ["all"]
-        assert rig.api.count("list") == 3
-        assert [query.get("limit") for verb, _, query in rig.api.requests if verb == "list"] == ["500"] * 3
-        assert (rig.standing.phase, rig.standing.problem, rig.standing.lists) == (Phase.SYNCED, "", 1)
+async def test_a_list_of_many_pages_is_delivered_as_one(tmp_path: Path) -> None:
+    """When it is complete."""
+    async with running_reflector(tmp_path, *(thing(f"t{index:04}", index) for index in range(1234))) as world:
+        await world.wait_for_watch()
+        assert len(world.handler.objects) == 1234
+        assert world.handler.calls == ["all"]
+        assert world.api.count("list") == 3
+        assert [query.get("limit") for verb, _, query in world.api.requests if verb == "list"] == ["500"] * 3
+        assert (world.status.phase, world.status.problem, world.status.lists) == (Phase.SYNCED, "", 1)
 
 
-async def test_events_come_in_order(tmp_path: Path) -> None:
+async def test_events_are_delivered_in_order(tmp_path: Path) -> None:
     """Whatever happens to one object."""
-    async with rigged(tmp_path, thing("a", 1)) as rig:
-        await rig.synced()
-        await rig.api.put(PATH, thing("a", 2), thing("b", 3), thing("a", 4))
-        await rig.api.remove(PATH, "b", "n")
-        await rig.api.put(PATH, thing("b", 5), thing("a", -1))
-        await rig.shows(b=5)
-        assert rig.store.story == ["all", "a=2", "b=3", "a=4", "b=None", "b=5", "a=None"]
-        assert rig.api.count("watch") == 1
+    async with running_reflector(tmp_path, thing("a", 1)) as world:
+        await world.wait_for_watch()
+        await world.api.put(PATH, thing("a", 2), thing("b", 3), thing("a", 4))
+        await world.api.remove(PATH, "b", "n")
+        await world.api.put(PATH, thing("b", 5), thing("a", -1))
+        await world.wait_for(b=5)
+        assert world.handler.calls == ["all", "a=2", "b=3", "a=4", "b=None", "b=5", "a=None"]
+        assert world.api.count("watch") == 1
 
 
 async def test_a_bookmark_moves_where_the_next_watch_begins(tmp_path: Path) -> None:
-    """So that it need not list again after a quiet hour."""
-    async with rigged(tmp_path, thing("a")) as rig:
-        await rig.synced()
-        rig.api.version = 5000
-        await rig.api.bookmark(PATH)
-        await until("the bookmark", lambda: rig.standing.resource_version == "5000")
-        assert rig.store.story == ["all"]
+    """So no new list is needed after a quiet hour."""
+    async with running_reflector(tmp_path, thing("a")) as world:
+        await world.wait_for_watch()
+        world.api.version = 5000
+        await world.api.bookmark(PATH)
+        await until("the bookmark", lambda: world.status.resource_version == "5000")
+        assert world.handler.calls == ["all"]
 
 
-async def test_a_watch_that_was_cut_off_goes_on_from_where_it_was(tmp_path: Path) -> None:
-    """Without another list, and nothing is heard twice."""
+async def test_an_aborted_watch_is_continued(tmp_path: Path) -> None:
+    """Without another list, and no event is delivered twice."""
     api = FakeApi()
     raw = thing("a", 7)
     raw["metadata"]["resourceVersion"] = "900"
     api.plans["watch"].append(sending(event("ADDED", raw), abort=True))
-    async with rigged(tmp_path, api=api) as rig:
-        await rig.synced()
+    async with running_reflector(tmp_path, api=api) as world:
+        await world.wait_for_watch()
         assert [query["resourceVersion"] for verb, _, query in api.requests if verb == "watch"] == ["100", "900"]
-        assert rig.store.story == ["all", "a=7"]
+        assert world.handler.calls == ["all", "a=7"]
         assert api.count("list") == 1
 
 
@@ -175,174 +177,174 @@ ERROR_410 = event("ERROR", {"kind": "Status", "code": 410, "message": "too old r
         pytest.param(sending(event("DELETED", thing("x", "?"))), id="a deletion that cannot be read"),
     ],
 )
-async def test_what_cannot_be_gone_on_from_is_listed_again(plan: Any, tmp_path: Path) -> None:
-    """And then everything is as it is, what was deleted meanwhile included."""
+async def test_a_watch_that_cannot_be_continued_is_followed_by_a_list(plan: Any, tmp_path: Path) -> None:
+    """After it the objects are those of the API server, without deleted ones."""
     api = FakeApi()
 
-    async def after_a_change(request: Any) -> Any:
+    async def answer_after_a_change(request: Any) -> Any:
         api.collections[PATH].objects.clear()
         api.add(PATH, thing("b", 2))
         return await plan(request)
 
-    api.plans["watch"].append(after_a_change)
-    async with rigged(tmp_path, thing("a", 1), api=api) as rig:
-        await rig.shows(b=2)
-        await rig.synced()
-        assert rig.store.story == ["all", "all"]
+    api.plans["watch"].append(answer_after_a_change)
+    async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
+        await world.wait_for(b=2)
+        await world.wait_for_watch()
+        assert world.handler.calls == ["all", "all"]
         assert api.count("list") == 2
-        assert rig.standing.problem == ""
+        assert world.status.problem == ""
 
 
-async def test_an_expired_continue_token_begins_the_list_again(tmp_path: Path) -> None:
-    """The sink never sees half a list."""
+async def test_an_expired_continue_token_restarts_the_list(tmp_path: Path) -> None:
+    """The handler never gets half a list."""
     api = FakeApi()
     api.page = 2
     expire = failing(410, "the continue token is too old", "Expired")
 
     async def first_page(request: Any) -> Any:
         api.plans["list"].append(expire)
-        return api._list(PATH, dict(request.query))
+        return api.answer_list(PATH, dict(request.query))
 
     api.plans["list"].append(first_page)
-    async with rigged(tmp_path, *(thing(name) for name in "abcde"), api=api) as rig:
-        await rig.synced()
-        assert list(rig.store.values) == list("abcde")
-        assert rig.store.story == ["all"]
+    async with running_reflector(tmp_path, *(thing(name) for name in "abcde"), api=api) as world:
+        await world.wait_for_watch()
+        assert list(world.handler.values) == list("abcde")
+        assert world.handler.calls == ["all"]
         assert api.count("list") == 5
 
 
 @pytest.mark.parametrize("last", [b"", event("BOOKMARK", {"metadata": {"resourceVersion": "101"}}), ERROR_410])
-async def test_a_server_that_ends_every_watch_at_once_is_not_asked_in_a_hot_loop(last: bytes, tmp_path: Path) -> None:
-    """Neither for watches nor for lists; and the cache counts as lost since the beginning."""
+async def test_a_server_that_ends_every_watch_at_once_gets_no_flood_of_requests(last: bytes, tmp_path: Path) -> None:
+    """Neither watches nor lists; and the cache counts as disconnected from the beginning."""
     api = FakeApi()
     api.always["watch"] = sending(*([last] if last else []))
-    async with rigged(tmp_path, thing("a"), api=api) as rig:
-        await until("the list", lambda: rig.store.story)
+    async with running_reflector(tmp_path, thing("a"), api=api) as world:
+        await until("the list", lambda: world.handler.calls)
         await asyncio.sleep(1)
         assert api.count("watch") + api.count("list") <= 2 * (4 + 1 / 0.2)
-        assert rig.standing.problem
+        assert world.status.problem
         if not last:
-            assert rig.standing.behind(time.monotonic()) > 0.7
+            assert world.status.behind(time.monotonic()) > 0.7
         del api.always["watch"]
-        await rig.synced()
-        await until("an end of the trouble", lambda: not rig.standing.problem)
-        assert rig.standing.disconnected_at is None
+        await world.wait_for_watch()
+        await until("the end of the problem", lambda: not world.status.problem)
+        assert world.status.disconnected_at is None
 
 
-async def test_an_object_that_cannot_be_read_is_counted_and_the_others_live(tmp_path: Path) -> None:
-    """In a list and in an event; the last readable state stays until it can be read again or is gone."""
-    async with rigged(tmp_path, thing("a", 1), thing("b", "?"), thing("c", 3)) as rig:
-        await rig.shows(a=1, c=3)
-        await rig.synced()
-        assert rig.standing.unreadable == {("n", "b"): "Thing b: value: is no number"}
-        await rig.api.put(PATH, thing("c", None), thing("a", 2))
-        await rig.shows(a=2, c=3)
-        assert set(rig.standing.unreadable) == {("n", "b"), ("n", "c")}
-        await rig.api.put(PATH, thing("b", 5), thing("c", 6))
-        await rig.shows(a=2, b=5, c=6)
-        assert rig.standing.unreadable == {}
-        await rig.api.put(PATH, thing("c", None))
-        await rig.api.remove(PATH, "c", "n")
-        await rig.shows(a=2, b=5)
-        assert rig.standing.unreadable == {}
+async def test_an_unreadable_object_is_counted_and_the_others_are_delivered(tmp_path: Path) -> None:
+    """In a list and in an event; its last readable state stays until it can be read again or is deleted."""
+    async with running_reflector(tmp_path, thing("a", 1), thing("b", "?"), thing("c", 3)) as world:
+        await world.wait_for(a=1, c=3)
+        await world.wait_for_watch()
+        assert world.status.unreadable == {("n", "b"): "Thing b: value: is no number"}
+        await world.api.put(PATH, thing("c", None), thing("a", 2))
+        await world.wait_for(a=2, c=3)
+        assert set(world.status.unreadable) == {("n", "b"), ("n", "c")}
+        await world.api.put(PATH, thing("b", 5), thing("c", 6))
+        await world.wait_for(a=2, b=5, c=6)
+        assert world.status.unreadable == {}
+        await world.api.put(PATH, thing("c", None))
+        await world.api.remove(PATH, "c", "n")
+        await world.wait_for(a=2, b=5)
+        assert world.status.unreadable == {}
 
 
 async def test_an_event_larger_than_any_buffer_is_read(tmp_path: Path) -> None:
-    """Etcd takes objects of a megabyte and more; and JSON is longer than what it stores."""
-    async with rigged(tmp_path, thing("a", 1)) as rig:
-        await rig.synced()
-        await rig.api.put(PATH, {**thing("a", 2), "text": "x" * 6_000_000}, thing("b", 3))
-        await rig.shows(a=2, b=3)
-        assert rig.api.count("watch") == 1
+    """Objects of etcd may have a megabyte and more, and their JSON is longer."""
+    async with running_reflector(tmp_path, thing("a", 1)) as world:
+        await world.wait_for_watch()
+        await world.api.put(PATH, {**thing("a", 2), "text": "x" * 6_000_000}, thing("b", 3))
+        await world.wait_for(a=2, b=3)
+        assert world.api.count("watch") == 1
 
 
-async def test_an_event_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lists again."""
-    monkeypatch.setattr("app.kube.reflector._LONGEST_LINE", 1 << 16)
+async def test_an_event_without_end_is_followed_by_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be read."""
+    monkeypatch.setattr("app.kube.reflector._MAX_LINE", 1 << 16)
     api = FakeApi()
     api.plans["watch"].append(sending(b"x" * (1 << 20), hang=True))
-    async with rigged(tmp_path, thing("a", 1), api=api) as rig:
-        await rig.synced()
+    async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
+        await world.wait_for_watch()
         assert api.count("list") == 2
 
 
-async def test_silence_means_a_dead_connection(tmp_path: Path) -> None:
-    """It watches again, from where it was."""
+async def test_a_silent_watch_is_replaced(tmp_path: Path) -> None:
+    """By a watch that continues it."""
     api = FakeApi()
     api.plans["watch"].append(sending(hang=True))
-    async with rigged(tmp_path, thing("a", 1), silence=0.3, api=api) as rig:
+    async with running_reflector(tmp_path, thing("a", 1), silence=0.3, api=api) as world:
         await until("another watch", lambda: api.count("watch") > 1)
-        await rig.api.put(PATH, thing("a", 2))
-        await rig.shows(a=2)
+        await world.api.put(PATH, thing("a", 2))
+        await world.wait_for(a=2)
         assert api.count("list") == 1
 
 
-async def test_a_server_that_hangs_is_noticed_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watch has to begin like any answer."""
-    monkeypatch.setattr("app.kube.client.CALL_SECONDS", 0.3)
+async def test_a_server_that_hangs_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch has to begin within the time-out of every call."""
+    monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 0.3)
     api = FakeApi()
     api.always["watch"] = silent
-    async with rigged(tmp_path, thing("a", 1), api=api) as rig:
-        await until("the trouble", lambda: "no answer within 0.3 s" in rig.standing.problem)
-        await until("the time it lasts", lambda: rig.standing.behind(time.monotonic()) > 0.8)
+    async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
+        await until("the problem", lambda: "no answer within 0.3 s" in world.status.problem)
+        await until("the time it lasts", lambda: world.status.behind(time.monotonic()) > 0.8)
 
 
 async def test_a_missing_kind_is_empty_until_it_appears(tmp_path: Path) -> None:
     """A CRD that is installed later."""
     api = FakeApi()
     api.missing.add(PATH)
-    async with rigged(tmp_path, api=api) as rig:
-        await until("the absence", lambda: rig.standing.phase is Phase.MISSING)
-        assert (rig.store.story, rig.standing.behind(time.monotonic())) == (["all"], 0)
+    async with running_reflector(tmp_path, api=api) as world:
+        await until("the absence", lambda: world.status.phase is Phase.MISSING)
+        assert (world.handler.calls, world.status.behind(time.monotonic())) == (["all"], 0)
         api.missing.clear()
-        await rig.api.put(PATH, thing("a", 1))
-        await rig.shows(a=1)
-        assert rig.standing.phase is Phase.SYNCED
+        await world.api.put(PATH, thing("a", 1))
+        await world.wait_for(a=1)
+        assert world.status.phase is Phase.SYNCED
 
 
-async def test_a_kind_that_goes_is_empty(tmp_path: Path) -> None:
-    """A CRD that is removed while it is watched, and comes again."""
-    async with rigged(tmp_path, thing("a", 1)) as rig:
-        await rig.synced()
-        rig.api.missing.add(PATH)
-        rig.api.plans["watch"].append(sending(ERROR_410))
-        catching = asyncio.create_task(rig.reflector.catch_up())
-        await until("the absence", lambda: rig.standing.phase is Phase.MISSING)
-        await rig.shows()
+async def test_a_kind_that_is_removed_is_empty(tmp_path: Path) -> None:
+    """A CRD that is removed while it is watched, and installed again."""
+    async with running_reflector(tmp_path, thing("a", 1)) as world:
+        await world.wait_for_watch()
+        world.api.missing.add(PATH)
+        world.api.plans["watch"].append(sending(ERROR_410))
+        catching = asyncio.create_task(world.reflector.catch_up())
+        await until("the absence", lambda: world.status.phase is Phase.MISSING)
+        await world.wait_for()
         await catching
-        rig.api.missing.clear()
-        await rig.shows(a=1)
+        world.api.missing.clear()
+        await world.wait_for(a=1)
 
 
-async def test_what_is_forbidden_is_named_and_comes_back_when_it_is_allowed(tmp_path: Path) -> None:
+async def test_a_forbidden_kind_is_a_problem_until_it_is_allowed(tmp_path: Path) -> None:
     """Before the first list, and at a watch."""
     api = FakeApi()
     forbidden = failing(403, 'things is forbidden: User "it" cannot list resource "things"', "Forbidden")
     api.always = {"list": forbidden, "watch": forbidden}
-    async with rigged(tmp_path, thing("a", 1), api=api) as rig:
-        await until("the problem", lambda: "cannot list resource" in rig.standing.problem)
-        assert (rig.standing.phase, rig.store.story) == (Phase.STARTING, [])
+    async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
+        await until("the problem", lambda: "cannot list resource" in world.status.problem)
+        assert (world.status.phase, world.handler.calls) == (Phase.STARTING, [])
         del api.always["list"]
-        await rig.shows(a=1)
-        await until("the problem", lambda: "cannot list resource" in rig.standing.problem)
-        assert rig.standing.phase is Phase.SYNCED
+        await world.wait_for(a=1)
+        await until("the problem", lambda: "cannot list resource" in world.status.problem)
+        assert world.status.phase is Phase.SYNCED
         api.always.clear()
-        await rig.synced()
-        await until("the end of it", lambda: not rig.standing.problem)
+        await world.wait_for_watch()
+        await until("the end of it", lambda: not world.status.problem)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"metadata":{},"items":3}', b""])
-async def test_an_answer_that_is_no_list_is_trouble(body: bytes, tmp_path: Path) -> None:
-    """Of a proxy, for instance; the next may be one."""
+async def test_an_answer_that_is_no_list_is_retried(body: bytes, tmp_path: Path) -> None:
+    """A proxy's page, for instance; the next answer may be a list."""
     api = FakeApi()
     api.plans["list"].append(sending(body))
-    async with rigged(tmp_path, thing("a", 1), api=api) as rig:
-        await rig.shows(a=1)
+    async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
+        await world.wait_for(a=1)
 
 
 @pytest.mark.parametrize("moment", ["list", "watch", "back-off", "missing", "catching up"])
-async def test_it_can_be_cancelled_at_any_moment(moment: str, tmp_path: Path) -> None:
-    """Without a task or a connection left; also while somebody wants to catch up, which must not swallow it."""
+async def test_a_reflector_can_be_cancelled_at_any_moment(moment: str, tmp_path: Path) -> None:
+    """Without a task or a connection left; even during a call of `catch_up`, which must not swallow the cancellation."""
     api = FakeApi()
     if moment == "list":
         api.always["list"] = silent
@@ -352,127 +354,128 @@ async def test_it_can_be_cancelled_at_any_moment(moment: str, tmp_path: Path) ->
         api.missing.add(PATH)
     api.add(PATH, thing("a"))
     async with connected(api, tmp_path) as client:
-        rig = Rig(api, client, 90)
+        world = World(api, client, 90)
         await until("the first request", lambda: api.requests)
         await asyncio.sleep(0.2)
-        catching = asyncio.create_task(rig.reflector.catch_up())
+        catching = asyncio.create_task(world.reflector.catch_up())
         if moment == "catching up":
             await asyncio.sleep(0.3)
         elif moment == "watch":
-            await asyncio.sleep(0)  # the watch is being disturbed right now
-        rig.task.cancel()
-        done, _ = await asyncio.wait({rig.task}, timeout=2)
-        assert done == {rig.task}
-        assert rig.task.cancelled()
+            await asyncio.sleep(0)  # the watch is being cancelled right now
+        world.task.cancel()
+        done, _ = await asyncio.wait({world.task}, timeout=2)
+        assert done == {world.task}
+        assert world.task.cancelled()
         catching.cancel()
         await asyncio.gather(catching, return_exceptions=True)
         assert not [task for task in asyncio.all_tasks() if "watch" in task.get_name()]
 
 
-async def test_catching_up_brings_everything_that_had_happened(tmp_path: Path) -> None:
+async def test_catching_up_delivers_everything_that_happened_before(tmp_path: Path) -> None:
     """Within about a second, and the next watch is a long one again."""
-    async with rigged(tmp_path, thing("a", 1)) as rig:
-        await rig.synced()
+    async with running_reflector(tmp_path, thing("a", 1)) as world:
+        await world.wait_for_watch()
         for value in range(2, 5):
-            rig.api.add(PATH, thing("a", value))  # nobody is told before the watch is opened anew
-            rig.api.collections[PATH].history.append((rig.api.version, event("MODIFIED", thing_at(rig, "a"))))
+            world.api.add(PATH, thing("a", value))  # delivered by the next watch only
+            world.api.collections[PATH].history.append((world.api.version, event("MODIFIED", thing_at(world, "a"))))
             began = time.monotonic()
-            await rig.reflector.catch_up()
-            assert rig.store.values == {"a": value}
+            await world.reflector.catch_up()
+            assert world.handler.values == {"a": value}
             assert time.monotonic() - began < 0.5
-        await rig.synced()
-        await rig.reflector.catch_up()  # it knows the newest version
-        rig.api.version += 1  # another kind's
+        await world.wait_for_watch()
+        await world.reflector.catch_up()  # it has the newest version now
+        world.api.version += 1  # of an object of another kind
         began = time.monotonic()
-        await rig.reflector.catch_up()
-        assert 0.8 < time.monotonic() - began < 2  # nothing of this kind happened: only the end of a watch says so
-        await rig.synced()
-        last = rig.api.requests[-1]
+        await world.reflector.catch_up()
+        assert 0.8 < time.monotonic() - began < 2  # no event of this kind: only the end of a watch says so
+        await world.wait_for_watch()
+        last = world.api.requests[-1]
         assert (last[0], last[2]["timeoutSeconds"]) == ("watch", "290")
-        assert rig.api.count("list") == 1 + 5
-        assert [query["limit"] for verb, _, query in rig.api.requests if verb == "list"] == ["500"] + ["1"] * 5
+        assert world.api.count("list") == 1 + 5
+        assert [query["limit"] for verb, _, query in world.api.requests if verb == "list"] == ["500"] + ["1"] * 5
 
 
-def thing_at(rig: Rig, name: str) -> Object:
+def thing_at(world: World, name: str) -> Object:
     """The object as the API server has it."""
-    return rig.api.collections[PATH].objects[f"n/{name}"]
+    return world.api.collections[PATH].objects[f"n/{name}"]
 
 
-async def test_catching_up_during_a_list(tmp_path: Path) -> None:
-    """What the list began with is not enough."""
+async def test_catching_up_during_a_list_waits_for_later_changes(tmp_path: Path) -> None:
+    """The list may be older than the call."""
     api = FakeApi()
     listed = asyncio.Event()
 
-    async def slow(request: Any) -> Any:
-        answer = api._list(PATH, dict(request.query))
+    async def answer_slowly(request: Any) -> Any:
+        answer = api.answer_list(PATH, dict(request.query))
         listed.set()
         await asyncio.sleep(0.3)
         return answer
 
-    api.plans["list"].append(slow)
-    async with rigged(tmp_path, thing("a", 1), api=api) as rig:
+    api.plans["list"].append(answer_slowly)
+    async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
         await listed.wait()
-        await rig.api.put(PATH, thing("a", 2))
-        await rig.reflector.catch_up()
-        assert rig.store.values == {"a": 2}
+        await world.api.put(PATH, thing("a", 2))
+        await world.reflector.catch_up()
+        assert world.handler.values == {"a": 2}
 
 
 async def test_catching_up_ends_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever takes over need not wait for it."""
-    monkeypatch.setattr("app.kube.reflector._SHORTEST_BACKOFF", 30.0)
-    monkeypatch.setattr("app.kube.reflector._LONGEST_BACKOFF", 30.0)
+    """A new leader need not wait for its end."""
+    monkeypatch.setattr("app.kube.reflector._BACKOFF", Backoff(30.0, 30.0))
     api = FakeApi()
     api.plans["list"].append(failing(500))
-    async with rigged(tmp_path, thing("a", 1), api=api) as rig:
-        await until("the failure", lambda: rig.standing.problem)
+    async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
+        await until("the failure", lambda: world.status.problem)
         async with asyncio.timeout(3):
-            await rig.reflector.catch_up()
-        assert rig.store.values == {"a": 1}
+            await world.reflector.catch_up()
+        assert world.handler.values == {"a": 1}
 
 
-async def test_catching_up_with_a_missing_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks whether it is still missing."""
-    monkeypatch.setattr("app.kube.reflector._MISSING_SECONDS", 30.0)
+async def test_catching_up_checks_whether_a_missing_kind_is_still_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once."""
+    monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 30.0)
     api = FakeApi()
     api.missing.add(PATH)
-    async with rigged(tmp_path, api=api) as rig:
-        await until("the absence", lambda: rig.standing.phase is Phase.MISSING)
+    async with running_reflector(tmp_path, api=api) as world:
+        await until("the absence", lambda: world.status.phase is Phase.MISSING)
         async with asyncio.timeout(3):
-            await rig.reflector.catch_up()
-        assert rig.store.values == {}
+            await world.reflector.catch_up()
+        assert world.handler.values == {}
         api.missing.clear()
         api.add(PATH, thing("a", 1))
         async with asyncio.timeout(3):
-            await rig.reflector.catch_up()
-        assert rig.store.values == {"a": 1}
+            await world.reflector.catch_up()
+        assert world.handler.values == {"a": 1}
 
 
-async def test_catching_up_can_be_given_up_and_asked_for_again(tmp_path: Path) -> None:
-    """By several at once."""
+async def test_catching_up_can_be_cancelled_and_repeated(tmp_path: Path) -> None:
+    """By several callers at once."""
     api = FakeApi()
-    async with rigged(tmp_path, thing("a", 1), api=api) as rig:
-        await rig.synced()
+    async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
+        await world.wait_for_watch()
         api.always = {"watch": failing(500), "list": failing(500)}
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
-                await rig.reflector.catch_up()
+                await world.reflector.catch_up()
         api.always.clear()
-        await rig.api.put(PATH, thing("a", 2))
+        await world.api.put(PATH, thing("a", 2))
         async with asyncio.timeout(5):
-            await asyncio.gather(*(rig.reflector.catch_up() for _ in range(3)))
-        assert rig.store.values == {"a": 2}
+            await asyncio.gather(*(world.reflector.catch_up() for _ in range(3)))
+        assert world.handler.values == {"a": 2}
 
 
-async def test_one_failed_call_while_catching_up_does_not_list_everything_again(tmp_path: Path) -> None:
+async def test_one_failed_call_during_catching_up_causes_no_new_list(tmp_path: Path) -> None:
     """A hundred thousand pods take ten seconds to list."""
-    async with rigged(tmp_path, thing("a", 1)) as rig:
-        await rig.synced()
-        rig.api.plans["list"].append(failing(500))
-        await rig.reflector.catch_up()
-        assert [query["limit"] for verb, _, query in rig.api.requests if verb == "list"] == ["500", "1", "1"]
+    async with running_reflector(tmp_path, thing("a", 1)) as world:
+        await world.wait_for_watch()
+        world.api.plans["list"].append(failing(500))
+        await world.reflector.catch_up()
+        assert [query["limit"] for verb, _, query in world.api.requests if verb == "list"] == ["500", "1", "1"]
 
 
-ODD: list[Any] = [
+MALFORMED: list[Any] = [
     None, 3, "x", [], {}, {"metadata": None}, {"metadata": {"name": "x"}, "spec": 3, "status": []},
     {"metadata": {"name": None}}, {"metadata": {"name": 3}}, {"metadata": {"name": ""}}, {"metadata": {"name": []}},
     *({"metadata": {"name": "x"}, "spec": {"volumeSize": size, "size": size}} for size in ("x", "-1", "9E99")),
@@ -483,10 +486,10 @@ ODD: list[Any] = [
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.label)
-def test_every_kind_refuses_what_it_cannot_read_with_one_kind_of_error(kind: Kind) -> None:
-    """Anything else would end the process."""
+def test_every_decoder_raises_object_errors_only(kind: SnapshotKind) -> None:
+    """Any other error would end the process."""
     refused = 0
-    for raw in [*(json.dumps(value).encode() for value in ODD), b"{", b"", b"\xff"]:
+    for raw in [*(json.dumps(value).encode() for value in MALFORMED), b"{", b"", b"\xff"]:
         try:
             assert kind.decode(raw)[0]
         except ObjectError:
@@ -494,15 +497,15 @@ def test_every_kind_refuses_what_it_cannot_read_with_one_kind_of_error(kind: Kin
     assert refused >= 12
 
 
-def test_the_labels_are_those_of_rbac() -> None:
-    """People look for them there."""
+def test_labels_are_the_resource_names_of_rbac() -> None:
+    """Administrators search for those."""
     assert LONGHORN_REPLICAS.label == "replicas.longhorn.io"
 
 
-def test_a_watch_that_is_silent_for_longer_than_bookmarks_take_may_be_behind() -> None:
-    """Connected or not: a connection that was cut without a word looks like a quiet one."""
-    standing = Standing(phase=Phase.SYNCED, heard_at=100.0)
-    assert standing.behind(100.0 + QUIET_SECONDS) == 0.0
-    assert standing.behind(100.0 + QUIET_SECONDS + 5) == 5.0
-    standing.disconnected_at = 100.0 + QUIET_SECONDS
-    assert standing.behind(100.0 + QUIET_SECONDS + 30) == 30.0
+def test_a_cache_may_be_behind_if_its_watch_is_silent_for_longer_than_bookmarks_take() -> None:
+    """Connected or not: a broken connection may look like a quiet one."""
+    status = CacheStatus(phase=Phase.SYNCED, last_line_at=100.0)
+    assert status.behind(100.0 + QUIET_SECONDS) == 0.0
+    assert status.behind(100.0 + QUIET_SECONDS + 5) == 5.0
+    status.disconnected_at = 100.0 + QUIET_SECONDS
+    assert status.behind(100.0 + QUIET_SECONDS + 30) == 30.0

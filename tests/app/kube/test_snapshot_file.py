@@ -1,4 +1,4 @@
-"""Snapshot and pod files: the forms they may have, and one clear line about those that are broken."""
+"""Snapshot and pod files: the forms they may have, and one clear line about broken ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _list(objects: list[Object]) -> Object:
 
 
 def _typed_lists(objects: list[Object], *, bare: bool) -> list[Object]:
-    """One list per kind, as `kubectl get --raw` prints them: there items have neither kind nor apiVersion."""
+    """One list per kind, as `kubectl get --raw` prints them: their items have neither kind nor apiVersion."""
     lists: dict[tuple[str, str], list[Object]] = {}
     for entry in objects:
         item = {key: value for key, value in entry.items() if not bare or key not in {"kind", "apiVersion"}}
@@ -51,7 +51,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("text", FORMS)
-def test_every_form_kubectl_prints_is_the_same_snapshot(tmp_path: Path, text: str) -> None:
+def test_every_output_of_kubectl_is_the_same_snapshot(tmp_path: Path, text: str) -> None:
     """List, typed lists, documents, YAML and JSON."""
     loaded = _load(tmp_path, text)
     assert loaded.snapshot == _load(tmp_path, json.dumps(_list(CLUSTER))).snapshot
@@ -61,13 +61,13 @@ def test_every_form_kubectl_prints_is_the_same_snapshot(tmp_path: Path, text: st
 
 @pytest.mark.parametrize("items", ["[]", "null"])
 def test_an_empty_list_is_an_empty_cluster(tmp_path: Path, items: str) -> None:
-    """Nothing is wrong with it, but somebody should know."""
+    """It is valid, with a warning."""
     loaded = _load(tmp_path, f'{{"apiVersion":"v1","kind":"List","items":{items}}}')
     assert loaded.snapshot == Snapshot()
     assert loaded.warnings == (f"{tmp_path}/snapshot: no nodes.longhorn.io: no node can take a Longhorn volume",)
 
 
-def test_unknown_kinds_are_passed_over_with_a_warning(tmp_path: Path, run: Run) -> None:
+def test_unknown_kinds_are_ignored_with_a_warning(tmp_path: Path, run: Run) -> None:
     """On standard error, so that standard output stays the answer."""
     unknown = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}},
@@ -92,7 +92,7 @@ def test_unknown_kinds_are_passed_over_with_a_warning(tmp_path: Path, run: Run) 
     ["no", "off", "y", "2026-01-01", "2026-01-01T00:00:00Z", "1e3", "012", "0x1f", "1_000", "12:30:45", "=", ".inf"],
 )
 def test_plain_texts_that_yaml_1_1_would_change_stay_texts(tmp_path: Path, text: str) -> None:
-    """A label is what was written, not a boolean, a date or a number of another base."""
+    """A label is the text in the file, not a boolean, a date or a number of another base."""
     node = f"apiVersion: v1\nkind: Node\nmetadata:\n  name: n\n  labels: {{a: {text}}}\n"
     assert _load(tmp_path, node).snapshot.nodes["n"].labels == {"a": text}
 
@@ -202,8 +202,8 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("text", "problem"), BROKEN)
-def test_a_broken_snapshot_is_told_in_one_line(tmp_path: Path, run: Run, text: str | bytes, problem: str) -> None:
-    """Exit code 2; the line names the file, and the object and field where there are such."""
+def test_a_broken_snapshot_is_an_error_of_one_line(tmp_path: Path, run: Run, text: str | bytes, problem: str) -> None:
+    """Exit code 2; the line names the file, and the object and field if there are any."""
     file = tmp_path / "snapshot"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     result = run("explain", "--snapshot", str(file), "--pod", "x")
@@ -214,7 +214,9 @@ def test_a_broken_snapshot_is_told_in_one_line(tmp_path: Path, run: Run, text: s
 
 
 @pytest.mark.parametrize("command", [["explain", "--pod", "x"], ["serve", "--port", "0"]])
-def test_a_setting_longhorn_cannot_read_is_told_in_one_line(tmp_path: Path, run: Run, command: list[str]) -> None:
+def test_a_setting_that_longhorn_cannot_read_is_an_error_of_one_line(
+    tmp_path: Path, run: Run, command: list[str]
+) -> None:
     """Longhorn would place nothing then; the line names file, setting and value."""
     file = tmp_path / "snapshot.json"
     name = "storage-over-provisioning-percentage"
@@ -234,7 +236,7 @@ def test_a_setting_longhorn_cannot_read_is_told_in_one_line(tmp_path: Path, run:
     ],
 )
 def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, name: str, problem: str) -> None:
-    """With the reason the system gives."""
+    """With the reason of the operating system."""
     with pytest.raises(SnapshotFileError, match=problem):
         load_snapshot(str(tmp_path / name))
 
@@ -253,7 +255,7 @@ def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, name: str, prob
         pytest.param([{"kind": "Pod", "metadata": {"name": 5}}], "Pod 5: metadata.name: Expected `str`", id="name 5"),
     ],
 )
-def test_a_pods_file_must_hold_one_pod(tmp_path: Path, objects: list[Object], problem: str) -> None:
+def test_a_pods_file_must_have_one_pod(tmp_path: Path, objects: list[Object], problem: str) -> None:
     """Exactly one, and readable; the text names the file."""
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(_list(objects)))
@@ -265,7 +267,7 @@ def test_a_pods_file_must_hold_one_pod(tmp_path: Path, objects: list[Object], pr
 
 @pytest.mark.parametrize("name", ["nothing", "x" * 5000, "a\0b", "shop/nothing"])
 def test_a_pod_that_is_neither_file_nor_in_the_snapshot_is_named(name: str) -> None:
-    """Whatever was given, the text says what could be given instead."""
+    """The text says what may be given instead."""
     with pytest.raises(SnapshotFileError) as raised:
         load_pod(name, Snapshot())
     assert str(raised.value).startswith(f"{name}: is neither a file nor a pod of the snapshot")

@@ -1,4 +1,4 @@
-"""`serve --policy FILE`: read at the start, read again when it changes, and kept as it was when it cannot be used."""
+"""`serve --policy FILE`: read at the start and when it changes; an unusable file changes nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.bootstrap import create_app
-from app.extender.metrics import PREFIX
-from app.policy.file import LARGEST, PolicyFile, PolicyFileError
+from app.policy.file import MAX_BYTES, PolicyFile, PolicyFileError
+from app.runtime.metrics import PREFIX
 from app.settings import Settings
 from tests.builders import NOW, snapshot
 from tests.worlds.command_line import Run
-from tests.worlds.service import NODES, Running, asking, by_names, db_pod, serving, small_cluster
+from tests.worlds.service import NODES, SnapshotProcess, by_names, db_pod, http_client, serve_snapshot, small_cluster
 
 pytestmark = pytest.mark.anyio
 EQUAL: dict[str, Any] = {"priorities": [{"name": "EqualPriority", "weight": 1}]}
@@ -28,22 +28,22 @@ WEIGHTLESS: dict[str, Any] = {"priorities": [{"name": "EqualPriority"}]}
 NO_WEIGHT = "policy: priorities[0] (EqualPriority): weight is missing; a positive whole number is required"
 
 
-def written(file: Path, policy: Any) -> Path:
-    """A policy file; a text is written as it is."""
+def write_policy(file: Path, policy: Any) -> Path:
+    """Writes a policy file; a text is written as it is."""
     file.write_text(policy if isinstance(policy, str) else json.dumps(policy))
     return file
 
 
-def replaced(file: Path, policy: Any) -> None:
-    """Written beside it, and moved over it."""
-    written(file.with_suffix(".new"), policy).replace(file)
+def replace_policy(file: Path, policy: Any) -> None:
+    """Writes a new file, and moves it over the policy file."""
+    write_policy(file.with_suffix(".new"), policy).replace(file)
 
 
-def mounted(folder: Path, policy: Any) -> Path:
-    """As the kubelet mounts a ConfigMap: the file is a link through `..data`, which is a link that is swapped."""
+def mount_policy(folder: Path, policy: Any) -> Path:
+    """Writes a policy as the kubelet mounts a ConfigMap: through the link `..data`, which is replaced."""
     version = folder / f"..{len(list(folder.iterdir()))}"
     version.mkdir()
-    written(version / "policy.json", policy)
+    write_policy(version / "policy.json", policy)
     link = folder / "..data.new"
     link.symlink_to(version.name)
     link.replace(folder / "..data")
@@ -61,33 +61,35 @@ def names(file: PolicyFile) -> list[str]:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(written, id="written"),
-        pytest.param(replaced, id="replaced"),
-        pytest.param(lambda file, policy: mounted(file.parent, policy), id="ConfigMap"),
+        pytest.param(write_policy, id="written"),
+        pytest.param(replace_policy, id="replaced"),
+        pytest.param(lambda file, policy: mount_policy(file.parent, policy), id="ConfigMap"),
     ],
 )
-async def test_another_content_is_another_policy(change: Callable[[Path, Any], Any], tmp_path: Path) -> None:
-    """However it came about; the same content again is none."""
-    path, told = mounted(tmp_path, EQUAL), list[str]()
+async def test_a_changed_file_is_a_new_policy(change: Callable[[Path, Any], Any], tmp_path: Path) -> None:
+    """However it was changed; the same content again is no change."""
+    path = mount_policy(tmp_path, EQUAL)
+    results: list[str] = []
     file = PolicyFile(str(path))
-    file.tell(told.append)
-    await file.look()
-    assert (names(file), told) == (["EqualPriority"], [])
+    file.subscribe(results.append)
+    await file.reload()
+    assert (names(file), results) == (["EqualPriority"], [])
     change(path, DATA)
-    await file.look()
-    assert (names(file), told) == (["LonghornDataLocality"], ["loaded"])
+    await file.reload()
+    assert (names(file), results) == (["LonghornDataLocality"], ["loaded"])
     change(path, DATA)
-    await file.look()
-    assert told == ["loaded"]
+    await file.reload()
+    assert results == ["loaded"]
 
 
-async def test_a_change_without_another_time_is_seen(tmp_path: Path) -> None:
+async def test_a_change_that_keeps_the_modification_time_is_noticed(tmp_path: Path) -> None:
     """File systems with coarse times, and copies that keep them."""
-    path = written(tmp_path / "policy.json", EQUAL)
-    file, times = PolicyFile(str(path)), path.stat()
-    written(path, DATA)
+    path = write_policy(tmp_path / "policy.json", EQUAL)
+    file = PolicyFile(str(path))
+    times = path.stat()
+    write_policy(path, DATA)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    await file.look()
+    await file.reload()
     assert names(file) == ["LonghornDataLocality"]
 
 
@@ -97,46 +99,45 @@ async def test_a_change_without_another_time_is_seen(tmp_path: Path) -> None:
         pytest.param(WEIGHTLESS, NO_WEIGHT, id="no weight"),
         pytest.param("", "policy: is not JSON: Input data was truncated", id="empty"),
         pytest.param('{"priorities": [', "policy: is not JSON: Input data was truncated", id="half written"),
-        pytest.param(" " * (LARGEST + 1), f"is larger than {LARGEST} bytes", id="too large"),
+        pytest.param(" " * (MAX_BYTES + 1), f"is larger than {MAX_BYTES} bytes", id="too large"),
     ],
 )
-async def test_what_cannot_be_used_changes_nothing(content: Any, problem: str, tmp_path: Path) -> None:
-    """The policy before stays; it is told once, and over with the next good content, also the old one."""
-    path, told = written(tmp_path / "policy.json", EQUAL), list[str]()
+async def test_an_unusable_file_changes_nothing(content: Any, problem: str, tmp_path: Path) -> None:
+    """The previous policy stays; the problem is counted once, and ends with the next usable content, even the old one."""
+    path = write_policy(tmp_path / "policy.json", EQUAL)
+    results: list[str] = []
     file = PolicyFile(str(path))
-    file.tell(told.append)
-    written(path, content)
-    await file.look()
-    await file.look()
-    assert (names(file), file.problem, told) == (["EqualPriority"], f"{path}: {problem}", ["refused"])
-    written(path, EQUAL)
-    await file.look()
-    assert (names(file), file.problem, told) == (["EqualPriority"], "", ["refused", "loaded"])
+    file.subscribe(results.append)
+    write_policy(path, content)
+    await file.reload()
+    await file.reload()
+    assert (names(file), file.problem, results) == (["EqualPriority"], f"{path}: {problem}", ["refused"])
+    write_policy(path, EQUAL)
+    await file.reload()
+    assert (names(file), file.problem, results) == (["EqualPriority"], "", ["refused", "loaded"])
 
 
 @pytest.mark.parametrize(("odd", "level"), [({}, "info"), ({"odd": 1}, "warning")], ids=["plain", "odd"])
-async def test_what_is_odd_in_a_changed_policy_is_a_warning_in_the_log(
-    odd: dict[str, Any], level: str, tmp_path: Path
-) -> None:
-    """A policy with nothing odd is news."""
-    path = written(tmp_path / "policy.json", EQUAL)
+async def test_warnings_about_a_changed_policy_are_logged(odd: dict[str, Any], level: str, tmp_path: Path) -> None:
+    """A policy without warnings is logged as information."""
+    path = write_policy(tmp_path / "policy.json", EQUAL)
     file = PolicyFile(str(path))
-    written(path, {**DATA, "predicates": [{"name": "HostName"}], **odd})
+    write_policy(path, {**DATA, "predicates": [{"name": "HostName"}], **odd})
     with capture_logs() as logs:
-        await file.look()
+        await file.reload()
     assert [(entry["event"], entry["log_level"]) for entry in logs] == [("policy loaded", level)]
     assert logs[0]["warnings"] == list(file.policy.warnings)
 
 
-async def test_a_file_that_goes_away_and_comes_back(tmp_path: Path) -> None:
-    """Some editors do that."""
-    path = written(tmp_path / "policy.json", EQUAL)
+async def test_a_file_may_be_deleted_and_written_again(tmp_path: Path) -> None:
+    """As some editors do."""
+    path = write_policy(tmp_path / "policy.json", EQUAL)
     file = PolicyFile(str(path))
     path.unlink()
-    await file.look()
+    await file.reload()
     assert (names(file), file.problem) == (["EqualPriority"], f"{path}: cannot be read: No such file or directory")
-    written(path, DATA)
-    await file.look()
+    write_policy(path, DATA)
+    await file.reload()
     assert (names(file), file.problem) == (["LonghornDataLocality"], "")
 
 
@@ -154,62 +155,74 @@ def test_a_bad_file_ends_serve_with_one_line(run: Run, where: tuple[str, str], t
     """Before anything else is done."""
     objects = tmp_path / "snapshot.json"
     objects.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": small_cluster()}))
-    policy = written(tmp_path / "policy.json", WEIGHTLESS)
+    policy = write_policy(tmp_path / "policy.json", WEIGHTLESS)
     result = run("serve", where[0], where[1].replace("SNAPSHOT", str(objects)), "--policy", str(policy))
     assert (result.code, result.out) == (2, "")
     assert result.err == f"longhorn-extender: {policy}: {NO_WEIGHT}\n"
 
 
-def test_serve_takes_a_changed_policy(tmp_path: Path) -> None:
-    """The whole program: scores before and after, and after a bad file, which /state and the metrics name."""
+def test_serve_loads_a_changed_policy(tmp_path: Path) -> None:
+    """The whole program: its scores before and after."""
     fit = {"predicates": [{"name": "LonghornVolumeFit"}]}
-    path = written(tmp_path / "policy.json", EQUAL | fit)
+    path = write_policy(tmp_path / "policy.json", EQUAL | fit)
     sized = {"status": {"capacity": {"pods": "10"}}}
     objects = [
         entry | sized if (entry["kind"], entry["apiVersion"]) == ("Node", "v1") else entry for entry in small_cluster()
     ]
-    with serving(tmp_path, "--policy", str(path), objects=objects) as service:
+    with serve_snapshot(tmp_path, "--policy", str(path), objects=objects) as service:
         assert _scores(service) == [1, 1, 1, 1]
-        written(path, DATA | fit)
+        write_policy(path, DATA | fit)
         _until(lambda: _scores(service) == [0, 0, 0, 0])
-        written(path, WEIGHTLESS)
-        _until(lambda: _state(service)["problem"] == f"{path}: {NO_WEIGHT}")
         assert _state(service)["priorities"] == {"LonghornDataLocality": 1}
-        metrics = _asked(service, "GET", "/metrics").decode()
-    assert f'{PREFIX}_policy_reloads_total{{result="loaded"}} 1.0' in metrics
-    assert f'{PREFIX}_policy_reloads_total{{result="refused"}} 1.0' in metrics
+        assert f'{PREFIX}_policy_reloads_total{{result="loaded"}} 1.0' in _request(service, "GET", "/metrics").decode()
 
 
-def _scores(service: Running) -> list[int]:
-    answer = json.loads(_asked(service, "POST", "/prioritize", json.dumps(by_names(db_pod()))))
+def _scores(service: SnapshotProcess) -> list[int]:
+    answer = json.loads(_request(service, "POST", "/prioritize", json.dumps(by_names(db_pod()))))
     assert [entry["Host"] for entry in answer] == list(NODES)
     return [entry["Score"] for entry in answer]
 
 
-def _state(service: Running) -> Any:
-    return json.loads(_asked(service, "GET", "/state"))["policy"]
+def _state(service: SnapshotProcess) -> Any:
+    return json.loads(_request(service, "GET", "/state"))["policy"]
 
 
-def _asked(service: Running, method: str, path: str, body: str | None = None) -> bytes:
+def _request(service: SnapshotProcess, method: str, path: str, body: str | None = None) -> bytes:
     connection: http.client.HTTPConnection = service.connect()
     connection.request(method, path, body)
-    found = connection.getresponse().read()
+    answer = connection.getresponse().read()
     connection.close()
-    return found
+    return answer
 
 
-def _until(so: Callable[[], bool]) -> None:
+def _until(condition: Callable[[], bool]) -> None:
     deadline = monotonic() + 30
-    while not so():
+    while not condition():
         assert monotonic() < deadline
         sleep(0.05)
 
 
-async def test_state_tells_the_policy(tmp_path: Path) -> None:
+async def test_state_and_metrics_show_that_a_changed_policy_cannot_be_used(tmp_path: Path) -> None:
+    """The previous policy stays."""
+    path = write_policy(tmp_path / "policy.json", EQUAL)
+    file = PolicyFile(str(path))
+    async with http_client(create_app(snapshot(small_cluster()), Settings(), NOW, file=file)) as client:
+        write_policy(path, DATA)
+        await file.reload()
+        write_policy(path, WEIGHTLESS)
+        await file.reload()
+        policy = (await client.get("/state")).json()["policy"]
+        metrics = (await client.get("/metrics")).text
+    assert (policy["problem"], policy["priorities"]) == (f"{path}: {NO_WEIGHT}", {"LonghornDataLocality": 1})
+    assert f'{PREFIX}_policy_reloads_total{{result="loaded"}} 1.0' in metrics
+    assert f'{PREFIX}_policy_reloads_total{{result="refused"}} 1.0' in metrics
+
+
+async def test_state_shows_the_policy(tmp_path: Path) -> None:
     """Null without a file."""
-    path = written(tmp_path / "policy.json", {**EQUAL, "predicates": [{"name": "HostName"}], "odd": 1})
+    path = write_policy(tmp_path / "policy.json", {**EQUAL, "predicates": [{"name": "HostName"}], "odd": 1})
     app = create_app(snapshot(small_cluster()), Settings(), NOW, file=PolicyFile(str(path)))
-    async with asking(app) as client:
+    async with http_client(app) as client:
         assert (await client.get("/state")).json()["policy"] == {
             "file": str(path),
             "predicates": ["HostName"],
@@ -218,5 +231,5 @@ async def test_state_tells_the_policy(tmp_path: Path) -> None:
             "problem": "",
             "pending": False,
         }
-    async with asking(create_app(snapshot(small_cluster()), Settings(), NOW)) as client:
+    async with http_client(create_app(snapshot(small_cluster()), Settings(), NOW)) as client:
         assert (await client.get("/state")).json()["policy"] is None

@@ -1,4 +1,4 @@
-"""The elector without a cluster: whatever is wrong with the connection or the thread, nobody leads by accident."""
+"""The elector without a cluster: whatever fails, connection or thread, no process leads by accident."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT = ElectionTiming(lease_duration=3.0, renew_deadline=2.0, retry_period=0.5)
 
 
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Waits for something to become true."""
+    """Returns once a condition is true; fails after some seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -31,24 +31,24 @@ async def hang() -> KubeClient:
 
 
 async def fail() -> KubeClient:
-    """No credentials."""
+    """Fails for lack of credentials."""
     raise ConnectError("no cluster to talk to: see --kubeconfig")
 
 
 async def break_down() -> KubeClient:
-    """A fault nobody thought of."""
-    raise ZeroDivisionError("a fault nobody thought of")
+    """Fails with an unexpected error."""
+    raise ZeroDivisionError("an unexpected error")
 
 
-def test_the_clock_counts_at_least_what_the_monotonic_one_does() -> None:
-    """It also counts while a machine is suspended."""
+def test_the_boot_clock_advances_at_least_as_the_monotonic_clock() -> None:
+    """It also advances while a machine is suspended."""
     assert boot_clock() >= time.monotonic() - 1
     first = boot_clock()
     time.sleep(0.01)
     assert 0.005 < boot_clock() - first < 5
 
 
-def test_before_it_starts_it_does_not_lead() -> None:
+def test_an_elector_that_has_not_started_does_not_lead() -> None:
     """And can be stopped."""
     elector = Elector(fail, "pod", "longhorn-system")
     assert not elector.leading()
@@ -64,8 +64,8 @@ def test_two_processes_of_one_name_are_two_candidates() -> None:
     assert first.identity.startswith("pod_")
 
 
-def test_without_a_cluster_it_says_why_and_goes_on_trying() -> None:
-    """One line."""
+def test_without_a_cluster_an_elector_has_a_problem_and_goes_on_trying() -> None:
+    """The problem is one line."""
     elector = Elector(fail, "pod", "longhorn-system", SHORT)
     elector.start()
     until(lambda: elector.problem)
@@ -76,7 +76,7 @@ def test_without_a_cluster_it_says_why_and_goes_on_trying() -> None:
     assert not elector.alive
 
 
-def test_a_connection_that_hangs_is_given_up() -> None:
+def test_a_connection_that_hangs_times_out() -> None:
     """After half the renew deadline."""
     elector = Elector(hang, "pod", "longhorn-system", SHORT)
     started = time.monotonic()
@@ -88,8 +88,8 @@ def test_a_connection_that_hangs_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("release", [True, False])
-def test_it_stops_in_time_while_a_call_hangs(release: bool) -> None:
-    """A default call may take five seconds."""
+def test_an_elector_stops_in_time_while_a_call_hangs(release: bool) -> None:
+    """A call may take five seconds by default."""
     calling = threading.Event()
 
     async def connect() -> KubeClient:
@@ -105,8 +105,8 @@ def test_it_stops_in_time_while_a_call_hangs(release: bool) -> None:
     assert not elector.alive
 
 
-def test_a_thread_that_dies_does_not_lead_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """The process should end: `alive` tells."""
+def test_an_elector_whose_thread_dies_does_not_lead(capsys: pytest.CaptureFixture[str]) -> None:
+    """The process should end: `alive` is false."""
     elector = Elector(break_down, "pod", "longhorn-system", SHORT)
     elector.start()
     until(lambda: not elector.alive)
@@ -115,8 +115,8 @@ def test_a_thread_that_dies_does_not_lead_and_says_so(capsys: pytest.CaptureFixt
     elector.stop(release=True, seconds=1)
 
 
-def test_enabling_and_disabling_before_the_start_is_remembered() -> None:
-    """A disabled candidate does not even connect."""
+def test_an_elector_disabled_before_its_start_does_not_compete() -> None:
+    """It does not even connect, until it is enabled."""
     connected = threading.Event()
 
     async def connect() -> KubeClient:

@@ -1,4 +1,4 @@
-"""Electors against a real API server: one leads, whatever happens, and the next one follows in time."""
+"""Electors against a real API server: one leads, whatever happens, and its successor leads in time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 
 from app.kube.resources import LEASES
 from app.runtime.elector import Elector, boot_clock
-from devcluster import DevCluster, Options
+from devcluster import ClusterOptions, DevCluster
 from scheduler_core.leadership.election import LEASE_NAME, ElectionTiming
-from tests.worlds.elector_process import TIMING, connecting
+from tests.worlds.elector_process import TIMING, connect_with
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("leadership"), pytest.mark.timeout(180)]
 
@@ -31,7 +31,7 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """An API server, for electors in a namespace each."""
-    with DevCluster(tmp_path_factory.mktemp("leadership"), Options(audit=False)) as started:
+    with DevCluster(tmp_path_factory.mktemp("leadership"), ClusterOptions(audit=False)) as started:
         yield started
 
 
@@ -55,15 +55,15 @@ class Election:
         timing: ElectionTiming = TIMING,
         clock: Callable[[], float] = boot_clock,
     ) -> Elector:
-        """One more, in this process."""
-        connect = connecting(str(kubeconfig or self.cluster.kubeconfig))
+        """Starts a candidate in this process."""
+        connect = connect_with(str(kubeconfig or self.cluster.kubeconfig))
         elector = Elector(connect, name, self.namespace, timing, clock=clock)
         self.electors.append(elector)
         elector.start()
         return elector
 
     def process(self, name: str, output: Path) -> subprocess.Popen[str]:
-        """One more, in a process of its own, that writes what it sees."""
+        """Starts a candidate in a process of its own, which writes what it sees to a file."""
         argv = [sys.executable, "-m", "tests.worlds.elector_process"]
         with output.open("w") as file:
             process = subprocess.Popen(
@@ -73,16 +73,16 @@ class Election:
         return process
 
     def lease(self) -> dict[str, Any]:
-        """What the Lease says."""
+        """The spec of the Lease."""
         spec: dict[str, Any] = self.cluster.api.get(self.path)["spec"]
         return spec
 
     def leaders(self) -> list[Elector]:
-        """Who would answer."""
+        """The electors that lead."""
         return [elector for elector in self.electors if elector.leading()]
 
     def end(self) -> None:
-        """Nothing is left running."""
+        """Stops every candidate."""
         for process in self.processes:
             process.kill()
             process.wait()
@@ -93,13 +93,13 @@ class Election:
 @pytest.fixture
 def election(cluster: DevCluster) -> Iterator[Election]:
     """A namespace of its own."""
-    made = Election(cluster)
-    yield made
-    made.end()
+    namespace = Election(cluster)
+    yield namespace
+    namespace.end()
 
 
 def until(condition: Callable[[], object], seconds: float = 20.0) -> float:
-    """Waits for something to become true; how long it took."""
+    """Returns once a condition is true; returns the seconds that took."""
     started = time.monotonic()
     while not condition():
         assert time.monotonic() - started < seconds, "it did not happen in time"
@@ -108,18 +108,18 @@ def until(condition: Callable[[], object], seconds: float = 20.0) -> float:
 
 
 def fail() -> None:
-    """A listener with a fault."""
+    """Fails, as a listener with a defect."""
     raise ZeroDivisionError
 
 
 def lines(output: Path) -> list[list[float]]:
     """What a process of its own has seen so far: time, leading, term, perhaps a gap."""
-    seen = [line.split() for line in output.read_text().splitlines() if line.startswith("seen ")]
-    return [[float(word) for word in words] for _, *words in seen]
+    changes = [line.split() for line in output.read_text().splitlines() if line.startswith("seen ")]
+    return [[float(word) for word in words] for _, *words in changes]
 
 
 def test_exactly_one_of_three_leads(election: Election) -> None:
-    """A Lease that never was there is waited for once; then its holder renews it, and the others see who it is."""
+    """A Lease that did not exist is waited out once; then its holder renews it, and the others see the holder."""
     electors = [election.candidate(f"pod-{number}") for number in range(3)]
     took = until(election.leaders)
     assert took < TIMING.lease_duration + 2 * TIMING.retry_period + 2 * SLACK
@@ -133,8 +133,8 @@ def test_exactly_one_of_three_leads(election: Election) -> None:
     assert not any(elector.problem for elector in electors)
 
 
-def test_a_released_lease_is_taken_up_within_two_seconds(election: Election) -> None:
-    """With the default periods, so that nothing but the release explains it."""
+def test_a_released_lease_is_acquired_within_two_seconds(election: Election) -> None:
+    """With the default periods, so that only the release explains it."""
     first = election.candidate("first")
     until(first.leading)
     second = election.candidate("second", timing=ElectionTiming())
@@ -148,23 +148,23 @@ def test_a_released_lease_is_taken_up_within_two_seconds(election: Election) -> 
     assert election.lease()["leaseTransitions"] == 2
 
 
-def test_listeners_are_told_of_each_gain_and_loss(election: Election) -> None:
-    """In the elector's thread; one that fails does no harm."""
-    told: list[tuple[bool, int]] = []
-    elector = Elector(connecting(str(election.cluster.kubeconfig)), "pod", election.namespace, TIMING)
+def test_listeners_are_called_at_each_gain_and_loss(election: Election) -> None:
+    """In the elector's thread; a listener that fails does no harm."""
+    calls: list[tuple[bool, int]] = []
+    elector = Elector(connect_with(str(election.cluster.kubeconfig)), "pod", election.namespace, TIMING)
     election.electors.append(elector)
-    elector.changed(fail)
-    elector.changed(lambda: told.append((elector.leading(), elector.term)))
+    elector.subscribe(fail)
+    elector.subscribe(lambda: calls.append((elector.leading(), elector.term)))
     elector.start()
     until(elector.leading)
-    until(lambda: told == [(True, 1)], SLACK)
+    until(lambda: calls == [(True, 1)], SLACK)
     elector.enable(False)
-    until(lambda: told == [(True, 1), (False, 1)], SLACK)
+    until(lambda: calls == [(True, 1), (False, 1)], SLACK)
     elector.enable(True)
-    until(lambda: told == [(True, 1), (False, 1), (True, 2)], 2 * SLACK)
+    until(lambda: calls == [(True, 1), (False, 1), (True, 2)], 2 * SLACK)
 
 
-def test_disabled_it_does_not_lead_from_that_moment_and_releases(election: Election) -> None:
+def test_a_disabled_leader_stops_leading_at_once_and_releases_the_lease(election: Election) -> None:
     """And does not compete."""
     elector = election.candidate("pod")
     until(elector.leading)
@@ -190,7 +190,7 @@ def test_a_killed_leader_is_replaced_within_the_lease(election: Election, tmp_pa
 
 
 def test_a_stopped_leader_does_not_lead_when_it_is_continued(election: Election, tmp_path: Path) -> None:
-    """SIGSTOP past the Lease's end, SIGCONT: in its first instruction it knows, and it never leads beside its successor."""
+    """SIGSTOP past the Lease's end, SIGCONT: from its first instruction on it does not lead, so never together with its successor."""
     output = tmp_path / "first"
     process = election.process("first", output)
     until(lambda: lines(output) and lines(output)[-1][1], 60)
@@ -210,30 +210,30 @@ def test_a_stopped_leader_does_not_lead_when_it_is_continued(election: Election,
 
 
 def test_a_leader_cut_off_from_the_api_server_steps_down_in_time(election: Election) -> None:
-    """The API server hangs longer than the deadline: each candidate says so, none leads, and one does when it is back."""
-    told: list[float] = []
+    """The API server hangs for longer than the deadline: every candidate has that problem, none leads, and one does when it is back."""
+    calls: list[float] = []
     electors = [election.candidate(name) for name in ("first", "second")]
     until(election.leaders)
     [leader] = election.leaders()
     term = leader.term
-    leader.changed(lambda: told.append(time.monotonic()))
+    leader.subscribe(lambda: calls.append(time.monotonic()))
     fences: list[float] = []
 
-    def silent() -> bool:
-        fences.append(leader._standing.leading_until)
+    def does_not_lead() -> bool:
+        fences.append(leader._status.leading_until)
         return not leader.leading()
 
     server = election.cluster.processes["kube-apiserver"]
     server.pause()
     paused = boot_clock()
     try:
-        took = until(silent, TIMING.renew_deadline + SLACK)
+        took = until(does_not_lead, TIMING.renew_deadline + SLACK)
         lost = time.monotonic()
         print(f"a leader steps down {took:.2f} s after the API server hung (deadline {TIMING.renew_deadline:g} s)")
-        # The clock that is asked closes the fence, however late this thread looks.
+        # The clock closes the fence, however late this thread reads it.
         assert max(fences) <= paused + TIMING.renew_deadline
-        until(lambda: told, SLACK)
-        assert told[0] - lost < SLACK
+        until(lambda: calls, SLACK)
+        assert calls[0] - lost < SLACK
         time.sleep(TIMING.lease_duration)
         assert election.leaders() == []
         assert all("no answer" in elector.problem for elector in electors)
@@ -246,19 +246,19 @@ def test_a_leader_cut_off_from_the_api_server_steps_down_in_time(election: Elect
 
 
 def test_a_clock_that_jumps_ahead_closes_the_fence(election: Election) -> None:
-    """As after a suspended machine wakes up: it takes the Lease again before it leads again."""
+    """As after the suspension of a machine: the elector acquires the Lease again before it leads again."""
     ahead = [0.0]
     elector = election.candidate("pod", clock=lambda: boot_clock() + ahead[0])
     until(elector.leading)
     ahead[0] = TIMING.renew_deadline
-    leading, term = elector.leading(), elector.term
-    assert (leading, term) == (False, 1)
+    assert not elector.leading()
+    assert elector.term == 1
     until(elector.leading)
     assert elector.term == 2
 
 
 def test_a_stolen_lease_ends_leadership_and_is_waited_out(election: Election) -> None:
-    """Somebody writes another name into it."""
+    """Another name is written into it."""
     elector = election.candidate("pod")
     until(elector.leading)
     election.cluster.api.patch(election.path, {"spec": {"holderIdentity": "thief"}})
@@ -278,8 +278,9 @@ def test_a_stolen_lease_ends_leadership_and_is_waited_out(election: Election) ->
     ],
 )
 def test_a_leader_repairs_an_edited_lease_and_leads_on(election: Election, spec: dict[str, Any]) -> None:
-    """Nobody can have taken it while the fence was open."""
-    elector, other = election.candidate("pod"), election.candidate("other")
+    """No other candidate can have acquired it while the fence was open."""
+    elector = election.candidate("pod")
+    other = election.candidate("other")
     until(election.leaders)
     [leader] = election.leaders()
     election.cluster.api.patch(election.path, {"metadata": {"labels": {"team": "storage"}}, "spec": spec})
@@ -294,7 +295,7 @@ def test_a_leader_repairs_an_edited_lease_and_leads_on(election: Election, spec:
 
 
 def test_a_deleted_lease_is_created_again_by_its_leader(election: Election) -> None:
-    """Which leads on; the others wait."""
+    """Which still leads; the others wait."""
     for name in ("pod", "other"):
         election.candidate(name)
     until(election.leaders)
@@ -310,7 +311,7 @@ def test_a_deleted_lease_is_created_again_by_its_leader(election: Election) -> N
 
 
 def test_a_replace_of_a_deleted_lease_is_refused(election: Election) -> None:
-    """The uid in it sees to that: without, the API server creates a Lease from any replace."""
+    """Because of the uid in it: without, the API server creates a Lease from any replace."""
     elector = election.candidate("pod")
     until(elector.leading)
     body = election.cluster.api.get(election.path)
@@ -320,9 +321,12 @@ def test_a_replace_of_a_deleted_lease_is_refused(election: Election) -> None:
     assert "Conflict" in answer
 
 
-def test_without_permission_it_names_verb_and_resource_and_leads_once_it_is_granted(election: Election) -> None:
-    """No restart is needed."""
-    namespace, cluster = election.namespace, election.cluster
+def test_an_elector_without_permission_names_verb_and_resource_and_leads_once_they_are_granted(
+    election: Election,
+) -> None:
+    """Without a restart."""
+    namespace = election.namespace
+    cluster = election.cluster
     cluster.kubectl("create", "serviceaccount", "extender", "-n", namespace)
     credentials = cluster.service_account_kubeconfig(namespace, "extender")
     elector = election.candidate("pod", credentials)
@@ -341,8 +345,8 @@ def test_without_permission_it_names_verb_and_resource_and_leads_once_it_is_gran
 
 
 def test_a_namespace_that_is_missing_is_named(cluster: DevCluster) -> None:
-    """One clear line."""
-    elector = Elector(connecting(str(cluster.kubeconfig)), "pod", "nowhere", TIMING)
+    """In one line."""
+    elector = Elector(connect_with(str(cluster.kubeconfig)), "pod", "nowhere", TIMING)
     elector.start()
     try:
         until(lambda: 'namespaces "nowhere" not found' in elector.problem)

@@ -1,45 +1,30 @@
-"""What is logged: one JSON object a line, with the pod and the decision, and nothing a pod keeps secret."""
+"""What is logged: one JSON object a line, with the pod and the decision, and no secret of the pod."""
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import structlog
 
-from app.decisions.evaluator import Scheduling
-from app.decisions.state_source import FixedView
+from app.decisions.evaluator import Evaluator, no_contenders
+from app.decisions.state_source import SnapshotState
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce, PolicyVerbs
+from app.policy.in_force import PolicyInForce
 from app.runtime.logs import LogFormat, configure
 from app.settings import Settings
 from scheduler_core.cluster.view import View
 from tests.builders import NOW, Object, pod, snapshot
-from tests.worlds.service import application, asking, by_names, db_pod
+from tests.worlds.service import application, by_names, db_pod, http_client
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("process_logging")]
 
 SENSITIVE = "hunter2"
 
 
-@pytest.fixture(autouse=True)
-def _logging_left_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    logging.getLogger("httpx").disabled = True
-    yield
-    logging.getLogger("httpx").disabled = False
-    root.handlers = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
-
-
-def _secretive(raw_pod: Object) -> Object:
-    """The pod with a secret wherever a pod may hold one."""
+def _with_secrets(raw_pod: Object) -> Object:
+    """The pod with a secret wherever a pod may have one."""
     raw_pod["metadata"]["annotations"] = {"token": SENSITIVE}
     raw_pod["spec"]["containers"] = [
         {"name": "db", "env": [{"name": "PASSWORD", "value": SENSITIVE}], "args": [SENSITIVE]}
@@ -47,33 +32,31 @@ def _secretive(raw_pod: Object) -> Object:
     return raw_pod
 
 
-class _Broken(Scheduling):
-    """A scheduling with a defect."""
+class _BrokenEvaluator(Evaluator):
+    """An evaluator with a defect."""
 
-    async def filter(self, pod: Any, candidates: Any, reserved: Any = frozenset) -> Any:
+    async def filter(self, pod: Any, candidates: Any, contenders: Any = no_contenders) -> Any:
         """Fails as a programming error would."""
-        raise RuntimeError(f"{type(pod)}, {len(candidates)} nodes, {reserved}")
+        raise RuntimeError(f"{type(pod)}, {len(candidates)} nodes, {contenders}")
 
 
-async def _logged(question: Object, capsys: pytest.CaptureFixture[str], *, broken: bool = False) -> str:
+async def _log_of_filter(request: Object, capsys: pytest.CaptureFixture[str], *, broken: bool = False) -> str:
     app = application()
     if broken:
         state = app.state.extender
-        scheduling = _Broken(FixedView(View.of(snapshot(), NOW)), Settings().options)
-        verbs = Verbs(scheduling)
-        policy = PolicyVerbs(verbs, scheduling, PolicyInForce())
-        app.state.extender = replace(state, scheduling=scheduling, verbs=verbs, policy=policy)
-    async with asking(app, raise_app_exceptions=False) as client:
-        response = await client.post("/filter", json=question)
+        evaluator = _BrokenEvaluator(SnapshotState(View.of(snapshot(), NOW)), Settings().options)
+        app.state.extender = replace(state, evaluator=evaluator, verbs=Verbs(evaluator, PolicyInForce()))
+    async with http_client(app, raise_app_exceptions=False) as client:
+        response = await client.post("/filter", json=request)
     if broken:
         assert (response.status_code, response.json()) == (500, {"error": "internal error, see the server's log"})
     return capsys.readouterr().out
 
 
 async def test_a_decision_is_one_line_with_the_pod_and_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    """Who looks for a pod in the log finds how many nodes fit and why the others do not."""
+    """A search for the pod in the log shows how many nodes fit and why the others do not."""
     configure("json")
-    (line,) = (await _logged(by_names(db_pod()), capsys)).splitlines()
+    (line,) = (await _log_of_filter(by_names(db_pod()), capsys)).splitlines()
     assert (
         json.loads(line).items()
         >= {
@@ -90,16 +73,16 @@ async def test_a_decision_is_one_line_with_the_pod_and_the_counts(capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("question", "event"),
+    ("body", "event"),
     [
         pytest.param(by_names(pod("gone")), "filter refused", id="missing claim"),
         pytest.param({"Pod": db_pod()}, "refused request", id="malformed"),
     ],
 )
-async def test_a_problem_is_one_line_too(question: Object, event: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What could not be answered is logged with its error text."""
+async def test_a_problem_is_one_line_too(body: Object, event: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error text of a request that could not be answered."""
     configure("json")
-    (line,) = (await _logged(question, capsys)).splitlines()
+    (line,) = (await _log_of_filter(body, capsys)).splitlines()
     entry = json.loads(line)
     assert (entry["event"], entry["level"]) == (event, "warning")
     assert entry["error"]
@@ -108,18 +91,18 @@ async def test_a_problem_is_one_line_too(question: Object, event: str, capsys: p
 async def test_names_cannot_forge_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     """A line break in a pod's name stays inside its JSON text."""
     configure("json")
-    (line,) = (await _logged(by_names(db_pod(name='x\n{"event": "forged"}')), capsys)).splitlines()
+    (line,) = (await _log_of_filter(by_names(db_pod(name='x\n{"event": "forged"}')), capsys)).splitlines()
     assert json.loads(line)["pod"] == 'default/x\n{"event": "forged"}'
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
 @pytest.mark.parametrize("broken", [pytest.param(False, id="decided"), pytest.param(True, id="failed")])
-async def test_what_a_pod_keeps_secret_is_not_logged(
+async def test_secrets_of_a_pod_are_not_logged(
     log_format: LogFormat, broken: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither decisions nor tracebacks show environment, arguments or annotations of the pod."""
     configure(log_format)
-    logged = await _logged(by_names(_secretive(db_pod())), capsys, broken=broken)
+    logged = await _log_of_filter(by_names(_with_secrets(db_pod())), capsys, broken=broken)
     assert ("RuntimeError" in logged) is broken
     assert logged
     assert SENSITIVE not in logged
@@ -128,4 +111,4 @@ async def test_what_a_pod_keeps_secret_is_not_logged(
 async def test_a_quiet_level_leaves_decisions_out(capsys: pytest.CaptureFixture[str]) -> None:
     """--log-level warning logs problems only."""
     configure("json", "warning")
-    assert await _logged(by_names(db_pod()), capsys) == ""
+    assert await _log_of_filter(by_names(db_pod()), capsys) == ""

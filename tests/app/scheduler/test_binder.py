@@ -13,7 +13,8 @@ import pytest
 from aiohttp import web
 
 from app.scheduler.binder import Binder
-from scheduler_core.convert.binding import Applicant, applicant
+from scheduler_core.backoff import Backoff
+from scheduler_core.convert.binding import PendingPod, pending_pod
 from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
 from tests.worlds.fake_api import Behaviour, Object, connected, failing, until
 from tests.worlds.scheduling_api import CLAIMS, CLASSES, PODS, SchedulingApi, plan, pod
@@ -24,8 +25,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses."""
-    monkeypatch.setattr("app.scheduler.binder._SHORTEST_PAUSE", 0.01)
-    monkeypatch.setattr("app.scheduler.binder._LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("app.scheduler.binder._BACKOFF", Backoff(0.01, 0.01))
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ async def binding(api: SchedulingApi, folder: Path, may: Callable[[], bool] = la
         yield Binder(client, may)
 
 
-def read(raw: Object) -> Applicant:
+def read(raw: Object) -> PendingPod:
     """A pod as the scheduler has it."""
-    return applicant(json.dumps(raw).encode())[1]
+    return pending_pod(json.dumps(raw).encode())[1]
 
 
 async def break_off(request: web.Request) -> web.StreamResponse:
@@ -241,7 +241,7 @@ async def test_of_two_pods_that_are_bound_at_once_the_first_says_where_the_claim
         go_on.set()
         assert (await binds == "") is made
         assert await binder.bind(read(second), "b") == (TAKEN if made else "")
-        assert binder._telling == {}
+        assert binder._attempts == {}
     assert [node for name, node in api.told if name == "data"] == (["a"] if made else ["a", "b"])
 
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.kube.client import KubeClient
-from app.kube.generic_cache import _MOST_PENDING
+from app.kube.generic_cache import _MAX_PENDING
 from app.kube.reflector import Timing
-from app.scheduler.cache import Cluster
-from scheduler_core.convert.binding import Applicant
-from scheduler_core.generic.cluster_state import State
+from app.scheduler.cache import SchedulerCache
+from scheduler_core.convert.binding import PendingPod
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.extender_policy import SERVICES
 from scheduler_core.model.generic import Node, Pod, PodKey, Service
 
@@ -27,18 +27,18 @@ class Heard:
     """What a listener was told last about each pod, and how often something helped."""
 
     def __init__(self) -> None:
-        self.wanting: dict[PodKey, Applicant] = {}
+        self.wanting: dict[PodKey, PendingPod] = {}
         self.helps = 0
 
-    def wants(self, applicant: Applicant) -> None:
+    def enqueue(self, pending: PendingPod) -> None:
         """Called by the cluster."""
-        self.wanting[applicant.pod.key] = applicant
+        self.wanting[pending.pod.key] = pending
 
-    def settled_pod(self, key: PodKey) -> None:
+    def dequeue(self, key: PodKey) -> None:
         """Called by the cluster."""
         self.wanting.pop(key, None)
 
-    def helped(self) -> None:
+    def retry_unschedulable(self) -> None:
         """Called by the cluster."""
         self.helps += 1
 
@@ -47,22 +47,22 @@ class Landed:
     """A witness that remembers where pods landed that have not left since."""
 
     def __init__(self) -> None:
-        self.pods: dict[PodKey, tuple[Applicant, str]] = {}
+        self.pods: dict[PodKey, tuple[PendingPod, str]] = {}
 
-    def landed(self, found: Applicant, node: str) -> None:
+    def on_bound(self, pending: PendingPod, node: str) -> None:
         """Called by the cluster."""
-        self.pods[found.pod.key] = found, node
+        self.pods[pending.pod.key] = pending, node
 
-    def left(self, key: PodKey) -> None:
+    def on_gone(self, key: PodKey) -> None:
         """Called by the cluster."""
         self.pods.pop(key, None)
 
 
-def cluster(*nodes: str) -> tuple[Cluster, Heard]:
+def cluster(*nodes: str) -> tuple[SchedulerCache, Heard]:
     """A cluster that nobody watches; what reflectors would tell is told by hand."""
     heard = Heard()
     timing = Timing(monotonic, random.uniform)
-    made = Cluster(cast("KubeClient", None), "mine", heard, timing, stale_after=60)
+    made = SchedulerCache(cast("KubeClient", None), "mine", heard, timing, stale_after=60)
     for kind in SERVICES:
         made._cache.replaced(kind, {})
     for name in nodes:
@@ -70,17 +70,17 @@ def cluster(*nodes: str) -> tuple[Cluster, Heard]:
     return made, heard
 
 
-def waiting(name: str = "web", uid: str = "1", **fields: Any) -> Applicant:
+def waiting(name: str = "web", uid: str = "1", **fields: Any) -> PendingPod:
     """A pod that wants a node of this scheduler."""
-    return Applicant(Pod("shop", name, cpu=1000, uid=uid, **fields), scheduler="mine", waits=True)
+    return PendingPod(Pod("shop", name, cpu=1000, uid=uid, **fields), scheduler_name="mine", needs_node=True)
 
 
-def bound(found: Applicant, node: str) -> Applicant:
+def bound(found: PendingPod, node: str) -> PendingPod:
     """The same with a node."""
-    return Applicant(replace(found.pod, node_name=node))
+    return PendingPod(replace(found.pod, node_name=node))
 
 
-def on(state: State, node: str) -> list[str]:
+def on(state: GenericClusterState, node: str) -> list[str]:
     """The pods on a node."""
     return sorted(pod.name for pod in state.nodes[node].pods)
 
@@ -90,16 +90,16 @@ def test_an_assumed_pod_counts_before_it_is_seen_there_and_once() -> None:
     known, _ = cluster("a")
     known._cache.changed("pods", KEY, waiting())
     known.assume(waiting(), "a")
-    assert (on(known.state, "a"), known.state.nodes["a"].cpu) == (["web"], 1000)
+    assert (on(known.state, "a"), known.state.nodes["a"].requested_cpu) == (["web"], 1000)
     known._cache.changed("pods", KEY, bound(waiting(), "a"))
-    assert (on(known.state, "a"), known.state.nodes["a"].cpu, known.assumed) == (["web"], 1000, {})
+    assert (on(known.state, "a"), known.state.nodes["a"].requested_cpu, known.assumed_nodes) == (["web"], 1000, {})
 
 
 def test_a_witness_hears_where_an_assumed_pod_lands_and_that_it_leaves() -> None:
     """As it was when it waited, with its claims; wherever it is now. Of pods that others bound it hears nothing."""
     known, _ = cluster("a")
     witness = Landed()
-    known.tell(witness)
+    known.subscribe(witness)
     known._cache.changed("pods", KEY, waiting())
     known._cache.changed("pods", ("shop", "other"), bound(waiting("other"), "a"))
     known.assume(waiting(), "a")
@@ -127,7 +127,7 @@ def test_a_forgotten_assumption_frees_its_room() -> None:
     known.assume(waiting(), "a")
     helps = heard.helps
     known.forget(waiting())
-    assert (on(known.state, "a"), known.assumed, heard.helps > helps) == ([], {}, True)
+    assert (on(known.state, "a"), known.assumed_nodes, heard.helps > helps) == ([], {}, True)
 
 
 def test_forgetting_one_pod_leaves_another_of_its_name_alone() -> None:
@@ -140,7 +140,7 @@ def test_forgetting_one_pod_leaves_another_of_its_name_alone() -> None:
     assert (on(known.state, "a"), heard.wanting) == ([], {KEY: second})
     known.assume(second, "b")
     known.forget(waiting())
-    assert (on(known.state, "b"), dict(known.assumed)) == (["web"], {KEY: "b"})
+    assert (on(known.state, "b"), dict(known.assumed_nodes)) == (["web"], {KEY: "b"})
 
 
 def test_a_pod_that_is_gone_counts_no_more() -> None:
@@ -149,7 +149,7 @@ def test_a_pod_that_is_gone_counts_no_more() -> None:
     known._cache.changed("pods", KEY, waiting())
     known.assume(waiting(), "a")
     known._cache.replaced("pods", {})
-    assert (on(known.state, "a"), known.assumed, heard.wanting) == ([], {}, {})
+    assert (on(known.state, "a"), known.assumed_nodes, heard.wanting) == ([], {}, {})
 
 
 def test_a_whole_list_keeps_what_is_assumed() -> None:
@@ -185,10 +185,10 @@ def test_changes_that_nobody_asks_about_do_not_pile_up() -> None:
     """A follower hears of pods for weeks and is never asked; what it answers then is right."""
     known, _ = cluster("a")
     assert on(known.state, "a") == []
-    for number in range(2 * _MOST_PENDING):
+    for number in range(2 * _MAX_PENDING):
         known._cache.changed("pods", ("shop", f"p{number}"), bound(waiting(f"p{number}"), "a"))
         known._cache.changed("pods", ("shop", f"p{number - 1}"), None)
-    assert len(known._cache._pending) <= _MOST_PENDING
+    assert len(known._cache._pending) <= _MAX_PENDING
     assert on(known.state, "a") == [f"p{number}"]
 
 
@@ -208,24 +208,26 @@ def test_a_state_that_is_kept_current_is_the_one_made_anew(steps: list[tuple[str
     """Whatever happens in whatever order; every waiting pod that is not assumed wants a node; and of pods that have landed none is gone."""
     known, heard = cluster("a")
     witness = Landed()
-    known.tell(witness)
+    known.subscribe(witness)
     for what, name, uid, node in steps:
-        key, seen = ("shop", name), known.seen(("shop", name))
+        key, seen = ("shop", name), known.pod(("shop", name))
         _ = known.state
         if what == "wait":
             known._cache.changed("pods", key, waiting(name, uid))
         elif what == "bind":
             known._cache.changed("pods", key, bound(waiting(name, uid), node))
         elif what == "finish":
-            known._cache.changed("pods", key, Applicant(replace(waiting(name, uid).pod, node_name=node, finished=True)))
+            known._cache.changed(
+                "pods", key, PendingPod(replace(waiting(name, uid).pod, node_name=node, finished=True))
+            )
         elif what == "gone":
             known._cache.changed("pods", key, None)
-        elif what == "assume" and known.wants_node(seen) and key not in known.assumed:
-            known.assume(cast("Applicant", seen), node)
-            heard.settled_pod(key)
-        elif what == "forget" and key in known.assumed:
-            known.forget(Applicant(known._assumed[key].pod))
-            heard.wants(cast("Applicant", seen))
+        elif what == "assume" and known.needs_scheduling(seen) and key not in known.assumed_nodes:
+            known.assume(cast("PendingPod", seen), node)
+            heard.dequeue(key)
+        elif what == "forget" and key in known.assumed_nodes:
+            known.forget(PendingPod(known._assumed[key].pod))
+            heard.enqueue(cast("PendingPod", seen))
         elif what == "node":
             known._cache.changed("nodes", node, Node(node, cpu=int(uid)))
         elif what == "no node":
@@ -236,17 +238,19 @@ def test_a_state_that_is_kept_current_is_the_one_made_anew(steps: list[tuple[str
         known._cache._state = None
         assert _told(current) == _told(known.state)
         for landed, (found, _) in witness.pods.items():
-            there = known.seen(landed)
+            there = known.pod(landed)
             assert there is not None
             assert (there.pod.uid, there.pod.finished) == (found.pod.uid, False)
         assert heard.wanting.keys() == {
-            key for key, entry in known._cache._objects["pods"].items() if entry.waits and key not in known.assumed
+            key
+            for key, entry in known._cache._objects["pods"].items()
+            if entry.needs_node and key not in known.assumed_nodes
         }
 
 
-def _told(state: State) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _told(state: GenericClusterState) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     nodes = {
-        name: (entry.node, sorted(entry.pods, key=lambda pod: pod.name), entry.count, entry.cpu)
+        name: (entry.node, sorted(entry.pods, key=lambda pod: pod.name), entry.pod_count, entry.requested_cpu)
         for name, entry in state.nodes.items()
     }
-    return nodes, {name: sorted(pods, key=lambda pod: pod.name) for name, pods in state.strays.items()}
+    return nodes, {name: sorted(pods, key=lambda pod: pod.name) for name, pods in state.orphaned_pods.items()}

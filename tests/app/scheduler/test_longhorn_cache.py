@@ -18,17 +18,17 @@ from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.kube.watched_kinds import WATCHED
-from app.scheduler.cache import Cluster
-from app.scheduler.longhorn_cache import LiveLonghorn
-from app.scheduler.policy_sources import LONGHORN, Sources
-from scheduler_core.convert.binding import Applicant
-from scheduler_core.extender.filter import Options
+from app.scheduler.cache import SchedulerCache
+from app.scheduler.longhorn_cache import LonghornCache
+from app.scheduler.policy_sources import LONGHORN, PolicyInputs
+from scheduler_core.convert.binding import PendingPod
+from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod
-from tests.app.kube.test_cluster_cache import path_of
 from tests.app.scheduler.test_cache import Heard
 from tests.app.scheduler.test_policy_sources import LonghornApi, by_file, written
 from tests.builders import NOW
+from tests.worlds.cluster_cache import path_of
 from tests.worlds.fake_api import Object, until
 from tests.worlds.scheduling_api import NAME, PODS
 
@@ -40,22 +40,22 @@ FIELDS = [entry.kind.field for entry in WATCHED]
 
 def mounting(uid: str = "1", version: int = 10, **fields: Any) -> kube.Pod:
     """A pod with a claim."""
-    return kube.Pod("shop", "web", uid=uid, version=version, volumes=(kube.PodVolume("data", "data"),), **fields)
+    return kube.Pod("shop", "web", uid=uid, version=version, volumes=(kube.ClaimVolume("data", "data"),), **fields)
 
 
-def applicant(mounts: kube.Pod | None = None) -> Applicant:
+def applicant(mounts: kube.Pod | None = None) -> PendingPod:
     """The same as whoever binds it reads it."""
-    return Applicant(Pod("shop", "web", uid="1"), mounts or mounting(), scheduler="mine", waits=True)
+    return PendingPod(Pod("shop", "web", uid="1"), mounts or mounting(), scheduler_name="mine", needs_node=True)
 
 
-def unwatched() -> LiveLonghorn:
+def unwatched() -> LonghornCache:
     """Nobody runs its cache; what reflectors would tell is told by hand."""
     timing = Timing(monotonic, random.uniform)
     cache = ClusterCache(cast("KubeClient", None), LONGHORN_NAMESPACE, timing, lambda: NOW, 60)
-    return LiveLonghorn(cache, Options(), lambda: NOW)
+    return LonghornCache(cache, FilterOptions(), lambda: NOW)
 
 
-def listed() -> LiveLonghorn:
+def listed() -> LonghornCache:
     """Everything is listed, and there is nothing."""
     made = unwatched()
     for field in FIELDS:
@@ -63,10 +63,10 @@ def listed() -> LiveLonghorn:
     return made
 
 
-def counted(longhorn: LiveLonghorn) -> list[str]:
+def counted(longhorn: LonghornCache) -> list[str]:
     """The UIDs of pods that are put on their nodes though the cache does not show them there."""
-    longhorn._forget_heard()
-    return [pod.uid for pod in longhorn._landed.values()]
+    longhorn._drop_shown_pods()
+    return [pod.uid for pod in longhorn._bound.values()]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def counted(longhorn: LiveLonghorn) -> list[str]:
 def test_what_was_bound_counts_until_the_cache_has_heard_of_it(shown: kube.Pod | None, still: bool) -> None:
     """Of a pod that was not heard of yet that is all there is."""
     longhorn = listed()
-    longhorn.landed(applicant(), "a")
+    longhorn.on_bound(applicant(), "a")
     assert counted(longhorn) == ["1"]
     if shown is not None:
         longhorn.cache.changed("pods", KEY, shown)
@@ -95,22 +95,24 @@ def test_what_was_bound_counts_until_the_cache_has_heard_of_it(shown: kube.Pod |
 def test_what_has_left_counts_no_more() -> None:
     """Though the cache never heard of it, nor ever will."""
     longhorn = listed()
-    longhorn.landed(applicant(), "a")
-    longhorn.left(KEY)
+    longhorn.on_bound(applicant(), "a")
+    longhorn.on_gone(KEY)
     assert counted(longhorn) == []
 
 
 def test_a_pod_without_claims_demands_nothing() -> None:
     """The cache keeps none of these, so it would never show it."""
     longhorn = listed()
-    longhorn.landed(applicant(replace(mounting(), volumes=())), "a")
+    longhorn.on_bound(applicant(replace(mounting(), volumes=())), "a")
     assert counted(longhorn) == []
 
 
-def sources(make: Callable[[], LiveLonghorn]) -> tuple[Sources, Cluster]:
+def sources(make: Callable[[], LonghornCache]) -> tuple[PolicyInputs, SchedulerCache]:
     """Sources beside a cluster that nobody watches; a pod waits there."""
-    cluster = Cluster(cast("KubeClient", None), "mine", Heard(), Timing(monotonic, random.uniform), stale_after=60)
-    made = Sources(cluster, make)
+    cluster = SchedulerCache(
+        cast("KubeClient", None), "mine", Heard(), Timing(monotonic, random.uniform), stale_after=60
+    )
+    made = PolicyInputs(cluster, make)
     cluster._cache.replaced("pods", {KEY: applicant()})
     return made, cluster
 
@@ -122,8 +124,8 @@ async def test_longhorn_hears_what_becomes_of_assumed_pods() -> None:
     made.want(frozenset({LONGHORN}))
     cluster.assume(applicant(), "a")
     assert counted(longhorn) == []
-    cluster._cache.changed("pods", KEY, Applicant(replace(applicant().pod, node_name="a")))
-    assert [pod.node_name for pod in longhorn._landed.values()] == ["a"]
+    cluster._cache.changed("pods", KEY, PendingPod(replace(applicant().pod, node_name="a")))
+    assert [pod.node_name for pod in longhorn._bound.values()] == ["a"]
     cluster._cache.changed("pods", KEY, None)
     assert counted(longhorn) == []
 
@@ -134,8 +136,8 @@ async def test_caches_that_are_not_listed_yet_need_not_hear() -> None:
     made, cluster = sources(lambda: longhorn)
     made.want(frozenset({LONGHORN}))
     cluster.assume(applicant(), "a")
-    cluster._cache.changed("pods", KEY, Applicant(replace(applicant().pod, node_name="a")))
-    assert longhorn._landed == {}
+    cluster._cache.changed("pods", KEY, PendingPod(replace(applicant().pod, node_name="a")))
+    assert longhorn._bound == {}
 
 
 def four_disks() -> tuple[list[Object], Object]:
@@ -158,7 +160,7 @@ async def test_a_bound_pods_volumes_count_though_longhorns_own_watch_lags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first pod is seen on its node by one watch, and the other, which tells what volumes demand, has heard nothing of it."""
-    monkeypatch.setattr("app.scheduler.policy_sources.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("app.scheduler.policy_sources.POLL_INTERVAL", 0.02)
     objects, first = four_disks()
     first["metadata"]["uid"] = "first"
     second = copy.deepcopy(first)
@@ -171,7 +173,7 @@ async def test_a_bound_pods_volumes_count_though_longhorns_own_watch_lags(
     path = written(tmp_path / "policy.json", {"name": "LonghornVolumeFit"})
     async with by_file(api, tmp_path, path) as scheduler:
         await until("the cluster", lambda: not scheduler.problem)
-        longhorn = scheduler._rules._sources.longhorn
+        longhorn = scheduler._policy_sources._inputs.longhorn
         assert longhorn is not None
         cache, held = longhorn.cache, list[tuple[str, Any, Any]]()
         tell = cache.changed
@@ -185,7 +187,7 @@ async def test_a_bound_pods_volumes_count_though_longhorns_own_watch_lags(
         monkeypatch.setattr(cache, "changed", hold)
         await api.put(PODS, first)
         await until("the first pod", lambda: len(api.bindings) == 1)
-        await until("its news", lambda: not scheduler._cluster.assumed)
+        await until("its news", lambda: not scheduler._cache.assumed_nodes)
         await api.put(PODS, second)
         await until("the refusal", lambda: api.happened("FailedScheduling"))
         await until("the late news", lambda: any(value and value.node_name for _, _, value in held))

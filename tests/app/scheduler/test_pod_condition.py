@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from app.kube.client import ApiError, KubeClient
-from app.scheduler.api_dispatcher import MOST_ANSWERS, Outbox
-from app.scheduler.event_recorder import Recorder
-from scheduler_core.convert.binding import LONGEST_MESSAGE
+from app.scheduler.api_dispatcher import MAX_REFUSALS, ApiDispatcher
+from app.scheduler.event_recorder import EventRecorder
+from scheduler_core.backoff import Backoff
+from scheduler_core.convert.binding import MAX_MESSAGE
 from scheduler_core.convert.pod_patch import not_scheduled_patch
 from scheduler_core.model.generic import Pod
 from tests.worlds.fake_api import failing, until
@@ -68,7 +70,10 @@ async def test_it_is_written_when_it_is_another_one_and_keeps_its_time(tmp_path:
         await until("the condition", lambda: api.condition("big"))
         first = api.condition("big")
         asked = api.count("get")
-        await until("more attempts", lambda: 'result="unschedulable"} 3.0' in scheduler._metrics.text().decode())
+        await until(
+            "more attempts",
+            lambda: 'result="unschedulable"} 3.0' in generate_latest(scheduler._metrics.registry).decode(),
+        )
         assert (api.statuses, api.count("get")) == (1, asked)
         await api.put(NODES, node("tiny", "1"))
         await until("another text", lambda: api.condition("big")["message"].startswith("0/2 "))
@@ -96,12 +101,12 @@ async def test_the_echo_of_the_condition_is_no_reason_to_try_again(tmp_path: Pat
     async with scheduling(api, tmp_path, clock=lambda: now[0]) as scheduler:
 
         def attempts() -> str:
-            text = scheduler._metrics.text().decode()
+            text = generate_latest(scheduler._metrics.registry).decode()
             return text.partition('attempts_total{result="unschedulable"} ')[2].partition("\n")[0]
 
         await until("the first attempt", lambda: attempts() == "1.0")
-        (item,) = scheduler._queue._items.values()
-        item.tries = 9
+        (item,) = scheduler._queue._pods.values()
+        item.attempts = 9
         now[0] = 1.0
         await until("the second attempt", lambda: attempts() == "2.0")
         now[0] = 11.0
@@ -138,7 +143,7 @@ async def test_a_pod_that_is_bound_meanwhile_is_left_alone(tmp_path: Path) -> No
     with capture_logs() as logs:
         async with scheduling(api, tmp_path) as scheduler:
             await until("the condition", lambda: api.condition("big"))
-            await scheduler._recorder.written()
+            await scheduler._recorder.wait_until_written()
     assert (api.condition("big"), api.statuses) == (bound, 1)
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
@@ -159,8 +164,8 @@ async def test_a_pod_that_goes_meanwhile_is_nothing_to_worry_about(tmp_path: Pat
     with capture_logs() as logs:
         async with scheduling(api, tmp_path) as scheduler:
             await until("the attempts", lambda: api.statuses >= 2)
-            await scheduler._recorder.written()
-            assert 'write_failures_total{what="condition"} 0.0' in scheduler._metrics.text().decode()
+            await scheduler._recorder.wait_until_written()
+            assert 'write_failures_total{what="condition"} 0.0' in generate_latest(scheduler._metrics.registry).decode()
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
 
@@ -171,7 +176,7 @@ async def test_a_pod_that_always_changes_is_told_with_its_next_attempt(tmp_path:
     with capture_logs() as logs:
         async with scheduling(api, tmp_path) as scheduler:
             await until("the condition", lambda: api.condition("restless"))
-            assert 'write_failures_total{what="condition"} 1.0' in scheduler._metrics.text().decode()
+            assert 'write_failures_total{what="condition"} 1.0' in generate_latest(scheduler._metrics.registry).decode()
     assert api.statuses == 4
     (told,) = [entry for entry in logs if entry["event"] == "a write was refused"]
     assert (told["what"], "the pod has changed" in told["problem"]) == ("condition", True)
@@ -187,7 +192,10 @@ async def test_a_refused_write_is_told_and_stops_nothing(tmp_path: Path) -> None
             await until("the other pod", lambda: api.bindings == [("fits", "small")])
             del api.always["status"]
             await until("the condition", lambda: api.condition("big"))
-            assert 'write_failures_total{what="condition"} 0.0' not in scheduler._metrics.text().decode()
+            assert (
+                'write_failures_total{what="condition"} 0.0'
+                not in generate_latest(scheduler._metrics.registry).decode()
+            )
     told = next(entry for entry in logs if entry["event"] == "a write was refused")
     assert told["what"] == "condition"
     assert "/namespaces/shop/pods/big/status" in told["problem"]
@@ -200,7 +208,7 @@ async def test_what_gets_no_answer_is_written_later(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with scheduling(api, tmp_path) as scheduler:
             await until("the condition", lambda: api.condition("big"))
-            assert 'write_failures_total{what="condition"} 2.0' in scheduler._metrics.text().decode()
+            assert 'write_failures_total{what="condition"} 2.0' in generate_latest(scheduler._metrics.registry).decode()
     assert len([entry for entry in logs if entry["event"] == "cannot be written now, trying again"]) == 1
 
 
@@ -208,27 +216,27 @@ async def test_what_the_api_server_never_takes_is_given_up_and_told_with_the_nex
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A webhook that fails is answered with 500 for ever; what is said by then was not said, and is told again."""
-    monkeypatch.setattr("app.scheduler.api_dispatcher._SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr("app.scheduler.api_dispatcher._BACKOFF", Backoff(0.01, 0.32))
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
-    api.plans["status"] = [failing(500, "failed calling webhook")] * MOST_ANSWERS
+    api.plans["status"] = [failing(500, "failed calling webhook")] * MAX_REFUSALS
     with capture_logs() as logs:
         async with scheduling(api, tmp_path) as scheduler:
             await until("the condition", lambda: api.condition("big"))
-            failures = f'write_failures_total{{what="condition"}} {MOST_ANSWERS}.0'
-            assert failures in scheduler._metrics.text().decode()
+            failures = f'write_failures_total{{what="condition"}} {MAX_REFUSALS}.0'
+            assert failures in generate_latest(scheduler._metrics.registry).decode()
     (told,) = [entry for entry in logs if entry["event"] == "a write was refused"]
-    assert (told["what"], told["tries"]) == ("condition", MOST_ANSWERS)
+    assert (told["what"], told["tries"]) == ("condition", MAX_REFUSALS)
 
 
 class Writes:
-    """An outbox, and when what was written; `answers` are the statuses of what is not, 0 for none."""
+    """A dispatcher, and when what was written; `answers` are the statuses of what is not, 0 for none."""
 
     def __init__(self, answers: dict[str, int]) -> None:
         self.answers = answers
         self.tried: dict[str, list[float]] = {}
         self.done: dict[str, float] = {}
         self.given_up: list[str] = []
-        self.outbox: Outbox[str, int] = Outbox("event", self._write, lambda _: None, self._give_up)
+        self.dispatcher: ApiDispatcher[str, int] = ApiDispatcher("event", self._write, lambda _: None, self._give_up)
 
     async def _write(self, key: str, word: int) -> None:
         now = asyncio.get_running_loop().time()
@@ -251,15 +259,15 @@ def test_words_that_are_never_taken_hold_up_no_other() -> None:
 
     async def hour() -> Writes:
         writes = Writes({"x": 500, "y": 0})
-        running = asyncio.create_task(writes.outbox.run())
+        running = asyncio.create_task(writes.dispatcher.run())
         for key in ("x1", "x2", "y1", "y2", "a", "b"):
-            writes.outbox.put(key, 1)
+            writes.dispatcher.put(key, 1)
         await asyncio.sleep(1)
         assert writes.done.keys() == {"a=1", "b=1"}
         assert max(writes.done.values()) < 0.5
         await asyncio.sleep(3600)
         writes.answers.clear()
-        await writes.outbox.written()
+        await writes.dispatcher.wait_until_idle()
         running.cancel()
         return writes
 
@@ -275,20 +283,20 @@ def test_what_waits_to_be_written_again_is_the_latest_word_until_it_is_discarded
 
     async def minute() -> Writes:
         writes = Writes({"y": 0})
-        running = asyncio.create_task(writes.outbox.run())
+        running = asyncio.create_task(writes.dispatcher.run())
         for key in ("y1", "y2"):
-            writes.outbox.put(key, 1)
+            writes.dispatcher.put(key, 1)
         await asyncio.sleep(0.5)
-        writes.outbox.put("y1", 2)
-        writes.outbox.discard("y2")
+        writes.dispatcher.put("y1", 2)
+        writes.dispatcher.discard("y2")
         writes.answers.clear()
-        await writes.outbox.written()
-        assert len(writes.outbox) == 0
+        await writes.dispatcher.wait_until_idle()
+        assert len(writes.dispatcher) == 0
         writes.answers["y"] = 0
-        writes.outbox.put("y1", 3)
+        writes.dispatcher.put("y1", 3)
         await asyncio.sleep(0.5)
-        writes.outbox.clear()
-        await writes.outbox.written()
+        writes.dispatcher.clear()
+        await writes.dispatcher.wait_until_idle()
         running.cancel()
         return writes
 
@@ -297,11 +305,11 @@ def test_what_waits_to_be_written_again_is_the_latest_word_until_it_is_discarded
 
 async def test_events_of_pods_that_are_forgotten_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for an API server that is away is bounded."""
-    monkeypatch.setattr("app.scheduler.event_recorder._MOST_KNOWN", 3)
-    recorder = Recorder(KubeClient(None), "mine", "test", lambda: 0.0, lambda: datetime.now(UTC))  # type: ignore[arg-type]
+    monkeypatch.setattr("app.scheduler.event_recorder._MAX_EVENTS", 3)
+    recorder = EventRecorder(KubeClient(None), "mine", "test", lambda: 0.0, lambda: datetime.now(UTC))  # type: ignore[arg-type]
     for number in range(5):
-        recorder.tell(Pod("shop", f"web-{number}", uid=str(number)), "Scheduled", "somewhere", normal=True)
-    assert len(recorder._outbox) == 3
+        recorder.record(Pod("shop", f"web-{number}", uid=str(number)), "Scheduled", "somewhere", normal=True)
+    assert len(recorder._dispatcher) == 3
 
 
 async def test_who_schedules_again_does_not_trust_what_it_wrote(tmp_path: Path) -> None:
@@ -320,12 +328,12 @@ async def test_who_schedules_again_does_not_trust_what_it_wrote(tmp_path: Path) 
 async def test_the_text_is_as_long_as_an_event_takes(tmp_path: Path) -> None:
     """So that both say the same."""
     api = SchedulingApi(node("a", "2"), pod("web", "2"))
-    plan(failing(403, "no! " * LONGEST_MESSAGE, "Forbidden"), api, 100)
+    plan(failing(403, "no! " * MAX_MESSAGE, "Forbidden"), api, 100)
     async with scheduling(api, tmp_path):
         await until("the condition", lambda: api.condition("web"))
         await until("the event", lambda: api.happened("FailedScheduling"))
     message = api.condition("web")["message"]
-    assert (len(message), message[-4:]) == (LONGEST_MESSAGE, " ...")
+    assert (len(message), message[-4:]) == (MAX_MESSAGE, " ...")
     assert message == api.happened("FailedScheduling")[0]["message"]
 
 

@@ -14,20 +14,22 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.kube.resources import LONGHORN_NAMESPACE
 from app.policy.file import PolicyFile
-from app.scheduler.event_recorder import Recorder
-from app.scheduler.longhorn_cache import LiveLonghorn
+from app.scheduler.event_recorder import EventRecorder
+from app.scheduler.longhorn_cache import LonghornCache
 from app.scheduler.metrics import SchedulerMetrics
-from app.scheduler.scheduler import GenericScheduler, Setup
-from app.scheduler.scheduling_queue import LONGEST_AFTER_CHANGE
-from scheduler_core.extender.filter import Options
+from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
+from app.scheduler.scheduling_queue import MAX_BACKOFF_AFTER_CHANGE
+from scheduler_core.backoff import Backoff
+from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.generic.policy import DEFAULT_POLICY
-from tests.app.kube.test_cluster_cache import PATHS
+from tests.worlds.cluster_cache import PATHS
 from tests.worlds.fake_api import connected, failing, until
 from tests.worlds.scheduling_api import CLAIMS, NAME, NODES, PODS, SchedulingApi, node, pod
 
@@ -39,11 +41,11 @@ CLASSIC_WATCHES, ALL_WATCHES = 3, 3 + len(PATHS)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses."""
-    monkeypatch.setattr("app.policy.file.LOOK_SECONDS", 0.02)
-    monkeypatch.setattr("app.scheduler.policy_sources.LOOK_SECONDS", 0.02)
-    monkeypatch.setattr("app.scheduler.policy_sources.TELL_SECONDS", 0.2)
-    monkeypatch.setattr("app.kube.reflector._MISSING_SECONDS", 0.1)
-    monkeypatch.setattr("app.kube.reflector._LONGEST_BACKOFF", 0.1)
+    monkeypatch.setattr("app.policy.file.RELOAD_INTERVAL", 0.02)
+    monkeypatch.setattr("app.scheduler.policy_sources.POLL_INTERVAL", 0.02)
+    monkeypatch.setattr("app.scheduler.policy_sources.LOG_INTERVAL", 0.2)
+    monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 0.1)
+    monkeypatch.setattr("app.kube.reflector._BACKOFF", Backoff(0.05, 0.1))
 
 
 def written(path: Path, *predicates: dict[str, Any]) -> Path:
@@ -73,12 +75,13 @@ async def by_file(
         def now() -> datetime:
             return datetime.now(UTC)
 
-        def longhorn() -> LiveLonghorn:
-            return LiveLonghorn(ClusterCache(client, LONGHORN_NAMESPACE, timing, now, 60), Options(), now)
+        def longhorn() -> LonghornCache:
+            return LonghornCache(ClusterCache(client, LONGHORN_NAMESPACE, timing, now, 60), FilterOptions(), now)
 
-        recorder = Recorder(client, NAME, "test", monotonic, now)
-        setup = Setup(NAME, DEFAULT_POLICY, min, 60, PolicyFile(str(path)))
-        scheduler = GenericScheduler(client, setup, timing, may, recorder, SchedulerMetrics(), longhorn)
+        recorder = EventRecorder(client, NAME, "test", monotonic, now)
+        config = SchedulerConfig(NAME, DEFAULT_POLICY, min, 60, PolicyFile(str(path)))
+        parts = SchedulerParts(client, timing, may, recorder, SchedulerMetrics(), longhorn)
+        scheduler = GenericScheduler(config, parts)
         scheduler.activate()
         running = asyncio.create_task(scheduler.run())
         try:
@@ -91,7 +94,7 @@ async def by_file(
 
 def shows(scheduler: GenericScheduler, text: str) -> bool:
     """Whether a metric has this value."""
-    return f"longhorn_generic_scheduler_{text}\n" in scheduler._metrics.text().decode()
+    return f"longhorn_generic_scheduler_{text}\n" in generate_latest(scheduler._metrics.registry).decode()
 
 
 async def test_a_changed_file_is_in_force_and_may_help_who_waits(tmp_path: Path) -> None:
@@ -119,11 +122,11 @@ async def test_a_changed_policy_ends_a_back_off(tmp_path: Path) -> None:
     api = SchedulingApi(node("a"), pod("picky", nodeSelector={"gpu": "yes"}))
     async with by_file(api, tmp_path, path) as scheduler:
         await until("the refusal", lambda: api.condition("picky"))
-        (item,) = scheduler._queue._items.values()
-        item.tries = 16
-        await until("another attempt", lambda: item.tries == 17)
-        item.tried_at -= LONGEST_AFTER_CHANGE
-        assert (scheduler._queue.next_at() or 0) > monotonic() + 30
+        (item,) = scheduler._queue._pods.values()
+        item.attempts = 16
+        await until("another attempt", lambda: item.attempts == 17)
+        item.last_attempt -= MAX_BACKOFF_AFTER_CHANGE
+        assert (scheduler._queue.next_due() or 0) > monotonic() + 30
         written(path, SIZE)
         await until("the pod", lambda: api.bindings)
 
@@ -158,7 +161,7 @@ async def test_longhorns_objects_are_watched_while_a_policy_reads_them(tmp_path:
         assert api.open_watches == CLASSIC_WATCHES
         written(path, SIZE, LONGHORN)
         await until("the watches", lambda: api.open_watches == ALL_WATCHES)
-        await until("the policy", lambda: scheduler._rules.now()[0].reads_longhorn)
+        await until("the policy", lambda: scheduler._policy_sources.current()[0].reads_longhorn)
         await api.put(PODS, pod("second", volumes=claim))
         await until("the refusal", lambda: api.condition("second"))
         assert "nowhere" in api.condition("second")["message"]
@@ -185,8 +188,8 @@ async def test_who_loses_the_lease_while_it_looks_says_nothing(tmp_path: Path) -
         api.plans["get"] = [lose]
         claim = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
         await api.put(PODS, pod("web", volumes=claim))
-        await until("the attempt", lambda: [item.tries for item in scheduler._queue._items.values()] == [1])
-        await scheduler._recorder.written()
+        await until("the attempt", lambda: [item.attempts for item in scheduler._queue._pods.values()] == [1])
+        await scheduler._recorder.wait_until_written()
         assert (api.written, api.condition("web")) == (0, None)
         assert shows(scheduler, 'attempts_total{result="unschedulable"} 0.0')
         leading = True
@@ -220,7 +223,7 @@ async def test_a_policy_waits_until_what_it_reads_is_known(tmp_path: Path) -> No
             assert len(told()) <= 2
             del api.always["get"]
             api.add(volumes)
-            await until("the policy", lambda: scheduler._rules.now()[0].reads_longhorn)
+            await until("the policy", lambda: scheduler._policy_sources.current()[0].reads_longhorn)
             assert shows(scheduler, "policy_pending 0.0")
 
 

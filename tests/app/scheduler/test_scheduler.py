@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from aiohttp import web
+from prometheus_client import generate_latest
 
 from scheduler_core.generic.policy import parse_policy
 from tests.worlds.fake_api import Behaviour, failing, until
@@ -68,11 +69,14 @@ async def test_what_may_help_ends_a_back_off(tmp_path: Path) -> None:
     async with scheduling(api, tmp_path, clock=lambda: now[0]) as scheduler:
 
         def refused(times: int) -> bool:
-            return f'attempts_total{{result="unschedulable"}} {times}.0' in scheduler._metrics.text().decode()
+            return (
+                f'attempts_total{{result="unschedulable"}} {times}.0'
+                in generate_latest(scheduler._metrics.registry).decode()
+            )
 
         await until("the first attempt", lambda: refused(1))
-        (item,) = scheduler._queue._items.values()
-        item.tries = 9
+        (item,) = scheduler._queue._pods.values()
+        item.attempts = 9
         now[0] = 1.0
         await until("the second attempt", lambda: refused(2))
         now[0] = 11.0
@@ -111,13 +115,15 @@ async def test_a_binding_that_keeps_failing_is_tried_less_and_less(tmp_path: Pat
     async with scheduling(api, tmp_path, clock=lambda: now[0]) as scheduler:
 
         def refused(times: int) -> bool:
-            return f'attempts_total{{result="error"}} {times}.0' in scheduler._metrics.text().decode()
+            return (
+                f'attempts_total{{result="error"}} {times}.0' in generate_latest(scheduler._metrics.registry).decode()
+            )
 
         await until("the first attempt", lambda: refused(1))
         now[0] = 1.0
         await until("the second attempt", lambda: refused(2))
-        (item,) = scheduler._queue._items.values()
-        item.tries = 9
+        (item,) = scheduler._queue._pods.values()
+        item.attempts = 9
         now[0] = 3.0
         await until("the third attempt", lambda: refused(3))
         now[0] = 14.0
@@ -197,13 +203,15 @@ async def test_a_late_refusal_of_a_pod_is_not_its_successors(tmp_path: Path) -> 
         await api.put(PODS, again)
         await until("the second Binding", lambda: api.posted == 2)
         answer_first.set()
-        await until("its refusal", lambda: 'total{result="error"} 1.0' in scheduler._metrics.text().decode())
+        await until(
+            "its refusal", lambda: 'total{result="error"} 1.0' in generate_latest(scheduler._metrics.registry).decode()
+        )
         now[0] = 30.0
         await api.put(PODS, pod("other"))
         await until("another pod", lambda: ("other", "a") in api.bindings)
         answer_second.set()
         await until("the event", lambda: len(api.happened("Scheduled")) == 2)
-        await scheduler.settled()
+        await scheduler.wait_until_settled()
         assert (api.posted, api.happened("FailedScheduling")) == (3, [])
     assert api.nodes_of() == {"web": "a", "other": "a"}
 
@@ -219,11 +227,11 @@ async def test_who_lost_the_lease_waits_for_something_to_happen(tmp_path: Path) 
     api = SchedulingApi(node("small", "1"), pod("big", "3"))
     async with scheduling(api, tmp_path, may=may, clock=lambda: now[0]) as scheduler:
         await until("the condition", lambda: api.condition("big"))
-        await scheduler._recorder.written()
+        await scheduler._recorder.wait_until_written()
 
         def echoed() -> bool:
-            seen = scheduler._cluster.seen(("shop", "big"))
-            return bool(seen and seen.mounts and seen.mounts.unschedulable)
+            seen = scheduler._cache.pod(("shop", "big"))
+            return bool(seen and seen.kube_pod and seen.kube_pod.unschedulable)
 
         await until("its echo", echoed)
         leading = False
@@ -235,7 +243,9 @@ async def test_who_lost_the_lease_waits_for_something_to_happen(tmp_path: Path) 
             await asyncio.sleep(0)
         assert asked[0] - before <= 5
         leading = True
-        await until("the next attempt", lambda: 'unschedulable"} 2.0' in scheduler._metrics.text().decode())
+        await until(
+            "the next attempt", lambda: 'unschedulable"} 2.0' in generate_latest(scheduler._metrics.registry).decode()
+        )
 
 
 async def test_a_node_that_vanishes_gets_no_pod(tmp_path: Path) -> None:
@@ -313,7 +323,7 @@ async def test_what_is_being_bound_is_bound_before_the_end(tmp_path: Path) -> No
     async with scheduling(api, tmp_path) as scheduler:
         await until("the Binding", lambda: api.posted == 1)
         scheduler.deactivate()
-        settling = asyncio.create_task(scheduler.settled())
+        settling = asyncio.create_task(scheduler.wait_until_settled())
         await api.put(PODS, pod("late"))
         await asyncio.sleep(0.1)
         assert not settling.done()

@@ -15,7 +15,7 @@ from scheduler_core.convert.generic import (
     generic_service,
     parse_millis,
 )
-from scheduler_core.convert.meta import shape
+from scheduler_core.convert.meta import decode_object
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod, Service
 
@@ -26,7 +26,7 @@ MAX = 2**63 - 1
 def read_pod(*containers: dict[str, Any], **spec: Any) -> Pod:
     """A pod of these containers."""
     raw = {"metadata": {"name": "x", "namespace": "shop"}, "spec": {"containers": list(containers), **spec}}
-    return generic_pod(shape("Pod", raw, GenericPod))
+    return generic_pod(decode_object("Pod", raw, GenericPod))
 
 
 def container(*, limits: dict[str, Any] | None = None, ports: object = None, **requests: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def container(*, limits: dict[str, Any] | None = None, ports: object = None, **r
 
 def read_node(**raw: Any) -> Node:
     """A node with this status and spec."""
-    return generic_node(shape("Node", {"metadata": {"name": "n"}, **raw}, GenericNode))
+    return generic_node(decode_object("Node", {"metadata": {"name": "n"}, **raw}, GenericNode))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
 def test_what_is_beyond_64_bits_counts_as_the_most_there_is(text: str | float) -> None:
     """Whoever may create a pod may ask for it: the pod can be read, and no node has room for it."""
     found = read_pod(container(cpu=text, memory=text), container(cpu=text))
-    assert (found.cpu, found.memory, found.assumed_cpu) == (2 * MAX, MAX, 2 * MAX)
+    assert (found.cpu, found.memory, found.nonzero_cpu) == (2 * MAX, MAX, 2 * MAX)
     capacity = {"cpu": text, "memory": text, "pods": text}
     node = read_node(status={"capacity": capacity})
     assert (node.cpu, node.memory, node.pods) == (MAX, MAX, MAX)
@@ -119,14 +119,14 @@ def test_requests_of_all_containers_add_up() -> None:
 def test_the_limit_stands_for_a_request_that_is_not_set() -> None:
     """As the API server fills it in, resource by resource."""
     found = read_pod(container(cpu="1", limits={"cpu": "2", "memory": "3"}))
-    assert (found.cpu, found.memory, found.assumed_memory) == (1000, 3, 3)
+    assert (found.cpu, found.memory, found.nonzero_memory) == (1000, 3, 3)
 
 
 def test_the_priorities_assume_what_is_not_said() -> None:
     """Per container 100m and 200Mi; a zero that is said stays."""
     found = read_pod(container(), container(cpu="0", memory="0"), container(cpu="1"), {})
     assert (found.cpu, found.memory) == (1000, 0)
-    assert (found.assumed_cpu, found.assumed_memory) == (1200, 600 * MI)
+    assert (found.nonzero_cpu, found.nonzero_memory) == (1200, 600 * MI)
 
 
 def test_init_containers_do_not_count() -> None:
@@ -160,12 +160,12 @@ def test_cloud_disks() -> None:
 def test_finished_pods(phase: str | None, finished: bool) -> None:
     """By their phase alone."""
     raw = {"metadata": {"name": "x", "deletionTimestamp": "2015-07-27T00:00:00Z"}, "status": {"phase": phase}}
-    assert generic_pod(shape("Pod", raw, GenericPod)).finished is finished
+    assert generic_pod(decode_object("Pod", raw, GenericPod)).finished is finished
 
 
 def test_a_pod_without_anything() -> None:
     """Is in the default namespace and asks for nothing."""
-    assert generic_pod(shape("Pod", {"metadata": {"name": "x"}}, GenericPod)) == Pod("default", "x")
+    assert generic_pod(decode_object("Pod", {"metadata": {"name": "x"}}, GenericPod)) == Pod("default", "x")
 
 
 def test_who_a_pod_is_and_where_it_may_run() -> None:
@@ -174,7 +174,7 @@ def test_who_a_pod_is_and_where_it_may_run() -> None:
         "metadata": {"name": "x", "namespace": "shop", "uid": "u", "labels": {"app": "web"}},
         "spec": {"nodeName": "n", "nodeSelector": {"disk": "ssd"}},
     }
-    assert generic_pod(shape("Pod", raw, GenericPod)) == Pod(
+    assert generic_pod(decode_object("Pod", raw, GenericPod)) == Pod(
         "shop", "x", frozenset({("app", "web")}), "n", {"disk": "ssd"}, uid="u"
     )
 
@@ -210,7 +210,7 @@ def test_a_cordoned_node() -> None:
 @pytest.mark.parametrize("spec", [None, {}, {"selector": None}, {"selector": {}}])
 def test_a_service_without_selector_selects_nobody(spec: object) -> None:
     """Not even a pod without labels."""
-    found = generic_service(shape("Service", {"metadata": {"name": "s"}, "spec": spec}, GenericService))
+    found = generic_service(decode_object("Service", {"metadata": {"name": "s"}, "spec": spec}, GenericService))
     assert found == Service("default", "s")
     assert not found.selects(frozenset())
 
@@ -226,5 +226,5 @@ def test_a_service_without_selector_selects_nobody(spec: object) -> None:
 def test_a_wrong_quantity_is_told_with_its_place(raw: dict[str, Any], told: str) -> None:
     """Object and field."""
     with pytest.raises(ObjectError) as caught:
-        generic_pod(shape("Pod", {"metadata": {"name": "x"}, **raw}, GenericPod))
+        generic_pod(decode_object("Pod", {"metadata": {"name": "x"}, **raw}, GenericPod))
     assert told in str(caught.value)

@@ -1,4 +1,4 @@
-"""Volumes that need no local room: until Longhorn has placed them they may take room anywhere, for 30 s at most."""
+"""Volumes that need no local space: until Longhorn has placed them they may take space on any node, for 30 s at most."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from typing import Any
 import pytest
 
 from scheduler_core.cluster.view import View
-from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
-from scheduler_core.cooperative import finish
-from scheduler_core.demand.index import Demands
-from scheduler_core.demand.unplaced import ROAMING_LIFE
-from scheduler_core.evaluation.contention import Joint, Own
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Decision, Options, Others, filter_nodes
-from scheduler_core.extender.offer import offer_of
-from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.demand.index import DemandIndex
+from scheduler_core.demand.unplaced import UNPLACED_LIFETIME
+from scheduler_core.evaluation.competitors import NO_REQUESTER, Requester
+from scheduler_core.evaluation.contention import Contention, ContentionQuery
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import Decision, FilterOptions
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.offer import make_offer
+from scheduler_core.offers.events import ObservedPod, Offered
+from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import resolve
 from tests.builders import (
     NOW,
     Object,
     as_pod,
     claim,
+    competing,
     flat,
     longhorn_node,
     persistent_volume,
@@ -32,204 +36,219 @@ from tests.builders import (
     storage_class,
     volume,
 )
+from tests.worlds.changes import changes_of
 
 CLUSTER = [
     longhorn_node("a", 100),
     longhorn_node("b", 50),
     storage_class(),
-    storage_class("far", dataLocality="disabled"),
+    storage_class("remote", dataLocality="disabled"),
 ]
 
 
-def selected(raw: Object, node: str) -> Object:
-    """A claim for which kube-scheduler has selected a node."""
-    raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": node}
-    return raw
+def with_selected_node(raw_claim: Object, node: str) -> Object:
+    """The claim after kube-scheduler selected a node for it."""
+    raw_claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": node}
+    return raw_claim
 
 
-def at(seconds: float, *objects: Object | list[Object]) -> View:
+def view_at(seconds: float, *objects: Object | list[Object]) -> View:
     """The cluster with some objects, so many seconds later."""
     return View.of(snapshot(CLUSTER, flat(*objects)), NOW + timedelta(seconds=seconds))
 
 
-def roaming(demands: Demands) -> list[str]:
-    """What roams."""
-    return [entry.volume.name for entry in demands.roaming.young]
+def unplaced(demand: DemandIndex) -> list[str]:
+    """Names of the unplaced volumes that count."""
+    return [entry.volume.name for entry in demand.unplaced.counted]
 
 
-def remote(name: str = "x", **fields: Any) -> list[Object]:
-    """A bound claim of 30Gi whose Longhorn volume needs no local room."""
+def unbound_remote(name: str = "x") -> Object:
+    """An unbound claim of 30Gi that needs no local space."""
+    return claim(name, 30, storage_class="remote")
+
+
+def bound_remote(name: str = "x", **fields: Any) -> list[Object]:
+    """A bound claim of 30Gi whose Longhorn volume needs no local space."""
     return [
-        claim(name, 30, bound=True, storage_class="far"),
+        claim(name, 30, bound=True, storage_class="remote"),
         persistent_volume(name),
         volume(f"vol-{name}", 30, locality="disabled", **fields),
     ]
 
 
-def test_an_unbound_claim_roams_once_its_pod_has_a_node() -> None:
-    """Before, nobody will provision it."""
-    assert roaming(Demands.of(at(0, claim("x", 30, storage_class="far"), pod("x")))) == []
-    assert roaming(Demands.of(at(0, selected(claim("x", 30, storage_class="far"), "b"), pod("x")))) == ["x"]
+def test_an_unbound_claim_is_unplaced_once_its_pod_has_a_node() -> None:
+    """Before, its volume is not provisioned."""
+    assert unplaced(DemandIndex.of(view_at(0, unbound_remote(), pod("x")))) == []
+    assert unplaced(DemandIndex.of(view_at(0, with_selected_node(unbound_remote(), "b"), pod("x")))) == ["x"]
 
 
 @pytest.mark.parametrize(
-    ("placed", "expected"),
+    ("replicas", "expected"),
     [
         pytest.param([], ["vol-x"], id="no replica"),
         pytest.param([replica("r", "vol-x")], ["vol-x"], id="a replica without a place"),
         pytest.param([replica("r", "vol-x", "a")], [], id="a placed replica"),
     ],
 )
-def test_a_volume_roams_until_a_replica_has_a_place(placed: list[Object], expected: list[str]) -> None:
-    """Whoever uses it."""
-    assert roaming(Demands.of(at(0, remote(), placed))) == expected
+def test_a_volume_is_unplaced_until_a_replica_has_a_place(replicas: list[Object], expected: list[str]) -> None:
+    """Whichever pod uses it."""
+    assert unplaced(DemandIndex.of(view_at(0, bound_remote(), replicas))) == expected
 
 
-def test_a_local_volume_does_not_roam() -> None:
-    """It demands its node."""
-    assert roaming(Demands.of(at(0, [claim("x", 30), pod("x", node="a")]))) == []
+def test_a_local_volume_is_never_unplaced() -> None:
+    """It is demand on its pod's node."""
+    assert unplaced(DemandIndex.of(view_at(0, [claim("x", 30), pod("x", node="a")]))) == []
 
 
-def test_a_volume_that_finds_no_place_stops_counting() -> None:
-    """Otherwise one that can never be placed would stop others for ever; changed settings do not make it young again."""
-    before = at(0, remote())
-    demands = Demands.of(before)
-    last = at(ROAMING_LIFE.total_seconds() - 1, remote())
-    assert roaming(demands.after(before, {}, last)) == ["vol-x"]
-    end = at(ROAMING_LIFE.total_seconds(), remote())
-    late = demands.after(before, {}, end)
-    assert roaming(late) == []
-    again = late.after(end, {("settings", "any"): None}, end)
-    assert roaming(again) == []
-    assert roaming(late.after(end, {("volumes", "vol-x"): end.snapshot.volumes["vol-x"]}, end)) == []
+def test_an_unplaced_volume_stops_counting_after_its_lifetime() -> None:
+    """One that can never be placed would block other pods for ever; changed settings do not restart its time."""
+    before = view_at(0, bound_remote())
+    demand = DemandIndex.of(before)
+    just_before_end = view_at(UNPLACED_LIFETIME.total_seconds() - 1, bound_remote())
+    assert unplaced(demand.updated(before, {}, just_before_end)) == ["vol-x"]
+    end = view_at(UNPLACED_LIFETIME.total_seconds(), bound_remote())
+    expired = demand.updated(before, {}, end)
+    assert unplaced(expired) == []
+    assert unplaced(expired.updated(end, {("settings", "any"): None}, end)) == []
+    assert unplaced(expired.updated(end, {("volumes", "vol-x"): end.snapshot.volumes["vol-x"]}, end)) == []
 
 
-def decided(view: View, name: str, ledger: Ledger | None = None) -> Decision:
-    """What a pod of the view is told, beside all others."""
-    others = Others(demands=Demands.of(view), ledger=ledger or Ledger(), joint=Joint())
-    asked = view.snapshot.pods["default", name]
-    return finish(filter_nodes(asked, ("a", "b"), Memory(view), Options(), others))
+def decide(view: View, name: str, ledger: Ledger | None = None) -> Decision:
+    """Decides about a pod of the view, competing with all demand and some offers."""
+    state = ClusterState.of(view)
+    requested = view.snapshot.pods["default", name]
+    return run_to_end(filter_nodes(requested, ("a", "b"), state, FilterOptions(), competing(state, ledger)))
 
 
-def told(decision: Decision) -> list[str]:
-    """The reasons."""
+def reasons(decision: Decision) -> list[str]:
+    """The reasons' names."""
     return [reason.name for reason in decision.reasons]
 
 
-def test_it_counts_on_every_node_where_it_has_room() -> None:
-    """80Gi beside 30Gi that may come do not fit on 100Gi; on b there is room for neither 80Gi nor both."""
-    cluster = at(0, remote(), claim("y", 80), pod("y", name="asks"))
-    assert told(decided(cluster, "asks")) == ["WAITING", "INSUFFICIENT_STORAGE"]
-    smaller = at(0, remote(), claim("y", 60), pod("y", name="asks"))
-    assert told(decided(smaller, "asks")) == ["ROOM", "INSUFFICIENT_STORAGE"]
+def test_an_unplaced_volume_counts_on_every_node_where_it_fits() -> None:
+    """80Gi and the unplaced 30Gi do not fit on a's 100Gi; 80Gi do not fit on b either way."""
+    view = view_at(0, bound_remote(), claim("y", 80), pod("y", name="local"))
+    assert reasons(decide(view, "local")) == ["WAITING", "INSUFFICIENT_STORAGE"]
+    smaller = view_at(0, bound_remote(), claim("y", 60), pod("y", name="local"))
+    assert reasons(decide(smaller, "local")) == ["ROOM", "INSUFFICIENT_STORAGE"]
 
 
-def test_where_it_has_no_room_beside_what_is_meant_for_the_node_it_does_not_count() -> None:
-    """It cannot come there: 80Gi are demanded of a."""
-    cluster = at(0, remote(), claim("z", 80), pod("z", name="runs", node="a"), claim("y", 20), pod("y", name="asks"))
-    assert told(decided(cluster, "asks")) == ["ROOM", "ROOM"]
+def test_an_unplaced_volume_does_not_count_where_it_does_not_fit_with_the_demand() -> None:
+    """80Gi are demanded on a, so that the volume cannot be placed there."""
+    demanded = [claim("z", 80), pod("z", name="runs", node="a")]
+    view = view_at(0, bound_remote(), demanded, claim("y", 20), pod("y", name="local"))
+    assert reasons(decide(view, "local")) == ["ROOM", "ROOM"]
 
 
-def test_a_pod_s_own_roaming_volume_is_not_counted_against_it() -> None:
-    """Longhorn sees to both; one of them may go elsewhere."""
-    mixed = pod("x", "y", name="asks", uid="uid-asks")
-    view = at(0, selected(claim("x", 30, storage_class="far"), "a"), claim("y", 80), mixed)
-    assert told(decided(view, "asks"))[0] == "ROOM"
+def test_a_pod_does_not_compete_with_its_own_unplaced_volume() -> None:
+    """Longhorn places both; the remote volume may go to another node."""
+    mixed = pod("x", "y", name="mixed", uid="uid-mixed")
+    view = view_at(0, with_selected_node(unbound_remote(), "a"), claim("y", 80), mixed)
+    assert reasons(decide(view, "mixed"))[0] == "ROOM"
 
 
-def test_from_the_answer_on_it_counts_as_offered() -> None:
-    """Until kube-scheduler's decision is seen no object tells of it; a pod with nothing else is offered every node."""
-    asks = [claim("x", 30, storage_class="far"), pod("x", name="far", uid="uid-far")]
-    view = at(0, asks, claim("y", 80), pod("y", name="asks", uid="uid-asks"))
-    decision = decided(view, "far")
-    event, answered = offer_of(as_pod(asks[1]), decision, view, competing=3)
-    assert told(answered) == ["ATTACHABLE", "ATTACHABLE"]
-    ledger, _ = step(Ledger(), event, 0.0)
-    assert told(decided(view, "asks", ledger)) == ["WAITING", "INSUFFICIENT_STORAGE"]
-    assert ledger.competing("uid-asks") == 0, "it takes no node from anybody"
-    assert told(decided(view, "far", ledger)) == ["ATTACHABLE", "ATTACHABLE"]
+def test_an_offer_counts_the_pod_s_unplaced_volumes() -> None:
+    """No object shows them until kube-scheduler's decision is visible. A pod with no other volumes is offered every node."""
+    remote_pod = pod("x", name="remote", uid="uid-remote")
+    view = view_at(0, unbound_remote(), remote_pod, claim("y", 80), pod("y", name="local", uid="uid-local"))
+    offered, answer = make_offer(as_pod(remote_pod), decide(view, "remote"), view, competing=3)
+    assert reasons(answer) == ["ATTACHABLE", "ATTACHABLE"]
+    ledger, _ = step(Ledger(), offered, 0.0)
+    assert reasons(decide(view, "local", ledger)) == ["WAITING", "INSUFFICIENT_STORAGE"]
+    assert ledger.competing_offers("uid-local") == 0, "it takes no node from other pods"
+    assert reasons(decide(view, "remote", ledger)) == ["ATTACHABLE", "ATTACHABLE"]
+
+
+def offer_of_remote_volume(remote_pod: Object, view: View) -> Ledger:
+    """A ledger with an offer for the pod's unplaced volumes alone."""
+    volumes = resolve(as_pod(remote_pod), view).unplaced
+    ledger, _ = step(Ledger(), Offered(ObservedPod("uid-remote"), frozenset(), unplaced_volumes=volumes), 0.0)
+    return ledger
 
 
 def test_a_volume_that_is_both_offered_and_selected_counts_once() -> None:
-    """The offer ends a moment after the decision is seen."""
-    raw = pod("x", name="far", uid="uid-far")
-    view = at(0, selected(claim("x", 30, storage_class="far"), "b"), raw, claim("y", 60), pod("y", name="asks"))
-    offered = Offered(PodSeen("uid-far"), frozenset(), roaming=resolve(as_pod(raw), view).unplaced)
-    ledger, _ = step(Ledger(), offered, 0.0)
-    assert told(decided(view, "asks", ledger))[0] == "ROOM"
+    """The offer ends a moment after the decision is visible."""
+    remote_pod = pod("x", name="remote", uid="uid-remote")
+    selected = with_selected_node(unbound_remote(), "b")
+    view = view_at(0, selected, remote_pod, claim("y", 60), pod("y", name="local"))
+    assert reasons(decide(view, "local", offer_of_remote_volume(remote_pod, view)))[0] == "ROOM"
 
 
-def keys(demands: Demands) -> list[tuple[str, float]]:
-    """What counts, and since when."""
-    return [(entry.key, (entry.since - NOW).total_seconds()) for entry in demands.roaming.young]
+def counted_since(demand: DemandIndex) -> list[tuple[str, float]]:
+    """What counts, and the seconds after NOW since when."""
+    return [(entry.key, (entry.since - NOW).total_seconds()) for entry in demand.unplaced.counted]
 
 
-def changed(*objects: Object | list[Object]) -> dict[tuple[str, Key], object | None]:
-    """Changes that bring these objects."""
-    pairs = ((KINDS[group_of(raw["apiVersion"]), raw["kind"]], raw) for raw in flat(*objects))
-    return {(kind.field, kind.read(raw)[0]): kind.read(raw)[1] for kind, raw in pairs}
+def provisioning() -> tuple[list[Object], list[Object], list[Object]]:
+    """The steps of provisioning a remote claim: a node is selected, the volume exists, the claim is bound."""
+    selected = [with_selected_node(unbound_remote(), "b"), pod("x")]
+    provisioned = [*selected, volume("pvc-uid-x", 30, locality="disabled")]
+    bound_claim = claim("x", 30, bound=True, storage_class="remote")
+    bound = [*provisioned[1:], bound_claim, persistent_volume("x", handle="pvc-uid-x")]
+    return selected, provisioned, bound
 
 
-def test_a_claim_and_the_volume_provisioned_for_it_count_once_and_no_longer_than_one() -> None:
+def test_a_claim_and_the_volume_provisioned_for_it_count_once_for_one_lifetime() -> None:
     """The volume appears before its claim is bound."""
-    wanted = [selected(claim("x", 30, storage_class="far"), "b"), pod("x")]
-    made = [*wanted, volume("pvc-uid-x", 30, locality="disabled")]
-    bound = [*made[1:], claim("x", 30, bound=True, storage_class="far"), persistent_volume("x", handle="pvc-uid-x")]
-    before = at(0, *wanted)
-    demands = Demands.of(before)
-    assert keys(demands) == [("default/x (claim)", 0)]
-    for second, objects in ((10, made), (20, bound)):
-        after = at(second, *objects)
-        fresh, demands = Demands.of(after), demands.after(before, changed(*objects), after)
-        assert keys(demands) == [("pvc-uid-x", 0)]
-        assert keys(fresh) == [("pvc-uid-x", second)]
+    selected, provisioned, bound = provisioning()
+    before = view_at(0, *selected)
+    demand = DemandIndex.of(before)
+    assert counted_since(demand) == [("default/x (claim)", 0)]
+    for second, objects in ((10, provisioned), (20, bound)):
+        after = view_at(second, *objects)
+        demand = demand.updated(before, changes_of(*objects), after)
+        assert counted_since(demand) == [("pvc-uid-x", 0)]
+        assert counted_since(DemandIndex.of(after)) == [("pvc-uid-x", second)]
         before = after
-    assert keys(demands.after(before, {}, at(30, *bound))) == []
+    assert counted_since(demand.updated(before, {}, view_at(30, *bound))) == []
 
 
-def test_a_volume_that_is_provisioned_late_counts_for_a_time_of_its_own() -> None:
-    """Its claim has stopped to count, and only now is it about to be placed."""
-    wanted = [selected(claim("x", 30, storage_class="far"), "b"), pod("x")]
-    made = [*wanted, volume("pvc-uid-x", 30, locality="disabled")]
-    before, late, last = at(0, *wanted), at(30, *made), at(59, *made)
-    demands = Demands.of(before).after(before, changed(*made), late)
-    assert keys(demands) == [("pvc-uid-x", 30)]
-    assert keys(demands.after(late, {}, last)) == [("pvc-uid-x", 30)]
+def test_a_volume_provisioned_after_its_claim_stopped_counting_has_a_lifetime_of_its_own() -> None:
+    """Only now is it about to be placed."""
+    selected, provisioned, _ = provisioning()
+    before = view_at(0, *selected)
+    late = view_at(30, *provisioned)
+    demand = DemandIndex.of(before).updated(before, changes_of(*provisioned), late)
+    assert counted_since(demand) == [("pvc-uid-x", 30)]
+    assert counted_since(demand.updated(late, {}, view_at(59, *provisioned))) == [("pvc-uid-x", 30)]
 
 
-def test_what_roams_is_known_by_age_and_by_size() -> None:
-    """As if all had been sorted anew; nothing is made anew where nothing changed and nothing is due."""
+def test_unplaced_volumes_are_sorted_by_age_and_by_size() -> None:
+    """They stay the same object while nothing changes and nothing is due."""
     sizes = {"a": 3, "b": 9, "c": 9, "d": 1, "e": 5}
-    objects = [volume(name, size, locality="disabled", numberOfReplicas=2) for name, size in sizes.items()]
-    before = at(0)
-    demands = Demands.of(before)
-    for second, raw in enumerate(objects):
-        after = at(second, *objects[: second + 1])
-        demands = demands.after(before, changed(raw), after)
+    volumes = [volume(name, size, locality="disabled", numberOfReplicas=2) for name, size in sizes.items()]
+    before = view_at(0)
+    demand = DemandIndex.of(before)
+    for second, raw in enumerate(volumes):
+        after = view_at(second, *volumes[: second + 1])
+        demand = demand.updated(before, changes_of(raw), after)
         before = after
-    roamers = demands.roaming
-    assert [entry.key for entry in roamers.young] == list("abcde")
-    assert [entry.key for entry in roamers.by_size] == list("bcead")
-    assert roamers.replicas == 10
-    assert demands.after(before, {}, at(29, *objects)).roaming is roamers
+    assert [entry.key for entry in demand.unplaced.counted] == list("abcde")
+    assert [entry.key for entry in demand.unplaced.by_size] == list("bcead")
+    assert demand.unplaced.replicas == 10
+    assert demand.updated(before, {}, view_at(29, *volumes)).unplaced is demand.unplaced
     grown = volume("a", 20, locality="disabled", numberOfReplicas=3)
-    after = at(31, grown, *objects[1:])
-    roamers = demands.after(before, changed(grown), after).roaming
-    assert [entry.key for entry in roamers.young] == list("cde"), "a's age has not changed with its size"
-    assert [entry.key for entry in roamers.by_size] == list("ced")
-    assert roamers.replicas == 6
+    after = view_at(31, grown, *volumes[1:])
+    later = demand.updated(before, changes_of(grown), after).unplaced
+    assert [entry.key for entry in later.counted] == list("cde"), "a's age has not changed with its size"
+    assert [entry.key for entry in later.by_size] == list("ced")
+    assert later.replicas == 6
 
 
-def test_an_offered_volume_counts_once_when_it_has_been_made() -> None:
-    """Beside another pod's 60Gi; twice 30Gi would be too much, were it two of a node's share."""
-    raw = pod("x", name="far", uid="uid-far")
-    asks = [claim("y", 60), pod("y", name="asks")]
-    before = at(0, claim("x", 30, storage_class="far"), raw, asks)
-    offered = Offered(PodSeen("uid-far"), frozenset(), roaming=resolve(as_pod(raw), before).unplaced)
-    ledger, _ = step(Ledger(), offered, 0.0)
-    after = at(0, remote(numberOfReplicas=2), raw, asks)
-    joint = Joint()
-    share = joint.share(Demands.of(after), ledger, Own("", frozenset()), after)
-    assert [entry.volume.name for entry in share] == ["vol-x"]
-    assert told(decided(after, "asks", ledger))[0] == "ROOM"
-    assert joint.share(Demands.of(after), ledger, Own.of("uid-far", resolve(as_pod(raw), after).volumes), after) == ()
+def unplaced_share(view: View, ledger: Ledger, requester: Requester) -> list[str]:
+    """Names of the unplaced volumes that count on one node."""
+    state = ClusterState.of(view)
+    query = ContentionQuery(state, state.demand, ledger, requester, Budget())
+    return [entry.volume.name for entry in Contention().unplaced_share(query)]
+
+
+def test_an_offered_volume_counts_once_after_it_is_provisioned() -> None:
+    """It competes with another pod's 60Gi; twice 30Gi would be too much, if it counted as two volumes."""
+    remote_pod = pod("x", name="remote", uid="uid-remote")
+    local = [claim("y", 60), pod("y", name="local")]
+    ledger = offer_of_remote_volume(remote_pod, view_at(0, unbound_remote(), remote_pod, local))
+    after = view_at(0, bound_remote(numberOfReplicas=2), remote_pod, local)
+    assert unplaced_share(after, ledger, NO_REQUESTER) == ["vol-x"]
+    assert reasons(decide(after, "local", ledger))[0] == "ROOM"
+    requester = Requester.of("uid-remote", resolve(as_pod(remote_pod), after).volumes)
+    assert unplaced_share(after, ledger, requester) == []

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.cluster.update import Advanced, Changes, advance, empty_snapshot, rebuilt
+from scheduler_core.cluster.update import Changes, Update, build_view, empty_snapshot, update
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
-from scheduler_core.demand.index import Demands
+from scheduler_core.demand.index import DemandIndex
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model.longhorn import Volume
@@ -61,7 +61,7 @@ def disk_schedule(
 def free(*objects: Object, listed: Sizes | None = None, percent: int = 100, available: float = 100) -> float:
     """The Gi that the only disk, of 100 Gi, can still take."""
     view = seen(*objects, listed=listed, percent=percent, available=available)
-    return view.rooms("n")["disk-1"].free / GI
+    return view.free_space("n")["disk-1"].free / GI
 
 
 def seen(*objects: Object, listed: Sizes | None = None, percent: int = 100, available: float = 100) -> View:
@@ -216,8 +216,8 @@ def test_a_disk_whose_disk_schedule_would_refuse_everything_takes_nothing(schedu
 def test_a_disk_that_is_not_ready_or_not_schedulable_takes_nothing(condition: str) -> None:
     """Longhorn's own space rules do not look at that; the DiskSchedule's controller does."""
     node = make.longhorn_node("n", {"disk-1": make.disk(100, ready=condition != "ready", schedulable=False)})
-    assert make.view(node).rooms("n")["disk-1"].free == 100 * GI
-    assert make.view(node, disk_schedule()).rooms("n")["disk-1"].free == 0
+    assert make.view(node).free_space("n")["disk-1"].free == 100 * GI
+    assert make.view(node, disk_schedule()).free_space("n")["disk-1"].free == 0
 
 
 def test_one_request_that_cannot_be_read_counts_nothing_and_leaves_the_others_alone() -> None:
@@ -237,11 +237,13 @@ def test_every_way_to_look_at_a_disk_finds_the_same_room() -> None:
     view = seen(disk_schedule(replicas={"r": 30}), percent=200, available=80)
     node = view.cluster.nodes["n"]
     (disk,) = node.disks
-    room = view.rooms("n")["disk-1"]
+    room = view.free_space("n")["disk-1"]
     assert room.free == 50 * GI
     for gib, refused in ((50, None), (51, Rule.SCHEDULING_SPACE)):
         volume = Volume("v", size=gib * GI)
-        found = disk_and_space_refusal(view.cluster, Ask.fresh(volume), node, disk, view.uncounted_on(node.name, disk))
+        found = disk_and_space_refusal(
+            view.cluster, ReplicaRequest.for_volume(volume), node, disk, view.uncounted_bytes(node.name, disk)
+        )
         assert (found.rule if found else None) is refused
         assert space_refusal(volume.size, 0, room) is refused
 
@@ -253,7 +255,7 @@ def test_a_refusal_names_the_limit_that_refused() -> None:
     def told(percent: int) -> str:
         view = seen(disk_schedule(), percent=percent, available=40)
         (disk,) = view.cluster.nodes["n"].disks
-        return space_detail(Rule.SCHEDULING_SPACE, disk, view.settings, view.rooms("n")["disk-1"], volume)
+        return space_detail(Rule.SCHEDULING_SPACE, disk, view.settings, view.free_space("n")["disk-1"], volume)
 
     assert told(200) == "disk disk-1: 60Gi must be at most the 40Gi its DiskSchedule still grants"
     assert "30 %" in told(30)
@@ -274,30 +276,30 @@ def test_a_pod_fits_only_where_the_disk_schedule_leaves_room(held: float, fits: 
     assert make.fitting(found) == (["n"] if fits else [])
 
 
-def changed(view: View, *objects: Object, gone: bool = False) -> Advanced:
+def changed(view: View, *objects: Object, gone: bool = False) -> Update:
     """The view after some objects came, changed or went."""
     changes: dict[tuple[str, Key], object | None] = {}
     for raw in objects:
         kind = KINDS[group_of(raw["apiVersion"]), raw["kind"]]
         key, value = kind.read(raw)
         changes[kind.field, key] = None if gone else value
-    return advance(view, changes, NOW)
+    return update(view, changes, NOW)
 
 
 def started(*objects: Object) -> View:
     """A view of some objects that can be advanced."""
-    return changed(rebuilt(empty_snapshot(), NOW, 0), *objects).view
+    return changed(build_view(empty_snapshot(), NOW, 0), *objects).view
 
 
 def test_a_changed_disk_schedule_touches_its_node_and_no_other() -> None:
     """So that only there profiles are looked at again."""
     base, schedule = started(make.longhorn_node("n"), make.longhorn_node("m")), disk_schedule(replicas={"r": 30})
     there = changed(base, schedule)
-    assert there.touched == frozenset({"n"})
-    assert there.view.rooms("n")["disk-1"].free == 70 * GI
+    assert there.changed_nodes == frozenset({"n"})
+    assert there.view.free_space("n")["disk-1"].free == 70 * GI
     gone = changed(there.view, schedule, gone=True)
-    assert gone.touched == frozenset({"n"})
-    assert gone.view.rooms("n") == base.rooms("n")
+    assert gone.changed_nodes == frozenset({"n"})
+    assert gone.view.free_space("n") == base.free_space("n")
 
 
 def test_what_says_nothing_about_bytes_is_not_a_change() -> None:
@@ -315,9 +317,9 @@ def test_a_disk_that_changes_nodes_takes_its_disk_schedule_along() -> None:
     moved["status"]["diskStatus"]["disk-1"]["diskUUID"] = UUID
     schedule = disk_schedule(answers={"r": ("scheduled", 30)})
     view = changed(started(make.longhorn_node("n"), schedule), moved, make.longhorn_node("n", {})).view
-    assert view.rooms("m")["disk-1"].free == 0
+    assert view.free_space("m")["disk-1"].free == 0
     view = changed(view, {**schedule, "spec": {**schedule["spec"], "nodeID": "m"}}).view
-    assert view.rooms("m")["disk-1"].free == 70 * GI
+    assert view.free_space("m")["disk-1"].free == 70 * GI
 
 
 def test_a_volume_whose_replica_was_rejected_demands_its_node_until_it_has_another_place() -> None:
@@ -333,14 +335,14 @@ def test_a_volume_whose_replica_was_rejected_demands_its_node_until_it_has_anoth
     granted = disk_schedule(replicas={"r": 20}, answers={"r": ("scheduled", 20)})
     node = make.longhorn_node("n", {"disk-1": make.disk(100)})
     before = started(make.storage_class(), node, *bound, granted)
-    assert Demands.of(before).all == ()
+    assert DemandIndex.of(before).all == ()
     changes: Changes = {
         ("disk_schedules", "n-disk-1"): changed(before, rejected).view.snapshot.disk_schedules["n-disk-1"]
     }
     after = changed(before, rejected).view
-    demands = Demands.of(before).after(before, changes, after)
+    demands = DemandIndex.of(before).updated(before, changes, after)
     assert [demand.volume.name for demand in demands.all] == ["vol-x"]
-    assert demands == Demands.of(after)
+    assert demands == DemandIndex.of(after)
 
 
 def test_one_that_mirrors_what_longhorn_does_by_itself_counts_nothing() -> None:
@@ -357,7 +359,7 @@ def test_a_disk_that_two_nodes_list_is_looked_at_on_each() -> None:
     moved["status"]["diskStatus"]["moved"]["diskUUID"] = UUID
     view = make.view(make.longhorn_node("n", {"disk-1": make.disk(100)}), moved, disk_schedule())
     left = {
-        node.name: [100 * GI - view.uncounted_on(node.name, disk) for disk in node.disks]
+        node.name: [100 * GI - view.uncounted_bytes(node.name, disk) for disk in node.disks]
         for node in view.cluster.nodes.values()
     }
     assert left["n"][0] > 0

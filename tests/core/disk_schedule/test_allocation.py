@@ -10,13 +10,21 @@ import pytest
 import yaml
 
 from scheduler_core.convert import disk_schedule as convert
-from scheduler_core.disk_schedule.accounting import Counted, counted
-from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed, would_grant
-from scheduler_core.disk_schedule.mirror import mirrored, observed
-from scheduler_core.disk_schedule.node_sync import Create, Delete, Rename, synced
-from scheduler_core.disk_schedule.reconcile import Reconciled, limit_of, reconciled
-from scheduler_core.disk_schedule.requests import set_backing_image_requirement, set_replica_requirement
-from scheduler_core.model.disk_schedule import Allocation, DiskSchedule, Fault, Spec, State, Status
+from scheduler_core.disk_schedule.accounting import DiskAccounting, account
+from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes, would_grant
+from scheduler_core.disk_schedule.mirror import mirror_spec, mirror_status
+from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, sync_disks
+from scheduler_core.disk_schedule.reconcile import Reconciliation, limit_of, reconcile
+from scheduler_core.disk_schedule.requests import set_requirement
+from scheduler_core.model.disk_schedule import (
+    Allocation,
+    AllocationState,
+    DiskSchedule,
+    DiskScheduleSpec,
+    DiskScheduleStatus,
+    Fault,
+    RequestKind,
+)
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
 
@@ -75,12 +83,12 @@ READY = (Condition("Ready", "True"), Condition("Schedulable", "True"))
 
 def yes(size: int) -> Allocation:
     """Granted."""
-    return Allocation(State.SCHEDULED, size)
+    return Allocation(AllocationState.SCHEDULED, size)
 
 
 def no(held: int = 0) -> Allocation:
     """Rejected; what was held before is kept."""
-    return Allocation(State.REJECTED, held)
+    return Allocation(AllocationState.REJECTED, held)
 
 
 def node(available: int, *, name: str = "example-node", **disk: Any) -> Node:
@@ -91,17 +99,17 @@ def node(available: int, *, name: str = "example-node", **disk: Any) -> Node:
 
 def read(body: object) -> DiskSchedule:
     """A DiskSchedule as the API server would send it."""
-    found = convert.read(json.dumps(body).encode())
+    found = convert.read_disk_schedule(json.dumps(body).encode())
     assert isinstance(found, DiskSchedule)
     return found
 
 
-def step(body: dict[str, Any], known: Node | Fault | None, now: str = NOW) -> tuple[dict[str, Any], Reconciled]:
+def step(body: dict[str, Any], known: Node | Fault | None, now: str = NOW) -> tuple[dict[str, Any], Reconciliation]:
     """The object after one reconcile, written as the controller writes it."""
-    outcome = reconciled(read(body), known, now)
+    outcome = reconcile(read(body), known, now)
     if outcome.status is None:
         return body, outcome
-    return convert.changed_status(json.dumps(body).encode(), outcome.status), outcome
+    return convert.with_status(json.dumps(body).encode(), outcome.status), outcome
 
 
 def without_limit(body: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +135,7 @@ def test_the_examples_status_stays_as_it_is() -> None:
     """Nothing is written again, though the clock goes on."""
     settled, _ = step(example("r4"), node(200 * GI))
     assert without_limit(settled) == yaml.safe_load(EXAMPLE)["status"]
-    assert reconciled(read(settled), node(200 * GI), "2026-01-01T00:00:00Z") == Reconciled()
+    assert reconcile(read(settled), node(200 * GI), "2026-01-01T00:00:00Z") == Reconciliation()
 
 
 def test_r4_is_pending_until_it_is_decided_and_allocated_once_there_is_room() -> None:
@@ -170,28 +178,30 @@ def test_allocation(
 ) -> None:
     """One rule per row, the same for replicas and for backing images."""
     limit = Limit(available)
-    replicas = allocate(Spec(replicas=asked), Status(replicas=before), limit)
-    images = allocate(Spec(backing_images=asked), Status(backing_images=before), limit)
+    replicas = allocate(DiskScheduleSpec(replicas=asked), DiskScheduleStatus(replicas=before), limit)
+    images = allocate(DiskScheduleSpec(backing_images=asked), DiskScheduleStatus(backing_images=before), limit)
     assert replicas.replicas == images.backing_images == after
     assert replicas.storage_scheduled == images.storage_scheduled == sum(entry.size for entry in after.values())
 
 
 def test_backing_images_are_served_before_replicas() -> None:
     """A replica may need its image on the same disk."""
-    after = allocate(Spec(replicas={"a": 5}, backing_images={"z": 5}), Status(), Limit(5))
+    after = allocate(DiskScheduleSpec(replicas={"a": 5}, backing_images={"z": 5}), DiskScheduleStatus(), Limit(5))
     assert (after.replicas, after.backing_images) == ({"a": no()}, {"z": yes(5)})
 
 
 def test_requirements_are_set_and_withdrawn() -> None:
     """0 removes the entry; what is said already is the same spec."""
-    spec = set_backing_image_requirement(set_replica_requirement(Spec("d", "n"), "r", 5), "b", 7)
+    replica = RequestKind.REPLICA
+    image = RequestKind.BACKING_IMAGE
+    spec = set_requirement(set_requirement(DiskScheduleSpec("d", "n"), replica, "r", 5), image, "b", 7)
     assert (spec.replicas, spec.backing_images) == ({"r": 5}, {"b": 7})
-    assert set_replica_requirement(spec, "r", 5) is spec
-    assert set_replica_requirement(spec, "other", 0) is spec
-    assert set_replica_requirement(set_backing_image_requirement(spec, "b", 0), "r", 0) == Spec("d", "n")
-    assert set_replica_requirement(Spec(replicas={"r": None}), "r", 0) == Spec()
+    assert set_requirement(spec, replica, "r", 5) is spec
+    assert set_requirement(spec, replica, "other", 0) is spec
+    assert set_requirement(set_requirement(spec, image, "b", 0), replica, "r", 0) == DiskScheduleSpec("d", "n")
+    assert set_requirement(DiskScheduleSpec(replicas={"r": None}), replica, "r", 0) == DiskScheduleSpec()
     with pytest.raises(ValueError, match="-1 bytes"):
-        set_replica_requirement(spec, "r", -1)
+        set_requirement(spec, replica, "r", -1)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +324,7 @@ def test_a_mended_object_loses_the_condition_and_settles() -> None:
     once, _ = step(body, node(200 * GI))
     twice, _ = step(once, node(200 * GI))
     assert without_limit(twice) == yaml.safe_load(EXAMPLE)["status"]
-    assert step(twice, node(200 * GI))[1] == Reconciled()
+    assert step(twice, node(200 * GI))[1] == Reconciliation()
 
 
 @pytest.mark.parametrize("value", [-1, "0", 2**63])
@@ -323,7 +333,7 @@ def test_a_sum_that_is_no_size_is_written_anew_though_nothing_is_held(value: obj
     body = example()
     body["spec"]["replicas"], body["spec"]["backingImages"] = {}, {}
     empty, _ = step(step(body, node(200 * GI))[0], node(200 * GI))
-    assert step(empty, node(200 * GI))[1] == Reconciled()
+    assert step(empty, node(200 * GI))[1] == Reconciliation()
     empty["status"]["storageScheduled"] = value
     (fault,) = read(empty).faults
     assert (fault.field, fault.in_status) == ("status.storageScheduled", True)
@@ -334,8 +344,8 @@ def test_a_sum_that_is_no_size_is_written_anew_though_nothing_is_held(value: obj
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"metadata": 5}', b"\xff", b"[" * 5000])
 def test_what_is_no_object_at_all_is_a_fault(raw: bytes) -> None:
     """A value with a reason, never an exception."""
-    assert isinstance(convert.read(raw), Fault)
-    assert isinstance(convert.image_copies(raw), Fault)
+    assert isinstance(convert.read_disk_schedule(raw), Fault)
+    assert isinstance(convert.backing_image_copies(raw), Fault)
 
 
 def test_a_deleted_object_goes_when_nothing_is_held_and_keeps_foreign_finalizers() -> None:
@@ -345,11 +355,11 @@ def test_a_deleted_object_goes_when_nothing_is_held_and_keeps_foreign_finalizers
     held, outcome = step(body, node(500 * GI))
     assert held["status"]["replicas"]["r4"]["state"] == "rejected"
     assert held["status"]["replicas"]["r1"]["state"] == "scheduled"
-    assert (held["status"]["conditions"][0]["reason"], outcome.drop_finalizer) == ("BeingDeleted", False)
+    assert (held["status"]["conditions"][0]["reason"], outcome.remove_finalizer) == ("BeingDeleted", False)
     gone, outcome = step({**held, "spec": {"name": "example-disk", "nodeID": "example-node"}}, node(500 * GI))
-    assert outcome.drop_finalizer
+    assert outcome.remove_finalizer
     assert convert.without_finalizer(gone)["metadata"]["finalizers"] == ["somebody.else/here"]
-    assert not reconciled(read(convert.without_finalizer(gone)), node(500 * GI), NOW).drop_finalizer
+    assert not reconcile(read(convert.without_finalizer(gone)), node(500 * GI), NOW).remove_finalizer
 
 
 def test_a_spec_is_written_with_all_that_others_wrote() -> None:
@@ -357,9 +367,9 @@ def test_a_spec_is_written_with_all_that_others_wrote() -> None:
     body = example()
     body["spec"].update(note="mine", replicas={"r1": "50Gi", "r2": 5})
     raw = json.dumps({**body, "metadata": {**body["metadata"], "managedFields": [1], "resourceVersion": "7"}}).encode()
-    found = convert.read(raw)
+    found = convert.read_disk_schedule(raw)
     assert isinstance(found, DiskSchedule)
-    after = convert.changed_spec(raw, set_replica_requirement(found.spec, "r2", 0))
+    after = convert.with_spec(raw, set_requirement(found.spec, RequestKind.REPLICA, "r2", 0))
     assert after["spec"] == {**body["spec"], "replicas": {"r1": "50Gi"}}
     assert after["metadata"] == {**body["metadata"], "resourceVersion": "7"}
 
@@ -367,59 +377,59 @@ def test_a_spec_is_written_with_all_that_others_wrote() -> None:
 def test_one_disk_schedule_for_each_disk_of_a_nodes_status() -> None:
     """Created with finalizer, named by the UUID; a disk only in the spec, or without UUID, has none yet."""
     disks = (Disk("a", uuid="u1"), Disk("b", uuid="u2", in_status=False), Disk("c", uuid=""))
-    assert synced([Node("n", disks=disks)], {}).changes == (Create("u1", "a", "n"),)
+    assert sync_disks([Node("n", disks=disks)], {}).changes == (Create("u1", "a", "n"),)
     body = convert.new_disk_schedule("longhorn-system", "u1", "a", "n")
     made = read(body)
-    assert (made.name, made.spec, made.finalizers) == ("u1", Spec("a", "n"), ("longhorn.io",))
-    assert synced([Node("n", disks=disks)], {"u1": made}).changes == ()
+    assert (made.name, made.spec, made.finalizers) == ("u1", DiskScheduleSpec("a", "n"), ("longhorn.io",))
+    assert sync_disks([Node("n", disks=disks)], {"u1": made}).changes == ()
 
 
 def test_a_disk_schedule_whose_disk_is_gone_is_deleted_once_nothing_is_held() -> None:
     """An allocation is never lost with it, and no node that cannot be read may list the disk."""
-    unused = DiskSchedule("u", Spec("a", "n"), finalizers=("longhorn.io",))
-    assert synced([], {"u": unused}).changes == (Delete(unused),)
-    assert synced([], {"u": unused}, unread=["m"]).changes == ()
+    unused = DiskSchedule("u", DiskScheduleSpec("a", "n"), finalizers=("longhorn.io",))
+    assert sync_disks([], {"u": unused}).changes == (Delete(unused),)
+    assert sync_disks([], {"u": unused}, unreadable_nodes=["m"]).changes == ()
     for used in (
-        replace(unused, spec=Spec("a", "n", replicas={"r": 5})),
-        replace(unused, status=Status(backing_images={"b": yes(5)})),
+        replace(unused, spec=DiskScheduleSpec("a", "n", replicas={"r": 5})),
+        replace(unused, status=DiskScheduleStatus(backing_images={"b": yes(5)})),
         replace(unused, faults=(Fault("spec", "is a text"),)),
         replace(unused, deleting=True),
     ):
-        assert synced([], {"u": used}).changes == ()
+        assert sync_disks([], {"u": used}).changes == ()
 
 
 def test_a_moved_or_edited_disk_schedule_follows_its_disk() -> None:
     """The spec says where the disk is, and the finalizer is put back."""
-    known = DiskSchedule("u", Spec("old", "n"), finalizers=("longhorn.io",))
-    assert synced([Node("m", disks=(Disk("a", uuid="u"),))], {"u": known}).changes == (Rename(known, "a", "m"),)
-    bare = replace(known, spec=Spec("a", "m"), finalizers=())
-    assert synced([Node("m", disks=(Disk("a", uuid="u"),))], {"u": bare}).changes == (Rename(bare, "a", "m"),)
+    known = DiskSchedule("u", DiskScheduleSpec("old", "n"), finalizers=("longhorn.io",))
+    assert sync_disks([Node("m", disks=(Disk("a", uuid="u"),))], {"u": known}).changes == (UpdateSpec(known, "a", "m"),)
+    bare = replace(known, spec=DiskScheduleSpec("a", "m"), finalizers=())
+    assert sync_disks([Node("m", disks=(Disk("a", uuid="u"),))], {"u": bare}).changes == (UpdateSpec(bare, "a", "m"),)
     assert convert.with_finalizer({"metadata": {"finalizers": ["x"]}})["metadata"]["finalizers"] == ["x", "longhorn.io"]
 
 
 def test_one_uuid_on_two_nodes_stays_where_it_was_and_is_reported() -> None:
     """No flapping between the two, whatever their order."""
     nodes = [Node(name, disks=(Disk("a", uuid="u"),)) for name in ("x", "y")]
-    known = DiskSchedule("u", Spec("a", "y"), finalizers=("longhorn.io",))
+    known = DiskSchedule("u", DiskScheduleSpec("a", "y"), finalizers=("longhorn.io",))
     for order in (nodes, nodes[::-1]):
-        assert synced(order, {"u": known}).changes == ()
-        assert synced(order, {}).changes == (Create("u", "a", "x"),)
-        assert "listed more than once" in synced(order, {}).problems[0]
+        assert sync_disks(order, {"u": known}).changes == ()
+        assert sync_disks(order, {}).changes == (Create("u", "a", "x"),)
+        assert "listed more than once" in sync_disks(order, {}).problems[0]
 
 
 def test_a_uuid_that_cannot_be_a_name_is_a_problem_and_no_request() -> None:
     """Or the API server would refuse it again and again."""
-    found = synced([Node("n", disks=(Disk("a", uuid="No Name"), Disk("b", uuid="u")))], {})
+    found = sync_disks([Node("n", disks=(Disk("a", uuid="No Name"), Disk("b", uuid="u")))], {})
     assert found.changes == (Create("u", "b", "n"),)
     assert "'No Name' cannot be an object's name" in found.problems[0]
 
 
 def test_room_is_what_is_neither_held_nor_pending() -> None:
     """Pending counts in full, a rejected newcomer 0, a rejected growth what it holds, the withdrawn until it is released."""
-    spec = Spec(replicas={"new": 10, "grows": 30, "no": 500, "stays": 90})
-    status = Status(replicas={"grows": yes(20), "no": no(), "stays": no(40), "leaves": yes(7)})
+    spec = DiskScheduleSpec(replicas={"new": 10, "grows": 30, "no": 500, "stays": 90})
+    status = DiskScheduleStatus(replicas={"grows": yes(20), "no": no(), "stays": no(40), "leaves": yes(7)})
     schedule = DiskSchedule("u", spec, status)
-    assert claimed(schedule) == 10 + 30 + 0 + 40 + 7
+    assert claimed_bytes(schedule) == 10 + 30 + 0 + 40 + 7
     assert would_grant(schedule, Limit(100), 13)
     assert not would_grant(schedule, Limit(100), 14)
     assert not would_grant(schedule, Limit(100, "DiskPressure"), 1)
@@ -430,17 +440,17 @@ def test_room_is_what_is_neither_held_nor_pending() -> None:
 @pytest.mark.parametrize(
     ("listed", "late", "asked", "answers", "expected"),
     [
-        pytest.param({"r": 10}, [], {"r": 10}, {"r": yes(10)}, Counted(0, 90), id="listed and scheduled"),
-        pytest.param({}, ["r"], {"r": 10}, {"r": yes(10)}, Counted(10, 90), id="placed and scheduled"),
-        pytest.param({"r": 10}, ["r"], {"r": 10}, {"r": yes(10)}, Counted(0, 90), id="in all three"),
-        pytest.param({}, [], {"r": 10}, {}, Counted(10, 90), id="pending, its Replica not seen yet"),
-        pytest.param({}, ["r"], {}, {}, Counted(10, 90), id="placed, not asked for yet"),
-        pytest.param({"r": 10}, [], {}, {}, Counted(0, 90), id="listed, not asked for yet"),
-        pytest.param({}, ["r"], {"r": 10}, {"r": no()}, Counted(0, 100), id="rejected and placed"),
-        pytest.param({"r": 10}, [], {"r": 10}, {"r": no()}, Counted(0, 100), id="rejected and listed"),
-        pytest.param({"r": 10}, [], {"r": 25}, {"r": yes(10)}, Counted(15, 75), id="growing"),
-        pytest.param({"r": 10}, [], {"r": 25}, {"r": no(10)}, Counted(0, 90), id="growth rejected"),
-        pytest.param({}, [], {}, {"r": yes(10)}, Counted(10, 90), id="withdrawn, not released yet"),
+        pytest.param({"r": 10}, [], {"r": 10}, {"r": yes(10)}, DiskAccounting(0, 90), id="listed and scheduled"),
+        pytest.param({}, ["r"], {"r": 10}, {"r": yes(10)}, DiskAccounting(10, 90), id="placed and scheduled"),
+        pytest.param({"r": 10}, ["r"], {"r": 10}, {"r": yes(10)}, DiskAccounting(0, 90), id="in all three"),
+        pytest.param({}, [], {"r": 10}, {}, DiskAccounting(10, 90), id="pending, its Replica not seen yet"),
+        pytest.param({}, ["r"], {}, {}, DiskAccounting(10, 90), id="placed, not asked for yet"),
+        pytest.param({"r": 10}, [], {}, {}, DiskAccounting(0, 90), id="listed, not asked for yet"),
+        pytest.param({}, ["r"], {"r": 10}, {"r": no()}, DiskAccounting(0, 100), id="rejected and placed"),
+        pytest.param({"r": 10}, [], {"r": 10}, {"r": no()}, DiskAccounting(0, 100), id="rejected and listed"),
+        pytest.param({"r": 10}, [], {"r": 25}, {"r": yes(10)}, DiskAccounting(15, 75), id="growing"),
+        pytest.param({"r": 10}, [], {"r": 25}, {"r": no(10)}, DiskAccounting(0, 90), id="growth rejected"),
+        pytest.param({}, [], {}, {"r": yes(10)}, DiskAccounting(10, 90), id="withdrawn, not released yet"),
     ],
 )
 def test_the_extender_counts_a_replica_once(
@@ -448,36 +458,38 @@ def test_the_extender_counts_a_replica_once(
     late: list[str],
     asked: dict[str, int | None],
     answers: dict[str, Allocation],
-    expected: Counted,
+    expected: DiskAccounting,
 ) -> None:
     """By name, wherever it is seen, with the largest of the sizes."""
     disk = Disk("d", uuid="u", storage_available=100, scheduled_replicas=listed)
-    schedule = DiskSchedule("u", Spec(replicas=asked), Status(replicas=answers))
-    assert counted(disk, schedule, [Replica(name, "v", 10) for name in late]) == expected
+    schedule = DiskSchedule("u", DiskScheduleSpec(replicas=asked), DiskScheduleStatus(replicas=answers))
+    assert account(disk, schedule, [Replica(name, "v", 10) for name in late]) == expected
 
 
 def test_the_extender_counts_a_backing_image_once() -> None:
     """Longhorn's status has it in storageScheduled already; a copy that is only asked for is not."""
     disk = Disk("d", uuid="u", storage_available=100, scheduled_backing_images={"b": 10, "unknown": 0})
-    schedule = DiskSchedule("u", Spec(backing_images={"b": 10, "c": 5}), Status(backing_images={"b": yes(10)}))
-    assert counted(disk, schedule, ()) == Counted(5, 85)
+    schedule = DiskSchedule(
+        "u", DiskScheduleSpec(backing_images={"b": 10, "c": 5}), DiskScheduleStatus(backing_images={"b": yes(10)})
+    )
+    assert account(disk, schedule, ()) == DiskAccounting(5, 85)
 
 
 def test_a_mirror_says_what_is_there_and_reports_an_over_allocation() -> None:
     """Everything counts as scheduled, whatever the limit."""
-    schedule = DiskSchedule(UUID, Spec("example-disk", "example-node"))
+    schedule = DiskSchedule(UUID, DiskScheduleSpec("example-disk", "example-node"))
     replicas = [Replica("r", "v", 70 * GI, "example-node", UUID), Replica("s", "w", 5 * GI, "other", "elsewhere")]
     images = [BackingImage("b", disks=(UUID,), real_size=40 * GI), BackingImage("c", disks=(UUID,))]
-    seen = replace(schedule, spec=mirrored(schedule, replicas, images))
-    status = observed(seen, node(100 * GI), NOW)
+    seen = replace(schedule, spec=mirror_spec(schedule, replicas, images))
+    status = mirror_status(seen, node(100 * GI), NOW)
     assert status is not None
     assert (status.replicas, status.backing_images) == ({"r": yes(70 * GI)}, {"b": yes(40 * GI)})
     assert status.storage_scheduled == 110 * GI
     assert condition(status.conditions, "Schedulable").reason == "OverAllocated"
-    assert observed(replace(seen, status=status), node(100 * GI), "later") is None
+    assert mirror_status(replace(seen, status=status), node(100 * GI), "later") is None
 
 
 def test_the_limit_is_the_disks_storage_available() -> None:
     """Nothing else of the node counts: no percentage, no reserve."""
-    schedule = DiskSchedule(UUID, Spec("example-disk", "example-node"))
+    schedule = DiskSchedule(UUID, DiskScheduleSpec("example-disk", "example-node"))
     assert limit_of(schedule, node(7, storage_reserved=5, storage_maximum=9)) == Limit(7)

@@ -1,4 +1,4 @@
-"""What counts beside a pod on a node: shared claims once, nothing that was only guessed, no node that is gone."""
+"""The volumes of other pods on a node: shared claims count once, unfinished searches are repeated, deleted nodes are dropped."""
 
 from __future__ import annotations
 
@@ -7,29 +7,20 @@ from datetime import timedelta
 import pytest
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import finish
-from scheduler_core.demand.index import Demands
-from scheduler_core.evaluation.contention import Joint, Own
-from scheduler_core.evaluation.equivalence_cache import Standing
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Decision, Options, Others, filter_nodes
-from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, step
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.evaluation.competitors import NO_REQUESTER, Requester
+from scheduler_core.evaluation.contention import Contention, ContentionQuery
+from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.offers.events import ObservedPod, Offered
+from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
 from tests.builders import NOW, Object
-
-NOBODY = Own("", frozenset())
-
-
-def offered(view: View, *names: str, nodes: frozenset[str] = frozenset("a")) -> Ledger:
-    """Offers to some pods, one after the other."""
-    ledger = Ledger()
-    for number, name in enumerate(names):
-        pod = view.snapshot.pods["default", name]
-        event = Offered(PodSeen(pod.uid, pod.namespace, pod.name), nodes, resolve(pod, view).local)
-        ledger, _ = step(ledger, event, float(number))
-    return ledger
+from tests.worlds.offers import ledger_with_offers, with_offer
 
 
 def pod(name: str, *claims: str, node: str = "") -> Object:
@@ -37,100 +28,118 @@ def pod(name: str, *claims: str, node: str = "") -> Object:
     return make.pod(*claims, name=name, uid=f"uid-{name}", node=node)
 
 
-def asked(name: str, view: View, others: Others) -> Decision:
-    """What a pod is told about node a."""
-    return finish(filter_nodes(view.snapshot.pods["default", name], ("a",), Memory(view), Options(), others))
+def reason(
+    name: str,
+    state: ClusterState,
+    ledger: Ledger,
+    contention: Contention | None = None,
+    equivalence: EquivalenceCache | None = None,
+) -> str:
+    """The reason of node a for a pod that competes with all demand and these offers."""
+    contenders = make.competing(state, ledger, contention, equivalence)
+    requested = state.view.snapshot.pods["default", name]
+    decision = run_to_end(filter_nodes(requested, ("a",), state, FilterOptions(), contenders))
+    return decision.reasons[0].name
 
 
-SHARING = [make.storage_class(), make.longhorn_node("a", 10), pod("p", "c"), pod("q", "c")]
+SHARED_CLAIM = [make.storage_class(), make.longhorn_node("a", 10), pod("p", "c"), pod("q", "c")]
 
 
-@pytest.mark.parametrize("standing", [None, Standing()], ids=["anew", "kept"])
-def test_a_claim_that_another_pod_was_offered_room_for_counts_once(standing: Standing | None) -> None:
+@pytest.mark.parametrize("cached", [False, True], ids=["empty cache", "cached before the offer"])
+def test_a_claim_whose_space_is_offered_to_another_pod_counts_once(cached: bool) -> None:
     """Two pods of one ReadWriteOnce claim may share a node."""
-    view = make.view(SHARING, make.claim("c", 8))
-    others = Others(demands=Demands.of(view), ledger=offered(view, "p"), joint=Joint(), standing=standing)
-    assert [reason.name for reason in asked("q", view, others).reasons] == ["ROOM"]
+    state = make.state(SHARED_CLAIM, make.claim("c", 8))
+    contention = Contention()
+    equivalence = EquivalenceCache()
+    ledger = Ledger()
+    if cached:
+        assert reason("q", state, ledger, contention, equivalence) == "ROOM"
+    ledger = with_offer(ledger, state.view, "p", "a", 0.0)
+    assert reason("q", state, ledger, contention, equivalence) == "ROOM"
 
 
-def test_a_shared_claim_counts_once_when_it_has_become_a_volume() -> None:
-    """The other pod was offered room for the claim; nothing on the node has changed since."""
-    before = make.view(SHARING, make.claim("c", 8), make.claim("d", 1), pod("r", "d"))
-    after = make.view(SHARING, make.bound("c", 8), make.claim("d", 1), pod("r", "d"))
-    ledger, joint = offered(before, "p"), Joint()
-    assert asked("r", before, Others(demands=Demands.of(before), ledger=ledger, joint=joint)).reasons[0].fits
-    others = Others(demands=Demands.of(after), ledger=ledger, joint=joint)
-    assert [reason.name for reason in asked("q", after, others).reasons] == ["ROOM"]
+def test_a_shared_claim_counts_once_after_its_volume_is_provisioned() -> None:
+    """The other pod was offered space for the claim; nothing on the node has changed since."""
+    unrelated = [make.claim("d", 1), pod("r", "d")]
+    before = make.state(SHARED_CLAIM, make.claim("c", 8), unrelated)
+    after = make.state(SHARED_CLAIM, make.bound("c", 8), unrelated)
+    ledger = ledger_with_offers(before.view, [("p", "a")])
+    contention = Contention()
+    assert reason("r", before, ledger, contention) == "ROOM"
+    assert reason("q", after, ledger, contention) == "ROOM"
 
 
-def test_what_is_decided_for_a_pod_that_shares_a_claim_is_not_kept_for_others() -> None:
-    """No watch has brought the other pod yet, so nothing but its offer tells that it mounts the claim."""
+def test_a_result_for_a_pod_that_shares_a_claim_is_not_cached_for_equal_pods() -> None:
+    """No watch has delivered the other pod yet, so only its offer shows that it mounts the claim."""
     objects = [make.storage_class(), make.longhorn_node("a", 10), pod("q", "c"), pod("r", "d")]
-    view = make.view(objects, make.claim("c", 8), make.claim("d", 8))
-    volumes = resolve(view.snapshot.pods["default", "q"], view).local
-    ledger, _ = step(Ledger(), Offered(PodSeen("uid-unseen"), frozenset("a"), volumes), 0.0)
-    others = Others(demands=Demands.of(view), ledger=ledger, joint=Joint(), standing=Standing())
-    assert [asked(name, view, others).reasons[0].name for name in "qr"] == ["ROOM", "WAITING"]
+    state = make.state(objects, make.claim("c", 8), make.claim("d", 8))
+    volumes = resolve(state.view.snapshot.pods["default", "q"], state.view).local
+    ledger, _ = step(Ledger(), Offered(ObservedPod("uid-not-delivered"), frozenset("a"), volumes), 0.0)
+    contention = Contention()
+    equivalence = EquivalenceCache()
+    assert [reason(name, state, ledger, contention, equivalence) for name in "qr"] == ["ROOM", "WAITING"]
 
 
-def hard() -> View:
-    """A node whose demands are hard to pack: nine, of which eight have room."""
+def node_with_hard_packing() -> ClusterState:
+    """A node with nine demands that are hard to pack; eight of them fit."""
     sizes = (16, 15, 14, 14, 14, 13, 11, 7, 7)
     disks = {f"disk-{number}": make.disk(size) for number, size in enumerate((20, 21, 35, 35), start=1)}
     names = [f"c{number}" for number in range(len(sizes))]
     claims = [make.claim(name, size) for name, size in zip(names, sizes, strict=True)]
-    return make.view(make.storage_class(), make.longhorn_node("a", disks), claims, pod("p", *names, node="a"))
+    return make.state(make.storage_class(), make.longhorn_node("a", disks), claims, pod("p", *names, node="a"))
 
 
-def demanded(view: View, joint: Joint, steps: int) -> int:
-    """How many demands have room, found out in so many steps."""
-    found = finish(joint.besides(Memory(view), Demands.of(view), Ledger(), ("a",), NOBODY, Budget(steps)))
-    return len(found["a"].demanded)
+def count_demands(state: ClusterState, contention: Contention, budget: Budget) -> int:
+    """How many demands of node a count, as far as the budget suffices to find out."""
+    query = ContentionQuery(state, state.demand, Ledger(), NO_REQUESTER, budget)
+    return len(run_to_end(contention.competitors(query, ("a",)))["a"].demanded)
 
 
-def test_what_no_steps_were_left_for_is_found_out_when_there_are_some() -> None:
-    """Nothing on the node changes, so that nothing else would make anybody look again."""
-    view, joint = hard(), Joint()
-    demands, memory, counts = Demands.of(view), Memory(view), list[int]()
-    for steps in (0, 150_000):
-        found = finish(joint.besides(memory, demands, Ledger(), ("a",), NOBODY, Budget(steps)))
-        counts.append(len(found["a"].demanded))
-    assert counts == [9, 8]
-    assert demanded(view, Joint(), 150_000) == 8
+def test_a_search_without_budget_is_repeated_with_a_larger_budget() -> None:
+    """Nothing on the node changes, so no event causes another evaluation."""
+    state = node_with_hard_packing()
+    contention = Contention()
+    assert [count_demands(state, contention, Budget(steps)) for steps in (0, 150_000)] == [9, 8]
+    assert count_demands(node_with_hard_packing(), Contention(), Budget(150_000)) == 8
 
 
-def test_a_node_that_is_too_hard_is_not_tried_with_every_question() -> None:
-    """It would leave nothing of the budget for the others."""
-    view, joint = hard(), Joint()
-    demands, memory, spent = Demands.of(view), Memory(view), list[bool]()
+def test_a_search_that_exceeds_the_budget_is_not_repeated_by_every_request() -> None:
+    """It would leave nothing of the budget for other nodes."""
+    state = node_with_hard_packing()
+    contention = Contention()
+    gave_up = []
     for _ in range(2):
         budget = Budget(10)
-        finish(joint.besides(memory, demands, Ledger(), ("a",), NOBODY, budget))
-        spent.append(budget.gave_up > 0)
-    assert spent == [True, False]
+        count_demands(state, contention, budget)
+        gave_up.append(budget.gave_up > 0)
+    assert gave_up == [True, False]
 
 
-def test_nodes_that_are_gone_are_forgotten() -> None:
+def test_deleted_nodes_are_dropped_from_the_cache() -> None:
     """An autoscaler gives each new node a new name."""
-    joint = Joint()
-    for number in range(300):
-        name = f"node-{number}"
+    contention = Contention()
+    names = [f"node-{number}" for number in range(300)]
+    requester = Requester("", frozenset())
+    for number, name in enumerate(names):
         objects = [make.storage_class(), make.longhorn_node(name, 10), make.claim("c", 8), pod("p", "c", node=name)]
-        view = View.of(make.snapshot(objects), NOW + timedelta(seconds=number))
-        finish(joint.besides(Memory(view), Demands.of(view), Ledger(), (name,), NOBODY, Budget()))
-    assert len(joint._seen) < 100
+        state = ClusterState.of(View.of(make.snapshot(objects), NOW + timedelta(seconds=number)))
+        requester = Requester.of("", resolve(state.view.snapshot.pods["default", "p"], state.view).volumes)
+        query = ContentionQuery(state, state.demand, Ledger(), NO_REQUESTER, Budget())
+        run_to_end(contention.competitors(query, (name,)))
+    # Every cached node has a demand of this pod's claim.
+    assert names[-1] in contention.nodes_involving(requester, names)
+    assert len(contention.nodes_involving(requester, names)) < 100
 
 
-def test_a_volume_that_only_prefers_its_node_does_not_keep_the_others_from_counting() -> None:
-    """It goes elsewhere where it has no room; what must be there still comes."""
+def test_a_volume_that_only_prefers_its_node_leaves_out_no_other_volume_of_its_offer() -> None:
+    """It is placed elsewhere if it does not fit; the strict-local volume of the same pod is not."""
     classes = [make.storage_class(), make.storage_class("strict", dataLocality="strict-local")]
     claims = [
         make.claim("c", 8, storage_class="strict"),
         make.claim("d", 8),
         make.claim("e", 8, storage_class="strict"),
     ]
-    view = make.view(classes, make.longhorn_node("a", 15), claims, pod("p", "c", "d"), pod("q", "e"))
-    prefers = resolve(view.snapshot.pods["default", "p"], view, require_best_effort=False).volumes
-    ledger, _ = step(Ledger(), Offered(PodSeen("uid-p"), frozenset("a"), prefers), 0.0)
-    others = Others(demands=Demands.of(view), ledger=ledger, joint=Joint())
-    assert asked("q", view, others).reasons[0].name == "WAITING"
+    state = make.state(classes, make.longhorn_node("a", 15), claims, pod("p", "c", "d"), pod("q", "e"))
+    volumes = resolve(state.view.snapshot.pods["default", "p"], state.view, require_best_effort=False).volumes
+    ledger, _ = step(Ledger(), Offered(ObservedPod("uid-p"), frozenset("a"), volumes), 0.0)
+    assert reason("q", state, ledger) == "WAITING"

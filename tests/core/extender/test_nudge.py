@@ -1,4 +1,4 @@
-"""When a refused pod may be nudged, which pods are alike, and what a nudge promises."""
+"""When a refused pod may be nudged, which pods are equivalent, and what a pending nudge takes."""
 
 from __future__ import annotations
 
@@ -8,74 +8,74 @@ from typing import Any
 import pytest
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import finish
-from scheduler_core.demand.index import Demands
-from scheduler_core.evaluation.contention import Joint
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import Decision, Options, Others, filter_nodes
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.decision import Decision, FilterOptions
+from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.nudge import (
+    BACKOFF,
     BURST,
-    FIRST_WAIT,
-    LONGEST_WAIT,
-    PER_SECOND,
-    PROMISE_LIFE,
-    Pace,
-    Promises,
-    Rate,
-    likeness,
-    refused_before,
+    NUDGES_PER_SECOND,
+    PENDING_NUDGE_LIFETIME,
+    NudgeBackoff,
+    PendingNudges,
+    TokenBucket,
+    equivalence_key,
+    previously_refused_pods,
 )
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.ledger import Ledger, Offered, PodSeen, TimePassed, step
+from scheduler_core.offers.events import ObservedPod, Offered, Tick
+from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.volumes.resolve import resolve
 from tests import builders as make
-from tests.builders import NOW, Object
+from tests.builders import Object
 
 NODES = ("a", "b")
 ROUNDING = 1e-9
 
 
-def test_a_pod_that_was_never_nudged_may_be_at_once() -> None:
+def test_the_first_nudge_of_a_pod_may_be_sent_at_once() -> None:
     """Whatever the clock's origin."""
-    assert Pace().ready_at == -math.inf
+    assert NudgeBackoff().ready_at == -math.inf
 
 
-def test_the_waits_between_nudges_double_up_to_a_minute() -> None:
-    """Each counted from the nudge before."""
-    pace, waits = Pace(), []
+def test_the_pauses_between_nudges_double_up_to_a_minute() -> None:
+    """Each counts from the previous nudge."""
+    backoff = NudgeBackoff()
+    pauses = []
     for _ in range(9):
-        now = max(1000.0, pace.ready_at)
-        pace = pace.after(now)
-        waits.append(pace.ready_at - now)
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+        now = max(1000.0, backoff.ready_at)
+        backoff = backoff.after(now)
+        pauses.append(backoff.ready_at - now)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_a_pod_that_was_left_alone_for_long_begins_anew() -> None:
-    """Twice the longest wait after its last nudge."""
-    slow = Pace(attempts=9, last=0.0)
-    assert slow.after(2 * LONGEST_WAIT - 0.1).attempts == 10
-    anew = slow.after(2 * LONGEST_WAIT)
-    assert (anew.attempts, anew.ready_at) == (1, 2 * LONGEST_WAIT + FIRST_WAIT)
+def test_the_back_off_starts_again_after_twice_the_longest_pause() -> None:
+    """What kept refusing the pod is over."""
+    backoff = NudgeBackoff(attempts=9, last=0.0)
+    assert backoff.after(2 * BACKOFF.longest - 0.1).attempts == 10
+    restarted = backoff.after(2 * BACKOFF.longest)
+    assert (restarted.attempts, restarted.ready_at) == (1, 2 * BACKOFF.longest + BACKOFF.shortest)
 
 
 def test_a_burst_may_be_sent_at_once_and_no_more() -> None:
-    """The next one a twentieth of a second later."""
-    rate, now = Rate(), 1000.0
+    """The next nudge may be sent a twentieth of a second later."""
+    bucket = TokenBucket()
+    now = 1000.0
     for _ in range(BURST):
-        assert rate.ready_at <= now + ROUNDING
-        rate = rate.after(now)
-    assert rate.ready_at == pytest.approx(now + 1 / PER_SECOND)
+        assert bucket.ready_at <= now + ROUNDING
+        bucket = bucket.after(now)
+    assert bucket.ready_at == pytest.approx(now + 1 / NUDGES_PER_SECOND)
 
 
 def test_after_a_while_a_burst_may_be_sent_again() -> None:
-    """Five seconds after one."""
-    rate = Rate()
+    """Five seconds after the previous burst."""
+    bucket = TokenBucket()
     for _ in range(BURST):
-        rate = rate.after(0.0)
-    now = BURST / PER_SECOND
+        bucket = bucket.after(0.0)
+    now = BURST / NUDGES_PER_SECOND
     for _ in range(BURST):
-        assert rate.ready_at <= now + ROUNDING
-        rate = rate.after(now)
+        assert bucket.ready_at <= now + ROUNDING
+        bucket = bucket.after(now)
 
 
 def claims(*names: str, size: float = 10) -> list[Object]:
@@ -83,7 +83,7 @@ def claims(*names: str, size: float = 10) -> list[Object]:
     return [make.claim(name, size) for name in names]
 
 
-def selected(name: str) -> Object:
+def claim_with_selected_node(name: str) -> Object:
     """An unbound claim for which kube-scheduler has selected a node."""
     raw = make.claim(name, 10)
     raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
@@ -91,9 +91,9 @@ def selected(name: str) -> Object:
 
 
 def key_of(view: View, name: str) -> Any:
-    """A pod's likeness."""
-    pod = view.snapshot.pods["default", name]
-    return likeness(pod, resolve(pod, view), view)
+    """A pod's equivalence key."""
+    requested = view.snapshot.pods["default", name]
+    return equivalence_key(requested, resolve(requested, view), view)
 
 
 def pod(name: str, *claims: str, **fields: Any) -> Object:
@@ -101,8 +101,8 @@ def pod(name: str, *claims: str, **fields: Any) -> Object:
     return make.pod(*claims, name=name, uid=f"uid-{name}", **fields)
 
 
-def test_pods_with_equal_claims_to_be_created_are_alike() -> None:
-    """Whatever the claims are called; sizes tell them apart."""
+def test_pods_with_equal_unbound_claims_are_equivalent() -> None:
+    """Whatever the names of the claims; their sizes matter."""
     view = make.view(
         make.storage_class(), claims("x", "y"), claims("z", size=11), pod("x", "x"), pod("y", "y"), pod("z", "z")
     )
@@ -111,35 +111,35 @@ def test_pods_with_equal_claims_to_be_created_are_alike() -> None:
     assert key_of(view, "x") != key_of(view, "z")
 
 
-def test_pods_whose_volumes_need_no_local_room_are_alike_by_these_too() -> None:
-    """A volume that may go anywhere has to find some room in the cluster."""
+def test_pods_with_equal_remote_volumes_are_equivalent() -> None:
+    """A volume that may go to any node still has to fit on some disk of the cluster."""
     view = make.view(
         make.storage_class(),
-        make.storage_class("free", dataLocality="disabled"),
-        *(make.claim(name, size, storage_class="free") for name, size in (("x", 10), ("y", 10), ("z", 11))),
+        make.storage_class("remote", dataLocality="disabled"),
+        *(make.claim(name, size, storage_class="remote") for name, size in (("x", 10), ("y", 10), ("z", 11))),
         *(pod(name, name) for name in ("x", "y", "z")),
     )
     assert key_of(view, "x") == key_of(view, "y")
     assert key_of(view, "x") != key_of(view, "z")
 
 
-UNLIKE: dict[str, list[Object]] = {
+DISTINCT: dict[str, list[Object]] = {
     "a volume that exists": [*make.bound("x", 10), pod("x", "x")],
     "a replica to return to": [*make.bound("x", 10), make.replica("r", "vol-x", "a", size=10), pod("x", "x")],
-    "a selected node": [selected("x"), pod("x", "x")],
+    "a selected node": [claim_with_selected_node("x"), pod("x", "x")],
     "a claim that another pod mounts": [*claims("x"), pod("x", "x"), pod("other", "x")],
     "a claim in use": [*claims("x"), pod("x", "x"), pod("other", "x", node="a", phase="Running")],
 }
 
 
-@pytest.mark.parametrize("what", UNLIKE)
-def test_a_pod_of_which_the_cluster_knows_more_is_unlike_all_others(what: str) -> None:
-    """What is its own counts for it, and not against it."""
-    assert key_of(make.view(make.storage_class(), *UNLIKE[what]), "x") is None
+@pytest.mark.parametrize("difference", DISTINCT)
+def test_a_pod_that_objects_of_its_own_distinguish_is_equivalent_to_no_other(difference: str) -> None:
+    """These objects count for it, and do not compete with it."""
+    assert key_of(make.view(make.storage_class(), *DISTINCT[difference]), "x") is None
 
 
-def waiting(name: str, message: str, **fields: Any) -> Object:
-    """A pod of whose last attempt kube-scheduler wrote this."""
+def unschedulable_pod(name: str, message: str, **fields: Any) -> Object:
+    """A pod whose PodScheduled condition is False with kube-scheduler's message."""
     raw = pod(name, "x", **fields)
     raw["status"]["conditions"] = [
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
@@ -148,122 +148,125 @@ def waiting(name: str, message: str, **fields: Any) -> Object:
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if not reason.fits], ids=lambda reason: reason.name)
-def test_a_new_leader_knows_a_refusal_by_any_of_its_texts(reason: Reason) -> None:
-    """Beside kube-scheduler's own."""
-    view = make.view(waiting("x", f"0/9 nodes are available: 1 Insufficient cpu, 8 {reason.text}. preemption: no"))
-    assert [found.name for found in refused_before(view)] == ["x"]
+def test_a_new_leader_recognises_a_refusal_by_the_text_of_any_reason(reason: Reason) -> None:
+    """The message has kube-scheduler's own reasons too."""
+    message = f"0/9 nodes are available: 1 Insufficient cpu, 8 {reason.text}. preemption: no"
+    view = make.view(unschedulable_pod("x", message))
+    assert [refused.name for refused in previously_refused_pods(view)] == ["x"]
 
 
 @pytest.mark.parametrize(
     "raw",
     [
         pytest.param(pod("x", "x"), id="not tried yet"),
-        pytest.param(waiting("x", "0/9 nodes are available: 9 Insufficient cpu."), id="refused by others"),
-        pytest.param(waiting("x", Reason.WAITING.text, node="a"), id="bound"),
-        pytest.param(waiting("x", Reason.WAITING.text, phase="Failed"), id="finished"),
-        pytest.param(waiting("x", Reason.WAITING.text, deleting=True), id="being deleted"),
+        pytest.param(unschedulable_pod("x", "0/9 nodes are available: 9 Insufficient cpu."), id="refused by others"),
+        pytest.param(unschedulable_pod("x", Reason.WAITING.text, node="a"), id="bound"),
+        pytest.param(unschedulable_pod("x", Reason.WAITING.text, phase="Failed"), id="finished"),
+        pytest.param(unschedulable_pod("x", Reason.WAITING.text, deleting=True), id="being deleted"),
     ],
 )
-def test_a_new_leader_leaves_other_pods_alone(raw: Object) -> None:
-    """They are not its business, or nobody's."""
-    assert list(refused_before(make.view(raw))) == []
+def test_a_new_leader_ignores_pods_that_do_not_wait_for_longhorn_space(raw: Object) -> None:
+    """They wait for something else, or no longer wait."""
+    assert list(previously_refused_pods(make.view(raw))) == []
 
 
 class Cluster:
-    """Two nodes of 100Gi and pods that take 60Gi."""
+    """Two nodes of 100Gi, and pods x0, x1... that take 60Gi each."""
 
-    def __init__(self, *numbers: int) -> None:
-        self.view = View.of(
-            make.snapshot(
-                make.storage_class(),
-                *(make.longhorn_node(name) for name in NODES),
-                *(make.claim(f"x{number}", 60) for number in numbers),
-                *(pod(f"x{number}", f"x{number}") for number in numbers),
-            ),
-            NOW,
+    def __init__(self, pods: int) -> None:
+        self.state = make.state(
+            make.storage_class(),
+            [make.longhorn_node(name) for name in NODES],
+            [make.claim(f"x{number}", 60) for number in range(pods)],
+            [pod(f"x{number}", f"x{number}") for number in range(pods)],
         )
 
     def decide(self, number: int, ledger: Ledger) -> Decision:
-        """About a pod, beside a ledger."""
-        beside = Others(demands=Demands.of(self.view), ledger=ledger, joint=Joint())
-        found = self.view.snapshot.pods["default", f"x{number}"]
-        return finish(filter_nodes(found, NODES, Memory(self.view), Options(), beside))
+        """Decides about a pod that competes with the offers of a ledger."""
+        requested = self.state.view.snapshot.pods["default", f"x{number}"]
+        contenders = make.competing(self.state, ledger)
+        return run_to_end(filter_nodes(requested, NODES, self.state, FilterOptions(), contenders))
 
-    def promise(self, promises: Promises, number: int, ledger: Ledger, now: float = 0.0) -> None:
-        """What the pod is promised of what is left."""
-        decision = self.decide(number, promises.beside(ledger))
-        promises.promise(self.view.snapshot.pods["default", f"x{number}"], decision, self.view, now)
+    def nudge(self, pending: PendingNudges, number: int, ledger: Ledger, now: float = 0.0) -> None:
+        """Adds a pending nudge of a pod that competes with the offers and the pending nudges."""
+        decision = self.decide(number, pending.added_to(ledger))
+        pending.add(self.state.view.snapshot.pods["default", f"x{number}"], decision, self.state.view, now)
 
 
-def nodes(ledger: Ledger) -> dict[str, list[str]]:
-    """The nodes of all offers, by UID."""
+def nodes_by_uid(ledger: Ledger) -> dict[str, list[str]]:
+    """The nodes of all offers."""
     return {offer.uid: sorted(offer.nodes) for offer in ledger.oldest_first()}
 
 
-def test_promises_count_as_offers_of_one_node_each_in_a_copy_of_the_ledger() -> None:
-    """That with most room; the ledger itself is as it was."""
-    cluster, promises, ledger = Cluster(0, 1, 2), Promises(), Ledger()
-    cluster.promise(promises, 0, ledger)
-    cluster.promise(promises, 1, ledger)
-    assert nodes(promises.beside(ledger)) == {"uid-x0": ["a"], "uid-x1": ["b"]}
+def test_a_pending_nudge_counts_as_an_offer_of_one_node_in_a_copy_of_the_ledger() -> None:
+    """Of the node with most free space; the ledger itself does not change."""
+    cluster = Cluster(pods=3)
+    pending = PendingNudges()
+    ledger = Ledger()
+    cluster.nudge(pending, 0, ledger)
+    cluster.nudge(pending, 1, ledger)
+    assert nodes_by_uid(pending.added_to(ledger)) == {"uid-x0": ["a"], "uid-x1": ["b"]}
     assert ledger.outstanding == 0
-    assert not any(reason.fits for reason in cluster.decide(2, promises.beside(ledger)).reasons)
+    assert not cluster.decide(2, pending.added_to(ledger)).fits
 
 
-def test_a_promise_does_not_stand_in_its_own_pod_s_way() -> None:
-    """As with offers."""
-    cluster, promises, ledger = Cluster(0, 1), Promises(), Ledger()
-    cluster.promise(promises, 0, ledger)
-    cluster.promise(promises, 1, ledger)
-    assert any(reason.fits for reason in cluster.decide(0, promises.beside(ledger)).reasons)
+def test_a_pod_does_not_compete_with_its_own_pending_nudge() -> None:
+    """As with its own offer."""
+    cluster = Cluster(pods=2)
+    pending = PendingNudges()
+    ledger = Ledger()
+    cluster.nudge(pending, 0, ledger)
+    cluster.nudge(pending, 1, ledger)
+    assert cluster.decide(0, pending.added_to(ledger)).fits
 
 
-def test_a_promise_ends_by_age_or_when_it_is_ended() -> None:
-    """Each end may have made room for others, and is counted."""
-    cluster, promises, ledger = Cluster(0, 1), Promises(), Ledger()
-    cluster.promise(promises, 0, ledger, now=10.0)
-    cluster.promise(promises, 1, ledger, now=11.0)
-    promises.lapse(9.9 + PROMISE_LIFE)
-    assert (len(promises), promises.ended) == (2, 0)
-    promises.lapse(10.0 + PROMISE_LIFE)
-    assert (nodes(promises.beside(ledger)), promises.ended) == ({"uid-x1": ["b"]}, 1)
-    promises.end("uid-x1")
-    promises.end("uid-x1")
-    assert (nodes(promises.beside(ledger)), promises.ended) == ({}, 2)
+def test_a_pending_nudge_ends_by_age_or_explicitly() -> None:
+    """Each end may free space for other pods, and is counted."""
+    cluster = Cluster(pods=2)
+    pending = PendingNudges()
+    ledger = Ledger()
+    cluster.nudge(pending, 0, ledger, now=10.0)
+    cluster.nudge(pending, 1, ledger, now=11.0)
+    pending.expire(9.9 + PENDING_NUDGE_LIFETIME)
+    assert (len(pending), pending.ended) == (2, 0)
+    pending.expire(10.0 + PENDING_NUDGE_LIFETIME)
+    assert (nodes_by_uid(pending.added_to(ledger)), pending.ended) == ({"uid-x1": ["b"]}, 1)
+    pending.end("uid-x1")
+    pending.end("uid-x1")
+    assert (nodes_by_uid(pending.added_to(ledger)), pending.ended) == ({}, 2)
 
 
-def test_a_real_offer_counts_instead_of_a_promise_to_the_same_pod() -> None:
+def test_an_offer_replaces_the_pending_nudge_of_its_pod() -> None:
     """It is newer."""
-    cluster, promises = Cluster(0), Promises()
-    cluster.promise(promises, 0, Ledger())
-    ledger, _ = step(Ledger(), Offered(PodSeen("uid-x0"), frozenset(NODES), ("volume",)), 1.0)
-    assert nodes(promises.beside(ledger)) == {"uid-x0": ["a", "b"]}
+    pending = PendingNudges()
+    Cluster(pods=1).nudge(pending, 0, Ledger())
+    ledger, _ = step(Ledger(), Offered(ObservedPod("uid-x0"), frozenset(NODES), ("volume",)), 1.0)
+    assert nodes_by_uid(pending.added_to(ledger)) == {"uid-x0": ["a", "b"]}
 
 
-def test_promises_are_beside_whatever_the_ledger_has_become() -> None:
-    """An offer that came after them, and one that ended."""
-    cluster, promises, ledger = Cluster(0), Promises(), Ledger()
-    cluster.promise(promises, 0, ledger)
-    later, _ = step(ledger, Offered(PodSeen("uid-y"), frozenset("b"), ("volume",)), 1.0)
-    assert nodes(promises.beside(later)) == {"uid-x0": ["a"], "uid-y": ["b"]}
-    ended, _ = step(later, TimePassed(), 100.0)
-    assert nodes(promises.beside(ended)) == {"uid-x0": ["a"]}
+def test_pending_nudges_are_added_to_every_later_ledger() -> None:
+    """To one with a new offer, and to one where that offer has ended."""
+    pending = PendingNudges()
+    ledger = Ledger()
+    Cluster(pods=1).nudge(pending, 0, ledger)
+    later, _ = step(ledger, Offered(ObservedPod("uid-y"), frozenset("b"), ("volume",)), 1.0)
+    assert nodes_by_uid(pending.added_to(later)) == {"uid-x0": ["a"], "uid-y": ["b"]}
+    expired, _ = step(later, Tick(), 100.0)
+    assert nodes_by_uid(pending.added_to(expired)) == {"uid-x0": ["a"]}
 
 
-def test_a_pod_that_returns_to_its_replicas_is_promised_no_room() -> None:
-    """It takes none."""
-    view = View.of(
-        make.snapshot(
-            make.storage_class(),
-            *(make.longhorn_node(name) for name in NODES),
-            *make.bound("x", 60),
-            make.replica("r", "vol-x", "a", size=60),
-            pod("x", "x"),
-        ),
-        NOW,
+def test_a_pending_nudge_of_a_pod_that_returns_to_its_replicas_takes_no_space() -> None:
+    """Nothing new is placed."""
+    state = make.state(
+        make.storage_class(),
+        [make.longhorn_node(name) for name in NODES],
+        make.bound("x", 60),
+        make.replica("r", "vol-x", "a", size=60),
+        pod("x", "x"),
     )
-    promises, found = Promises(), view.snapshot.pods["default", "x"]
-    decision = finish(filter_nodes(found, NODES, Memory(view), Options()))
+    pending = PendingNudges()
+    requested = state.view.snapshot.pods["default", "x"]
+    decision = run_to_end(filter_nodes(requested, NODES, state, FilterOptions()))
     assert [reason.name for reason in decision.reasons] == ["HOME", "HOME_ELSEWHERE"]
-    promises.promise(found, decision, view, 0.0)
-    assert nodes(promises.beside(Ledger())) == {}
+    pending.add(requested, decision, state.view, 0.0)
+    assert nodes_by_uid(pending.added_to(Ledger())) == {}

@@ -1,23 +1,23 @@
-"""What a policy's Longhorn rules are told of a pod's volumes: /filter's decision, order safety, kept replicas, disks after the plan."""
+"""Facts that a policy's Longhorn rules read: the reasons of /filter, order safety, kept replicas, and disks after the plan."""
 
 from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cooperative import finish
-from scheduler_core.demand.index import Demands
-from scheduler_core.evaluation.contention import Joint
-from scheduler_core.evaluation.profile_cache import Memory
-from scheduler_core.extender.filter import NOBODY, Options, Others, Packing, filter_nodes
-from scheduler_core.extender.volume_facts import Plans, facts_for
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.decision import NO_CONTENDERS, FilterOptions, Packing
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.volume_facts import PlanCache
 from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.model.verdict import Reason
 from tests.builders import (
     GI,
+    NOW,
     Object,
     as_pod,
     bound,
     claim,
+    competing,
     disk,
     flat,
     kube_node,
@@ -25,21 +25,27 @@ from tests.builders import (
     pod,
     replica,
     setting,
+    state,
     storage_class,
-    view,
 )
+from tests.worlds.changes import changes_of, empty_state
+from tests.worlds.engines import engines
 
 NAMES = ("even", "home", "tight", "full", "gone")
-EXACT = Options(packing=Packing.EXACT)
+EXACT = FilterOptions(packing=Packing.EXACT)
 
 
-def cluster() -> list[Object]:
-    """A pod of x and y, 30Gi each: `home` has x, on `tight` an unlucky order of y and z fails, `full` has no room."""
+def cluster(*even_disks: Object) -> list[Object]:
+    """A cluster for a pod of x and y, 30Gi each.
+
+    Node `home` has a replica of x, on `tight` an unlucky order of y and z fails, `full` has no space. The disks of `even` may be given.
+    """
+    disks = {f"disk-{number}": raw for number, raw in enumerate(even_disks or (disk(100), disk(100)), start=1)}
     return flat(
         storage_class(),
         setting("storage-over-provisioning-percentage", "100"),
         [kube_node(name) for name in NAMES],
-        longhorn_node("even", {"disk-1": disk(100), "disk-2": disk(100)}),
+        longhorn_node("even", disks),
         longhorn_node("home", {"disk-1": disk(100), "disk-2": disk(100)}),
         longhorn_node("tight", {"disk-1": disk(60), "disk-2": disk(40)}),
         longhorn_node("full", 10),
@@ -50,129 +56,116 @@ def cluster() -> list[Object]:
     )
 
 
-def facts(
-    *claims: str, options: Options = EXACT, others: Others = NOBODY, objects: list[Object] | None = None
-) -> LonghornFacts:
-    """Of a pod with these claims."""
-    memory = Memory(view(objects or cluster()))
-    return finish(facts_for(as_pod(pod(*claims)), NAMES, memory, options, others))
+def facts_for(*claims: str, options: FilterOptions = EXACT, objects: list[Object] | None = None) -> LonghornFacts:
+    """The facts for a pod with these claims."""
+    return run_to_end(PlanCache().volume_facts(as_pod(pod(*claims)), NAMES, state(objects or cluster()), options))
 
 
 @pytest.mark.parametrize("packing", list(Packing), ids=lambda packing: packing.value)
 @pytest.mark.parametrize("claims", [("x",), ("y",), ("y", "z"), ("x", "z"), ()], ids="+".join)
 def test_reasons_are_those_of_filter(packing: Packing, claims: tuple[str, ...]) -> None:
-    """Whatever is offered; a name nobody knows has one, too."""
-    options = Options(packing=packing)
-    memory = Memory(view(cluster()))
-    decision = finish(filter_nodes(as_pod(pod(*claims)), NAMES, memory, options))
-    found = facts(*claims, options=options).nodes
-    assert {name: found[name].reason for name in NAMES} == dict(zip(NAMES, decision.reasons, strict=True))
+    """With every packing option, and also for a name without a Longhorn node."""
+    options = FilterOptions(packing=packing)
+    decision = run_to_end(filter_nodes(as_pod(pod(*claims)), NAMES, state(cluster()), options))
+    nodes = facts_for(*claims, options=options).nodes
+    assert {name: nodes[name].reason for name in NAMES} == dict(zip(NAMES, decision.reasons, strict=True))
 
 
-def test_order_safety_is_told_where_everything_with_room_is_offered() -> None:
+def test_order_safety_is_examined_where_every_fitting_node_is_offered() -> None:
     """Volume y may take 30Gi of the only disk that z fits on."""
-    found = facts("y", "z").nodes
-    assert (found["even"].reason, found["even"].order_safe) == (Reason.ROOM, True)
-    assert (found["tight"].reason, found["tight"].order_safe) == (Reason.ROOM, False)
+    nodes = facts_for("y", "z").nodes
+    assert (nodes["even"].reason, nodes["even"].order_safe) == (Reason.ROOM, True)
+    assert (nodes["tight"].reason, nodes["tight"].order_safe) == (Reason.ROOM, False)
 
 
-def test_where_only_an_unsafe_node_is_offered_it_is_still_told() -> None:
-    """With packing auto, because no other has room."""
-    memory = Memory(view(cluster()))
-    found = finish(facts_for(as_pod(pod("y", "z")), ["tight", "full"], memory, Options())).nodes
-    assert (found["tight"].reason, found["tight"].order_safe) == (Reason.ROOM, False)
-    assert not found["full"].reason.fits
+def test_order_safety_is_examined_where_only_an_unsafe_node_is_offered() -> None:
+    """With packing AUTO, because no other node fits."""
+    facts = run_to_end(
+        PlanCache().volume_facts(as_pod(pod("y", "z")), ["tight", "full"], state(cluster()), FilterOptions())
+    )
+    assert (facts.nodes["tight"].reason, facts.nodes["tight"].order_safe) == (Reason.ROOM, False)
+    assert not facts.nodes["full"].reason.fits
 
 
 def test_kept_replicas_count_with_the_size_of_their_volume() -> None:
-    """Of all the pod's volumes, whether the node fits or not; a replica that is being evicted does not stay."""
-    found = facts("x", "y")
-    assert found.total == 60 * GI
-    assert {name: node.kept for name, node in found.nodes.items()} == dict.fromkeys(NAMES, 0) | {"home": 30 * GI}
-    leaving = [entry for entry in cluster() if entry["kind"] != "Replica"]
-    leaving.append(replica("r", "vol-x", "home", size=30, evictionRequested=True))
-    assert facts("x", "y", objects=leaving).nodes["home"].kept == 0
+    """For all the pod's volumes, whether the node fits or not; a replica that is being evicted is not kept."""
+    facts = facts_for("x", "y")
+    assert facts.total_bytes == 60 * GI
+    replica_bytes = {name: node.replica_bytes for name, node in facts.nodes.items()}
+    assert replica_bytes == dict.fromkeys(NAMES, 0) | {"home": 30 * GI}
+    evicting = [entry for entry in cluster() if entry["kind"] != "Replica"]
+    evicting.append(replica("r", "vol-x", "home", size=30, evictionRequested=True))
+    assert facts_for("x", "y", objects=evicting).nodes["home"].replica_bytes == 0
 
 
-def test_disks_are_told_as_the_plan_leaves_them() -> None:
-    """In bytes of what may be promised: y takes 30Gi of the disk of `home` that x is not on."""
-    found = facts("x", "y").nodes
-    assert sorted(entry.free for entry in found["home"].disks) == [70 * GI, 70 * GI]
-    assert {entry.limit for entry in found["home"].disks} == {100 * GI}
-    assert sum(entry.free for entry in found["even"].disks) == 140 * GI
-    assert found["full"].disks == ()
+def test_disks_are_as_the_plan_leaves_them() -> None:
+    """In schedulable bytes: y takes 30Gi of the disk of `home` that x is not on."""
+    nodes = facts_for("x", "y").nodes
+    assert sorted(entry.free for entry in nodes["home"].disks) == [70 * GI, 70 * GI]
+    assert {entry.limit for entry in nodes["home"].disks} == {100 * GI}
+    assert sum(entry.free for entry in nodes["even"].disks) == 140 * GI
+    assert nodes["full"].disks == ()
 
 
-def test_at_home_nothing_is_placed() -> None:
-    """So there are no disks to compare, and no order can go wrong."""
-    assert facts("x").nodes["home"] == NodeFacts(Reason.HOME, order_safe=True, kept=30 * GI)
+def test_a_home_node_has_no_disks_because_nothing_is_placed() -> None:
+    """So no order can fail."""
+    assert facts_for("x").nodes["home"] == NodeFacts(Reason.HOME, order_safe=True, replica_bytes=30 * GI)
 
 
 def test_a_pod_without_volumes_fits_everywhere() -> None:
     """And has no bytes."""
-    found = facts()
-    assert found.total == 0
-    assert set(found.nodes.values()) == {NodeFacts(Reason.NO_VOLUMES, order_safe=True)}
+    facts = facts_for()
+    assert facts.total_bytes == 0
+    assert set(facts.nodes.values()) == {NodeFacts(Reason.NO_VOLUMES, order_safe=True)}
 
 
-def test_disks_with_equal_room_keep_their_own_limits() -> None:
-    """Both have 80Gi left, of 80 and of 100; which of them the plan takes is told by their UUIDs."""
-    objects = flat(
-        [entry for entry in cluster() if entry["metadata"]["name"] != "even" or entry["apiVersion"] == "v1"],
-        longhorn_node("even", {"disk-1": disk(80), "disk-2": disk(100, scheduled=20)}),
-    )
-    found = facts("y", objects=objects).nodes["even"].disks
-    assert {entry.limit for entry in found} == {80 * GI, 100 * GI}
-    assert sorted(entry.free for entry in found) == [50 * GI, 80 * GI]
+def test_disks_with_equal_free_space_keep_their_own_limits() -> None:
+    """Both have 80Gi left, of 80 and of 100; their UUIDs say which of them the plan takes."""
+    disks = facts_for("y", objects=cluster(disk(80), disk(100, scheduled=20))).nodes["even"].disks
+    assert {entry.limit for entry in disks} == {80 * GI, 100 * GI}
+    assert sorted(entry.free for entry in disks) == [50 * GI, 80 * GI]
 
 
-def test_a_closed_disk_is_not_told() -> None:
-    """It takes nothing, so its free bytes are nobody's."""
-    objects = flat(
-        [entry for entry in cluster() if entry["metadata"]["name"] != "even" or entry["apiVersion"] == "v1"],
-        longhorn_node("even", {"disk-1": disk(80), "disk-2": disk(200, allow=False)}),
-    )
-    assert facts("y", objects=objects).nodes["even"].disks == (DiskFacts(80 * GI, 50 * GI),)
+def test_a_closed_disk_is_left_out() -> None:
+    """It takes no volume, so its free bytes do not matter."""
+    disks = facts_for("y", objects=cluster(disk(80), disk(200, allow=False))).nodes["even"].disks
+    assert disks == (DiskFacts(80 * GI, 50 * GI),)
 
 
-def test_what_others_will_take_is_gone_from_the_disks() -> None:
+BOUND_POD_OF_Z = pod("z", name="other", uid="uid-other", node="even")
+
+
+def test_the_demand_of_other_pods_is_subtracted_from_the_disks() -> None:
     """The pod of z is bound to `even` and has no replica there yet."""
-    memory = Memory(view(cluster(), pod("z", name="other", uid="uid-other", node="even")))
-    others = Others(demands=Demands.of(memory.view), joint=Joint())
-    found = finish(facts_for(as_pod(pod("y")), NAMES, memory, EXACT, others)).nodes
-    assert sum(entry.free for entry in found["even"].disks) == (200 - 60 - 30) * GI
-    assert sum(entry.free for entry in found["home"].disks) == (200 - 30 - 30) * GI
+    current = state(cluster(), BOUND_POD_OF_Z)
+    nodes = run_to_end(PlanCache().volume_facts(as_pod(pod("y")), NAMES, current, EXACT, competing(current))).nodes
+    assert sum(entry.free for entry in nodes["even"].disks) == (200 - 60 - 30) * GI
+    assert sum(entry.free for entry in nodes["home"].disks) == (200 - 30 - 30) * GI
 
 
-def test_what_is_remembered_is_what_would_be_found_anew() -> None:
-    """Also when a disk has changed in between, or others take something."""
-    plans, memory = Plans(), Memory(view(cluster()))
-    later = view([entry for entry in cluster() if entry["metadata"]["name"] != "even" or entry["apiVersion"] == "v1"],
-                 longhorn_node("even", {"disk-1": disk(100, scheduled=25), "disk-2": disk(100)}))  # fmt: skip
-    taken = view(cluster(), pod("z", name="other", uid="uid-other", node="even"))
-    for current in (memory, memory, memory.after(later, frozenset({"even"})), Memory(taken)):
-        others = Others(demands=Demands.of(current.view), joint=Joint()) if current.view is taken else NOBODY
-        arguments = (as_pod(pod("y")), NAMES, current, EXACT, others)
-        assert finish(facts_for(*arguments, plans)) == finish(facts_for(*arguments))
+def test_facts_from_cached_plans_equal_facts_without_a_cache() -> None:
+    """Also after a disk changed or another pod came."""
+    plans = PlanCache()
+    before = empty_state().updated(changes_of(cluster(), engines(NAMES)), NOW)
+    filled = before.updated(changes_of(cluster(disk(100, scheduled=25), disk(100))), NOW)
+    with_demand = state(cluster(), BOUND_POD_OF_Z)
+    for current in (before, before, filled, with_demand):
+        contenders = competing(current) if current is with_demand else NO_CONTENDERS
+        cached = run_to_end(plans.volume_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
+        assert cached == run_to_end(PlanCache().volume_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
+        assert cached.nodes["even"].disks
 
 
-def test_volumes_are_spread_over_the_disks_as_far_as_that_works_out() -> None:
-    """The largest first on the disk with most room left: 30, 30 and 20 leave 50 and 70."""
+def test_volumes_are_spread_over_the_disks_as_far_as_they_fit() -> None:
+    """The largest goes first to the disk with most free space: 30, 30 and 20 leave 50 and 70."""
     objects = [*cluster(), claim("p", 30), claim("q", 20)]
-    assert sorted(entry.free for entry in facts("y", "p", "q", objects=objects).nodes["even"].disks) == [
-        50 * GI,
-        70 * GI,
-    ]
+    disks = facts_for("y", "p", "q", objects=objects).nodes["even"].disks
+    assert sorted(entry.free for entry in disks) == [50 * GI, 70 * GI]
 
 
-def test_where_spreading_does_not_work_out_the_packing_is_told() -> None:
+def test_where_spreading_fails_the_disks_are_as_the_packing_leaves_them() -> None:
     """Two of 30Gi and three of 20Gi fill two disks of 60Gi in one way only."""
-    objects = flat(
-        [entry for entry in cluster() if entry["metadata"]["name"] != "even" or entry["apiVersion"] == "v1"],
-        longhorn_node("even", {"disk-1": disk(60), "disk-2": disk(60)}),
-        claim("p", 30),
-        [claim(name, 20) for name in "qrs"],
-    )
-    found = facts("y", "p", "q", "r", "s", objects=objects).nodes["even"]
-    assert (found.reason, found.order_safe) == (Reason.ROOM, False)
-    assert found.disks == (DiskFacts(60 * GI, 0), DiskFacts(60 * GI, 0))
+    objects = flat(cluster(disk(60), disk(60)), claim("p", 30), [claim(name, 20) for name in "qrs"])
+    even = facts_for("y", "p", "q", "r", "s", objects=objects).nodes["even"]
+    assert (even.reason, even.order_safe) == (Reason.ROOM, False)
+    assert even.disks == (DiskFacts(60 * GI, 0), DiskFacts(60 * GI, 0))

@@ -21,13 +21,13 @@ from scheduler_core.convert.generic import (
     generic_pod,
     generic_service,
 )
-from scheduler_core.convert.meta import shape
-from scheduler_core.cooperative import finish
-from scheduler_core.generic.cluster_state import State
-from scheduler_core.generic.cycle_state import NO_ARGUMENT, Question
+from scheduler_core.convert.meta import decode_object
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.cycle_state import NO_ARGUMENT, CycleState
 from scheduler_core.generic.policy import Policy, parse_policy
 from scheduler_core.generic.rule_registry import PRIORITIES
-from scheduler_core.generic.scheduler import Decision, prioritize_names
+from scheduler_core.generic.scheduler import ScheduleResult, prioritize_names
 from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.model.generic import Node, Pod
 from scheduler_core.model.verdict import Reason
@@ -51,22 +51,22 @@ def policy(name: str) -> Policy:
 
 
 @cache
-def cluster() -> tuple[State, tuple[Pod, ...]]:
+def cluster() -> tuple[GenericClusterState, tuple[Pod, ...]]:
     """The example cluster, and the pods to be scheduled."""
     items: list[dict[str, Any]] = yaml.safe_load((POLICIES / "cluster.yaml").read_text())["items"]
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for raw in items:
         by_kind.setdefault(raw["kind"], []).append(raw)
-    pods = tuple(generic_pod(shape("Pod", raw, GenericPod)) for raw in by_kind["Pod"])
-    state = State.of(
-        [generic_node(shape("Node", raw, GenericNode)) for raw in by_kind["Node"]],
+    pods = tuple(generic_pod(decode_object("Pod", raw, GenericPod)) for raw in by_kind["Pod"])
+    state = GenericClusterState.of(
+        [generic_node(decode_object("Node", raw, GenericNode)) for raw in by_kind["Node"]],
         pods,
-        [generic_service(shape("Service", raw, GenericService)) for raw in by_kind["Service"]],
+        [generic_service(decode_object("Service", raw, GenericService)) for raw in by_kind["Service"]],
     )
     return state, tuple(pod for pod in pods if not pod.node_name)
 
 
-def decisions(name: str) -> tuple[Decision, ...]:
+def decisions(name: str) -> tuple[ScheduleResult, ...]:
     """What a policy decides about the six pods; of equally good nodes it takes the first by name."""
     state, pods = cluster()
     made = []
@@ -74,7 +74,7 @@ def decisions(name: str) -> tuple[Decision, ...]:
         decision = decide(pod, state, policy(name))
         made.append(decision)
         if decision.node:
-            state = state.bound(pod, decision.node)
+            state = state.with_binding(pod, decision.node)
     return tuple(made)
 
 
@@ -83,7 +83,7 @@ def sample_table(name: str) -> str:
     rows = []
     for decision in decisions(name):
         scores = (f"{entry.name} {score(decision, entry.name)}" for entry in policy(name).priorities)
-        out = "; ".join(f"{count}: {text}" for text, count in decision.counts().items())
+        out = "; ".join(f"{count}: {text}" for text, count in decision.count_by_reason().items())
         total = decision.ranking.totals[decision.node]
         rows.append(
             (decision.pod.name, f"`{decision.node}`", len(decision.best), total, ", ".join(scores), out or "none")
@@ -91,7 +91,7 @@ def sample_table(name: str) -> str:
     return table(("pod", "node", "equally good", "total", "scores of the node, unweighted", "nodes out"), rows)
 
 
-def score(decision: Decision, priority: str) -> int:
+def score(decision: ScheduleResult, priority: str) -> int:
     """What a priority gave the chosen node."""
     return decision.ranking.scores[priority][decision.node]
 
@@ -99,7 +99,9 @@ def score(decision: Decision, priority: str) -> int:
 def cluster_table() -> str:
     """The nodes with their labels."""
     state, _ = cluster()
-    rows = [(f"`{name}`", *(state.nodes[name].node.labels.get(level, "") for level in LEVELS)) for name in state.names]
+    rows = [
+        (f"`{name}`", *(state.nodes[name].node.labels.get(level, "") for level in LEVELS)) for name in state.node_names
+    ]
     return table(("node", *LEVELS), rows)
 
 
@@ -120,12 +122,12 @@ FACTS: Final = LonghornFacts(
 
 def longhorn_table() -> str:
     """What Longhorn's priorities give made-up nodes, and what /prioritize answers by the default policy."""
-    state = State.of([Node(name) for name in FACTS.nodes], [], [])
+    state = GenericClusterState.of([Node(name) for name in FACTS.nodes], [], [])
     pod = Pod("shop", "db-0")
     names = [rule for rule in PRIORITIES.static if rule.startswith("Longhorn")]
     entries = [state.nodes[name] for name in FACTS.nodes]
-    scores = [PRIORITIES[name](Question(pod, state, FACTS), NO_ARGUMENT, entries) for name in names]
-    answer = finish(prioritize_names(pod, list(FACTS.nodes), state, policy("extender"), FACTS))
+    scores = [PRIORITIES[name](CycleState(pod, state, FACTS), NO_ARGUMENT, entries) for name in names]
+    answer = run_to_end(prioritize_names(pod, list(FACTS.nodes), state, policy("extender"), FACTS))
     rows = [
         (f"`{name}`", _described(facts), *(found[at] for found in scores), answer[name])
         for at, (name, facts) in enumerate(FACTS.nodes.items())

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.cooperative import finish
-from scheduler_core.generic.longhorn_rules import NOT_LOOKED_AT, evenness, wholeness
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.generic.longhorn_rules import NOT_EVALUATED, balanced_disks_score, least_fragmentation_score
 from scheduler_core.generic.policy import EXTENDER_POLICY
 from scheduler_core.generic.scheduler import prioritize_names
 from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
@@ -37,13 +37,13 @@ def test_volume_fit_is_the_filters_decision_with_its_reason() -> None:
     known = facts(NodeFacts(Reason.ROOM), NodeFacts(Reason.INSUFFICIENT_STORAGE), NodeFacts(Reason.HOME))
     assert failed("LonghornVolumeFit", pod(), NODES, longhorn=known) == {
         "b": Reason.INSUFFICIENT_STORAGE.text,
-        "d": NOT_LOOKED_AT,
+        "d": NOT_EVALUATED,
     }
 
 
 def test_data_locality_is_the_share_of_bytes_that_are_there() -> None:
     """Cut off, and at most all of them; a node nobody looked at has none."""
-    known = facts(*(NodeFacts(Reason.ROOM, kept=kept) for kept in (100, 59, 101)))
+    known = facts(*(NodeFacts(Reason.ROOM, replica_bytes=kept) for kept in (100, 59, 101)))
     assert scores("LonghornDataLocality", pod(), NODES, longhorn=known) == [10, 5, 10, 0]
 
 
@@ -63,7 +63,7 @@ def test_order_safety_is_all_or_nothing() -> None:
 @pytest.mark.parametrize("priority", PRIORITIES)
 def test_a_node_that_does_not_fit_is_worth_nothing(priority: str) -> None:
     """Whatever else is known of it."""
-    full = NodeFacts(Reason.INSUFFICIENT_STORAGE, order_safe=True, kept=100, disks=tuple(disks((10, 10))))
+    full = NodeFacts(Reason.INSUFFICIENT_STORAGE, order_safe=True, replica_bytes=100, disks=tuple(disks((10, 10))))
     assert scores(priority, pod(), NODES, longhorn=facts(full)) == [0, 0, 0, 0]
 
 
@@ -85,7 +85,7 @@ def test_a_node_that_does_not_fit_is_worth_nothing(priority: str) -> None:
 )
 def test_balanced_disks(left: Sequence[DiskFacts], score: int) -> None:
     """10 less the difference of the free shares in tenths, rounded up."""
-    assert evenness(left) == score
+    assert balanced_disks_score(left) == score
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**50), st.integers(-(2**50), 2**50)), min_size=1, max_size=5))
@@ -93,7 +93,7 @@ def test_balanced_disks_is_the_documented_formula(left: list[tuple[int, int]]) -
     """10 - 10 x the difference of the free shares, rounded up, in exact arithmetic."""
     shares = [Fraction(max(0, min(free, limit)), limit) for limit, free in left if limit]
     difference = max(shares) - min(shares) if shares else Fraction(0)
-    assert evenness(disks(*left)) == 10 - math.ceil(10 * difference)
+    assert balanced_disks_score(disks(*left)) == 10 - math.ceil(10 * difference)
 
 
 @pytest.mark.parametrize(
@@ -110,23 +110,23 @@ def test_balanced_disks_is_the_documented_formula(left: list[tuple[int, int]]) -
 )
 def test_least_fragmentation(left: Sequence[DiskFacts], score: int) -> None:
     """The part of the free bytes that is on one disk, in tenths."""
-    assert wholeness(left) == score
+    assert least_fragmentation_score(left) == score
 
 
 def test_the_extenders_default_prefers_data_then_safety_then_even_disks() -> None:
     """Half of the data outweighs even disks; an unsafe node comes last."""
     even, uneven = tuple(disks((10, 5), (10, 5))), tuple(disks((10, 9), (10, 1)))
     known = facts(
-        NodeFacts(Reason.ROOM, order_safe=True, kept=60, disks=uneven),
+        NodeFacts(Reason.ROOM, order_safe=True, replica_bytes=60, disks=uneven),
         NodeFacts(Reason.ROOM, order_safe=True, disks=even),
         NodeFacts(Reason.ROOM, order_safe=True, disks=uneven),
         NodeFacts(Reason.ROOM, disks=even),
     )
-    answer = finish(prioritize_names(pod(), "abcd", NODES, EXTENDER_POLICY, known))
+    answer = run_to_end(prioritize_names(pod(), "abcd", NODES, EXTENDER_POLICY, known))
     assert answer == {"a": 6, "b": 6, "c": 4, "d": 2}
 
 
 def test_a_policy_with_longhorns_rules_and_no_facts_lets_nothing_pass() -> None:
     """Nothing unknown is decided."""
     decision = decide(pod(), NODES, EXTENDER_POLICY)
-    assert (decision.node, decision.counts()) == ("", {NOT_LOOKED_AT: 4})
+    assert (decision.node, decision.count_by_reason()) == ("", {NOT_EVALUATED: 4})

@@ -19,7 +19,7 @@ from scheduler_core.generic.policy import (
     PolicyPriority,
     parse_policy,
 )
-from scheduler_core.generic.policy_file import Problem
+from scheduler_core.generic.policy_file import PolicyStage
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from tests.core.generic.tables import POLICIES, policy
 
@@ -148,7 +148,7 @@ def test_what_is_no_policy_is_refused_when_decoding(text: bytes, problem: str) -
     """With the place."""
     with pytest.raises(PolicyError) as caught:
         parse_policy(text)
-    assert caught.value.problem is Problem.DECODE
+    assert caught.value.stage is PolicyStage.DECODE
     assert problem in str(caught.value)
 
 
@@ -156,7 +156,7 @@ def test_what_is_no_policy_is_refused_when_decoding(text: bytes, problem: str) -
 def test_a_weight_that_is_no_whole_number_is_refused_when_decoding(weight: object) -> None:
     """Also 1.0, as Go does."""
     error = refused(priorities=[EQUAL, {"name": "EqualPriority", "weight": weight}])
-    assert error.problem is Problem.DECODE
+    assert error.stage is PolicyStage.DECODE
     assert "priorities[1] (EqualPriority): weight: " in str(error)
 
 
@@ -173,7 +173,7 @@ def test_a_weight_that_is_no_whole_number_is_refused_when_decoding(weight: objec
 def test_an_argument_of_another_type_is_refused_when_decoding(arguments: Any, where: str) -> None:
     """With the entry's name."""
     error = refused([PORTS, given(arguments)])
-    assert error.problem is Problem.DECODE
+    assert error.stage is PolicyStage.DECODE
     assert "predicates[1] (Mine)" in str(error)
     assert where in str(error)
 
@@ -190,7 +190,7 @@ def test_an_argument_of_another_type_is_refused_when_decoding(arguments: Any, wh
 def test_a_weight_must_be_positive(weight: dict[str, Any], told: str) -> None:
     """Of static and of configurable priorities, in one message."""
     error = refused(priorities=[{"name": "EqualPriority", **weight}, EQUAL, {**RACK, "weight": 0}])
-    assert error.problem is Problem.VALIDATE
+    assert error.stage is PolicyStage.VALIDATE
     assert "priorities[0] (EqualPriority): weight " in str(error)
     assert told in str(error)
     assert "priorities[2] (RackSpread): weight is 0" in str(error)
@@ -227,7 +227,7 @@ def test_what_no_rule_can_be_made_of_is_refused(predicates: list[Any], prioritie
         for section in (predicates, priorities)
     ]
     error = refused(bare[0], [{**entry, "weight": 1} for entry in bare[1]])
-    assert error.problem is Problem.BUILD
+    assert error.stage is PolicyStage.BUILD
     assert told in str(error)
 
 
@@ -235,7 +235,7 @@ def test_what_no_rule_can_be_made_of_is_refused(predicates: list[Any], prioritie
 def test_names_of_ones_own_are_letters_digits_and_hyphens(name: str) -> None:
     """At least two; a static rule's name needs no such test."""
     error = refused([given({"serviceAffinity": {"labels": ["zone"]}}, name)])
-    assert error.problem is Problem.BUILD
+    assert error.stage is PolicyStage.BUILD
     assert f"predicates[0] ({name}): a name of your own" in str(error)
 
 
@@ -256,7 +256,7 @@ def test_every_wrong_entry_is_named_when_decoding() -> None:
     """Of both sections, and what is wrong beside them."""
     predicates = [{"name": 1}, PORTS, given({"serviceAffinity": []}), "HostName"]
     error = refused(predicates, [{**EQUAL, "weight": "1"}, EQUAL, {**RACK, "weight": 1.5}], kind="Pod", apiVersion=2)
-    assert error.problem is Problem.DECODE
+    assert error.stage is PolicyStage.DECODE
     assert str(error) == (
         "policy: kind: 'Pod' is not 'Policy'; the file: apiVersion: must be a text, not 2; "
         "predicates[0]: name: must be a text, not 1; "
@@ -289,7 +289,7 @@ def test_a_misspelt_argument_is_refused(section: int, argument: dict[str, Any], 
     """It would be a rule that tells no nodes apart, in silence."""
     entry = given(argument) if section == 0 else given(argument, weight=1)
     error = refused([PORTS, entry]) if section == 0 else refused(priorities=[EQUAL, entry])
-    assert error.problem is Problem.DECODE
+    assert error.stage is PolicyStage.DECODE
     assert f"{('predicates', 'priorities')[section]}[1] (Mine): argument: {told}" in str(error)
 
 
@@ -301,7 +301,7 @@ def test_an_odd_name_is_told_in_one_line(name: str, shown: str) -> None:
 
 def test_weights_are_looked_at_before_names() -> None:
     """As in Kubernetes: one stage after the other."""
-    assert refused([{"name": "A"}], [{"name": "B", "weight": 0}]).problem is Problem.VALIDATE
+    assert refused([{"name": "A"}], [{"name": "B", "weight": 0}]).stage is PolicyStage.VALIDATE
 
 
 def test_the_last_of_several_priorities_of_a_name_wins() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.generic import predicates as texts
-from scheduler_core.generic.cluster_state import State
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import UndecidableError
 from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod
 from tests.worlds.policy_rules import GI, failed, node, pod, service, state, web
@@ -119,7 +119,7 @@ def test_the_node_selector_wants_each_label_with_its_value(selector: dict[str, s
     """An empty value must be there, and be empty."""
     there = state([node("a", disk="ssd"), node("b", disk="hdd"), node("c"), node("d", disk="")])
     refused = failed("MatchNodeSelector", pod(node_selector=selector), there)
-    assert [name for name in there.names if name not in refused] == fits
+    assert [name for name in there.node_names if name not in refused] == fits
 
 
 def test_the_host_name_is_compared_exactly() -> None:
@@ -129,10 +129,10 @@ def test_the_host_name_is_compared_exactly() -> None:
     assert failed("HostName", pod(), there) == {}
 
 
-def affine(asked: Pod, cluster: State, *labels: str) -> list[str]:
+def affine(asked: Pod, cluster: GenericClusterState, *labels: str) -> list[str]:
     """The nodes service affinity leaves."""
     refused = failed("serviceAffinity", asked, cluster, labels=labels or ("zone",))
-    return [name for name in cluster.names if name not in refused]
+    return [name for name in cluster.node_names if name not in refused]
 
 
 def test_pods_of_a_service_follow_the_first_one() -> None:
@@ -212,5 +212,5 @@ def test_labels_present_or_absent(labels: tuple[str, ...], presence: bool, fits:
         ]
     )
     refused = failed("labelsPresence", pod(), there, labels=labels, presence=presence)
-    assert [name for name in there.names if name not in refused] == fits
+    assert [name for name in there.node_names if name not in refused] == fits
     assert set(refused.values()) <= {texts.LABEL_MISSING if presence else texts.LABEL_PRESENT}

@@ -54,7 +54,7 @@ def test_a_node_without_capacity_is_the_worst() -> None:
 def test_the_priorities_assume_what_containers_do_not_say() -> None:
     """100m of 1000m leave nine tenths, though nothing is requested."""
     there = state([node("a", cpu=1000, memory=1000)])
-    assert scores("LeastRequestedPriority", pod(assumed_cpu=100, assumed_memory=100), there) == [9]
+    assert scores("LeastRequestedPriority", pod(nonzero_cpu=100, nonzero_memory=100), there) == [9]
 
 
 def test_spreading_compares_with_the_fullest_node() -> None:

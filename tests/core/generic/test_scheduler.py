@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from scheduler_core.cooperative import finish
+from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic import predicates as texts
 from scheduler_core.generic import scheduler
 from scheduler_core.generic.cycle_state import Argument
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy, PolicyPredicate, PolicyPriority
-from scheduler_core.generic.scheduler import Failure, prioritize_names, schedule
+from scheduler_core.generic.scheduler import PredicateFailure, prioritize_names, schedule
 from scheduler_core.model.generic import Node
 from tests.worlds.policy_rules import decide, node, pod, state, web
 
@@ -23,8 +23,11 @@ def test_every_failing_predicate_is_told_by_node() -> None:
     asked = pod(cpu=200, memory=1, node_selector={"disk": "ssd"})
     decision = decide(asked, there)
     assert decision.failures == {
-        "a": (Failure("PodFitsResources", texts.NO_CPU), Failure("MatchNodeSelector", texts.SELECTOR)),
-        "b": (Failure("MatchNodeSelector", texts.SELECTOR),),
+        "a": (
+            PredicateFailure("PodFitsResources", texts.NO_CPU),
+            PredicateFailure("MatchNodeSelector", texts.SELECTOR_MISMATCH),
+        ),
+        "b": (PredicateFailure("MatchNodeSelector", texts.SELECTOR_MISMATCH),),
     }
     assert (decision.feasible, decision.best, decision.node) == (("c",), ("c",), "c")
 
@@ -67,7 +70,7 @@ def test_the_choice_is_among_the_best_in_order_of_names() -> None:
 
     there = state([node("c"), node("a"), node("b", cpu=50)])
     for nodes in (["c", "b", "a"], ["a", "b", "c"]):
-        assert finish(schedule(pod(cpu=100), nodes, there, DEFAULT_POLICY, choose)).node == "c"
+        assert run_to_end(schedule(pod(cpu=100), nodes, there, DEFAULT_POLICY, choose)).node == "c"
     assert offered == [("a", "c"), ("a", "c")]
 
 
@@ -75,7 +78,7 @@ def test_ties_are_broken_at_random_from_a_seed() -> None:
     """Every one of the best is taken some time, and the same seed takes the same."""
     there = state([node(name) for name in "abc"])
     runs = [
-        [finish(schedule(pod(), None, there, EQUAL, random.choice)).node for _ in range(50)]
+        [run_to_end(schedule(pod(), None, there, EQUAL, random.choice)).node for _ in range(50)]
         for random in (Random(7), Random(7))  # noqa: S311 # no secret
     ]
     assert runs[0] == runs[1]
@@ -85,8 +88,8 @@ def test_ties_are_broken_at_random_from_a_seed() -> None:
 def test_only_ready_nodes_that_are_not_cordoned_are_looked_at() -> None:
     """The others are told apart from those that do not fit."""
     nodes = [node("a"), Node("b", unschedulable=True), Node("c", ready=False)]
-    decision = finish(schedule(pod(), ["d", "c", "b", "a"], state(nodes), DEFAULT_POLICY, min))
-    assert decision.unavailable == {"d": scheduler.UNKNOWN, "c": scheduler.NOT_READY, "b": scheduler.CORDONED}
+    decision = run_to_end(schedule(pod(), ["d", "c", "b", "a"], state(nodes), DEFAULT_POLICY, min))
+    assert decision.unavailable == {"d": scheduler.NODE_NOT_FOUND, "c": scheduler.NOT_READY, "b": scheduler.CORDONED}
     assert (decision.failures, decision.node, decision.error) == ({}, "a", "")
 
 
@@ -113,7 +116,7 @@ def test_why_nothing_fits_is_counted_most_first() -> None:
     """A text counts once per node."""
     nodes = [node("a", cpu=1), node("b", cpu=1), node("c", pods=0), Node("d", ready=False)]
     policy = Policy(tuple(PolicyPredicate(name, "PodFitsResources") for name in ("One", "Two")))
-    assert list(decide(pod(cpu=2), state(nodes), policy).counts().items()) == [
+    assert list(decide(pod(cpu=2), state(nodes), policy).count_by_reason().items()) == [
         (texts.NO_CPU, 2),
         (scheduler.NOT_READY, 1),
         (texts.TOO_MANY_PODS, 1),
@@ -130,7 +133,7 @@ def test_an_extenders_answer_is_the_weighted_mean_for_every_node_asked() -> None
         ),
     )
     there = state([node("a"), Node("b", {"zone": "z"}, unschedulable=True)])
-    assert finish(prioritize_names(pod(), ["c", "b", "a"], there, policy)) == {"c": 0, "b": 7, "a": 0}
+    assert run_to_end(prioritize_names(pod(), ["c", "b", "a"], there, policy)) == {"c": 0, "b": 7, "a": 0}
 
 
 def test_a_long_decision_pauses() -> None:

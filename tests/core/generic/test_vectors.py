@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.generic.vectors import RUNNER, check, decided
+from scheduler_core.generic.vectors import RUNNER, check, decide_scenario
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "generic").glob("*.jsonl"))
 
@@ -45,7 +45,7 @@ def test_decisions_that_depend_on_the_listing_order() -> None:
     """What was recorded for other orders of services and pods is what the engine decides in some other order."""
     for vector in (found for path in GOLDEN for found in RUNNER.read(path)):
         wanted = vector["expect"].get("alternatives", [])
-        possible = [decided(scenario) for scenario in reordered(vector["scenario"])] if wanted else []
+        possible = [decide_scenario(scenario) for scenario in reordered(vector["scenario"])] if wanted else []
         shown = [{key: found[key] for key in ("feasible", "totals", "best")} for found in possible]
         assert all(alternative in shown for alternative in wanted), vector["id"]
 

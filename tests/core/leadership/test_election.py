@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_core.convert.coordination import changed_lease, lease, new_lease
+from scheduler_core.convert.coordination import lease, new_lease, update_lease
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.leadership.election import (
     NEVER,
@@ -14,18 +14,18 @@ from scheduler_core.leadership.election import (
     Attempt,
     CallFailed,
     Candidate,
-    Conflicted,
-    Create,
+    CreateLease,
     ElectionTiming,
     Event,
     LeaseAbsent,
     LeaseRead,
     LeaseRecord,
-    Read,
-    Replace,
-    Replaced,
+    LeaseReplaced,
+    ReadLease,
+    ReplaceLease,
+    ShouldCompete,
     Wait,
-    Wanted,
+    WriteConflicted,
     plan,
     step,
 )
@@ -46,7 +46,7 @@ def after(*events: Event, state: Candidate | None = None) -> Candidate:
 
 def leader(sent: float = 0.0) -> Candidate:
     """A candidate whose replace was sent then and accepted a little later."""
-    return after(Replaced(MINE, sent, sent + 0.1))
+    return after(LeaseReplaced(MINE, sent, sent + 0.1))
 
 
 def planned(state: Candidate, now: float) -> Action:
@@ -65,20 +65,20 @@ def test_periods_in_the_wrong_order_are_refused(periods: tuple[float, float, flo
 
 def test_it_begins_by_reading() -> None:
     """Nothing is written before the Lease was seen."""
-    assert planned(Candidate(ME, ElectionTiming()), 0.0) == Read()
+    assert planned(Candidate(ME, ElectionTiming()), 0.0) == ReadLease()
 
 
 def test_an_absent_lease_is_created_without_holder_and_then_waited_for() -> None:
     """It may have been deleted a moment ago, under a leader."""
     state = after(LeaseAbsent(100.0))
     created = LeaseRecord("", 15, STAMP, STAMP)
-    assert planned(state, 100.0) == Create(created)
+    assert planned(state, 100.0) == CreateLease(created)
     state = step(state, LeaseRead(replace(created, resource_version="1"), 100.1))
     assert planned(state, 100.1) == Wait(100.6)
     state = step(state, LeaseRead(replace(created, resource_version="1"), 115.0))
-    assert planned(state, 115.5) == Read()
+    assert planned(state, 115.5) == ReadLease()
     state = step(state, LeaseRead(replace(created, resource_version="1"), 115.2))
-    assert planned(state, 115.2) == Replace(LeaseRecord(ME, 15, STAMP, STAMP, 1, "1"))
+    assert planned(state, 115.2) == ReplaceLease(LeaseRecord(ME, 15, STAMP, STAMP, 1, "1"))
 
 
 def test_a_follower_looks_twice_a_second() -> None:
@@ -90,7 +90,7 @@ def test_a_release_is_taken_at_once() -> None:
     """With one more transition and a new time of taking."""
     released = replace(OTHERS, holder="", duration=1)
     state = after(LeaseRead(released, 100.0))
-    assert planned(state, 100.0) == Replace(LeaseRecord(ME, 15, STAMP, STAMP, 5, "7"))
+    assert planned(state, 100.0) == ReplaceLease(LeaseRecord(ME, 15, STAMP, STAMP, 5, "7"))
     assert not state.leading(100.0)
 
 
@@ -115,7 +115,7 @@ def test_anything_else_is_waited_for(record: LeaseRecord, patience: float) -> No
     state = after(LeaseRead(record, 100.0), LeaseRead(record, 99.9 + patience))
     assert isinstance(planned(state, 99.9 + patience), Wait)
     state = step(state, LeaseRead(record, 100.0 + patience))
-    assert isinstance(planned(state, 100.0 + patience), Replace)
+    assert isinstance(planned(state, 100.0 + patience), ReplaceLease)
 
 
 def test_a_renewed_lease_is_waited_for_anew() -> None:
@@ -129,13 +129,13 @@ def test_a_count_of_transitions_that_cannot_grow_starts_again(transitions: int) 
     """The API server would refuse it, for ever."""
     released = replace(OTHERS, holder="", duration=1, transitions=transitions)
     action = planned(after(LeaseRead(released, 0.0)), 0.0)
-    assert isinstance(action, Replace)
+    assert isinstance(action, ReplaceLease)
     assert action.record.transitions == 0
 
 
 def test_the_fence_counts_from_sending_and_not_from_the_answer() -> None:
     """A follower may have begun to wait as soon as the write was sent."""
-    state = after(Replaced(MINE, sent=100.0, at=104.0))
+    state = after(LeaseReplaced(MINE, sent=100.0, at=104.0))
     assert state.leading(109.9)
     assert not state.leading(110.0)
     assert state.term == 1
@@ -143,35 +143,35 @@ def test_the_fence_counts_from_sending_and_not_from_the_answer() -> None:
 
 def test_an_answer_that_comes_after_its_fence_opens_nothing() -> None:
     """A stopped process finds it when it is continued."""
-    state = after(Replaced(MINE, sent=100.0, at=110.0))
+    state = after(LeaseReplaced(MINE, sent=100.0, at=110.0))
     assert not state.leading(110.0)
     assert state.term == 0
 
 
 def test_whoever_takes_over_knows_until_when_its_predecessor_may_have_answered() -> None:
     """Its last renewal was sent before it was seen; after a release nobody answered."""
-    expired = after(LeaseRead(OTHERS, 100.0), LeaseRead(OTHERS, 115.0), Replaced(MINE, 115.0, 115.1))
+    expired = after(LeaseRead(OTHERS, 100.0), LeaseRead(OTHERS, 115.0), LeaseReplaced(MINE, 115.0, 115.1))
     assert expired.answered_until == 110.0
     released = replace(OTHERS, holder="", duration=1)
-    assert after(LeaseRead(released, 100.0), Replaced(MINE, 100.0, 100.1)).answered_until < 0
-    assert after(Replaced(MINE, 117.0, 117.1), state=expired).answered_until == 110.0, "a renewal is no taking"
+    assert after(LeaseRead(released, 100.0), LeaseReplaced(MINE, 100.0, 100.1)).answered_until < 0
+    assert after(LeaseReplaced(MINE, 117.0, 117.1), state=expired).answered_until == 110.0, "a renewal is no taking"
 
 
 def test_a_lapsed_leader_may_have_answered_itself() -> None:
     """What it offered then is forgotten, and what came of it perhaps not seen."""
-    state = after(CallFailed(9.0, 0.0), LeaseRead(MINE, 12.0), Replaced(MINE, 12.0, 12.1), state=leader(sent=0.0))
+    state = after(CallFailed(9.0, 0.0), LeaseRead(MINE, 12.0), LeaseReplaced(MINE, 12.0, 12.1), state=leader(sent=0.0))
     assert state.answered_until == 10.1
 
 
 def test_a_leader_renews_without_reading() -> None:
     """Once each retry period, keeping the time of taking and the transitions."""
     assert planned(leader(), 1.9) == Wait(2.0)
-    assert planned(leader(), 2.0) == Replace(replace(MINE, renewed=STAMP))
+    assert planned(leader(), 2.0) == ReplaceLease(replace(MINE, renewed=STAMP))
 
 
 def test_a_renewal_keeps_the_term() -> None:
     """Nobody else led in between."""
-    state = after(Replaced(replace(MINE, resource_version="9"), 2.0, 2.1), state=leader())
+    state = after(LeaseReplaced(replace(MINE, resource_version="9"), 2.0, 2.1), state=leader())
     assert (state.term, state.leading_until) == (1, 12.0)
 
 
@@ -179,13 +179,13 @@ def test_a_lapsed_leader_takes_the_lease_again_as_a_new_term() -> None:
     """If nobody wrote since, without a wait."""
     state = after(CallFailed(9.0, 0.0), LeaseRead(MINE, 12.0), state=leader())
     assert not state.leading(12.0)
-    assert planned(state, 12.0) == Replace(LeaseRecord(ME, 15, STAMP, STAMP, 6, "8"))
-    assert step(state, Replaced(replace(MINE, resource_version="9"), 12.0, 12.1)).term == 2
+    assert planned(state, 12.0) == ReplaceLease(LeaseRecord(ME, 15, STAMP, STAMP, 6, "8"))
+    assert step(state, LeaseReplaced(replace(MINE, resource_version="9"), 12.0, 12.1)).term == 2
 
 
 def test_a_leader_that_sees_another_holder_steps_down_at_once() -> None:
     """Whoever wrote it."""
-    state = after(Conflicted(2.0, 0.0), LeaseRead(replace(OTHERS, resource_version="9"), 2.1), state=leader())
+    state = after(WriteConflicted(2.0, 0.0), LeaseRead(replace(OTHERS, resource_version="9"), 2.1), state=leader())
     assert not state.leading(2.1)
     assert isinstance(planned(state, 2.1), Wait)
 
@@ -194,26 +194,26 @@ def test_a_leader_that_sees_another_holder_steps_down_at_once() -> None:
 def test_a_leader_repairs_what_somebody_edited(record: LeaseRecord) -> None:
     """While its fence is open nobody can have taken the Lease."""
     edited = replace(record, resource_version="9")
-    state = after(Conflicted(2.0, 0.0), LeaseRead(edited, 2.1), state=leader())
+    state = after(WriteConflicted(2.0, 0.0), LeaseRead(edited, 2.1), state=leader())
     acquired = record.acquired or STAMP
-    assert planned(state, 2.1) == Replace(LeaseRecord(ME, 15, acquired, STAMP, 5, "9"))
+    assert planned(state, 2.1) == ReplaceLease(LeaseRecord(ME, 15, acquired, STAMP, 5, "9"))
     assert state.leading(9.9)
 
 
 def test_after_the_fence_an_edited_lease_is_not_ones_own() -> None:
     """Somebody may have led in between."""
     edited = replace(MINE, resource_version="9")
-    state = after(Conflicted(9.0, 0.0), LeaseRead(edited, 10.0), state=leader())
+    state = after(WriteConflicted(9.0, 0.0), LeaseRead(edited, 10.0), state=leader())
     assert isinstance(planned(state, 10.0), Wait)
 
 
 def test_a_leader_creates_a_deleted_lease_again_and_the_create_extends_nothing() -> None:
     """A create is based on no version; the renewal after it extends the fence."""
-    state = after(Conflicted(2.0, 0.0), LeaseAbsent(2.1), state=leader())
-    assert planned(state, 2.1) == Create(LeaseRecord(ME, 15, STAMP, STAMP))
+    state = after(WriteConflicted(2.0, 0.0), LeaseAbsent(2.1), state=leader())
+    assert planned(state, 2.1) == CreateLease(LeaseRecord(ME, 15, STAMP, STAMP))
     state = step(state, LeaseRead(LeaseRecord(ME, 15, STAMP, STAMP, 0, "20"), 2.2))
     assert state.leading_until == 10.0
-    assert planned(state, 2.2) == Replace(LeaseRecord(ME, 15, STAMP, STAMP, 0, "20"))
+    assert planned(state, 2.2) == ReplaceLease(LeaseRecord(ME, 15, STAMP, STAMP, 0, "20"))
 
 
 @pytest.mark.parametrize(("read_at", "own"), [(109.9, True), (110.0, False)])
@@ -223,7 +223,7 @@ def test_a_lost_answer_is_found_again_for_as_long_as_nobody_can_have_followed(re
     state = after(LeaseRead(OTHERS, 80.0), CallFailed(105.0, 0.0, Attempt(tried, 100.0)))
     state = step(state, LeaseRead(MINE, read_at))
     assert not state.leading(read_at)
-    assert isinstance(planned(state, read_at), Replace if own else Wait)
+    assert isinstance(planned(state, read_at), ReplaceLease if own else Wait)
 
 
 def test_an_attempt_is_forgotten_once_the_lease_has_changed() -> None:
@@ -236,26 +236,32 @@ def test_an_attempt_is_forgotten_once_the_lease_has_changed() -> None:
 
 def test_disabled_it_stops_at_once_then_releases_then_rests() -> None:
     """The fence closes before the release is sent."""
-    state = after(Wanted(wanted=False, at=1.0), state=leader())
+    state = after(ShouldCompete(compete=False, at=1.0), state=leader())
     assert not state.leading(1.0)
     released = replace(MINE, holder="", duration=1, renewed=STAMP)
-    assert planned(state, 1.0) == Replace(released)
-    state = step(state, Replaced(replace(released, resource_version="9"), 1.0, 1.1))
+    assert planned(state, 1.0) == ReplaceLease(released)
+    state = step(state, LeaseReplaced(replace(released, resource_version="9"), 1.0, 1.1))
     assert planned(state, 1e9) == Wait(NEVER)
 
 
 def test_a_renewal_accepted_after_it_was_disabled_opens_nothing() -> None:
     """It was under way."""
-    state = after(Wanted(wanted=False, at=2.0), Replaced(replace(MINE, resource_version="9"), 1.9, 2.1), state=leader())
+    state = after(
+        ShouldCompete(compete=False, at=2.0),
+        LeaseReplaced(replace(MINE, resource_version="9"), 1.9, 2.1),
+        state=leader(),
+    )
     assert not state.leading(2.1)
-    assert planned(state, 2.1) == Replace(replace(MINE, holder="", duration=1, renewed=STAMP, resource_version="9"))
+    assert planned(state, 2.1) == ReplaceLease(
+        replace(MINE, holder="", duration=1, renewed=STAMP, resource_version="9")
+    )
 
 
 def test_a_release_whose_answer_was_lost_is_tried_again() -> None:
     """Until the Lease says that it is not held."""
-    state = after(Wanted(wanted=False, at=1.0), CallFailed(2.0, 0.0), state=leader())
-    assert planned(state, 3.0) == Read()
-    assert isinstance(planned(step(state, LeaseRead(MINE, 3.1)), 3.1), Replace)
+    state = after(ShouldCompete(compete=False, at=1.0), CallFailed(2.0, 0.0), state=leader())
+    assert planned(state, 3.0) == ReadLease()
+    assert isinstance(planned(step(state, LeaseRead(MINE, 3.1)), 3.1), ReplaceLease)
     released = replace(MINE, holder="", duration=1, resource_version="9")
     assert planned(step(state, LeaseRead(released, 3.1)), 1e9) == Wait(NEVER)
 
@@ -263,20 +269,24 @@ def test_a_release_whose_answer_was_lost_is_tried_again() -> None:
 @pytest.mark.parametrize("event", [LeaseRead(OTHERS, 1.0), LeaseAbsent(1.0)])
 def test_disabled_it_leaves_others_leases_alone(event: Event) -> None:
     """And rests."""
-    assert planned(after(event, Wanted(wanted=False, at=1.1)), 1e9) == Wait(NEVER)
+    assert planned(after(event, ShouldCompete(compete=False, at=1.1)), 1e9) == Wait(NEVER)
 
 
 def test_enabled_again_it_competes_again() -> None:
     """From the beginning: by reading."""
-    state = after(Wanted(wanted=False, at=1.0), Wanted(wanted=True, at=50.0), state=Candidate(ME, ElectionTiming()))
-    assert planned(state, 50.0) == Read()
+    state = after(
+        ShouldCompete(compete=False, at=1.0),
+        ShouldCompete(compete=True, at=50.0),
+        state=Candidate(ME, ElectionTiming()),
+    )
+    assert planned(state, 50.0) == ReadLease()
 
 
 def test_one_conflict_is_looked_at_at_once_and_more_are_not() -> None:
     """A stranger who writes all the time must not drive it into a loop."""
-    state = after(Conflicted(2.0, 0.5), state=leader())
-    assert planned(state, 2.0) == Read()
-    assert isinstance(planned(step(state, Conflicted(2.0, 0.5)), 2.0), Wait)
+    state = after(WriteConflicted(2.0, 0.5), state=leader())
+    assert planned(state, 2.0) == ReadLease()
+    assert isinstance(planned(step(state, WriteConflicted(2.0, 0.5)), 2.0), Wait)
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.999])
@@ -298,7 +308,7 @@ def test_a_lease_is_read_and_written_as_kubernetes_has_it() -> None:
         "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "acquireTime": "then", "renewTime": "then",
                  "leaseTransitions": 5, "strategy": "x"}}"""
     assert lease(raw) == MINE
-    body = changed_lease(raw, replace(MINE, holder="", duration=1))
+    body = update_lease(raw, replace(MINE, holder="", duration=1))
     assert body["metadata"] == {
         "name": "n",
         "namespace": "ns",

@@ -1,4 +1,4 @@
-"""Which EndpointSlice the leader wants, and what it changes for it."""
+"""The EndpointSlice that the leader publishes, and the change that leads to it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.convert.discovery import changed_slice, endpoint_slice, new_slice, this_version
+from scheduler_core.convert.discovery import endpoint_slice, new_slice, update_slice, version_precondition
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.leadership.endpoint_slice import (
     LABELS,
     NAME,
-    Create,
-    Delete,
+    CreateSlice,
+    DeleteSlice,
     Endpoint,
-    Replace,
+    ReplaceSlice,
     Slice,
-    publish,
-    withdraw,
+    plan_publish,
+    plan_withdraw,
 )
 
-ME = Endpoint.at("10.1.2.3", 9504, "node-1")
+OWN = Endpoint.at("10.1.2.3", 9504, "node-1")
 OTHER = Endpoint.at("10.1.2.4", 9504, "node-2")
 
 
-def of(*endpoints: Endpoint, labels: dict[str, str] | None = None, address_type: str = "IPv4") -> Slice:
+def slice_of(*endpoints: Endpoint, labels: dict[str, str] | None = None, address_type: str = "IPv4") -> Slice:
     """A slice with these endpoints."""
     return Slice(address_type, endpoints, labels or dict(LABELS))
 
@@ -34,15 +34,15 @@ def of(*endpoints: Endpoint, labels: dict[str, str] | None = None, address_type:
     "address",
     ["", "pod-1", "127.0.0.1", "::1", "169.254.1.1", "fe80::1", "0.0.0.0", "224.0.0.1", "::ffff:10.0.0.1x"],  # noqa: S104
 )
-def test_addresses_nobody_can_reach_are_refused(address: str) -> None:
-    """The API server would refuse them, without saying whose they are."""
+def test_unreachable_addresses_are_refused(address: str) -> None:
+    """The API server would refuse them without saying whose they are."""
     with pytest.raises(CoreError, match="the leader's address"):
         Endpoint.at(address)
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
-def test_ports_that_are_none_are_refused(port: int) -> None:
-    """As the API server would."""
+def test_invalid_ports_are_refused(port: int) -> None:
+    """As by the API server."""
     with pytest.raises(CoreError, match="the leader's port"):
         Endpoint.at("10.1.2.3", port)
 
@@ -51,7 +51,7 @@ def test_ports_that_are_none_are_refused(port: int) -> None:
     ("address", "canonical", "family"),
     [("10.1.2.3", "10.1.2.3", "IPv4"), ("2001:DB8:0::7", "2001:db8::7", "IPv6"), (" 10.1.2.3\n", "10.1.2.3", "IPv4")],
 )
-def test_the_address_type_follows_the_address(address: str, canonical: str, family: str) -> None:
+def test_the_address_type_follows_from_the_address(address: str, canonical: str, family: str) -> None:
     """Addresses are compared and written in one form."""
     endpoint = Endpoint.at(address)
     assert (endpoint.address, endpoint.address_type) == (canonical, family)
@@ -60,43 +60,45 @@ def test_the_address_type_follows_the_address(address: str, canonical: str, fami
 @pytest.mark.parametrize(
     ("current", "change"),
     [
-        pytest.param(None, Create(of(ME)), id="absent"),
-        pytest.param(of(ME), None, id="there already"),
-        pytest.param(of(ME, labels={**LABELS, "team": "storage"}), None, id="others' labels"),
-        pytest.param(of(), Replace(of(ME)), id="empty"),
-        pytest.param(of(OTHER), Replace(of(ME)), id="a predecessor's"),
-        pytest.param(of(ME, OTHER), Replace(of(ME)), id="one too many"),
-        pytest.param(of(Endpoint(ME.address, 9505, ME.node)), Replace(of(ME)), id="another port"),
-        pytest.param(of(Endpoint(ME.address, 9504, "node-9")), Replace(of(ME)), id="another node"),
-        pytest.param(of(ME, labels={"kubernetes.io/service-name": "x"}), Replace(of(ME)), id="labels missing"),
-        pytest.param(Slice("IPv4", (ME,), LABELS, plain=False), Replace(of(ME)), id="ports edited"),
-        pytest.param(of(address_type="IPv6"), Delete(), id="the other family"),
-        pytest.param(of(address_type="FQDN"), Delete(), id="host names"),
+        pytest.param(None, CreateSlice(slice_of(OWN)), id="absent"),
+        pytest.param(slice_of(OWN), None, id="unchanged"),
+        pytest.param(slice_of(OWN, labels={**LABELS, "team": "storage"}), None, id="additional labels"),
+        pytest.param(slice_of(), ReplaceSlice(slice_of(OWN)), id="empty"),
+        pytest.param(slice_of(OTHER), ReplaceSlice(slice_of(OWN)), id="previous leader's"),
+        pytest.param(slice_of(OWN, OTHER), ReplaceSlice(slice_of(OWN)), id="one endpoint too many"),
+        pytest.param(slice_of(Endpoint(OWN.address, 9505, OWN.node)), ReplaceSlice(slice_of(OWN)), id="another port"),
+        pytest.param(slice_of(Endpoint(OWN.address, 9504, "node-9")), ReplaceSlice(slice_of(OWN)), id="another node"),
+        pytest.param(
+            slice_of(OWN, labels={"kubernetes.io/service-name": "x"}), ReplaceSlice(slice_of(OWN)), id="labels missing"
+        ),
+        pytest.param(Slice("IPv4", (OWN,), LABELS, plain=False), ReplaceSlice(slice_of(OWN)), id="ports edited"),
+        pytest.param(slice_of(address_type="IPv6"), DeleteSlice(), id="the other family"),
+        pytest.param(slice_of(address_type="FQDN"), DeleteSlice(), id="host names"),
     ],
 )
-def test_publishing(current: Slice | None, change: object) -> None:
-    """Nothing is written that is there."""
-    assert publish(ME, current) == change
+def test_publishing_changes_only_what_differs(current: Slice | None, change: object) -> None:
+    """A slice that is right already is not written."""
+    assert plan_publish(OWN, current) == change
 
 
 @pytest.mark.parametrize(
     ("current", "change"),
     [
         pytest.param(None, None, id="absent"),
-        pytest.param(of(), None, id="empty"),
-        pytest.param(of(ME), Replace(of()), id="ours"),
-        pytest.param(of(OTHER), None, id="a successor's"),
-        pytest.param(of(Endpoint(ME.address, 9505, ME.node)), None, id="a successor's on the same address"),
+        pytest.param(slice_of(), None, id="empty"),
+        pytest.param(slice_of(OWN), ReplaceSlice(slice_of()), id="own endpoint"),
+        pytest.param(slice_of(OTHER), None, id="next leader's"),
+        pytest.param(slice_of(Endpoint(OWN.address, 9505, OWN.node)), None, id="next leader's on the same address"),
     ],
 )
-def test_withdrawing(current: Slice | None, change: object) -> None:
-    """Only what leads to this process."""
-    assert withdraw(ME, current) == change
+def test_withdrawing_removes_only_the_process_s_own_endpoint(current: Slice | None, change: object) -> None:
+    """Only an endpoint that leads to this process is removed."""
+    assert plan_withdraw(OWN, current) == change
 
 
-def test_what_is_created_is_what_was_wanted() -> None:
-    """The names are the Service's; the port's is what the Service's port says."""
-    body = new_slice("ns", NAME, of(ME))
+def test_a_created_slice_is_read_back_as_it_was_planned() -> None:
+    """The names are the Service's; so is the port's name."""
+    body = new_slice("ns", NAME, slice_of(OWN))
     assert body == {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -112,24 +114,24 @@ def test_what_is_created_is_what_was_wanted() -> None:
         "endpoints": [{"addresses": ["10.1.2.3"], "conditions": {"ready": True}, "nodeName": "node-1"}],
         "ports": [{"name": "http", "port": 9504, "protocol": "TCP"}],
     }
-    assert endpoint_slice(json.dumps(body).encode()) == of(ME)
+    assert endpoint_slice(json.dumps(body).encode()) == slice_of(OWN)
 
 
-def test_outside_of_a_cluster_there_is_no_node() -> None:
+def test_outside_a_cluster_no_node_name_is_written() -> None:
     """An empty nodeName would be refused."""
-    assert "nodeName" not in new_slice("ns", NAME, of(Endpoint.at("10.1.2.3")))["endpoints"][0]
+    assert "nodeName" not in new_slice("ns", NAME, slice_of(Endpoint.at("10.1.2.3")))["endpoints"][0]
 
 
-def test_a_replacement_keeps_what_is_not_ours() -> None:
-    """Labels, annotations, uid and version; not the managed fields."""
-    before = new_slice("ns", NAME, of(OTHER))
+def test_a_replacement_keeps_the_metadata_of_others() -> None:
+    """Labels, annotations, UID and version; not the managed fields."""
+    before = new_slice("ns", NAME, slice_of(OTHER))
     before["metadata"] |= {"uid": "u", "resourceVersion": "8", "annotations": {"a": "b"}, "managedFields": [{}]}
     before["metadata"]["labels"]["team"] = "storage"
-    body = changed_slice(json.dumps(before).encode(), of(ME))
-    kept = {key: value for key, value in before["metadata"].items() if key != "managedFields"}
-    assert body["metadata"] == kept
-    assert endpoint_slice(json.dumps(body).encode()).endpoints == (ME,)
-    assert this_version(json.dumps(before).encode()) == {"preconditions": {"uid": "u", "resourceVersion": "8"}}
+    body = update_slice(json.dumps(before).encode(), slice_of(OWN))
+    metadata = {key: value for key, value in before["metadata"].items() if key != "managedFields"}
+    assert body["metadata"] == metadata
+    assert endpoint_slice(json.dumps(body).encode()).endpoints == (OWN,)
+    assert version_precondition(json.dumps(before).encode()) == {"preconditions": {"uid": "u", "resourceVersion": "8"}}
 
 
 @pytest.mark.parametrize(
@@ -137,10 +139,10 @@ def test_a_replacement_keeps_what_is_not_ours() -> None:
     [
         ({"endpoints": None}, (), True),
         ({"ports": []}, (), False),
-        ({"ports": [{"name": "web", "port": 9504}]}, (ME,), False),
-        ({"ports": [{"name": "http", "port": 9504, "protocol": "UDP"}]}, (ME,), False),
-        ({"ports": [{"name": "http", "port": 9504}]}, (ME,), True),
-        ({"endpoints": [{"addresses": ["10.1.2.3"], "nodeName": "node-1"}]}, (ME,), True),
+        ({"ports": [{"name": "web", "port": 9504}]}, (OWN,), False),
+        ({"ports": [{"name": "http", "port": 9504, "protocol": "UDP"}]}, (OWN,), False),
+        ({"ports": [{"name": "http", "port": 9504}]}, (OWN,), True),
+        ({"endpoints": [{"addresses": ["10.1.2.3"], "nodeName": "node-1"}]}, (OWN,), True),
         ({"endpoints": [{"addresses": ["10.1.2.3"], "conditions": {"ready": False}}]}, (), False),
         ({"endpoints": [{"addresses": []}]}, (), True),
     ],
@@ -149,12 +151,12 @@ def test_a_slice_is_read_as_kube_proxy_reads_it(
     edit: dict[str, Any], endpoints: tuple[Endpoint, ...], plain: bool
 ) -> None:
     """Absent conditions mean ready, no port means unreachable."""
-    body = {**new_slice("ns", NAME, of(ME)), **edit}
+    body = {**new_slice("ns", NAME, slice_of(OWN)), **edit}
     current = endpoint_slice(json.dumps(body).encode())
     assert (current.endpoints, current.plain) == (endpoints, plain)
 
 
-def test_what_is_no_slice_is_refused() -> None:
-    """With its kind."""
+def test_an_object_that_is_no_slice_is_refused() -> None:
+    """The error names the kind."""
     with pytest.raises(ObjectError, match="EndpointSlice"):
         endpoint_slice(b"<html>")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, Tier
-from scheduler_core.longhorn.placement import Candidates, find_candidates
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.placement import DiskCandidates, find_candidates
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, failed, node, places, replica, volume
@@ -21,11 +21,11 @@ BEST_EFFORT = {"replica-auto-balance": "best-effort"}
 
 def found(
     *nodes: lh.Node, replicas: list[lh.Replica], settings: dict[str, str] | None = None, **asked: Any
-) -> Candidates:
+) -> DiskCandidates:
     """The candidates for one more replica of a volume with these replicas."""
     entry = volume(**asked)
     view = cluster(*nodes, volumes=[entry], replicas=replicas, settings=settings)
-    return find_candidates(view, Ask.fresh(entry), replicas)
+    return find_candidates(view, ReplicaRequest.for_volume(entry), replicas)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ class TestTiers:
     def test_hard_zones_refuse_a_used_zone(self) -> None:
         """With hard zones there is nothing left, and Longhorn gives no reason."""
         result = found(node("n1", zone="a"), node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
-        assert result == Candidates()
+        assert result == DiskCandidates()
 
     def test_hard_zones_make_soft_nodes_meaningless(self) -> None:
         """Replicas that must not share a zone cannot share a node."""
@@ -90,7 +90,7 @@ class TestTiers:
         assert result.tier is Tier.USED_NODE
 
     def test_a_full_tier_gives_way_to_the_next(self) -> None:
-        """A node in an unused zone without room does not keep the replica from a used zone."""
+        """A node in an unused zone without space does not keep the replica from a used zone."""
         full = node("n3", disk(storage_scheduled=100 * GIB), zone="b")
         result = found(node("n1", zone="a"), node("n2", zone="a"), full, replicas=[replica("r", "n1/d1")])
         assert places(result) == ["n2/d1"]
@@ -257,7 +257,7 @@ class TestDisks:
     def test_hard_disks_do_not(self) -> None:
         """With every disk held, none is."""
         result = found(node("n1"), replicas=[replica("r", "n1/d1")], settings={**NODE_SOFT, **DISK_HARD})
-        assert result == Candidates()
+        assert result == DiskCandidates()
 
     def test_a_replica_that_waited_long_enough_still_holds_its_disk(self) -> None:
         """Replenishment frees the node, not the disk."""

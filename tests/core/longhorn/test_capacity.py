@@ -1,4 +1,4 @@
-"""CSI GetCapacity: what kube-scheduler is told about a node or a zone."""
+"""CSI GetCapacity: what kube-scheduler learns about a node or a zone."""
 
 from __future__ import annotations
 

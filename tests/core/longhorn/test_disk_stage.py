@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal, disk_refusal
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, node, replica, volume
@@ -18,7 +18,9 @@ TIB16 = 16 * 1024**4
 def refused(fields: dict[str, Any] | None = None, asked: dict[str, Any] | None = None, **snapshot: Any) -> Rule | None:
     """The rule that refuses a disk with `fields` to a volume with the fields `asked`."""
     entry = node("n1", disk(**fields or {}))
-    refusal = disk_refusal(cluster(entry, **snapshot), Ask.fresh(volume(**asked or {})), entry, entry.disks[0])
+    refusal = disk_refusal(
+        cluster(entry, **snapshot), ReplicaRequest.for_volume(volume(**asked or {})), entry, entry.disks[0]
+    )
     return None if refusal is None else refusal.rule
 
 
@@ -130,7 +132,7 @@ def test_space_comes_last(fields: dict[str, Any], rule: Rule | None) -> None:
     """Space is only looked at where everything else fits."""
     entry = node("n1", disk(**fields))
     view = cluster(entry, settings={"allow-empty-disk-selector-volume": "false"})
-    refusal = disk_and_space_refusal(view, Ask.fresh(volume()), entry, entry.disks[0])
+    refusal = disk_and_space_refusal(view, ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
     assert (None if refusal is None else refusal.rule) is rule
 
 
@@ -138,7 +140,7 @@ def test_a_percentage_that_does_not_parse_refuses_every_disk() -> None:
     """Longhorn cannot tell the space without its settings."""
     entry = node()
     view = cluster(entry, settings={"storage-over-provisioning-percentage": "much"})
-    refusal = disk_and_space_refusal(view, Ask.fresh(volume()), entry, entry.disks[0])
+    refusal = disk_and_space_refusal(view, ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
     assert refusal is not None
     assert refusal.rule is Rule.SETTING_FAULT
 
@@ -146,6 +148,6 @@ def test_a_percentage_that_does_not_parse_refuses_every_disk() -> None:
 def test_the_detail_has_the_numbers() -> None:
     """People see the sum, the limit and the percentage."""
     entry = node("n1", disk(storage_scheduled=95 * GIB))
-    refusal = disk_and_space_refusal(cluster(entry), Ask.fresh(volume()), entry, entry.disks[0])
+    refusal = disk_and_space_refusal(cluster(entry), ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
     assert refusal is not None
     assert refusal.detail == ("disk d1: 10Gi + 95Gi scheduled must be at most 100Gi (100 % of 100Gi - 0 reserved)")

@@ -11,13 +11,13 @@ import pytest
 
 from scheduler_core.longhorn.anti_affinity import TIER_ORDER, Tier
 from scheduler_core.longhorn.capacity import free_size
-from scheduler_core.longhorn.disk_choice import Candidate
+from scheduler_core.longhorn.disk_choice import DiskCandidate
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import (
+    disk_space,
     fits_without_pressure,
     minimal_available,
-    room,
     scheduling_limit,
     space_refusal,
     under_pressure,
@@ -108,13 +108,13 @@ def test_formulas_for_space(case: dict[str, int]) -> None:
         storage_minimal_available_percentage=values["minimal_percentage"],
         storage_over_provisioning_percentage=values["over_percentage"],
     )
-    found = room(entry, settings)
+    found = disk_space(entry, settings)
     computed = {
         "minimal": minimal_available(entry, settings),
         "limit": scheduling_limit(entry, settings),
         "headroom": found.headroom,
         "free": found.free,
-        "usable": Candidate(node("n1", entry), entry).usable,
+        "usable": DiskCandidate(node("n1", entry), entry).usable_bytes,
         "capacity": free_size(entry, settings),
     }
     documented = evaluated(values)
@@ -156,7 +156,7 @@ def evaluated(values: dict[str, Any]) -> dict[str, int]:
 def test_boundaries(row: int, offset: int) -> None:
     """What the page says about one byte less, equal and one byte more."""
     _, actual, scheduling = table("required or size compared with the limit")[row]
-    found = room(disk(), Settings())
+    found = disk_space(disk(), Settings())
     by_available = space_refusal(0, found.headroom + offset, found)
     by_scheduled = space_refusal(found.free + offset, 0, found)
     assert [word(by_available), word(by_scheduled)] == [actual, scheduling]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.anti_affinity import Tier
-from scheduler_core.longhorn.explain import Explanation, explain
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.explain import PlacementExplanation, explain
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, node, replica, volume
@@ -16,12 +16,14 @@ from tests.worlds.longhorn import GIB, cluster, conditions, disk, node, replica,
 
 def explained(
     *nodes: lh.Node, replicas: tuple[lh.Replica, ...] = (), settings: dict[str, str] | None = None, **asked: Any
-) -> Explanation:
+) -> PlacementExplanation:
     """The explanation for one more replica."""
-    return explain(cluster(*nodes, replicas=replicas, settings=settings), Ask.fresh(volume(**asked)), replicas)
+    return explain(
+        cluster(*nodes, replicas=replicas, settings=settings), ReplicaRequest.for_volume(volume(**asked)), replicas
+    )
 
 
-def rules(found: Explanation) -> dict[str, str]:
+def rules(found: PlacementExplanation) -> dict[str, str]:
     """The rule by node and by node/disk, the tier or "open" where there is none."""
     verdicts: dict[str, str] = {}
     for entry in found.nodes:
@@ -67,7 +69,7 @@ def test_the_disk_with_a_replica_is_named() -> None:
 def test_the_room_of_each_disk_is_told() -> None:
     """With the replicas that are not reported yet."""
     found = explained(node("n1"), replicas=(replica("r", "n1/d1"),))
-    assert found.nodes[0].disks[0].room.free == 90 * GIB
+    assert found.nodes[0].disks[0].space.free == 90 * GIB
 
 
 @pytest.mark.parametrize("name", ["replica-soft-anti-affinity", "allow-empty-disk-selector-volume"])

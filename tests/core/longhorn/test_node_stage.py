@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.node_stage import node_refusal
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
@@ -21,7 +21,9 @@ def refused(
 ) -> Rule | None:
     """The rule that refuses a node to a volume with the fields `asked`."""
     found = entry or node()
-    refusal = node_refusal(cluster(found, **snapshot), Ask.fresh(volume(**asked or {}), affinity), found)
+    refusal = node_refusal(
+        cluster(found, **snapshot), ReplicaRequest.for_volume(volume(**asked or {}), affinity), found
+    )
     return None if refusal is None else refusal.rule
 
 
@@ -222,7 +224,7 @@ def test_linked_clones_stay_with_their_source(fields: dict[str, Any], rule: Rule
 def test_a_named_source_replica_must_exist() -> None:
     """A linked clone bound to a source replica that is gone is a client error in Longhorn."""
     entry = node()
-    ask = Ask.of(volume(**CLONE), replica("r", linked_clone_source="gone", data_engine="v2"))
+    ask = ReplicaRequest.for_replica(volume(**CLONE), replica("r", linked_clone_source="gone", data_engine="v2"))
     refusal = node_refusal(cluster(entry), ask, entry)
     assert refusal is not None
     assert refusal.rule is Rule.LINKED_CLONE_SOURCE_MISSING
@@ -231,6 +233,6 @@ def test_a_named_source_replica_must_exist() -> None:
 def test_the_detail_names_the_node_and_the_numbers() -> None:
     """People get a sentence, with the condition's reason."""
     entry = node(conditions=(kube.Condition("Ready", "False", "KubernetesNodeNotReady"),))
-    refusal = node_refusal(cluster(entry), Ask.fresh(volume()), entry)
+    refusal = node_refusal(cluster(entry), ReplicaRequest.for_volume(volume()), entry)
     assert refusal is not None
     assert refusal.detail == "node n1 has condition Ready=False (KubernetesNodeNotReady)"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.node_status import ROUNDING, Collected, ManagerPod, synced_node
+from scheduler_core.longhorn.node_status import ROUNDING, CollectedDisk, ManagerPod, sync_node
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, failed, node, replica
@@ -25,13 +25,13 @@ def synced(
     *,
     pods: tuple[ManagerPod, ...] = (POD,),
     kubernetes: kube.Node | None = None,
-    collected: dict[str, Collected] | None = None,
+    collected: dict[str, CollectedDisk] | None = None,
     **snapshot: Any,
 ) -> lh.Node:
     """Node n1 after a sync."""
     found = entry or node()
     view = cluster(found, kube_nodes={"n1": kubernetes or kube_node()}, **snapshot)
-    return synced_node(view, found, pods, collected)
+    return sync_node(view, found, pods, collected)
 
 
 def reason(of: lh.Node | lh.Disk, kind: str) -> str:
@@ -87,7 +87,7 @@ def test_a_node_without_kubernetes_node() -> None:
     """It was removed from the cluster."""
     found = node()
     view = cluster(found, kube_nodes={"other": kube.Node("other")})
-    assert reason(synced_node(view, found, [POD]), "Ready") == "False KubernetesNodeGone"
+    assert reason(sync_node(view, found, [POD]), "Ready") == "False KubernetesNodeGone"
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("true", "False KubernetesNodeCordoned"), ("false", "True")])
@@ -118,7 +118,7 @@ class TestDisk:
     """Numbers and conditions of one disk."""
 
     def sync(
-        self, *, measured: Collected | None = None, pods: tuple[ManagerPod, ...] = (POD,), **fields: Any
+        self, *, measured: CollectedDisk | None = None, pods: tuple[ManagerPod, ...] = (POD,), **fields: Any
     ) -> lh.Disk:
         """The disk after a sync; with `measured` the monitor's numbers."""
         snapshot = {key: fields.pop(key) for key in ("replicas", "backing_images", "settings") if key in fields}
@@ -135,21 +135,21 @@ class TestDisk:
     )
     def test_available_space_is_rounded_down(self, available: int, expected: int) -> None:
         """To 100 MiB, on file systems."""
-        assert self.sync(measured=Collected("n1-d1", 100 * GIB, available)).storage_available == expected
+        assert self.sync(measured=CollectedDisk("n1-d1", 100 * GIB, available)).storage_available == expected
 
     def test_block_disks_are_not_rounded(self) -> None:
         """SPDK reports exact numbers."""
-        found = self.sync(measured=Collected("n1-d1", 100 * GIB, 12345), spec_type="block")
+        found = self.sync(measured=CollectedDisk("n1-d1", 100 * GIB, 12345), spec_type="block")
         assert found.storage_available == 12345
 
     @pytest.mark.parametrize(
         ("measured", "expected"),
         [
-            pytest.param(Collected("n1-d1", error_reason="NoDiskInfo"), "False NoDiskInfo", id="error"),
-            pytest.param(Collected("changed", 5 * GIB, GIB), "False DiskFilesystemChanged", id="another disk"),
+            pytest.param(CollectedDisk("n1-d1", error_reason="NoDiskInfo"), "False NoDiskInfo", id="error"),
+            pytest.param(CollectedDisk("changed", 5 * GIB, GIB), "False DiskFilesystemChanged", id="another disk"),
         ],
     )
-    def test_a_lost_disk_reports_nothing(self, measured: Collected, expected: str) -> None:
+    def test_a_lost_disk_reports_nothing(self, measured: CollectedDisk, expected: str) -> None:
         """Its numbers are zero, and it is neither ready nor schedulable."""
         found = self.sync(measured=measured, replicas=[replica("r", "n1/d1")])
         assert (found.storage_maximum, found.storage_available, found.storage_scheduled) == (0, 0, 0)
@@ -157,7 +157,7 @@ class TestDisk:
 
     def test_two_disks_on_one_file_system_are_both_lost(self) -> None:
         """Their space would count twice."""
-        both = {name: Collected(f"n1-{name}", GIB, GIB, fsid="same") for name in ("d1", "d2")}
+        both = {name: CollectedDisk(f"n1-{name}", GIB, GIB, fsid="same") for name in ("d1", "d2")}
         found = synced(node("n1", disk("d1"), disk("d2")), collected=both)
         assert {reason(each, "Ready") for each in found.disks} == {"False DiskFilesystemChanged"}
 
@@ -167,7 +167,7 @@ class TestDisk:
 
     def test_a_new_disk_takes_its_uuid(self) -> None:
         """The recorded UUID is empty at first."""
-        found = synced(lh.Node("n1", disks=(disk(),)), collected={"d1": Collected("fresh", GIB, GIB)})
+        found = synced(lh.Node("n1", disks=(disk(),)), collected={"d1": CollectedDisk("fresh", GIB, GIB)})
         assert found.disks[0].uuid == "fresh"
 
     def test_every_replica_object_counts(self) -> None:
@@ -210,7 +210,7 @@ class TestDisk:
         """They go with it, unless its own monitor still runs."""
         lost = self.sync(pods=())
         assert (reason(lost, "Ready"), reason(lost, "Schedulable")) == ("False NodeNotReady", "False DiskNotReady")
-        alive = self.sync(pods=(), measured=Collected("n1-d1", 100 * GIB, 100 * GIB))
+        alive = self.sync(pods=(), measured=CollectedDisk("n1-d1", 100 * GIB, 100 * GIB))
         assert reason(alive, "Ready") == "True"
 
     def test_a_disk_that_is_not_ready_has_nothing_scheduled(self) -> None:

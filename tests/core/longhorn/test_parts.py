@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from scheduler_core.longhorn.readiness import instance_manager_ready, one_manager_per_node
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.longhorn import InstanceManager
 from tests.worlds.longhorn import GIB, cluster, node, replica, volume
@@ -36,14 +36,19 @@ def test_times_are_rfc_3339(text: str, expected: datetime | None) -> None:
 )
 def test_source_volume_of_a_linked_clone(source: str, expected: str) -> None:
     """spec.dataSource names a volume or a snapshot of one."""
-    assert Ask.fresh(volume(data_source=source)).linked_clone_source_volume == expected
+    assert ReplicaRequest.for_volume(volume(data_source=source)).linked_clone_source_volume == expected
 
 
 def test_an_ask_takes_some_fields_from_the_replica() -> None:
     """Engine, image and size of the replica decide where Longhorn says so."""
     entry = replica("r", size=5 * GIB, data_engine="v2", image="other", hard_node_affinity="n1")
-    ask = Ask.of(volume(image="own"), entry)
-    assert (ask.replica_size, ask.data_engine, ask.image, ask.hard_node_affinity) == (5 * GIB, "v2", "other", "n1")
+    request = ReplicaRequest.for_replica(volume(image="own"), entry)
+    assert (request.replica_size, request.data_engine, request.image, request.hard_node_affinity) == (
+        5 * GIB,
+        "v2",
+        "other",
+        "n1",
+    )
 
 
 def test_one_of_several_default_managers_is_looked_at() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.placement import find_candidates, schedule_replica
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, node, places, replica, volume
 
@@ -18,7 +18,7 @@ CLOSED = conditions(Schedulable="False")
 def reasons(*nodes: lh.Node, affinity: str = "", settings: dict[str, str] | None = None, **asked: Any) -> set[str]:
     """The reasons Longhorn reports for a volume that fits nowhere."""
     entry = volume(**asked)
-    result = find_candidates(cluster(*nodes, settings=settings), Ask.fresh(entry, affinity), ())
+    result = find_candidates(cluster(*nodes, settings=settings), ReplicaRequest.for_volume(entry, affinity), ())
     assert not result.disks
     return {str(reason) for reason in result.reasons}
 
@@ -59,7 +59,7 @@ def test_reasons(nodes: list[lh.Node], asked: dict[str, Any], expected: set[str]
 def test_no_reasons_beside_a_candidate() -> None:
     """One disk that fits silences all that do not."""
     view = cluster(node("n1"), node("n2", disk(spec_type="block")))
-    assert find_candidates(view, Ask.fresh(volume()), ()).reasons == frozenset()
+    assert find_candidates(view, ReplicaRequest.for_volume(volume()), ()).reasons == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,15 @@ def test_a_setting_that_does_not_parse_stops_the_scheduler(name: str) -> None:
 def test_settings_the_scheduler_does_not_read_do_not_matter() -> None:
     """A bad value elsewhere stops something else."""
     view = cluster(node(), settings={"default-replica-count": "many"})
-    assert places(find_candidates(view, Ask.fresh(volume()), ())) == ["n1/d1"]
+    assert places(find_candidates(view, ReplicaRequest.for_volume(volume()), ())) == ["n1/d1"]
 
 
 def test_a_bad_wait_only_stops_degraded_volumes() -> None:
     """The replenishment wait is read for degraded volumes only."""
     settings = {"replica-replenishment-wait-interval": "soon"}
-    assert places(find_candidates(cluster(node(), settings=settings), Ask.fresh(volume()), ())) == ["n1/d1"]
+    assert places(find_candidates(cluster(node(), settings=settings), ReplicaRequest.for_volume(volume()), ())) == [
+        "n1/d1"
+    ]
     degraded: dict[str, Any] = {"robustness": "degraded", "last_degraded_at": LONG_AGO}
     assert reasons(node(), settings=settings, **degraded) == {"longhorn client operation failed"}
 
@@ -108,7 +110,7 @@ class TestUncounted:
         """Whether a second replica of 10 GiB fits a disk with 15 GiB left."""
         entry = node("n1", disk(storage_scheduled=85 * GIB, **fields))
         view = cluster(entry, settings=self.SETTINGS)
-        return bool(find_candidates(view, Ask.fresh(volume()), [placed]).disks)
+        return bool(find_candidates(view, ReplicaRequest.for_volume(volume()), [placed]).disks)
 
     def test_a_replica_placed_a_moment_ago_counts(self) -> None:
         """It will be in storageScheduled at the node controller's next sync."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.replica_reuse import reused, wait_before_new_replica
+from scheduler_core.longhorn.replica_reuse import replica_to_reuse, wait_before_new_replica
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, failed, node, replica, volume
@@ -20,7 +20,7 @@ def reusable(
 ) -> set[str]:
     """Names of the failed replicas that may be used again."""
     view = cluster(entry or node(), **snapshot)
-    return set(reused(view, volume(**asked or {}), replicas, affinity))
+    return set(replica_to_reuse(view, volume(**asked or {}), replicas, affinity))
 
 
 @pytest.mark.parametrize(

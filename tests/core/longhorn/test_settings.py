@@ -63,7 +63,7 @@ def test_read_keeps_faults_and_defaults() -> None:
 def test_fault_is_the_first_in_the_order_asked() -> None:
     """What stops Longhorn is the first bad setting in the order it reads them."""
     settings = Settings.read({"replica-soft-anti-affinity": "x", "allow-empty-node-selector-volume": "y"})
-    found = settings.fault(("allow-empty-node-selector-volume", "replica-soft-anti-affinity"))
+    found = settings.first_fault(("allow-empty-node-selector-volume", "replica-soft-anti-affinity"))
     assert found is not None
     assert found.name == "allow-empty-node-selector-volume"
 

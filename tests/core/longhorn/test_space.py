@@ -9,12 +9,12 @@ import pytest
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import (
+    disk_space,
     fits_without_pressure,
     percent_of,
-    room,
     space_refusal,
     under_pressure,
-    wrapped,
+    wrap_int64,
 )
 from scheduler_core.model.longhorn import Disk
 from tests.worlds.longhorn import GIB, disk
@@ -24,7 +24,7 @@ DEFAULTS = Settings()
 
 def refusal(entry: Disk, settings: Settings = DEFAULTS, size: int = 0, required: int = 0) -> Rule | None:
     """The space rule that refuses a volume on a disk."""
-    return space_refusal(size, required, room(entry, settings))
+    return space_refusal(size, required, disk_space(entry, settings))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_reserve_plays_no_part_in_the_minimum() -> None:
 
 def test_uncounted_replicas_take_scheduling_space() -> None:
     """What was placed a moment ago counts although the node does not report it yet."""
-    assert room(disk(), DEFAULTS, uncounted=40 * GIB).free == 60 * GIB
+    assert disk_space(disk(), DEFAULTS, uncounted=40 * GIB).free == 60 * GIB
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_disk_without_space_is_closed(fields: dict[str, Any], expected: Rule) 
     """A disk that reports nothing takes nothing, not even a replica of no size."""
     settings = Settings(storage_minimal_available_percentage=0)
     assert refusal(disk(**fields), settings) is expected
-    assert not room(disk(**fields), settings).open
+    assert not disk_space(disk(**fields), settings).open
 
 
 def test_actual_space_is_checked_before_scheduling_space() -> None:
@@ -121,7 +121,7 @@ def test_percentages_are_float64(size: int, percentage: int, expected: int) -> N
 @pytest.mark.parametrize(("value", "expected"), [(2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (-(2**63) - 1, 2**63 - 1)])
 def test_integers_wrap_around(value: int, expected: int) -> None:
     """Go's int64 arithmetic wraps."""
-    assert wrapped(value) == expected
+    assert wrap_int64(value) == expected
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,9 @@ def test_nothing_more_is_possible_than_was_seen() -> None:
         for path in GOLDEN
         for vector in RUNNER.read(path)
         for question in [QUESTIONS[vector["schedule"]["op"]]]
-        for recorded in [frozenset(question.read(vector["decision"]))]
+        for recorded in [frozenset(question.read_answers(vector["decision"]))]
         for possible in [
-            {answer for seen in one_manager_per_node(read_cluster(vector)) for answer in question.ask(seen, vector)}
+            {answer for seen in one_manager_per_node(read_cluster(vector)) for answer in question.answer(seen, vector)}
         ]
         if possible - recorded
     }
@@ -98,7 +98,7 @@ def test_a_mismatch_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_bad_input(text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Bad input is told in one line, with exit code 2."""
+    """Bad input is reported in one line, with exit code 2."""
     path = tmp_path / "a.jsonl"
     path.write_text(text)
     assert RUNNER.main([str(path)]) == 2

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.rules import ScheduleError
-from scheduler_core.longhorn.volume_expansion import Expansion, expansions
+from scheduler_core.longhorn.volume_expansion import ExpansionResult, check_expansion
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, disk, node, replica, volume
 
-REFUSED = Expansion(ScheduleError.INSUFFICIENT_STORAGE, "n1-d1")
+REFUSED = ExpansionResult(ScheduleError.INSUFFICIENT_STORAGE, "n1-d1")
 
 
 def growth(
     increase: int, *replicas: lh.Replica, settings: dict[str, str] | None = None, **fields: Any
-) -> set[Expansion]:
+) -> set[ExpansionResult]:
     """The possible answers for a volume on disk n1/d1 that grows by so many bytes."""
     view = cluster(node("n1", disk(**fields)), settings=settings)
     entry = volume()
-    return set(expansions(view, entry, replicas or [replica("r", "n1/d1")], entry.size + increase))
+    return set(check_expansion(view, entry, replicas or [replica("r", "n1/d1")], entry.size + increase))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def growth(
 )
 def test_the_minimum_must_be_left_when_all_is_written(increase: int, allowed: bool) -> None:
     """Here the minimal available space may be reached, not undercut."""
-    assert (growth(increase) == {Expansion()}) is allowed
+    assert (growth(increase) == {ExpansionResult()}) is allowed
 
 
 @pytest.mark.parametrize(
@@ -41,33 +41,35 @@ def test_the_minimum_must_be_left_when_all_is_written(increase: int, allowed: bo
 )
 def test_scheduling_space(increase: int, allowed: bool) -> None:
     """What is promised may reach the limit."""
-    assert (growth(increase, storage_scheduled=70 * GIB) == {Expansion()}) is allowed
+    assert (growth(increase, storage_scheduled=70 * GIB) == {ExpansionResult()}) is allowed
 
 
 def test_what_is_written_may_reach_the_over_provisioning_limit() -> None:
     """At 50 % half of an empty disk may be filled."""
     settings = {"storage-over-provisioning-percentage": "50"}
-    assert growth(50 * GIB, settings=settings) == {Expansion()}
+    assert growth(50 * GIB, settings=settings) == {ExpansionResult()}
     assert growth(50 * GIB + 1, settings=settings) == {REFUSED}
 
 
 def test_the_reserve_counts_as_free_in_the_physical_check() -> None:
     """85 GiB are used, 30 of them reserved: 20 GiB more leave enough, although only 15 are available."""
     settings = {"storage-minimal-available-percentage": "10", "storage-over-provisioning-percentage": "200"}
-    assert growth(20 * GIB, settings=settings, storage_available=15 * GIB, storage_reserved=30 * GIB) == {Expansion()}
+    assert growth(20 * GIB, settings=settings, storage_available=15 * GIB, storage_reserved=30 * GIB) == {
+        ExpansionResult()
+    }
 
 
 def test_each_replica_on_a_disk_grows() -> None:
     """Two replicas on one disk need twice the increase, failed ones too."""
     pair = [replica("r", "n1/d1"), replica("s", "n1/d1", failed_at=LONG_AGO)]
-    assert growth(37 * GIB, *pair) == {Expansion()}
+    assert growth(37 * GIB, *pair) == {ExpansionResult()}
     assert growth(38 * GIB, *pair) == {REFUSED}
 
 
 def test_the_first_disk_that_fails_is_reported() -> None:
     """Which one that is, is chance."""
     view = cluster(node("n1"), node("n2"))
-    found = expansions(view, volume(), [replica("r", "n1/d1"), replica("s", "n2/d1")], 500 * GIB)
+    found = check_expansion(view, volume(), [replica("r", "n1/d1"), replica("s", "n2/d1")], 500 * GIB)
     assert {(answer.allowed, answer.disk) for answer in found} == {(False, "n1-d1"), (False, "n2-d1")}
 
 
@@ -79,14 +81,14 @@ def test_a_disk_without_space_grows_nothing(fields: dict[str, Any]) -> None:
 
 def test_a_missing_disk() -> None:
     """A replica whose disk is gone keeps the volume from growing."""
-    assert growth(1, replica("r", "n1/d9")) == {Expansion(ScheduleError.DISK_NOT_FOUND, "n1-d9")}
+    assert growth(1, replica("r", "n1/d9")) == {ExpansionResult(ScheduleError.DISK_NOT_FOUND, "n1-d9")}
 
 
 def test_unplaced_replicas_do_not_matter() -> None:
     """They have no disk yet."""
-    assert growth(500 * GIB, replica("r")) == {Expansion()}
+    assert growth(500 * GIB, replica("r")) == {ExpansionResult()}
 
 
 def test_growing_by_nothing_only_asks_for_a_schedulable_disk() -> None:
     """No increase, no physical check."""
-    assert growth(0, storage_available=26 * GIB) == {Expansion()}
+    assert growth(0, storage_available=26 * GIB) == {ExpansionResult()}

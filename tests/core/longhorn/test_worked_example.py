@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from scheduler_core.longhorn.placement import find_candidates
-from scheduler_core.longhorn.replica_request import Ask
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.space import minimal_available, room, scheduling_limit, space_refusal
+from scheduler_core.longhorn.space import disk_space, minimal_available, scheduling_limit, space_refusal
 from scheduler_core.model.longhorn import Disk
 from tests.worlds.longhorn import cluster, disk, node, places, replica, volume
 
@@ -26,7 +26,7 @@ SMALL = volume(size=1 * GB)
 
 def schedulable(entry: Disk, settings: Settings) -> Rule | None:
     """Stage 1: no replica has been selected yet, so size and actual size are 0."""
-    return space_refusal(0, 0, room(entry, settings))
+    return space_refusal(0, 0, disk_space(entry, settings))
 
 
 def test_disk_x_has_too_little_available_space() -> None:
@@ -56,7 +56,11 @@ def stage_two(disk_soft: str, **y: Any) -> list[str]:
     roomy = {**X, "storage_available": 4 * GB}
     node_a = node("a", disk("x", **roomy), disk("y", **{**Y, "storage_available": 8 * GB, **y}))
     settings = {"replica-disk-soft-anti-affinity": disk_soft, "replica-soft-anti-affinity": "true"}
-    return places(find_candidates(cluster(node_a, settings=settings), Ask.fresh(SMALL), [replica("r", "a/x", size=GB)]))
+    return places(
+        find_candidates(
+            cluster(node_a, settings=settings), ReplicaRequest.for_volume(SMALL), [replica("r", "a/x", size=GB)]
+        )
+    )
 
 
 def test_hard_anti_affinity_only_leaves_disk_y() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.errors import QuantityError
-from scheduler_core.model.quantity import MAX_BYTES, capped, format_bytes, parse_bytes
+from scheduler_core.model.quantity import MAX_BYTES, format_bytes, parse_bytes, parse_clamped
 
 SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
@@ -42,7 +42,7 @@ SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10,
     ],
 )
 def test_a_quantity_has_an_exact_value_rounded_up(text: str, value: int) -> None:
-    """Suffixes, exponents and fractions give whole bytes; a fraction of a byte counts as one more."""
+    """Suffixes, exponents and fractions give whole bytes, rounded up."""
     assert parse_bytes(text) == value
 
 
@@ -69,15 +69,15 @@ def test_a_quantity_has_an_exact_value_rounded_up(text: str, value: int) -> None
         "1 Gi",
     ],
 )
-def test_what_is_no_quantity_is_refused_by_name(text: str) -> None:
+def test_a_text_that_is_no_quantity_is_refused(text: str) -> None:
     """Python would read some of these as numbers; Kubernetes does not."""
     with pytest.raises(QuantityError, match="is not a quantity"):
         parse_bytes(text)
 
 
 @pytest.mark.parametrize("text", ["9223372036854775808", "9Ei", "10E", "1e30", "1e999999999999"])
-def test_what_does_not_fit_64_bits_is_refused(text: str) -> None:
-    """An absurd size is an error, found without computing it."""
+def test_a_quantity_of_more_than_64_bits_is_refused(text: str) -> None:
+    """It is not computed to find out."""
     with pytest.raises(QuantityError, match="more than"):
         parse_bytes(text)
 
@@ -94,20 +94,20 @@ def test_what_does_not_fit_64_bits_is_refused(text: str) -> None:
         ("1e-999999999999", 1000, 1),
     ],
 )
-def test_a_capped_value_is_at_most_what_fits_64_bits(text: str, scale: int, value: int) -> None:
-    """For quantities that anybody may write into an object."""
-    assert capped(text, scale) == value
+def test_a_clamped_value_fits_64_bits(text: str, scale: int, value: int) -> None:
+    """For quantities that any user may write into an object."""
+    assert parse_clamped(text, scale) == value
 
 
-def test_a_capped_value_is_one_of_a_quantity() -> None:
-    """What is none is refused."""
+def test_a_text_that_is_no_quantity_is_not_clamped() -> None:
+    """It is refused."""
     with pytest.raises(QuantityError, match="is not a quantity"):
-        capped("much")
+        parse_clamped("much")
 
 
 @given(st.integers(0, 10**9), st.integers(0, 999), st.sampled_from(sorted(SUFFIXES)))
 def test_a_decimal_number_equals_its_fraction(whole: int, thousandths: int, suffix: str) -> None:
-    """No floating point is involved: the value is the ceiling of the exact product."""
+    """Without floating point: the value is the ceiling of the exact product."""
     exact = (Fraction(whole) + Fraction(thousandths, 1000)) * SUFFIXES[suffix]
     text = f"{whole}.{thousandths:03}{suffix}"
     if exact > MAX_BYTES:
@@ -122,13 +122,13 @@ def test_a_decimal_number_equals_its_fraction(whole: int, thousandths: int, suff
     [(0, "0"), (999, "999"), (1024, "1Ki"), (100 * 2**30, "100Gi"), (3 * 2**29, "1536Mi"), (-(2**30), "-1Gi")],
 )
 def test_a_round_size_is_printed_in_its_largest_unit(size: int, text: str) -> None:
-    """Sizes for people read as they were written."""
+    """As people write it."""
     assert format_bytes(size) == text
 
 
 @given(st.integers(-MAX_BYTES, MAX_BYTES))
-def test_a_printed_size_is_never_mistaken_for_a_rounder_one(size: int) -> None:
-    """Only an exact multiple is printed as a bare unit."""
+def test_only_an_exact_multiple_is_printed_as_a_bare_unit(size: int) -> None:
+    """So no size is mistaken for a rounder one."""
     text = format_bytes(size)
     if text.endswith("i") and "." not in text and "+" not in text:
         assert parse_bytes(text) == size

@@ -10,32 +10,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.extender.offer import roomiest
-from scheduler_core.offers.ledger import (
-    GRACE,
-    NEVER,
-    OFFER_LIFE,
-    WIDE,
-    Adopted,
-    Became,
-    Dropped,
+from scheduler_core.extender.offer import nodes_with_most_free_space
+from scheduler_core.offers.events import (
     Event,
-    Ledger,
+    LeadershipLost,
     NodeSelected,
-    Offer,
+    NominationAdopted,
+    ObservedPod,
     Offered,
-    Outcome,
     PodGone,
-    PodSeen,
-    TimePassed,
+    Tick,
     Withdrawn,
+)
+from scheduler_core.offers.ledger import (
+    MAX_INDEXED_NODES,
+    NEVER,
+    OFFER_LIFETIME,
+    UNSCHEDULABLE_GRACE_PERIOD,
+    Ledger,
+    Offer,
+    Outcome,
+    OutcomeKind,
+    offer_width,
     step,
-    width,
 )
 
-POD = PodSeen("u", "default", "web-0", version=10)
+POD = ObservedPod("u", "default", "web-0", version=10)
 ABC = frozenset("abc")
-MANY = frozenset(f"n{i}" for i in range(WIDE + 1))
+MANY = frozenset(f"n{i}" for i in range(MAX_INDEXED_NODES + 1))
 OFFERED = Offered(POD, ABC, volumes=("v",))
 NEWER = replace(POD, version=11)
 NO_VERSION = replace(POD, version=0)
@@ -62,15 +64,15 @@ def only(ledger: Ledger) -> Offer:
     return offer
 
 
-def summary(outcomes: list[Outcome]) -> list[tuple[str, Became, float, str]]:
+def summary(outcomes: list[Outcome]) -> list[tuple[str, OutcomeKind, float, str]]:
     """What became of whose offer, when, and the node."""
-    return [(outcome.offer.uid, outcome.became, outcome.at, outcome.node) for outcome in outcomes]
+    return [(outcome.offer.uid, outcome.kind, outcome.at, outcome.node) for outcome in outcomes]
 
 
 def test_a_new_ledger_is_empty() -> None:
     """Nothing is outstanding, and there is nothing to wake up for."""
     ledger = Ledger()
-    assert (ledger.outstanding, ledger.next_end, ledger.on("a"), ledger.of("u")) == (0, NEVER, (), None)
+    assert (ledger.outstanding, ledger.next_end, ledger.offers_on("a"), ledger.offer_of("u")) == (0, NEVER, (), None)
 
 
 @pytest.mark.parametrize("nodes", [frozenset("a"), ABC, MANY], ids=["one", "some", "wide"])
@@ -79,9 +81,9 @@ def test_an_offer_counts_on_all_its_nodes(nodes: frozenset[str]) -> None:
     ledger = offered(replace(OFFERED, nodes=nodes))
     offer = only(ledger)
     assert offer == Offer(POD, nodes, ("v",), "", 100, 1, 10)
-    assert ledger.of("u") is offer
-    assert all(ledger.on(node) == (offer,) for node in nodes)
-    assert ledger.on("elsewhere") == ()
+    assert ledger.offer_of("u") is offer
+    assert all(ledger.offers_on(node) == (offer,) for node in nodes)
+    assert ledger.offers_on("elsewhere") == ()
 
 
 @pytest.mark.parametrize(
@@ -90,63 +92,67 @@ def test_an_offer_counts_on_all_its_nodes(nodes: frozenset[str]) -> None:
         pytest.param(replace(OFFERED, nodes=frozenset()), id="no nodes"),
         pytest.param(replace(OFFERED, pod=replace(POD, uid="")), id="no uid"),
         pytest.param(replace(OFFERED, pod=replace(POD, node_name="a")), id="bound"),
-        pytest.param(replace(OFFERED, pod=replace(POD, over=True)), id="over"),
-        pytest.param(Adopted(POD), id="not nominated"),
-        pytest.param(Adopted(replace(POD, nominated="a", unschedulable="no")), id="nominated by preemption"),
-        pytest.param(Adopted(replace(POD, nominated="a", node_name="a")), id="nominated and bound"),
-        pytest.param(Adopted(replace(POD, nominated="a", over=True)), id="nominated and over"),
+        pytest.param(replace(OFFERED, pod=replace(POD, ended=True)), id="over"),
+        pytest.param(NominationAdopted(POD), id="not nominated"),
+        pytest.param(
+            NominationAdopted(replace(POD, nominated_node="a", unschedulable="no")), id="nominated by preemption"
+        ),
+        pytest.param(NominationAdopted(replace(POD, nominated_node="a", node_name="a")), id="nominated and bound"),
+        pytest.param(NominationAdopted(replace(POD, nominated_node="a", ended=True)), id="nominated and over"),
         pytest.param(NEWER, id="only seen"),
         pytest.param(NodeSelected("u", "a"), id="decided without an offer"),
         pytest.param(PodGone("u"), id="gone without an offer"),
         pytest.param(Withdrawn("u", 1), id="withdrawn without an offer"),
-        pytest.param(Dropped(), id="dropped without an offer"),
+        pytest.param(LeadershipLost(), id="dropped without an offer"),
     ],
 )
 def test_there_is_no_offer(event: Event) -> None:
-    """Nothing but `Offered` and `Adopted` makes one, and not for every pod."""
+    """Nothing but `Offered` and `NominationAdopted` makes one, and not for every pod."""
     assert told((1, event)) == (Ledger(time=1), [])
 
 
 def test_a_pod_that_asks_again_replaces_its_offer() -> None:
     """Its life begins anew, nothing of the old one is left."""
-    ledger, outcomes = told((130, Offered(replace(POD, version=12, nominated="x"), frozenset("cd"))), ledger=offered())
-    assert summary(outcomes) == [("u", Became.REPLACED, 130, "")]
+    ledger, outcomes = told(
+        (130, Offered(replace(POD, version=12, nominated_node="x"), frozenset("cd"))), ledger=offered()
+    )
+    assert summary(outcomes) == [("u", OutcomeKind.REPLACED, 130, "")]
     assert outcomes[0].offer == only(offered())
-    assert only(ledger) == Offer(replace(POD, version=12, nominated="x"), frozenset("cd"), (), "", 130, 2, 12)
-    assert [len(ledger.on(node)) for node in "abcd"] == [0, 0, 1, 1]
-    assert ledger.next_end == 130 + OFFER_LIFE
+    assert only(ledger) == Offer(replace(POD, version=12, nominated_node="x"), frozenset("cd"), (), "", 130, 2, 12)
+    assert [len(ledger.offers_on(node)) for node in "abcd"] == [0, 0, 1, 1]
+    assert ledger.next_end == 130 + OFFER_LIFETIME
 
 
 @pytest.mark.parametrize(
     ("event", "became", "node"),
     [
-        (replace(OFFERED, nodes=frozenset()), Became.REPLACED, ""),
-        (replace(OFFERED, pod=replace(POD, node_name="b")), Became.DECIDED, "b"),
-        (replace(OFFERED, pod=replace(POD, over=True)), Became.GONE, ""),
-        (replace(NEWER, node_name="b"), Became.DECIDED, "b"),
-        (replace(NEWER, node_name="elsewhere"), Became.DECIDED, "elsewhere"),
-        (replace(NEWER, node_name="b", over=True), Became.DECIDED, "b"),
-        (replace(NEWER, over=True), Became.GONE, ""),
-        (NodeSelected("u", "b"), Became.DECIDED, "b"),
-        (NodeSelected("u", "elsewhere"), Became.DECIDED, "elsewhere"),
-        (PodGone("u"), Became.GONE, ""),
-        (Withdrawn("u", 1), Became.WITHDRAWN, ""),
-        (Dropped(), Became.DROPPED, ""),
+        (replace(OFFERED, nodes=frozenset()), OutcomeKind.REPLACED, ""),
+        (replace(OFFERED, pod=replace(POD, node_name="b")), OutcomeKind.DECIDED, "b"),
+        (replace(OFFERED, pod=replace(POD, ended=True)), OutcomeKind.GONE, ""),
+        (replace(NEWER, node_name="b"), OutcomeKind.DECIDED, "b"),
+        (replace(NEWER, node_name="elsewhere"), OutcomeKind.DECIDED, "elsewhere"),
+        (replace(NEWER, node_name="b", ended=True), OutcomeKind.DECIDED, "b"),
+        (replace(NEWER, ended=True), OutcomeKind.GONE, ""),
+        (NodeSelected("u", "b"), OutcomeKind.DECIDED, "b"),
+        (NodeSelected("u", "elsewhere"), OutcomeKind.DECIDED, "elsewhere"),
+        (PodGone("u"), OutcomeKind.GONE, ""),
+        (Withdrawn("u", 1), OutcomeKind.WITHDRAWN, ""),
+        (LeadershipLost(), OutcomeKind.DROPPED, ""),
     ],
 )
 @pytest.mark.parametrize("nodes", [ABC, MANY], ids=["some", "wide"])
-def test_an_offer_ends(nodes: frozenset[str], event: Event, became: Became, node: str) -> None:
+def test_an_offer_ends(nodes: frozenset[str], event: Event, became: OutcomeKind, node: str) -> None:
     """With one outcome, and nothing of it is left."""
     ledger, outcomes = told((101, event), ledger=offered(replace(OFFERED, nodes=nodes)))
     assert summary(outcomes) == [("u", became, 101, node)]
-    assert ledger == Ledger(time=101, made=1)
+    assert ledger == Ledger(time=101, offers_made=1)
 
 
 @pytest.mark.parametrize(
     "event",
     [
         pytest.param(replace(POD, version=9, node_name="b"), id="bound"),
-        pytest.param(replace(POD, version=9, over=True), id="over"),
+        pytest.param(replace(POD, version=9, ended=True), id="over"),
     ],
 )
 def test_what_a_uid_never_takes_back_is_believed_however_late(event: Event) -> None:
@@ -158,18 +164,18 @@ def test_what_a_uid_never_takes_back_is_believed_however_late(event: Event) -> N
     "event",
     [
         pytest.param(replace(NEWER, uid="other", node_name="b"), id="another uid under the name is bound"),
-        pytest.param(replace(NEWER, uid="other", nominated="b"), id="another uid under the name is nominated"),
+        pytest.param(replace(NEWER, uid="other", nominated_node="b"), id="another uid under the name is nominated"),
         pytest.param(PodGone("other"), id="another uid is gone"),
         pytest.param(NodeSelected("other", "b"), id="a claim of another uid"),
         pytest.param(NodeSelected("u", ""), id="a claim without a selected node"),
         pytest.param(Withdrawn("u", 0), id="an earlier offer is withdrawn"),
         pytest.param(Withdrawn("other", 1), id="another uid's offer is withdrawn"),
-        pytest.param(Adopted(replace(NEWER, nominated="b")), id="adopted although known"),
-        pytest.param(TimePassed(), id="time"),
+        pytest.param(NominationAdopted(replace(NEWER, nominated_node="b")), id="adopted although known"),
+        pytest.param(Tick(), id="time"),
         pytest.param(POD, id="seen again"),
         pytest.param(NO_VERSION, id="seen again without version"),
-        pytest.param(replace(POD, nominated="b"), id="nominated at the version it was asked about"),
-        pytest.param(replace(POD, version=9, nominated="b"), id="nominated before"),
+        pytest.param(replace(POD, nominated_node="b"), id="nominated at the version it was asked about"),
+        pytest.param(replace(POD, version=9, nominated_node="b"), id="nominated before"),
         pytest.param(replace(POD, unschedulable="no"), id="declared at the version it was asked about"),
         pytest.param(replace(POD, version=9, unschedulable="no"), id="declared before"),
     ],
@@ -181,10 +187,10 @@ def test_an_offer_stays_as_it_is(event: Event) -> None:
 
 def test_a_selected_node_known_before_is_no_news() -> None:
     """Only another one is a decision about this offer."""
-    ledger = offered(replace(OFFERED, selected="a"))
+    ledger = offered(replace(OFFERED, selected_node="a"))
     for node in ("a", ""):
         assert told((101, NodeSelected("u", node)), ledger=ledger) == (replace(ledger, time=101), [])
-    assert summary(told((101, NodeSelected("u", "b")), ledger=ledger)[1]) == [("u", Became.DECIDED, 101, "b")]
+    assert summary(told((101, NodeSelected("u", "b")), ledger=ledger)[1]) == [("u", OutcomeKind.DECIDED, 101, "b")]
 
 
 @pytest.mark.parametrize("version", [0, 11], ids=["without version", "with version"])
@@ -192,27 +198,27 @@ def test_a_selected_node_known_before_is_no_news() -> None:
 def test_a_nomination_narrows_an_offer_to_its_node(nodes: frozenset[str], version: int) -> None:
     """It keeps its age and its end."""
     before = offered(replace(OFFERED, nodes=nodes))
-    ledger, outcomes = told((101, replace(POD, version=version, nominated="b")), ledger=before)
-    assert outcomes == [Outcome(only(before), Became.NARROWED, 101, "b")]
+    ledger, outcomes = told((101, replace(POD, version=version, nominated_node="b")), ledger=before)
+    assert outcomes == [Outcome(only(before), OutcomeKind.NARROWED, 101, "b")]
     expected = replace(only(before), nodes=frozenset("b"), narrowed=True, version=max(10, version))
     assert only(ledger) == expected
-    assert ledger.on("b") == (expected,)
-    assert all(ledger.on(node) == () for node in nodes - {"b"})
-    assert told((102, PodGone("u")), ledger=ledger)[0] == Ledger(time=102, made=1)
+    assert ledger.offers_on("b") == (expected,)
+    assert all(ledger.offers_on(node) == () for node in nodes - {"b"})
+    assert told((102, PodGone("u")), ledger=ledger)[0] == Ledger(time=102, offers_made=1)
 
 
 @pytest.mark.parametrize(
     ("known", "seen"),
     [
-        pytest.param("", replace(NEWER, nominated="elsewhere"), id="a node that was not offered"),
-        pytest.param("b", replace(NEWER, nominated="b"), id="the nomination it already had"),
-        pytest.param("b", replace(NEWER, nominated=""), id="a nomination taken back"),
-        pytest.param("", replace(NEWER, nominated="b", unschedulable="no"), id="preemption"),
+        pytest.param("", replace(NEWER, nominated_node="elsewhere"), id="a node that was not offered"),
+        pytest.param("b", replace(NEWER, nominated_node="b"), id="the nomination it already had"),
+        pytest.param("b", replace(NEWER, nominated_node=""), id="a nomination taken back"),
+        pytest.param("", replace(NEWER, nominated_node="b", unschedulable="no"), id="preemption"),
     ],
 )
-def test_a_nomination_does_not_narrow(known: str, seen: PodSeen) -> None:
+def test_a_nomination_does_not_narrow(known: str, seen: ObservedPod) -> None:
     """It says nothing about this offer, or comes from preemption."""
-    before = offered(replace(OFFERED, pod=replace(POD, nominated=known)))
+    before = offered(replace(OFFERED, pod=replace(POD, nominated_node=known)))
     ledger, outcomes = told((101, seen), ledger=before)
     assert outcomes == []
     assert (only(ledger).nodes, only(ledger).narrowed, only(ledger).version) == (ABC, False, 11)
@@ -221,15 +227,15 @@ def test_a_nomination_does_not_narrow(known: str, seen: PodSeen) -> None:
 def test_a_nomination_beside_a_condition_known_before_does_not_narrow() -> None:
     """Nobody can tell whether it is a decision; it does not end the offer either."""
     before = offered(replace(OFFERED, pod=replace(POD, unschedulable="no")))
-    ledger, outcomes = told((101, replace(NEWER, nominated="b", unschedulable="no")), ledger=before)
+    ledger, outcomes = told((101, replace(NEWER, nominated_node="b", unschedulable="no")), ledger=before)
     assert (outcomes, only(ledger)) == ([], replace(only(before), version=11))
 
 
 def test_an_offer_is_narrowed_once() -> None:
     """Another nomination names no offered node, and the same one again is not news."""
-    narrowed = told((101, replace(NEWER, nominated="b")), ledger=offered())[0]
+    narrowed = told((101, replace(NEWER, nominated_node="b")), ledger=offered())[0]
     for version, node in ((0, "b"), (12, "b"), (12, "a")):
-        ledger, outcomes = told((102, replace(POD, version=version, nominated=node)), ledger=narrowed)
+        ledger, outcomes = told((102, replace(POD, version=version, nominated_node=node)), ledger=narrowed)
         assert outcomes == []
         assert only(ledger) == replace(only(narrowed), version=max(11, version))
 
@@ -237,7 +243,7 @@ def test_an_offer_is_narrowed_once() -> None:
 def test_events_older_than_the_newest_seen_are_ignored() -> None:
     """The nomination of version 11 comes after version 12, in which it was taken back."""
     ledger = told((101, replace(POD, version=12)), ledger=offered())[0]
-    assert told((101, replace(NEWER, nominated="b")), ledger=ledger) == (ledger, [])
+    assert told((101, replace(NEWER, nominated_node="b")), ledger=ledger) == (ledger, [])
 
 
 @pytest.mark.parametrize("version", [0, 11], ids=["without version", "with version"])
@@ -247,79 +253,81 @@ def test_a_pod_declared_unschedulable_has_a_second_left(known: str, version: int
     before = offered(replace(OFFERED, pod=replace(POD, unschedulable=known)))
     declared = replace(POD, version=version, unschedulable="no")
     ledger, outcomes = told((105, declared), (105.5, replace(declared, unschedulable="no!")), ledger=before)
-    assert (outcomes, only(ledger).declared_at) == ([], 105)
-    assert ledger.next_end == 105 + GRACE
-    assert told((105.99, TimePassed()), ledger=ledger)[1] == []
-    ended, outcomes = told((120, TimePassed()), ledger=ledger)
-    assert (summary(outcomes), ended) == ([("u", Became.UNSCHEDULABLE, 106, "")], Ledger(time=120, made=1))
+    assert (outcomes, only(ledger).unschedulable_since) == ([], 105)
+    assert ledger.next_end == 105 + UNSCHEDULABLE_GRACE_PERIOD
+    assert told((105.99, Tick()), ledger=ledger)[1] == []
+    ended, outcomes = told((120, Tick()), ledger=ledger)
+    assert (summary(outcomes), ended) == ([("u", OutcomeKind.UNSCHEDULABLE, 106, "")], Ledger(time=120, offers_made=1))
 
 
 def test_a_condition_known_before_is_no_declaration() -> None:
     """kube-scheduler had written it before it asked again."""
     ledger = offered(replace(OFFERED, pod=replace(POD, unschedulable="no")))
-    assert only(told((101, replace(NEWER, unschedulable="no")), ledger=ledger)[0]).declared_at is None
+    assert only(told((101, replace(NEWER, unschedulable="no")), ledger=ledger)[0]).unschedulable_since is None
 
 
 @pytest.mark.parametrize(
     ("event", "became"),
     [
-        (NodeSelected("u", "b"), Became.DECIDED),
-        (replace(POD, version=12, node_name="b"), Became.DECIDED),
-        (PodGone("u"), Became.GONE),
-        (Withdrawn("u", 1), Became.WITHDRAWN),
+        (NodeSelected("u", "b"), OutcomeKind.DECIDED),
+        (replace(POD, version=12, node_name="b"), OutcomeKind.DECIDED),
+        (PodGone("u"), OutcomeKind.GONE),
+        (Withdrawn("u", 1), OutcomeKind.WITHDRAWN),
     ],
 )
-def test_within_the_second_another_end_counts(event: Event, became: Became) -> None:
+def test_within_the_second_another_end_counts(event: Event, became: OutcomeKind) -> None:
     """And nothing is left of the declaration."""
     ledger = told((101, replace(NEWER, unschedulable="no")), ledger=offered())[0]
     ended, outcomes = told((101.9, event), ledger=ledger)
-    assert [outcome.became for outcome in outcomes] == [became]
-    assert ended == Ledger(time=101.9, made=1)
+    assert [outcome.kind for outcome in outcomes] == [became]
+    assert ended == Ledger(time=101.9, offers_made=1)
     late = told((102, event), ledger=ledger)[1]
-    assert summary(late) == [("u", Became.UNSCHEDULABLE, 102, "")]
+    assert summary(late) == [("u", OutcomeKind.UNSCHEDULABLE, 102, "")]
 
 
 def test_asking_again_within_the_second_clears_the_declaration() -> None:
     """The new offer has its whole life before it."""
     ledger = told((101, replace(NEWER, unschedulable="no")), ledger=offered())[0]
     ledger = told((101.5, Offered(replace(NEWER, unschedulable="no"), ABC)), ledger=ledger)[0]
-    assert (only(ledger).declared_at, ledger.next_end) == (None, 101.5 + OFFER_LIFE)
+    assert (only(ledger).unschedulable_since, ledger.next_end) == (None, 101.5 + OFFER_LIFETIME)
 
 
 def test_an_offer_lives_for_its_life() -> None:
     """And not at its end any more."""
     ledger = offered()
-    assert ledger.next_end == 100 + OFFER_LIFE
-    assert told((159.99, TimePassed()), ledger=ledger)[1] == []
-    assert told((160, TimePassed()), ledger=ledger) == (
-        Ledger(time=160, made=1),
-        [Outcome(only(ledger), Became.EXPIRED, 160)],
+    assert ledger.next_end == 100 + OFFER_LIFETIME
+    assert told((159.99, Tick()), ledger=ledger)[1] == []
+    assert told((160, Tick()), ledger=ledger) == (
+        Ledger(time=160, offers_made=1),
+        [Outcome(only(ledger), OutcomeKind.EXPIRED, 160)],
     )
 
 
-@pytest.mark.parametrize(("declared", "became"), [(158, Became.UNSCHEDULABLE), (159, Became.EXPIRED)])
-def test_a_declaration_never_lengthens_a_life(declared: float, became: Became) -> None:
+@pytest.mark.parametrize(("declared", "became"), [(158, OutcomeKind.UNSCHEDULABLE), (159, OutcomeKind.EXPIRED)])
+def test_a_declaration_never_lengthens_a_life(declared: float, became: OutcomeKind) -> None:
     """Whichever end is due first."""
     ledger = told((declared, replace(NEWER, unschedulable="no")), ledger=offered())[0]
-    assert summary(told((200, TimePassed()), ledger=ledger)[1]) == [("u", became, declared + 1, "")]
+    assert summary(told((200, Tick()), ledger=ledger)[1]) == [("u", became, declared + 1, "")]
     late = told((159.5, replace(NEWER, unschedulable="no")), ledger=offered())[0]
     assert late.next_end == 160
 
 
 def test_whatever_is_due_ends_before_the_event_is_looked_at() -> None:
     """A decision after the end of the life is not this offer's; an offer at that time is a new one."""
-    assert summary(told((160, NodeSelected("u", "b")), ledger=offered())[1]) == [("u", Became.EXPIRED, 160, "")]
+    assert summary(told((160, NodeSelected("u", "b")), ledger=offered())[1]) == [("u", OutcomeKind.EXPIRED, 160, "")]
     ledger, outcomes = told((170, OFFERED), ledger=offered())
-    assert (summary(outcomes), only(ledger).made_at) == ([("u", Became.EXPIRED, 160, "")], 170)
+    assert (summary(outcomes), only(ledger).made_at) == ([("u", OutcomeKind.EXPIRED, 160, "")], 170)
 
 
 def test_the_next_end_may_be_that_of_a_younger_offer() -> None:
     """Declared offers end in the order of their declarations, before older ones that are not."""
-    events = [(100 + at, Offered(PodSeen(uid), ABC)) for at, uid in enumerate("uvw")]
-    ledger = told(*events, (110, PodSeen("w", unschedulable="no")), (110.5, PodSeen("v", unschedulable="no")))[0]
+    events = [(100 + at, Offered(ObservedPod(uid), ABC)) for at, uid in enumerate("uvw")]
+    ledger = told(*events, (110, ObservedPod("w", unschedulable="no")), (110.5, ObservedPod("v", unschedulable="no")))[
+        0
+    ]
     assert ledger.next_end == 111
-    ledger, outcomes = told((111, TimePassed()), ledger=ledger)
-    assert summary(outcomes) == [("w", Became.UNSCHEDULABLE, 111, "")]
+    ledger, outcomes = told((111, Tick()), ledger=ledger)
+    assert summary(outcomes) == [("w", OutcomeKind.UNSCHEDULABLE, 111, "")]
     assert ledger.next_end == 111.5
     ledger = told((111.2, PodGone("v")), ledger=ledger)[0]
     assert ledger.next_end == 160
@@ -327,20 +335,24 @@ def test_the_next_end_may_be_that_of_a_younger_offer() -> None:
 
 def test_ends_come_in_the_order_they_were_due() -> None:
     """By age and by declaration mixed; ties by UID."""
-    events = [(100 + at, Offered(PodSeen(uid), ABC)) for at, uid in ((0, "z"), (0, "y"), (1, "x"), (2, "w"), (58, "v"))]
-    ledger = told(*events, (159, PodSeen("v", unschedulable="no")), (159.5, PodSeen("w", unschedulable="no")))[0]
-    assert summary(told((300, TimePassed()), ledger=ledger)[1]) == [
-        ("v", Became.UNSCHEDULABLE, 160, ""),
-        ("y", Became.EXPIRED, 160, ""),
-        ("z", Became.EXPIRED, 160, ""),
-        ("w", Became.UNSCHEDULABLE, 160.5, ""),
-        ("x", Became.EXPIRED, 161, ""),
+    events = [
+        (100 + at, Offered(ObservedPod(uid), ABC)) for at, uid in ((0, "z"), (0, "y"), (1, "x"), (2, "w"), (58, "v"))
+    ]
+    ledger = told(*events, (159, ObservedPod("v", unschedulable="no")), (159.5, ObservedPod("w", unschedulable="no")))[
+        0
+    ]
+    assert summary(told((300, Tick()), ledger=ledger)[1]) == [
+        ("v", OutcomeKind.UNSCHEDULABLE, 160, ""),
+        ("y", OutcomeKind.EXPIRED, 160, ""),
+        ("z", OutcomeKind.EXPIRED, 160, ""),
+        ("w", OutcomeKind.UNSCHEDULABLE, 160.5, ""),
+        ("x", OutcomeKind.EXPIRED, 161, ""),
     ]
 
 
 def test_a_clock_that_goes_back_counts_as_standing_still() -> None:
     """So nothing lives longer or shorter for it."""
-    ledger = told((50, Offered(PodSeen("v"), ABC)), ledger=offered())[0]
+    ledger = told((50, Offered(ObservedPod("v"), ABC)), ledger=offered())[0]
     assert [offer.made_at for offer in ledger.oldest_first()] == [100, 100]
     assert ledger.time == 100
 
@@ -354,54 +366,54 @@ def test_a_later_withdrawal_spares_the_newer_offer() -> None:
 
 def test_losing_the_lead_drops_everything_and_numbers_go_on() -> None:
     """A withdrawal from before cannot hit an offer made after."""
-    ledger, outcomes = told((101, Offered(PodSeen("t"), ABC)), (102, Dropped()), ledger=offered())
-    assert summary(outcomes) == [("u", Became.DROPPED, 102, ""), ("t", Became.DROPPED, 102, "")]
+    ledger, outcomes = told((101, Offered(ObservedPod("t"), ABC)), (102, LeadershipLost()), ledger=offered())
+    assert summary(outcomes) == [("u", OutcomeKind.DROPPED, 102, ""), ("t", OutcomeKind.DROPPED, 102, "")]
     assert only(told((103, OFFERED), ledger=ledger)[0]).number == 3
 
 
 def test_a_nomination_is_adopted_as_an_offer_of_its_node() -> None:
     """It lives like any other, and ends like any other."""
-    pod = replace(POD, nominated="a")
-    ledger = told((100, Adopted(pod, ("v",))))[0]
+    pod = replace(POD, nominated_node="a")
+    ledger = told((100, NominationAdopted(pod, ("v",))))[0]
     assert only(ledger) == Offer(pod, frozenset("a"), ("v",), "", 100, 1, 10, narrowed=True)
-    assert ledger.on("a") == (only(ledger),)
-    assert told((105, Adopted(pod, ("v",))), ledger=ledger) == (replace(ledger, time=105), [])
-    assert told((105, replace(NEWER, nominated="")), ledger=ledger)[0].outstanding == 1
-    assert summary(told((160, TimePassed()), ledger=ledger)[1]) == [("u", Became.EXPIRED, 160, "")]
+    assert ledger.offers_on("a") == (only(ledger),)
+    assert told((105, NominationAdopted(pod, ("v",))), ledger=ledger) == (replace(ledger, time=105), [])
+    assert told((105, replace(NEWER, nominated_node="")), ledger=ledger)[0].outstanding == 1
+    assert summary(told((160, Tick()), ledger=ledger)[1]) == [("u", OutcomeKind.EXPIRED, 160, "")]
 
 
 def test_offers_on_a_node_come_oldest_first_ties_by_uid() -> None:
     """Wide ones and others mixed."""
     nodes = {"d": ABC, "c": MANY | {"a"}, "b": ABC, "a": frozenset("a"), "e": frozenset("b")}
     events = [
-        (now, Offered(PodSeen(uid), nodes[uid])) for now, uid in ((1, "d"), (2, "c"), (2, "b"), (3, "a"), (3, "e"))
+        (now, Offered(ObservedPod(uid), nodes[uid])) for now, uid in ((1, "d"), (2, "c"), (2, "b"), (3, "a"), (3, "e"))
     ]
     ledger = told(*events)[0]
-    assert [offer.uid for offer in ledger.on("a")] == ["d", "b", "c", "a"]
-    assert [offer.uid for offer in ledger.on("b")] == ["d", "b", "e"]
-    assert [offer.uid for offer in ledger.on("n0")] == ["c"]
+    assert [offer.uid for offer in ledger.offers_on("a")] == ["d", "b", "c", "a"]
+    assert [offer.uid for offer in ledger.offers_on("b")] == ["d", "b", "e"]
+    assert [offer.uid for offer in ledger.offers_on("n0")] == ["c"]
     assert [offer.uid for offer in ledger.oldest_first()] == ["d", "b", "c", "a", "e"]
 
 
 def test_an_offer_of_exactly_the_limit_is_indexed() -> None:
     """One more is wide; both are found."""
     nodes = MANY - {"n0"}
-    ledger = told((1, Offered(PodSeen("i"), nodes)), (1, Offered(PodSeen("w"), MANY)))[0]
-    assert (len(ledger.indexed), [uid for uid, _ in ledger.wide]) == (WIDE, ["w"])
-    assert [offer.uid for offer in ledger.on("n1")] == ["i", "w"]
-    assert [offer.uid for offer in ledger.on("n0")] == ["w"]
+    ledger = told((1, Offered(ObservedPod("i"), nodes)), (1, Offered(ObservedPod("w"), MANY)))[0]
+    assert (len(ledger.uids_by_node), [uid for uid, _ in ledger.wide_offers]) == (MAX_INDEXED_NODES, ["w"])
+    assert [offer.uid for offer in ledger.offers_on("n1")] == ["i", "w"]
+    assert [offer.uid for offer in ledger.offers_on("n0")] == ["w"]
 
 
 def test_wide_offers_of_the_same_nodes_are_told_apart() -> None:
     """The ends of one leave the other."""
-    ledger = told((1, Offered(PodSeen("v"), MANY)), (2, Offered(PodSeen("w"), MANY)), (3, PodGone("v")))[0]
-    assert [offer.uid for offer in ledger.on("n0")] == ["w"]
+    ledger = told((1, Offered(ObservedPod("v"), MANY)), (2, Offered(ObservedPod("w"), MANY)), (3, PodGone("v")))[0]
+    assert [offer.uid for offer in ledger.offers_on("n0")] == ["w"]
 
 
 def test_competing_offers_are_those_of_other_pods() -> None:
     """A pod does not compete with its own."""
-    ledger = told((101, Offered(PodSeen("v"), ABC)), ledger=offered())[0]
-    assert (ledger.outstanding, ledger.competing("u"), ledger.competing("new")) == (2, 1, 2)
+    ledger = told((101, Offered(ObservedPod("v"), ABC)), ledger=offered())[0]
+    assert (ledger.outstanding, ledger.competing_offers("u"), ledger.competing_offers("new")) == (2, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -412,20 +424,20 @@ def test_an_offer_is_as_wide_as_its_share(competing: int, expected: str) -> None
     """Rounded down, at least one; the most room first, ties by name."""
     fitting = list(zip((1, 9, 5, 5, 5, 2, 4), "abcdefg", strict=True))
     for order in (fitting, fitting[::-1], fitting[3:] + fitting[:3]):
-        assert roomiest(order, width(len(order), competing)) == frozenset(expected)
+        assert nodes_with_most_free_space(order, offer_width(len(order), competing)) == frozenset(expected)
 
 
 @pytest.mark.parametrize("competing", [0, 1, 5])
 def test_no_fitting_node_makes_no_offer(competing: int) -> None:
     """The pod is refused; `Offered` with no nodes then ends its earlier offer."""
-    assert roomiest((), width(0, competing)) == frozenset()
+    assert nodes_with_most_free_space((), offer_width(0, competing)) == frozenset()
 
 
 def test_the_page_about_offers_names_every_ending() -> None:
     """docs/reservations.md lists them in the code's order, by the names the metrics have."""
     page = (Path(__file__).parents[3] / "docs/reservations.md").read_text()
     assert re.findall(r"^\| ([a-z]+) \|", page, re.MULTILINE)[1:] == [
-        ending.value for ending in Became if ending is not Became.NARROWED
+        ending.value for ending in OutcomeKind if ending is not OutcomeKind.NARROWED
     ]
 
 
@@ -434,13 +446,13 @@ def test_of_upper_bounds_the_real_rooms_decide(rooms: list[tuple[int, int]], cou
     """Which are asked for only where they may matter."""
     real = {f"n{number}": room for number, (room, _) in enumerate(rooms)}
     bounds = [(room + more, f"n{number}") for number, (room, more) in enumerate(rooms)]
-    found = roomiest(bounds, count, lambda name, _: real[name])
-    assert found == roomiest(((room, name) for name, room in real.items()), count)
+    found = nodes_with_most_free_space(bounds, count, lambda name, _: real[name])
+    assert found == nodes_with_most_free_space(((room, name) for name, room in real.items()), count)
     asked: list[str] = []
 
     def told(name: str, room: int) -> int:
         asked.append(name)
         return room
 
-    roomiest([(9, "a"), (8, "b"), (7, "c")], 1, told)
+    nodes_with_most_free_space([(9, "a"), (8, "b"), (7, "c")], 1, told)
     assert asked == ["a"]

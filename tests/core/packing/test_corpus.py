@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.feasible import Answer, Load, assign, fits
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.feasible import assign, fits
+from scheduler_core.packing.items import Items
 
 CORPUS = Path(__file__).parents[2] / "golden" / "packing" / "packing.jsonl"
 INSTANCES: list[dict[str, Any]] = [json.loads(line) for line in CORPUS.read_text().splitlines()]
@@ -29,10 +30,10 @@ def test_recorded_answers_are_reproduced(family: str, scale: int) -> None:
     budget = Budget(10**9)
     wrong = []
     for instance in (instance for instance in INSTANCES if instance["family"] == family):
-        load = Load([size * scale for size in instance["volumes"]])
+        items = Items([size * scale for size in instance["volumes"]])
         free = tuple(room * scale for room in instance["disks"])
-        expected = Answer.YES if instance["fits"] else Answer.NO
-        if fits(load, free, _masks(instance), budget) is not expected:
+        expected = PackingAnswer.YES if instance["fits"] else PackingAnswer.NO
+        if fits(items, free, _masks(instance), budget) is not expected:
             wrong.append(instance["id"])
 
     assert wrong == []
@@ -44,9 +45,9 @@ def test_plans_for_recorded_questions_hold(family: str) -> None:
     """A plan uses allowed disks only and overfills none; there is one exactly when the volumes fit."""
     for instance in (instance for instance in INSTANCES if instance["family"] == family):
         masks = _masks(instance)
-        plan = assign(Load(instance["volumes"]), tuple(instance["disks"]), masks, Budget())
-        if isinstance(plan, Answer):
-            assert (plan, instance["fits"]) == (Answer.NO, False), instance["id"]
+        plan = assign(Items(instance["volumes"]), tuple(instance["disks"]), masks, Budget())
+        if isinstance(plan, PackingAnswer):
+            assert (plan, instance["fits"]) == (PackingAnswer.NO, False), instance["id"]
             continue
         left = list(instance["disks"])
         for volume, disk in enumerate(plan):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cooperative import finish
-from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.feasible import Answer, Load, assign, fits, fits_many
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.feasible import assign, fits, fits_many
+from scheduler_core.packing.items import Items
 
 GI = 1 << 30
-YES, NO = Answer.YES, Answer.NO
+YES, NO = PackingAnswer.YES, PackingAnswer.NO
 
 # Three of these fill a disk of 1,000 exactly; greedy attempts do not find out which.
 TRIPLETS = (387, 339, 274, 411, 314, 275, 462, 261, 277, 280, 373, 347, 268, 461, 271, 297, 308, 395, 269, 315, 416, 262, 314, 424)  # fmt: skip
@@ -53,20 +54,20 @@ CASES = [
 
 @pytest.mark.parametrize(("sizes", "free", "allowed", "expected"), CASES)
 def test_fits_is_exact_at_every_boundary(
-    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: Answer
+    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
 ) -> None:
     """A packing exists exactly where the table says so."""
-    assert fits(Load(sizes), free, allowed, Budget()) is expected
+    assert fits(Items(sizes), free, allowed, Budget()) is expected
 
 
 @pytest.mark.parametrize(("sizes", "free", "allowed", "expected"), CASES)
 def test_assign_agrees_with_fits_and_its_plan_holds(
-    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: Answer
+    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
 ) -> None:
     """Where volumes fit there is a disk for each, allowed and not overfull; where they do not there is NO."""
-    plan = assign(Load(sizes), free, allowed, Budget())
+    plan = assign(Items(sizes), free, allowed, Budget())
 
-    if isinstance(plan, Answer):
+    if isinstance(plan, PackingAnswer):
         assert plan is expected
         return
     assert expected is YES
@@ -79,23 +80,23 @@ def test_assign_agrees_with_fits_and_its_plan_holds(
 
 @pytest.mark.parametrize(("sizes", "free", "allowed", "expected"), CASES)
 def test_asking_about_many_nodes_answers_each_as_if_alone(
-    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: Answer
+    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
 ) -> None:
     """A node's answer is the same among others."""
     roomy = tuple(room + 10**12 for room in free)
 
-    answers = finish(fits_many(Load(sizes), [roomy, free, free], Budget(), [allowed] * 3))
+    answers = run_to_end(fits_many(Items(sizes), [roomy, free, free], Budget(), [allowed] * 3))
 
     assert answers[1:] == [expected] * 2
 
 
 def test_many_nodes_get_the_same_answers_in_any_order() -> None:
     """Shares of the budget are equal, so no node profits from being asked about first."""
-    load = Load([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
+    items = Items([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
     profiles = [(215 + i, 215 - i, 210, 210, 190, 190) for i in range(40)]
 
-    forward = finish(fits_many(load, profiles, Budget(3_000)))
-    backward = finish(fits_many(load, profiles[::-1], Budget(3_000)))
+    forward = run_to_end(fits_many(items, profiles, Budget(3_000)))
+    backward = run_to_end(fits_many(items, profiles[::-1], Budget(3_000)))
 
     assert forward == backward[::-1]
 
@@ -104,29 +105,29 @@ def test_a_search_without_steps_is_undecided_and_counted() -> None:
     """Giving up is an answer of its own, never a NO."""
     budget = Budget(0)
 
-    answer = fits(Load(TRIPLETS), (1000,) * 8, None, budget)
+    answer = fits(Items(TRIPLETS), (1000,) * 8, None, budget)
 
-    assert answer is Answer.UNDECIDED
+    assert answer is PackingAnswer.UNDECIDED
     assert budget.gave_up == 1
 
 
 def test_easy_questions_need_no_budget() -> None:
     """One disk, two disks, too large, plenty of room: answered without a search."""
-    load = Load([50, 30, 20])
+    items = Items([50, 30, 20])
     profiles = [(100,), (99,), (50, 50), (49, 51), (200, 1, 1), (40, 40, 40), (33, 33, 33)]
 
-    assert finish(fits_many(load, profiles, Budget(0))) == [YES, NO, YES, NO, YES, NO, NO]
+    assert run_to_end(fits_many(items, profiles, Budget(0))) == [YES, NO, YES, NO, YES, NO, NO]
 
 
-def test_a_load_refuses_negative_sizes() -> None:
+def test_items_refuse_negative_sizes() -> None:
     """A negative size would make room."""
     with pytest.raises(ValueError, match="negative"):
-        Load([3, -1])
+        Items([3, -1])
 
 
-def test_loads_are_equal_by_their_sizes_in_order() -> None:
-    """A load can key a memory of answers."""
-    assert len({Load([1, 2]), Load((1, 2)), Load([2, 1])}) == 2
+def test_items_are_equal_by_their_sizes_in_order() -> None:
+    """Items can key a cache of answers."""
+    assert len({Items([1, 2]), Items((1, 2)), Items([2, 1])}) == 2
 
 
 def test_sixty_volumes_on_twelve_disks_are_packed_to_the_last_byte() -> None:
@@ -135,16 +136,16 @@ def test_sixty_volumes_on_twelve_disks_are_packed_to_the_last_byte() -> None:
     free = [160, 160, 160, 80, 80, 80, 40, 40, 40, 40, 40, 40]
     assert sum(sizes) == sum(free)
 
-    plan = assign(Load([size * GI for size in sizes]), tuple(room * GI for room in free), None, Budget())
+    plan = assign(Items([size * GI for size in sizes]), tuple(room * GI for room in free), None, Budget())
 
-    assert not isinstance(plan, Answer)
+    assert not isinstance(plan, PackingAnswer)
     for disk, room in enumerate(free):
         assert sum(size for size, place in zip(sizes, plan, strict=True) if place == disk) == room
 
 
 def test_three_hundred_equal_volumes_are_counted_not_searched() -> None:
-    """Equal volumes are one kind; more of them than a byte can count are no trouble."""
-    load = Load([7] * 300)
+    """Equal volumes form one item class, or several where a byte cannot count them."""
+    items = Items([7] * 300)
 
-    assert fits(load, (700, 700, 700), None, Budget()) is YES
-    assert fits(load, (706, 706, 694), None, Budget()) is NO
+    assert fits(items, (700, 700, 700), None, Budget()) is YES
+    assert fits(items, (706, 706, 694), None, Budget()) is NO

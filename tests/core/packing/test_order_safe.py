@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cooperative import finish
-from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.feasible import Answer, Load
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import Safety, order_safe
 from scheduler_core.packing.order_safe_batch import order_safe_many
 
-YES, NO = Answer.YES, Answer.NO
+YES, NO = PackingAnswer.YES, PackingAnswer.NO
 
 SPACE_CASES = [
     pytest.param((), (5,), None, YES, id="no volumes"),
@@ -20,11 +20,11 @@ SPACE_CASES = [
     pytest.param((0,), (-1,), None, NO, id="an empty volume on an overfull disk"),
     pytest.param((3, 3), (6,), None, YES, id="one disk that holds all"),
     pytest.param((4, 3), (6,), None, NO, id="one disk that does not hold all"),
-    pytest.param((5, 5), (9, 9), None, YES, id="one per disk, whoever comes first"),
+    pytest.param((5, 5), (9, 9), None, YES, id="one per disk, whichever comes first"),
     pytest.param((5, 4), (5, 4), None, NO, id="the smaller one may take the larger disk"),
     pytest.param((5, 4), (5, 5), None, YES, id="each disk takes either"),
     pytest.param((5, 3, 3), (7, 6), None, NO, id="a small one on each disk"),
-    pytest.param((5, 3, 3), (8, 6), None, YES, id="shutting both disks would take three small ones"),
+    pytest.param((5, 3, 3), (8, 6), None, YES, id="blocking both disks would take three small ones"),
     pytest.param((50, 80), (100, 100), None, YES, id="the small one leaves the other disk alone"),
     pytest.param((50, 80), (100, 79), None, NO, id="only one disk is large enough"),
     pytest.param((5, 5), (9, 9), (0b11, 0b01), NO, id="the free one may take the confined one's disk"),
@@ -37,22 +37,22 @@ SPACE_CASES = [
 
 @pytest.mark.parametrize(("sizes", "free", "allowed", "expected"), SPACE_CASES)
 def test_safe_means_no_order_and_no_choice_of_disks_fails(
-    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: Answer
+    sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
 ) -> None:
     """The over-provisioning rule alone: sizes add up against free bytes."""
-    assert order_safe(Load(sizes), None, free, None, allowed, Budget()).answer is expected
+    assert order_safe(Items(sizes), None, free, None, allowed, Budget()).answer is expected
 
 
 @pytest.mark.parametrize(
     ("sizes", "free", "allowed", "expected"), [case for case in SPACE_CASES if case.values[2] is None]
 )
 def test_many_nodes_are_answered_as_one(
-    sizes: tuple[int, ...], free: tuple[int, ...], allowed: None, expected: Answer
+    sizes: tuple[int, ...], free: tuple[int, ...], allowed: None, expected: PackingAnswer
 ) -> None:
     """The table for two disks and the search say the same."""
     roomy = tuple(room + 10**12 for room in free) or (10**12,)
 
-    assert finish(order_safe_many(Load(sizes), [free, roomy, free], Budget())) == [expected, YES, expected]
+    assert run_to_end(order_safe_many(Items(sizes), [free, roomy, free], Budget())) == [expected, YES, expected]
 
 
 @pytest.mark.parametrize(
@@ -70,53 +70,53 @@ def test_many_nodes_are_answered_as_one(
     ],
 )
 def test_what_a_rebuild_writes_is_gone_for_the_next(
-    required: tuple[int, ...] | None, headroom: tuple[int, ...], expected: Answer
+    required: tuple[int, ...] | None, headroom: tuple[int, ...], expected: PackingAnswer
 ) -> None:
     """Longhorn's actual-space rule: strictly less than the headroom, cumulative over the order."""
-    assert order_safe(Load((5, 5)), required, (100, 100), headroom, None, Budget()).answer is expected
+    assert order_safe(Items((5, 5)), required, (100, 100), headroom, None, Budget()).answer is expected
 
 
-def test_headroom_that_would_be_used_up_exactly_cannot_be_used_to_shut_out() -> None:
+def test_headroom_that_would_be_used_up_exactly_cannot_be_used_to_block() -> None:
     """Two volumes writing 3 never share a headroom of 6, so 3 are left for the confined volume, which writes 1."""
     confined, free = 0b01, 0b11
 
-    safety = order_safe(Load((5, 1, 1)), (1, 3, 3), (100, 100), (6, 100), (confined, free, free), Budget())
+    safety = order_safe(Items((5, 1, 1)), (1, 3, 3), (100, 100), (6, 100), (confined, free, free), Budget())
 
     assert safety.answer is YES
 
 
-def test_a_counter_example_tells_who_went_where_and_who_found_nothing() -> None:
+def test_a_counter_example_lists_the_placed_volumes_and_the_one_without_a_disk() -> None:
     """The administrator sees one order that fails, not just that one exists."""
-    safety = order_safe(Load((5, 4)), None, (5, 4), None, None, Budget())
+    safety = order_safe(Items((5, 4)), None, (5, 4), None, None, Budget())
 
     assert safety == Safety(NO, ((1, 0), (0, None)))
 
 
 def test_a_volume_without_any_disk_is_a_counter_example_by_itself() -> None:
-    """Nobody has to come first for it to fail."""
-    assert order_safe(Load((5, 9)), None, (8, 8), None, None, Budget()) == Safety(NO, ((1, None),))
+    """It fails even when it comes first."""
+    assert order_safe(Items((5, 9)), None, (8, 8), None, None, Budget()) == Safety(NO, ((1, None),))
 
 
 def test_without_steps_a_hard_node_is_undecided_and_counted() -> None:
     """Undecided is not safe, and it is visible."""
     budget = Budget(0)
 
-    safety = order_safe(Load((7, 6, 5, 4, 3, 2)), None, (14, 13, 11), None, None, budget)
+    safety = order_safe(Items((7, 6, 5, 4, 3, 2)), None, (14, 13, 11), None, None, budget)
 
-    assert safety == Safety(Answer.UNDECIDED)
+    assert safety == Safety(PackingAnswer.UNDECIDED)
     assert budget.gave_up == 1
 
 
 def test_plenty_of_room_needs_no_budget() -> None:
     """Counting settles the usual node."""
-    assert order_safe(Load((50, 30, 20)), None, (100, 100), None, None, Budget(0)).answer is YES
+    assert order_safe(Items((50, 30, 20)), None, (100, 100), None, None, Budget(0)).answer is YES
 
 
 def test_many_nodes_do_not_depend_on_their_order() -> None:
     """Equal shares: no node profits from being asked about first."""
-    load = Load([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
+    items = Items([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
     profiles = [(300 + i, 310 - i, 320, 330) for i in range(60)]
 
-    forward = finish(order_safe_many(load, profiles, Budget(2_000)))
+    forward = run_to_end(order_safe_many(items, profiles, Budget(2_000)))
 
-    assert forward == finish(order_safe_many(load, profiles[::-1], Budget(2_000)))[::-1]
+    assert forward == run_to_end(order_safe_many(items, profiles[::-1], Budget(2_000)))[::-1]

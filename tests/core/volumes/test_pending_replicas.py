@@ -1,4 +1,4 @@
-"""What is awaited after a pod was placed, and what a predecessor was waiting for."""
+"""Volumes that Longhorn does not list yet on the node of a placed pod, and pods whose node is decided but not bound."""
 
 from __future__ import annotations
 
@@ -7,35 +7,30 @@ from typing import Any
 import pytest
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.volumes.pending_replicas import arriving_pods, awaited_volumes, chosen_pods
+from scheduler_core.volumes.pending_replicas import decided_pods, pods_awaiting_replicas, unlisted_volumes
 from tests import builders as make
 from tests.builders import Object
 
 
-def node(name: str, *listed: str) -> Object:
-    """A Longhorn node that lists some replicas."""
+def node_listing(name: str, *listed: str) -> Object:
+    """A Longhorn node whose status lists some replicas."""
     return make.longhorn_node(name, {"disk-1": make.disk(100, listed=dict.fromkeys(listed, 10))})
 
 
-def db(node_name: str = "a", **fields: Any) -> Object:
+def database_pod(node_name: str = "a", **fields: Any) -> Object:
     """The pod that mounts data and logs."""
     return make.pod("data", "logs", name="db", node=node_name, **fields)
 
 
-def awaited(*objects: Object | list[Object], on: str = "a", **options: Any) -> tuple[str, ...]:
-    """The volumes that are awaited."""
-    view = make.view(make.storage_class(), make.claim("data", 10), make.claim("logs", 10), *objects)
-    return awaited_volumes(make.as_pod(db()), on, view, **options)
+def test_an_unbound_claim_is_not_listed() -> None:
+    """It goes by its claim's name as long as it has no volume."""
+    view = make.view(make.storage_class(), make.claim("data", 10), make.claim("logs", 10), node_listing("a"))
+    assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == ("data", "logs")
 
 
-def test_an_unbound_claim_is_awaited() -> None:
-    """By its name, as long as it has no volume."""
-    assert awaited(node("a")) == ("data", "logs")
-
-
-def bound(name: str, on: str = "a", **fields: Any) -> list[Object]:
+def bound(name: str, node: str = "a", **fields: Any) -> list[Object]:
     """A claim whose replica is on a node."""
-    return [*make.bound(name, 10, **fields), make.replica(f"r-{name}", f"vol-{name}", on)]
+    return [*make.bound(name, 10, **fields), make.replica(f"r-{name}", f"vol-{name}", node)]
 
 
 @pytest.mark.parametrize(
@@ -48,53 +43,56 @@ def bound(name: str, on: str = "a", **fields: Any) -> list[Object]:
         ("", ["r-data", "r-logs"], ("vol-data", "vol-logs")),
     ],
 )
-def test_a_volume_is_awaited_until_its_node_lists_its_replica(
+def test_a_volume_is_unlisted_until_its_node_lists_its_replica(
     placed: str, listed: list[str], expected: tuple[str, ...]
 ) -> None:
-    """Both are needed: the replica says that it is there, and the node says so too."""
+    """Both are needed: the replica has the node, and the node's status lists the replica."""
     objects = [*bound("data", placed), *bound("logs", placed)]
-    view = make.view(make.storage_class(), objects, node("a", *listed), node("b"))
-    assert awaited_volumes(make.as_pod(db()), "a", view) == expected
+    view = make.view(make.storage_class(), objects, node_listing("a", *listed), node_listing("b"))
+    assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == expected
 
 
-def test_it_may_be_listed_on_any_disk() -> None:
-    """Longhorn chooses."""
+def test_a_replica_may_be_listed_on_any_disk() -> None:
+    """Longhorn chooses the disk."""
     disks = {"one": make.disk(100, listed={"r-data": 10}), "two": make.disk(100, listed={"r-logs": 10})}
     view = make.view(bound("data"), bound("logs"), make.longhorn_node("a", disks))
-    assert awaited_volumes(make.as_pod(db()), "a", view) == ()
+    assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == ()
 
 
-def test_where_there_is_no_longhorn_node_everything_is_awaited() -> None:
+def test_without_a_longhorn_node_every_volume_is_unlisted() -> None:
     """Until the time-out."""
-    assert awaited_volumes(make.as_pod(db()), "x", make.view(bound("data"), bound("logs"))) == ("vol-data", "vol-logs")
+    assert unlisted_volumes(make.as_pod(database_pod()), "x", make.view(bound("data"), bound("logs"))) == (
+        "vol-data",
+        "vol-logs",
+    )
 
 
 @pytest.mark.parametrize("fields", [{"locality": "disabled"}, {"access": "ReadWriteMany", "accessMode": "rwx"}])
-def test_a_volume_that_needs_no_local_room_is_not_awaited(fields: dict[str, Any]) -> None:
-    """Its replicas may be anywhere."""
-    view = make.view(bound("data", "", **fields), bound("logs", "", **fields), node("a"))
-    assert awaited_volumes(make.as_pod(db()), "a", view) == ()
+def test_a_volume_that_needs_no_local_space_does_not_count(fields: dict[str, Any]) -> None:
+    """Its replicas may be on any node."""
+    view = make.view(bound("data", "", **fields), bound("logs", "", **fields), node_listing("a"))
+    assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == ()
 
 
-def test_where_best_effort_is_only_preferred_it_is_not_awaited() -> None:
-    """A strict-local one is."""
-    view = make.view(bound("data", ""), bound("logs", "", locality="strict-local"), node("a"))
-    assert awaited_volumes(make.as_pod(db()), "a", view, require_best_effort=False) == ("vol-logs",)
-    pending = make.view(bound("data", ""), bound("logs", ""), node("a"), db())
-    assert arriving_pods(pending, require_best_effort=False) == ()
-    assert [pod.name for pod, _ in arriving_pods(pending)] == ["db"]
+def test_best_effort_volumes_do_not_count_if_local_space_is_only_preferred() -> None:
+    """Strict-local volumes do."""
+    view = make.view(bound("data", ""), bound("logs", "", locality="strict-local"), node_listing("a"))
+    assert unlisted_volumes(make.as_pod(database_pod()), "a", view, require_best_effort=False) == ("vol-logs",)
+    pending = make.view(bound("data", ""), bound("logs", ""), node_listing("a"), database_pod())
+    assert pods_awaiting_replicas(pending, require_best_effort=False) == ()
+    assert [pod.name for pod, _ in pods_awaiting_replicas(pending)] == ["db"]
 
 
-def test_a_pod_that_names_what_is_not_there_cannot_be_told_about() -> None:
-    """And is not adopted."""
-    view = make.view(make.claim("data", 10), node("a"), db())
+def test_a_pod_that_names_a_missing_object_is_left_out() -> None:
+    """For a single pod that is an error."""
+    view = make.view(make.claim("data", 10), node_listing("a"), database_pod())
     with pytest.raises(ResolutionError):
-        awaited_volumes(make.as_pod(db()), "a", view)
-    assert arriving_pods(view) == ()
+        unlisted_volumes(make.as_pod(database_pod()), "a", view)
+    assert pods_awaiting_replicas(view) == ()
 
 
 @pytest.mark.parametrize(
-    ("fields", "arrives"),
+    ("fields", "awaits"),
     [
         ({}, True),
         ({"node_name": ""}, False),
@@ -103,56 +101,60 @@ def test_a_pod_that_names_what_is_not_there_cannot_be_told_about() -> None:
         ({"deleting": True}, False),
     ],
 )
-def test_bound_pods_that_await_replicas_arrive(fields: dict[str, Any], arrives: bool) -> None:
-    """Those that run have them."""
-    view = make.view(bound("data", ""), bound("logs", ""), node("a"), db(**fields))
-    assert [(pod.name, where) for pod, where in arriving_pods(view)] == ([("db", "a")] if arrives else [])
+def test_pending_bound_pods_without_listed_replicas_await_them(fields: dict[str, Any], awaits: bool) -> None:
+    """Running pods have their replicas."""
+    view = make.view(bound("data", ""), bound("logs", ""), node_listing("a"), database_pod(**fields))
+    assert [(pod.name, node) for pod, node in pods_awaiting_replicas(view)] == ([("db", "a")] if awaits else [])
 
 
-def test_bound_pods_that_await_nothing_do_not_arrive() -> None:
+def test_pending_bound_pods_with_listed_replicas_await_none() -> None:
     """Their replicas are listed."""
-    view = make.view(bound("data"), bound("logs"), node("a", "r-data", "r-logs"), db())
-    assert arriving_pods(view) == ()
+    view = make.view(bound("data"), bound("logs"), node_listing("a", "r-data", "r-logs"), database_pod())
+    assert pods_awaiting_replicas(view) == ()
 
 
-def chosen(name: str, *, bound: bool = False) -> Object:
-    """A claim for which kube-scheduler has chosen a node."""
+def claim_with_selected_node(name: str, *, bound: bool = False) -> Object:
+    """A claim for which kube-scheduler has selected a node."""
     raw = make.claim(name, 10, bound=bound)
     raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
     return raw
 
 
 @pytest.mark.parametrize(
-    ("claims", "fields", "undecided"),
+    ("claims", "fields", "decided"),
     [
-        ([chosen("data"), make.claim("logs", 10)], {}, True),
+        ([claim_with_selected_node("data"), make.claim("logs", 10)], {}, True),
         (
-            [chosen("data", bound=True), make.persistent_volume("data", uid="uid-data"), make.claim("logs", 10)],
+            [
+                claim_with_selected_node("data", bound=True),
+                make.persistent_volume("data", uid="uid-data"),
+                make.claim("logs", 10),
+            ],
             {},
             False,
         ),
-        ([chosen("data", bound=True), make.claim("logs", 10)], {}, True),
+        ([claim_with_selected_node("data", bound=True), make.claim("logs", 10)], {}, True),
         ([make.claim("data", 10), make.claim("logs", 10)], {}, False),
-        ([chosen("data")], {}, True),
-        ([chosen("data")], {"node_name": "a"}, False),
-        ([chosen("data")], {"deleting": True}, False),
-        ([chosen("data")], {"phase": "Failed"}, False),
+        ([claim_with_selected_node("data")], {}, True),
+        ([claim_with_selected_node("data")], {"node_name": "a"}, False),
+        ([claim_with_selected_node("data")], {"deleting": True}, False),
+        ([claim_with_selected_node("data")], {"phase": "Failed"}, False),
     ],
 )
-def test_pods_with_a_chosen_node_are_undecided_until_they_are_bound(
-    claims: list[Object], fields: dict[str, Any], undecided: bool
+def test_a_selected_node_is_a_decision_until_the_pod_is_bound(
+    claims: list[Object], fields: dict[str, Any], decided: bool
 ) -> None:
-    """By any of their claims that is not bound yet, or bound to what nobody has heard of yet."""
-    view = make.view(claims, db(**{"node_name": "", **fields}))
-    assert [(pod.name, node) for pod, node in chosen_pods(view)] == ([("db", "a")] if undecided else [])
+    """If the claim is not bound yet, or bound to a volume that no watch has delivered yet."""
+    view = make.view(claims, database_pod(**{"node_name": "", **fields}))
+    assert [(pod.name, node) for pod, node in decided_pods(view)] == ([("db", "a")] if decided else [])
 
 
-@pytest.mark.parametrize(("declared", "undecided"), [("", True), ("no room", False)])
-def test_a_nomination_is_a_choice_unless_it_comes_from_preemption(declared: str, undecided: bool) -> None:
-    """Preemption nominates beside PodScheduled=False; claims that are all bound bear no other sign."""
-    raw = db(node_name="")
+@pytest.mark.parametrize(("declared", "decided"), [("", True), ("no room", False)])
+def test_a_nomination_is_a_decision_unless_it_comes_from_preemption(declared: str, decided: bool) -> None:
+    """Preemption nominates with PodScheduled=False; bound claims show no other sign."""
+    raw = database_pod(node_name="")
     raw["status"]["nominatedNodeName"] = "a"
     if declared:
         raw["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": declared}]
     view = make.view(make.bound("data", 10), make.bound("logs", 10), raw)
-    assert [(pod.name, node) for pod, node in chosen_pods(view)] == ([("db", "a")] if undecided else [])
+    assert [(pod.name, node) for pod, node in decided_pods(view)] == ([("db", "a")] if decided else [])

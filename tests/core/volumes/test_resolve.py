@@ -1,4 +1,4 @@
-"""Which Longhorn volumes a pod has, and what an unbound claim will become."""
+"""The Longhorn volumes of a pod, and the volume that an unbound claim will become."""
 
 from __future__ import annotations
 
@@ -31,26 +31,31 @@ def volumes(raw_pod: Object, *objects: Object | list[Object], require_best_effor
 
 
 def test_a_bound_claim_leads_to_its_longhorn_volume_and_replicas() -> None:
-    """Pod, claim, PersistentVolume and volume handle are followed; replicas come in the order of their names."""
-    (found,) = volumes(
+    """Through claim, PersistentVolume and volume handle; replicas are sorted by name."""
+    (pod_volume,) = volumes(
         pod("a"), bound("a", 10), replica("r2", "vol-a", "n1", size=10), replica("r1", "vol-a", "n2", size=10)
     )
-    assert (found.name, found.claim, found.bound, found.volume.size) == ("vol-a", "default/a", True, 10 * GI)
-    assert [entry.name for entry in found.replicas] == ["r1", "r2"]
+    assert (pod_volume.name, pod_volume.claim, pod_volume.bound, pod_volume.volume.size) == (
+        "vol-a",
+        "default/a",
+        True,
+        10 * GI,
+    )
+    assert [entry.name for entry in pod_volume.replicas] == ["r1", "r2"]
 
 
 def test_spec_volume_name_decides_whether_a_claim_is_bound() -> None:
-    """The phase lags: right after binding it is still Pending, or missing altogether."""
-    (found,) = volumes(
+    """The phase lags: right after binding it is still Pending, or missing."""
+    (pod_volume,) = volumes(
         pod("a"), claim("a", 10, bound=True, phase="Pending"), persistent_volume("a"), volume("vol-a", 10)
     )
-    assert found.bound
+    assert pod_volume.bound
 
 
-def test_a_phase_of_bound_without_a_volume_name_is_not_believed() -> None:
-    """Nothing says where the volume is, so it is one to be created."""
-    (found,) = volumes(pod("a"), claim("a", 10, phase="Bound"), storage_class())
-    assert not found.bound
+def test_the_phase_bound_without_a_volume_name_is_ignored() -> None:
+    """Nothing says where the volume is, so it counts as one to be created."""
+    (pod_volume,) = volumes(pod("a"), claim("a", 10, phase="Bound"), storage_class())
+    assert not pod_volume.bound
 
 
 def test_a_claim_named_twice_counts_once() -> None:
@@ -64,14 +69,14 @@ def test_two_claims_of_one_longhorn_volume_count_once() -> None:
     assert [entry.name for entry in volumes(pod("a", "b"), bound("a"), second)] == ["vol-a"]
 
 
-def test_a_claim_named_like_another_volume_is_told_apart() -> None:
-    """Plans name volumes, so two of one name would hide each other."""
-    found = volumes(pod("a", "vol-a"), bound("a"), claim("vol-a"), storage_class())
-    assert [entry.name for entry in found] == ["vol-a", "default/vol-a"]
+def test_a_claim_named_like_another_volume_is_named_in_full() -> None:
+    """Plans name volumes, so two volumes of one name would hide each other."""
+    pod_volumes = volumes(pod("a", "vol-a"), bound("a"), claim("vol-a"), storage_class())
+    assert [entry.name for entry in pod_volumes] == ["vol-a", "default/vol-a"]
 
 
 def test_a_pod_without_claims_has_no_volumes() -> None:
-    """Nothing to decide."""
+    """So there is nothing to decide."""
     assert volumes(pod()) == []
 
 
@@ -81,12 +86,12 @@ def test_a_pod_without_claims_has_no_volumes() -> None:
         pytest.param([claim("a", bound=True), persistent_volume("a", driver="ebs.csi.aws.com")], id="other driver"),
         pytest.param([claim("a"), storage_class(provisioner="rancher.io/local-path")], id="other provisioner"),
         pytest.param([claim("a", storage_class="gone")], id="missing StorageClass"),
-        pytest.param([claim("a", storage_class=""), storage_class(default=True)], id="no StorageClass wanted"),
+        pytest.param([claim("a", storage_class=""), storage_class(default=True)], id="the empty StorageClass"),
         pytest.param([claim("a", storage_class=None), storage_class()], id="no default StorageClass"),
     ],
 )
-def test_a_claim_that_is_not_longhorns_is_skipped(objects: list[Object]) -> None:
-    """Other drivers and classes are none of our business and must not cost the pod its nodes."""
+def test_a_claim_of_another_driver_is_skipped(objects: list[Object]) -> None:
+    """Claims of other drivers and classes must not cost the pod its nodes."""
     assert volumes(pod("a"), objects) == []
 
 
@@ -104,21 +109,21 @@ def test_a_claim_that_is_not_longhorns_is_skipped(objects: list[Object]) -> None
         ),
     ],
 )
-def test_a_missing_object_is_named_with_who_names_it(objects: list[Object], message: str) -> None:
-    """What is missing is an error, never an empty list of volumes."""
+def test_the_error_about_a_missing_object_names_what_refers_to_it(objects: list[Object], message: str) -> None:
+    """A missing object is an error, never an empty list of volumes."""
     with pytest.raises(MissingObjectError, match=message):
         volumes(pod("a"), objects)
 
 
-def test_the_default_storage_class_serves_a_claim_without_one() -> None:
-    """The newest default class wins, as in Kubernetes; of equally old ones the first by name."""
-    (found,) = volumes(
+def test_a_claim_without_a_class_has_the_default_storage_class() -> None:
+    """The newest default class counts, as in Kubernetes; of equally old ones the first by name."""
+    (pod_volume,) = volumes(
         pod("a"),
         claim("a", storage_class=None),
         storage_class("old", default=True, created="2025-01-01T00:00:00Z", dataLocality="disabled"),
         storage_class("new", default=True, created="2026-01-01T00:00:00Z", dataLocality="strict-local"),
     )
-    assert found.volume.data_locality == "strict-local"
+    assert pod_volume.volume.data_locality == "strict-local"
 
 
 class TestEphemeral:
@@ -126,29 +131,33 @@ class TestEphemeral:
 
     POD = pod(ephemeral={"scratch": ephemeral_spec(5)})
 
-    def test_the_claim_may_not_exist_yet(self) -> None:
-        """Then the pod's own template says what it will be."""
-        (found,) = volumes(self.POD, storage_class())
-        assert (found.name, found.claim, found.volume.size) == ("pod-scratch", "default/pod-scratch", 5 * GI)
+    def test_the_claim_need_not_exist_yet(self) -> None:
+        """Then the pod's own template has the claim's spec."""
+        (pod_volume,) = volumes(self.POD, storage_class())
+        assert (pod_volume.name, pod_volume.claim, pod_volume.volume.size) == (
+            "pod-scratch",
+            "default/pod-scratch",
+            5 * GI,
+        )
 
     def test_an_existing_claim_of_the_pod_counts(self) -> None:
-        """Once it exists, the claim says what it is."""
+        """Once it exists, its own spec counts."""
         owner = {"kind": "Pod", "name": "pod", "uid": "uid-pod"}
-        (found,) = volumes(self.POD, claim("pod-scratch", 7, owners=[owner]), storage_class())
-        assert found.volume.size == 7 * GI
+        (pod_volume,) = volumes(self.POD, claim("pod-scratch", 7, owners=[owner]), storage_class())
+        assert pod_volume.volume.size == 7 * GI
 
     @pytest.mark.parametrize(
         "owners",
         [[], [{"kind": "Pod", "name": "pod", "uid": "uid-older"}], [{"kind": "Job", "name": "pod", "uid": "uid-pod"}]],
     )
-    def test_somebody_elses_claim_of_that_name_is_an_error(self, owners: list[Object]) -> None:
+    def test_a_claim_of_that_name_with_another_owner_is_an_error(self, owners: list[Object]) -> None:
         """Kubernetes would not start the pod either; the error says what to do."""
         with pytest.raises(ResolutionError, match="does not belong to pod default/pod"):
             volumes(self.POD, claim("pod-scratch", owners=owners), storage_class())
 
 
 class TestUnbound:
-    """An unbound claim is the volume Longhorn would create: parameters first, then settings' defaults."""
+    """An unbound claim is the volume that Longhorn would create: parameters count before the settings' defaults."""
 
     @pytest.mark.parametrize(
         ("request_", "parameters", "size"),
@@ -162,16 +171,16 @@ class TestUnbound:
             pytest.param("301Mi", {"fsType": "xfs"}, 302 * 2**20, id="xfs rounded up"),
         ],
     )
-    def test_the_size_is_what_the_csi_driver_makes_of_it(
+    def test_the_size_is_rounded_as_by_the_csi_driver(
         self, request_: str, parameters: dict[str, Any], size: int
     ) -> None:
         """csi/controller_server.go:CreateVolume."""
-        (found,) = volumes(pod("a"), claim("a", request_), storage_class(**parameters))
-        assert found.volume.size == size
+        (pod_volume,) = volumes(pod("a"), claim("a", request_), storage_class(**parameters))
+        assert pod_volume.volume.size == size
 
     def test_parameters_become_fields(self) -> None:
         """Selectors are split untrimmed, as the CSI driver does."""
-        (found,) = volumes(
+        (pod_volume,) = volumes(
             pod("a"),
             claim("a"),
             storage_class(
@@ -183,35 +192,31 @@ class TestUnbound:
                 migratable="true",
             ),
         )
-        made = found.volume
-        assert (made.number_of_replicas, made.data_locality, made.data_engine, made.migratable) == (
-            2,
-            "disabled",
-            "v2",
-            True,
-        )
-        assert (made.node_selector, made.disk_selector) == (("storage", " fast"), ("ssd",))
+        created = pod_volume.volume
+        assert (created.number_of_replicas, created.data_locality) == (2, "disabled")
+        assert (created.data_engine, created.migratable) == ("v2", True)
+        assert (created.node_selector, created.disk_selector) == (("storage", " fast"), ("ssd",))
 
-    def test_settings_fill_in_what_parameters_leave_out(self) -> None:
+    def test_settings_are_the_defaults_of_missing_parameters(self) -> None:
         """default-replica-count and default-data-locality."""
-        (found,) = volumes(
+        (pod_volume,) = volumes(
             pod("a"),
             claim("a"),
             storage_class(numberOfReplicas="", dataLocality=""),
             setting("default-replica-count", '{"v1":"2","v2":"1"}'),
             setting("default-data-locality", "best-effort"),
         )
-        assert (found.volume.number_of_replicas, found.local) == (2, True)
+        assert (pod_volume.volume.number_of_replicas, pod_volume.local) == (2, True)
 
     def test_a_strict_local_volume_has_one_replica(self) -> None:
         """Longhorn's webhook refuses anything else."""
-        (found,) = volumes(pod("a"), claim("a"), storage_class(numberOfReplicas="3", dataLocality="strict-local"))
-        assert found.volume.number_of_replicas == 1
+        (pod_volume,) = volumes(pod("a"), claim("a"), storage_class(numberOfReplicas="3", dataLocality="strict-local"))
+        assert pod_volume.volume.number_of_replicas == 1
 
-    def test_a_shared_volume_by_parameter_is_served_over_the_network(self) -> None:
+    def test_a_volume_shared_by_parameter_is_served_over_the_network(self) -> None:
         """The class's `share` makes it RWX whatever the claim says."""
-        (found,) = volumes(pod("a"), claim("a"), storage_class(share="true"))
-        assert (found.volume.access_mode, found.local) == ("rwx", False)
+        (pod_volume,) = volumes(pod("a"), claim("a"), storage_class(share="true"))
+        assert (pod_volume.volume.access_mode, pod_volume.local) == ("rwx", False)
 
     @pytest.mark.parametrize(
         "objects",
@@ -220,34 +225,36 @@ class TestUnbound:
             pytest.param([claim("a", source="b"), *bound("b")], id="by the claim"),
         ],
     )
-    def test_a_linked_clone_stays_with_its_source(self, objects: list[Object]) -> None:
-        """Its replicas share the disks of the source's."""
-        made = storage_class(cloneMode="linked-clone", dataSource="vol://vol-b")
-        (found,) = volumes(pod("a"), objects, made)
-        assert (found.volume.clone_mode, found.volume.data_source) == ("linked-clone", "vol://vol-b")
+    def test_a_linked_clone_names_its_source(self, objects: list[Object]) -> None:
+        """Its replicas share the disks of the source's replicas."""
+        clone_class = storage_class(cloneMode="linked-clone", dataSource="vol://vol-b")
+        (pod_volume,) = volumes(pod("a"), objects, clone_class)
+        assert (pod_volume.volume.clone_mode, pod_volume.volume.data_source) == ("linked-clone", "vol://vol-b")
 
     def test_a_linked_clone_of_an_unbound_claim_is_an_error(self) -> None:
-        """Nobody knows yet where the source will be."""
+        """The source has no volume yet."""
         with pytest.raises(MissingObjectError, match="bound PersistentVolumeClaim default/b"):
             volumes(pod("a"), claim("a", source="b"), claim("b"), storage_class(cloneMode="linked-clone"))
 
     @pytest.mark.parametrize("uid", ["", "uid-a"], ids=["by hand", "for this claim"])
-    def test_a_persistent_volume_reserved_for_the_claim_counts_as_its_own(self, uid: str) -> None:
+    def test_a_persistent_volume_reserved_for_the_claim_counts_as_its_volume(self, uid: str) -> None:
         """Kubernetes will bind the two, so no volume is created."""
-        (found,) = volumes(pod("a"), claim("a"), persistent_volume("a", uid=uid), volume("vol-a", 7), storage_class())
-        assert (found.name, found.volume.size) == ("vol-a", 7 * GI)
+        (pod_volume,) = volumes(
+            pod("a"), claim("a"), persistent_volume("a", uid=uid), volume("vol-a", 7), storage_class()
+        )
+        assert (pod_volume.name, pod_volume.volume.size) == ("vol-a", 7 * GI)
 
-    def test_a_volume_left_by_an_earlier_claim_of_that_name_does_not(self) -> None:
-        """A retained PersistentVolume names the claim that is gone, by its uid."""
-        (found,) = volumes(
+    def test_a_volume_reserved_for_an_earlier_claim_of_that_name_does_not_count(self) -> None:
+        """A retained PersistentVolume names the deleted claim by its UID."""
+        (pod_volume,) = volumes(
             pod("a"), claim("a", 5), persistent_volume("a", uid="uid-older"), volume("vol-a", 7), storage_class()
         )
-        assert (found.bound, found.volume.size) == (False, 5 * GI)
+        assert (pod_volume.bound, pod_volume.volume.size) == (False, 5 * GI)
 
-    def test_a_present_but_empty_selector_matches_nothing(self) -> None:
-        """csi/util.go splits "" into one empty tag, which no disk bears."""
-        (found,) = volumes(pod("a"), claim("a"), storage_class(diskSelector=""))
-        assert found.volume.disk_selector == ("",)
+    def test_an_empty_selector_matches_no_disk(self) -> None:
+        """csi/util.go splits "" into one empty tag, which no disk has."""
+        (pod_volume,) = volumes(pod("a"), claim("a"), storage_class(diskSelector=""))
+        assert pod_volume.volume.disk_selector == ("",)
 
     @pytest.mark.parametrize(
         ("objects", "message"),
@@ -257,7 +264,7 @@ class TestUnbound:
                 [claim("a"), storage_class(numberOfReplicas="many")], "'many' is not a whole number", id="replicas"
             ),
             pytest.param(
-                [claim("a"), storage_class(numberOfReplicas="1" * 5000)], "is not a whole number", id="endless"
+                [claim("a"), storage_class(numberOfReplicas="1" * 5000)], "is not a whole number", id="too long"
             ),
             pytest.param(
                 [claim("a"), storage_class(dataLocality="best_effort")], "is not one of disabled", id="locality"
@@ -266,7 +273,7 @@ class TestUnbound:
         ],
     )
     def test_a_claim_that_cannot_become_a_volume_is_an_error(self, objects: list[Object], message: str) -> None:
-        """The claim is named, so that it can be mended."""
+        """The error names the claim, so that it can be corrected."""
         with pytest.raises(ResolutionError, match=f"default/a.*{message}"):
             volumes(pod("a"), objects)
 
@@ -283,20 +290,20 @@ class TestUnbound:
         ),
     ],
 )
-def test_only_volumes_with_data_locality_need_local_room(fields: dict[str, Any], access: str, local: bool) -> None:
-    """A volume shared through a share-manager is served over the network; a migratable one is attached like any other."""
-    (found,) = volumes(pod("a"), bound("a", access=access, **fields))
-    assert found.local is local
+def test_only_volumes_with_data_locality_need_local_space(fields: dict[str, Any], access: str, local: bool) -> None:
+    """A volume shared through a share-manager needs none; a migratable volume is attached like any other."""
+    (pod_volume,) = volumes(pod("a"), bound("a", access=access, **fields))
+    assert pod_volume.local is local
 
 
 def test_best_effort_can_be_relaxed_to_a_preference() -> None:
-    """Then only strict-local volumes need local room."""
-    found = volumes(pod("a", "b"), bound("a"), bound("b", locality="strict-local"), require_best_effort=False)
-    assert [entry.local for entry in found] == [False, True]
+    """Then only strict-local volumes need local space."""
+    pod_volumes = volumes(pod("a", "b"), bound("a"), bound("b", locality="strict-local"), require_best_effort=False)
+    assert [entry.local for entry in pod_volumes] == [False, True]
 
 
 class TestClaimInUse:
-    """A pod that shares an exclusive claim with a live pod can only run beside it."""
+    """A pod that shares an exclusive claim with a live pod must run on the same node."""
 
     @pytest.mark.parametrize(
         ("other", "nodes"),
@@ -310,22 +317,22 @@ class TestClaimInUse:
             pytest.param(pod("a", node="n1", phase="Running"), set(), id="the pod itself"),
         ],
     )
-    def test_where_an_exclusive_claim_is_in_use(self, other: Object, nodes: set[str]) -> None:
-        """Only a live pod on a node counts."""
-        (found,) = volumes(pod("a"), bound("a"), other)
-        assert found.in_use_on == nodes
+    def test_an_exclusive_claim_is_in_use_on_the_node_of_a_live_pod(self, other: Object, nodes: set[str]) -> None:
+        """Other pods do not count."""
+        (pod_volume,) = volumes(pod("a"), bound("a"), other)
+        assert pod_volume.in_use_on == nodes
 
     def test_every_claim_of_a_volume_counts(self) -> None:
-        """Two claims of one Longhorn volume: whoever uses either holds the volume."""
+        """With two claims of one Longhorn volume, a pod that uses either uses the volume."""
         second = [claim("b", bound=True), persistent_volume("b", handle="vol-a")]
-        (found,) = volumes(
+        (pod_volume,) = volumes(
             pod("a", "b"), bound("a"), second, pod("b", name="other", uid="2", node="n1", phase="Running")
         )
-        assert found.in_use_on == {"n1"}
+        assert pod_volume.in_use_on == {"n1"}
 
-    def test_a_shared_claim_ties_nobody(self) -> None:
-        """ReadWriteMany claims may be used from anywhere: live migration does."""
-        (found,) = volumes(
+    def test_a_shared_claim_is_in_use_on_no_node(self) -> None:
+        """ReadWriteMany claims may be used on any node, as by live migration."""
+        (pod_volume,) = volumes(
             pod("a"), bound("a", access="ReadWriteMany"), pod("a", name="other", uid="2", node="n1", phase="Running")
         )
-        assert found.in_use_on == frozenset()
+        assert pod_volume.in_use_on == frozenset()

@@ -1,0 +1,137 @@
+"""The language of the product's code: names, docstrings and comments in the field's terms, in plain sentences."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HALVES = ("scheduler_core", "app")
+FOLDERS = (*HALVES, "simulator", "devcluster")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+# Irregular participles that English uses for results; regular ones end in -ed.
+PARTICIPLE = re.compile(r"^_[a-z_]*(ed|made|kept|known|told|seen|found|left|gone|given|taken|held|met|sent|heard|shown|written|chosen)$")  # fmt: skip
+IDIOM = re.compile(
+    r"\b(nobody|somebody|anybody|everybody|whoever|whomever|who|beside|told|heard|became|anew)\b", re.IGNORECASE
+)
+
+
+def trees(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Yields every module of some folders with its syntax tree."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path, ast.parse(path.read_text())
+
+
+def functions(*folders: str) -> Iterator[tuple[Path, Function]]:
+    """Yields every function of some folders."""
+    for path, tree in trees(*folders):
+        for node in ast.walk(tree):
+            if isinstance(node, Function):
+                yield path, node
+
+
+def location(path: Path, node: ast.AST) -> str:
+    """Returns file, line and name of a definition."""
+    return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)} {getattr(node, 'name', '')}"
+
+
+def prose(path: Path, tree: ast.Module) -> Iterator[str]:
+    """Yields every docstring and comment of a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function | ast.ClassDef | ast.Module):
+            yield ast.get_docstring(node) or ""
+    yield from re.findall(r"(?:^|\s)#( .*)", path.read_text())
+
+
+def test_one_statement_assigns_one_value() -> None:
+    """At most one tuple of values is assigned to a tuple of names in 1,000 lines."""
+    lines = sum(path.read_text().count("\n") for path, _ in trees(*HALVES))
+    parallel = [
+        location(path, node)
+        for path, tree in trees(*HALVES)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
+    ]
+    assert len(parallel) <= lines / 1000, parallel
+
+
+def test_functions_are_named_by_verbs_or_nouns() -> None:
+    """At most ten private functions are named by a past participle."""
+    participles = [location(path, node) for path, node in functions(*HALVES) if PARTICIPLE.match(node.name)]
+    assert len(participles) <= 10, participles
+
+
+def test_variables_name_the_thing() -> None:
+    """At most two functions of a hundred call something `found` or `known`."""
+    all_functions = list(functions("scheduler_core"))
+    vague = [
+        location(path, node)
+        for path, node in all_functions
+        if {"found", "known"} & {entry.id for entry in ast.walk(node) if isinstance(entry, ast.Name)}
+    ]
+    assert len(vague) <= len(all_functions) / 50, vague
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_summaries_are_short(half: str) -> None:
+    """The first sentence of half of all docstrings has at most nine words."""
+    words = [
+        len(docstring.split("\n\n")[0].split())
+        for _, tree in trees(half)
+        for node in ast.walk(tree)
+        if isinstance(node, Function | ast.ClassDef) and (docstring := ast.get_docstring(node))
+    ]
+    assert median(words) <= 9
+
+
+def test_programs_are_not_persons() -> None:
+    """At most forty times does a docstring or comment speak of `nobody`, `whoever`, `told` and their like."""
+    idioms = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path, tree in trees(*HALVES)
+        for text in prose(path, tree)
+        for match in IDIOM.finditer(text)
+    ]
+    assert len(idioms) <= 40, idioms
+
+
+def test_one_name_means_one_class() -> None:
+    """At most eight public classes share their name with one of another module, the pairs of model and convert apart."""
+    modules = defaultdict(set)
+    for path, tree in trees(*HALVES):
+        if "convert" in path.parts:
+            continue
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules[node.name].add(str(path.relative_to(ROOT)))
+    shared = {name: sorted(paths) for name, paths in modules.items() if len(paths) > 1}
+    assert len(shared) <= 8, shared
+
+
+def test_one_file_name_means_one_module() -> None:
+    """At most fifteen file names occur in more than one folder."""
+    folders = defaultdict(set)
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            if path.name not in ("__init__.py", "__main__.py"):
+                folders[path.name].add(str(path.parent.relative_to(ROOT)))
+    shared = {name: sorted(paths) for name, paths in folders.items() if len(paths) > 1}
+    assert len(shared) <= 15, shared
+
+
+def test_functions_of_the_core_take_few_parameters() -> None:
+    """At most three take more than five."""
+    crowded = [
+        location(path, node)
+        for path, node in functions("scheduler_core")
+        if len([entry for entry in (*node.args.args, *node.args.kwonlyargs) if entry.arg not in ("self", "cls")]) > 5
+    ]
+    assert len(crowded) <= 3, crowded

@@ -1,0 +1,37 @@
+"""Pauses between repetitions double up to a bound."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_core.backoff import Backoff
+
+_seconds = st.floats(min_value=0.001, max_value=1e6)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "delays"),
+    [
+        pytest.param(Backoff(1.0, 8.0), [1.0, 2.0, 4.0, 8.0, 8.0, 8.0], id="doubles up to a power of two"),
+        pytest.param(Backoff(0.2, 1.0), [0.2, 0.4, 0.8, 1.0, 1.0], id="the bound cuts a doubling short"),
+        pytest.param(Backoff(3.0, 3.0), [3.0, 3.0, 3.0], id="constant"),
+        pytest.param(Backoff(5.0, 3.0), [3.0, 3.0], id="the bound is below the first pause"),
+    ],
+)
+def test_delays_double_up_to_the_bound(backoff: Backoff, delays: list[float]) -> None:
+    """Attempt 0 is the first repetition."""
+    assert [backoff.delay(attempt) for attempt in range(len(delays))] == pytest.approx(delays)
+
+
+@given(shortest=_seconds, longest=_seconds, attempt=st.integers(0, 10**9))
+def test_no_delay_is_shorter_than_the_one_before_or_exceeds_the_bound(
+    shortest: float, longest: float, attempt: int
+) -> None:
+    """However many attempts there were."""
+    backoff = Backoff(shortest, longest)
+    delay = backoff.delay(attempt)
+    following = backoff.delay(attempt + 1)
+    assert min(shortest, longest) <= delay <= following <= longest
+    assert following in (2 * delay, longest)

@@ -1,0 +1,1 @@
+"""Worlds that tests set up: a state that tests change, clusters, clients and servers that several test modules share."""

@@ -1,0 +1,89 @@
+"""A `ClusterCache` that reads a fake API server, which serves every kind that the cache watches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from app.decisions.evaluator import Evaluator
+from app.kube.cluster_cache import ClusterCache
+from app.kube.reflector import Timing
+from app.kube.resources import LONGHORN_NAMESPACE
+from app.kube.watched_kinds import WATCHED
+from scheduler_core.convert.snapshot_kinds import group_of
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.model.verdict import Reason
+from tests import builders as make
+from tests.builders import NOW
+from tests.worlds.fake_api import FakeApi, Object, connected, until
+from tests.worlds.two_nodes import NODES, database_pod, two_nodes
+
+# By group and kind, where the cache lists and watches it.
+PATHS: Final = {
+    (entry.resource.group, entry.resource.kind): entry.resource.path(entry.namespace(LONGHORN_NAMESPACE))
+    for entry in WATCHED
+}
+CLAIMS: Final = PATHS["", "PersistentVolumeClaim"]
+REPLICAS: Final = PATHS["longhorn.io", "Replica"]
+
+
+def path_of(raw: Object) -> str:
+    """Where an object is listed."""
+    return PATHS[group_of(raw["apiVersion"]), raw["kind"]]
+
+
+class CachedCluster:
+    """The fake API server and the cache."""
+
+    def __init__(self, api: FakeApi, cache: ClusterCache) -> None:
+        self.api = api
+        self.cache = cache
+
+    async def put(self, *objects: Object) -> None:
+        """Creates or changes objects."""
+        for raw in make.flat(*objects):
+            await self.api.put(path_of(raw), raw)
+
+    async def remove(self, raw: Object) -> None:
+        """Deletes an object."""
+        await self.api.remove(path_of(raw), raw["metadata"]["name"], raw["metadata"].get("namespace", ""))
+
+    async def wait_for_sync(self) -> None:
+        """Returns once everything is listed and watched."""
+        await until("every watch", lambda: self.api.open_watches == len(WATCHED))
+        await until("the state", lambda: not self.cache.problem)
+
+    async def reasons(self, number: int = 0) -> list[Reason]:
+        """Decides about the pod db-<number> on both nodes."""
+        decision = await Evaluator(self.cache, FilterOptions()).filter(make.as_pod(database_pod(number)), NODES)
+        return list(decision.reasons)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the cache has now."""
+        return self.cache.state().view.snapshot
+
+
+@asynccontextmanager
+async def cached_cluster(
+    folder: Path, *objects: Object | list[Object], stale_after: float = 60, api: FakeApi | None = None, run: bool = True
+) -> AsyncIterator[CachedCluster]:
+    """Serves some objects, by default the two nodes, and runs a cache of them unless `run` is false."""
+    api = api or FakeApi()
+    for path in PATHS.values():
+        api.add(path)
+    for raw in make.flat(*(objects or (two_nodes(),))):
+        api.add(path_of(raw), raw)
+    async with connected(api, folder) as client:
+        cache = ClusterCache(client, LONGHORN_NAMESPACE, Timing(time.monotonic, max), lambda: NOW, stale_after)
+        task = asyncio.create_task(cache.run()) if run else None
+        yield CachedCluster(api, cache)
+        if task is not None:
+            assert not task.done(), task
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

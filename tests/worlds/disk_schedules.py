@@ -1,0 +1,44 @@
+"""DiskSchedules as kubectl prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.builders import GI, LONGHORN, Object
+
+Sizes = Mapping[str, float]
+"""Requested sizes in Gi, by name."""
+Answers = Mapping[str, tuple[str, float]]
+"""The controller's answers, (state, size in Gi), by name."""
+
+
+def disk_schedule(
+    uuid: str = "n-disk-1",
+    *,
+    replicas: Sizes | None = None,
+    answers: Answers | None = None,
+    images: Sizes | None = None,
+    image_answers: Answers | None = None,
+    node: str = "n",
+    disk: str = "disk-1",
+    deleting: bool = False,
+) -> Object:
+    """A diskschedules.longhorn.io with requests for replicas and backing images, and the controller's answers."""
+    metadata: Object = {"name": uuid, "namespace": "longhorn-system", "finalizers": ["longhorn.io"]}
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return {
+        "apiVersion": LONGHORN,
+        "kind": "DiskSchedule",
+        "metadata": metadata,
+        "spec": {"name": disk, "nodeID": node, "replicas": _requests(replicas), "backingImages": _requests(images)},
+        "status": {"replicas": _allocations(answers), "backingImages": _allocations(image_answers)},
+    }
+
+
+def _requests(sizes: Sizes | None) -> Object:
+    return {name: int(size * GI) for name, size in (sizes or {}).items()}
+
+
+def _allocations(answers: Answers | None) -> Object:
+    return {name: {"state": state, "scheduledSize": int(size * GI)} for name, (state, size) in (answers or {}).items()}

@@ -1,0 +1,20 @@
+"""Callers of /filter, and the nodes that a decision offers them."""
+
+from __future__ import annotations
+
+from scheduler_core.extender.decision import Decision
+
+
+async def caller_waits() -> bool:
+    """The caller waits for its answer: it has not hung up."""
+    return False
+
+
+async def caller_hung_up() -> bool:
+    """The caller has hung up."""
+    return True
+
+
+def fitting_nodes(decision: Decision) -> list[str]:
+    """The candidates that fit."""
+    return [name for name, reason in zip(decision.candidates, decision.reasons, strict=True) if reason.fits]

@@ -1,0 +1,27 @@
+"""Ledgers with offers to pods of a view."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from scheduler_core.cluster.view import View
+from scheduler_core.extender.offer import observed_pod
+from scheduler_core.offers.events import Offered
+from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.volumes.resolve import resolve
+
+
+def ledger_with_offers(view: View, offers: Iterable[tuple[str, Collection[str]]]) -> Ledger:
+    """A ledger with an offer of some nodes to each named pod, one second after the other."""
+    ledger = Ledger()
+    for second, (name, nodes) in enumerate(offers):
+        ledger = with_offer(ledger, view, name, nodes, float(second))
+    return ledger
+
+
+def with_offer(ledger: Ledger, view: View, name: str, nodes: Collection[str], now: float) -> Ledger:
+    """The ledger after an offer of some nodes to a pod of the view, for all volumes that need space there."""
+    pod = view.snapshot.pods["default", name]
+    offered = Offered(observed_pod(pod), frozenset(nodes), resolve(pod, view).local)
+    after, _ = step(ledger, offered, now)
+    return after
