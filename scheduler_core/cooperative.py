@@ -2,7 +2,7 @@
 
 A function that returns `Cooperative[T]` yields None whenever it has worked for a while, and returns its result at the
 end. A caller with an event loop can run other tasks at each pause. The core never decides how long a pause is:
-`run_to_end` runs straight through, and `app/runtime/slices.py` gives the event loop a turn at a pause.
+`run_to_end` runs straight through, and `app/runtime/time_slices.py` gives the event loop a turn at a pause.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.errors import QuantityError
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.provisioning import csi_size
+from scheduler_core.longhorn.provisioned_volume import csi_size
 from scheduler_core.longhorn.volume_expansion import check_expansion
 from scheduler_core.model.quantity import parse_bytes
 from simulator.actions import Action, PatchObject, RequeueAfter

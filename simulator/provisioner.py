@@ -11,7 +11,7 @@ from typing import Final
 
 from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioning import file_system, volume_for_claim
+from scheduler_core.longhorn.provisioned_volume import file_system, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from simulator.actions import Action, AfterDelay, CreateObject, DeleteObject, remove_finalizers

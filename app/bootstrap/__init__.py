@@ -11,7 +11,8 @@ from fastapi.responses import RedirectResponse
 from fastapi_offline import FastAPIOffline
 
 from app import DISTRIBUTION
-from app.api import errors, extender, health
+from app.api import errors, extender
+from app.api import state as health
 from app.api.dependencies import AppState
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import SnapshotState

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Final, TypeVar
 
 from app.decisions.state_source import StateSource
-from app.runtime.slices import run_in_slices
+from app.runtime.time_slices import run_in_slices
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative, without_pauses
 from scheduler_core.errors import ResolutionError
@@ -15,8 +15,8 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.extender.explain import Explanation, explain_nodes
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.volume_facts import PlanCache
-from scheduler_core.generic.volume_facts import LonghornFacts
+from scheduler_core.extender.policy_facts import PlanCache
+from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model.kube import Pod
 from scheduler_core.volumes.resolve import MissingObjectError, missing_storage_classes, resolve
 
@@ -100,7 +100,7 @@ class Evaluator:
             ResolutionError: as filter
         """
         return await self._run(
-            pod, lambda state: self._plans.volume_facts(pod, candidates, state, self._options, contenders())
+            pod, lambda state: self._plans.longhorn_facts(pod, candidates, state, self._options, contenders())
         )
 
     async def run(self, computation: Cooperative[_Result]) -> _Result:

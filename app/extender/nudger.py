@@ -26,7 +26,7 @@ from app.decisions.state_source import StateSource
 from app.extender.refusals import RefusedPod, RefusedPods
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import PODS
-from app.runtime.slices import Slicer
+from app.runtime.time_slices import Slicer
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.pod_patch import nudge_patch

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from app.policy.file import PolicyFile
 from app.schemas.policy import PolicyAnswer, policy_answer
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.extender_policy import kinds_read
+from scheduler_core.generic.extender_predicates import kinds_read
 from scheduler_core.generic.policy import EXTENDER_POLICY, Policy
 from scheduler_core.model.generic import Node
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
-from scheduler_core.generic.volume_facts import LonghornFacts
 from scheduler_core.model.generic import Pod
 
 FactsFor = Callable[[Sequence[str]], Cooperative[LonghornFacts]]

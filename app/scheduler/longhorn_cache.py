@@ -28,8 +28,8 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, FilterOptions
-from scheduler_core.extender.volume_facts import PlanCache
-from scheduler_core.generic.volume_facts import LonghornFacts
+from scheduler_core.extender.policy_facts import PlanCache
+from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey
 from scheduler_core.model.snapshot import Snapshot
@@ -144,7 +144,7 @@ class _FactsEvaluator:
         def facts(names: Sequence[str]) -> Cooperative[LonghornFacts]:
             if pending.kube_pod is None:
                 return LonghornFacts()
-            return (yield from self._plans.volume_facts(pending.kube_pod, names, state, self._options, contenders))
+            return (yield from self._plans.longhorn_facts(pending.kube_pod, names, state, self._options, contenders))
 
         return facts
 

@@ -21,7 +21,7 @@ from app.scheduler.cache import SchedulerCache
 from app.scheduler.longhorn_cache import LonghornCache
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.extender_policy import SERVICES
+from scheduler_core.generic.extender_predicates import SERVICES
 from scheduler_core.generic.policy import Policy
 from scheduler_core.model.generic import PodKey
 

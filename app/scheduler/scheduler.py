@@ -20,7 +20,7 @@ import structlog
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.policy.file import PolicyFile
-from app.runtime.slices import run_in_slices
+from app.runtime.time_slices import run_in_slices
 from app.scheduler.binder import Binder
 from app.scheduler.cache import SchedulerCache
 from app.scheduler.decide import FactsFor, decide, message

@@ -19,7 +19,7 @@ from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
 
 _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION})
-# What scheduler_core.longhorn.provisioning reads of a StorageClass.
+# What scheduler_core.longhorn.provisioned_volume reads of a StorageClass.
 STORAGE_CLASS_PARAMETERS: Final = frozenset(
     {
         "backingImage", "backingImageDataSourceType", "cloneMode", "csi.storage.k8s.io/fstype", "dataEngine",

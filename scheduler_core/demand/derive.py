@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.model import kube, longhorn
-from scheduler_core.volumes.local_replicas import nodes_with_replica
+from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import PodVolume, future_volume, is_in_view, is_local
 
 

@@ -13,7 +13,7 @@ from scheduler_core.disk_schedule.allocation import claimed_bytes, would_grant
 from scheduler_core.disk_schedule.reconcile import limit_of
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_choice import DiskCandidate
-from scheduler_core.longhorn.new_volume import waits_for_attachment
+from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.longhorn.placement import schedule_replica
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume

@@ -24,7 +24,7 @@ from scheduler_core.disk_schedule.expansion import expand
 from scheduler_core.disk_schedule.replica_stage import ReplicaAllocation, Stage, replica_allocation
 from scheduler_core.disk_schedule.writes import AssignReplica, SetReplicaSize, SetRequirement, SetVolumeCondition, Write
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.new_volume import waits_for_attachment
+from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Replica, Volume

@@ -29,7 +29,7 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger, Offer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import counting_proves_safe
-from scheduler_core.volumes.local_replicas import nodes_with_replica
+from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, current_volume
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.reasons import Refused, refused_by
 from scheduler_core.longhorn.disk_stage import space_setting_refusal
+from scheduler_core.longhorn.eviction import takes_new_replicas
 from scheduler_core.longhorn.node_stage import engine_refusal
 from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest
@@ -48,12 +49,11 @@ def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | N
 def new_replica_refusal(view: View, name: str) -> Refused | None:
     """Returns why a Longhorn node takes no new replica.
 
-    The replica's size and class do not matter. A node whose eviction is requested is refused (Longhorn's scheduler-extender proposal,
-    Filter step 4). Longhorn's own scheduler leaves that to a webhook.
+    The replica's size and class do not matter. A node whose eviction is requested is refused.
     """
     setting = space_setting_refusal(view.cluster)
     if setting is not None:
         return refused_by(setting)
-    if view.snapshot.longhorn_nodes[name].eviction_requested:
+    if not takes_new_replicas(view.snapshot.longhorn_nodes[name]):
         return Refused(Reason.NODE_EVICTING, f"eviction of Longhorn node {name} is requested")
     return None

@@ -19,7 +19,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import Safety
-from scheduler_core.volumes.local_replicas import nodes_with_replica
+from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 

@@ -23,7 +23,7 @@ from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.verdict import Reason, Verdict
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
-from scheduler_core.volumes.local_replicas import ReplicaUse, replica_uses
+from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.resolve import Resolution
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.

@@ -42,7 +42,7 @@ from scheduler_core.extender.decision import (
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
-from scheduler_core.volumes.local_replicas import home_nodes
+from scheduler_core.volumes.existing_replicas import home_nodes
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, resolve
 

@@ -5,10 +5,10 @@ It decides as Kubernetes 1.1 did (docs/generic-scheduler.md). Longhorn's own rul
     cluster_state, node_info   the input: nodes, pods and services, with what each node's pods request
     cycle_state                one pod's scheduling cycle: values that several rules share
     predicates, priorities     the classic rules
-    longhorn_rules             this project's rules, computed from volume_facts
-    registry                   every rule by its name in a policy file
+    longhorn_rules             this project's rules, computed from longhorn_facts
+    rule_registry              every rule by its name in a policy file
     policy, policy_file        which rules apply, with their arguments and weights
     scheduler                  filter, prioritise, select
-    extender_policy            a policy's predicates as part of the extender's /filter
+    extender_predicates        a policy's predicates as part of the extender's /filter
     vectors                    replays recorded decisions of Kubernetes
 """

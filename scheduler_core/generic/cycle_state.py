@@ -13,7 +13,7 @@ from typing import Final
 
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import GenericClusterState, SequenceNumber, ServicePods
-from scheduler_core.generic.volume_facts import NO_FACTS, LonghornFacts
+from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
 from scheduler_core.model.generic import Pod
 
 

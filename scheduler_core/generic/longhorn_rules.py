@@ -11,10 +11,10 @@ from functools import cmp_to_key
 from typing import Final
 
 from scheduler_core.generic.cycle_state import Argument, CycleState
+from scheduler_core.generic.longhorn_facts import DiskFacts, NodeFacts
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.predicates import FITS, Check
 from scheduler_core.generic.priorities import MAX_SCORE
-from scheduler_core.generic.volume_facts import DiskFacts, NodeFacts
 
 NOT_EVALUATED: Final = "node was not looked at for Longhorn volumes"
 _Share = tuple[int, int]

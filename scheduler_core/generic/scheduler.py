@@ -14,12 +14,12 @@ from typing import Final
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import CycleState, UndecidableError
+from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.predicates import Check
 from scheduler_core.generic.priorities import MAX_SCORE
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
-from scheduler_core.generic.volume_facts import NO_FACTS, LonghornFacts
 from scheduler_core.model.generic import Pod
 
 SelectHost = Callable[[Sequence[str]], str]

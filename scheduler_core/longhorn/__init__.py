@@ -3,14 +3,14 @@
 Every rule cites the Go function of longhorn-manager that it mirrors.
 
 - What a decision reads: `settings`, `cluster` (a prepared snapshot), `replica_request` (the replica to place).
-- One small function per rule: `node_stage`, `disk_stage` and `space`, with `tags`, `readiness` and `linked_clone` below
-  them. `rules` lists all rules and what Longhorn reports for each.
+- One small function per rule: `node_stage`, `disk_stage` and `space`, with `tags`, `node_readiness`, `linked_clone`
+  and `eviction` below them. `rules` lists all rules and what Longhorn reports for each.
 - The decision: `anti_affinity` orders the nodes in tiers, `disk_choice` chooses among candidates, `placement` composes
   them, and `explain` names the first rule that refuses each node and disk.
-- Built on the decision: `new_volume`, `replenish` (with `replenish_wait` and `disk_pressure`), `replica_reuse`, and
-  `expansion`.
-- What surrounds it: `provisioning` (the volume a claim would get), `node_status` (what the node controller writes),
-  `capacity` (CSI GetCapacity), `timestamps`.
+- Built on the decision: `new_volume_placement`, `replenish` (with `replenish_wait` and `disk_pressure`), `replica_reuse`, and
+  `volume_expansion`.
+- What surrounds it: `provisioned_volume` (the volume a claim would get), `node_status` (what the node controller writes),
+  `csi_capacity` (CSI GetCapacity), `timestamps`.
 - `vectors` replays recorded decisions of the real Longhorn, with the help of `conformance`.
 
 Where Longhorn leaves a choice to chance (Go's map order), the engine returns every possible outcome with the reason why

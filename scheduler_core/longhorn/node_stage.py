@@ -7,7 +7,7 @@ from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.linked_clone import source_missing, sources
-from scheduler_core.longhorn.readiness import engine_image_ready, instance_manager_ready, v2_disabled
+from scheduler_core.longhorn.node_readiness import engine_image_ready, instance_manager_ready, v2_disabled
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
 from scheduler_core.longhorn.rules import Refusal, Rule, missing_backing_image
 from scheduler_core.longhorn.tags import selector_refusal

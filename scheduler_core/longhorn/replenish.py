@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_pressure import replicas_under_disk_pressure
 from scheduler_core.longhorn.disk_stage import prefilter_refusal
+from scheduler_core.longhorn.node_readiness import RUNNING, engine_image_ready
 from scheduler_core.longhorn.node_stage import topology_refusal
-from scheduler_core.longhorn.readiness import RUNNING, engine_image_ready
 from scheduler_core.longhorn.replica_request import ReplicaRequest, auto_balance_mode, balances_best_effort
 from scheduler_core.longhorn.settings import AUTO_BALANCE_DISABLED
 from scheduler_core.longhorn.space import disk_space, space_refusal

@@ -8,9 +8,9 @@ from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_stage import DISK_PRESSURE
+from scheduler_core.longhorn.node_readiness import engine_image_ready, instance_manager_running
 from scheduler_core.longhorn.node_stage import schedulable_refusal
 from scheduler_core.longhorn.placement import disk_candidates
-from scheduler_core.longhorn.readiness import engine_image_ready, instance_manager_running
 from scheduler_core.longhorn.replenish_wait import DEGRADED, time_to_replacement
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
 from scheduler_core.longhorn.space import disk_space

@@ -7,6 +7,6 @@ Callers use `feasible` (is there a packing), `order_safe` and `order_safe_batch`
 `items` (volume sizes, prepared once) and `budget` (search steps, their fair division, the three answers). Inside,
 `fast_path` answers what needs no search. `solve` runs everything else from cheap to expensive: `presolve` places
 forced volumes, `greedy` tries, `bounds` proves infeasibility, `exact_search` decides over the table of `patterns`,
-and `minimum_bin_slack` shrinks what is too large for that; they share `subproblem`. `blocking` solves the problem that
+and `minimum_bin_slack` shrinks what is too large for that; they share `problem`. `blocking` solves the problem that
 order safety comes down to.
 """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import gcd
 from typing import Final
 
-from scheduler_core.packing.subproblem import Subproblem
+from scheduler_core.packing.problem import PackingProblem
 
 # Sums are kept as bits of one integer; beyond this many bits a shift would cost more than the search it saves.
 _MAX_BITS: Final = 1 << 17
@@ -34,55 +34,55 @@ def too_many_items(sizes: Sequence[int], capacities: Sequence[int]) -> bool:
     return False
 
 
-def some_class_overflows(subproblem: Subproblem) -> bool:
+def some_class_overflows(problem: PackingProblem) -> bool:
     """Whether volumes confined to some disks overflow them.
 
     The sets tried are each restriction that occurs and, by their bytes alone, the union of any two of them.
     """
-    masks = sorted(set(subproblem.masks))
+    masks = sorted(set(problem.masks))
     all_disks = 0
     bytes_by_mask: dict[int, int] = {}
-    for size, mask in zip(subproblem.sizes, subproblem.masks, strict=True):
+    for size, mask in zip(problem.sizes, problem.masks, strict=True):
         bytes_by_mask[mask] = bytes_by_mask.get(mask, 0) + size
         all_disks |= mask
     if len(masks) > _MAX_MASKS:
-        return too_many_items(subproblem.sizes, _capacities_of(subproblem, all_disks))
+        return too_many_items(problem.sizes, _capacities_of(problem, all_disks))
     for disks in {first | second for first in masks for second in masks}:
         confined = sum([size for mask, size in bytes_by_mask.items() if not mask & ~disks])
-        if confined > sum(_capacities_of(subproblem, disks)):
+        if confined > sum(_capacities_of(problem, disks)):
             return True
     return any(
         too_many_items(
-            [size for size, mask in zip(subproblem.sizes, subproblem.masks, strict=True) if not mask & ~disks],
-            _capacities_of(subproblem, disks),
+            [size for size, mask in zip(problem.sizes, problem.masks, strict=True) if not mask & ~disks],
+            _capacities_of(problem, disks),
         )
         for disks in {*masks, all_disks}
     )
 
 
-def _capacities_of(subproblem: Subproblem, disks: int) -> list[int]:
-    return [capacity for disk, capacity in enumerate(subproblem.capacities) if disks >> disk & 1]
+def _capacities_of(problem: PackingProblem, disks: int) -> list[int]:
+    return [capacity for disk, capacity in enumerate(problem.capacities) if disks >> disk & 1]
 
 
-def with_reachable_capacities(subproblem: Subproblem) -> Subproblem:
+def with_reachable_capacities(problem: PackingProblem) -> PackingProblem:
     """Cuts each capacity down to its largest reachable sum.
 
     Bytes above that sum stay free in every packing, so nothing is lost, and every bound gets sharper. Sizes and
     capacities are divided by the sizes' common divisor on the way.
     """
-    unit = gcd(*subproblem.sizes)
-    sizes = [size // unit for size in subproblem.sizes]
-    capacities = [capacity // unit for capacity in subproblem.capacities]
+    unit = gcd(*problem.sizes)
+    sizes = [size // unit for size in problem.sizes]
+    capacities = [capacity // unit for capacity in problem.capacities]
     limit = max(capacities)
     if limit <= _MAX_BITS:
         sums_by_sizes: dict[tuple[int, ...], int] = {}
         for disk, capacity in enumerate(capacities):
-            admitted = tuple([sizes[volume] for volume in subproblem.admissible(disk)])
+            admitted = tuple([sizes[volume] for volume in problem.admissible(disk)])
             if admitted not in sums_by_sizes:
                 sums_by_sizes[admitted] = _sum_bits(admitted, limit)
             # The highest sum among those up to the capacity.
             capacities[disk] = (sums_by_sizes[admitted] & ((2 << capacity) - 1)).bit_length() - 1
-    return Subproblem(sizes, subproblem.masks, capacities)
+    return PackingProblem(sizes, problem.masks, capacities)
 
 
 def _sum_bits(sizes: Sequence[int], limit: int) -> int:

@@ -28,7 +28,7 @@ from scheduler_core.packing.patterns import (
     field_layout,
     packed_bits,
 )
-from scheduler_core.packing.subproblem import Subproblem
+from scheduler_core.packing.problem import PackingProblem
 
 # The search descends one disk at a time, so Python's recursion limit bounds them; no real node comes near.
 _MAX_DISKS: Final = 200
@@ -213,29 +213,29 @@ def _choices(disk_class: int, patterns: int) -> Iterator[PatternChoice]:
         yield disk_class, pattern
 
 
-def search(subproblem: Subproblem, limits: PatternLimits, budget: Budget) -> list[int] | None:
+def search(problem: PackingProblem, limits: PatternLimits, budget: Budget) -> list[int] | None:
     """Returns a disk for every volume, or None when no packing exists.
 
     Raises:
         TooManyPatternsError: the table would need more patterns than the limits allow
         OutOfStepsError: the budget ended
     """
-    slack = subproblem.slack
+    slack = problem.slack
     if slack < 0:
         return None
-    if len(subproblem.capacities) > _MAX_DISKS:
+    if len(problem.capacities) > _MAX_DISKS:
         raise TooManyPatternsError
-    item_classes = group_into_classes(subproblem)
+    item_classes = group_into_classes(problem)
     fields = field_layout(item_classes)
     # Disks that admit the same item classes share one table of patterns.
     groups: dict[int, list[int]] = {}
-    for disk in range(len(subproblem.capacities)):
+    for disk in range(len(problem.capacities)):
         admitted = sum([1 << index for index, item_class in enumerate(item_classes) if item_class.disks >> disk & 1])
         groups.setdefault(admitted, []).append(disk)
     tables: list[list[int]] = []
     for admitted, disks in groups.items():
         inside = [pair for index, pair in enumerate(zip(item_classes, fields, strict=True)) if admitted >> index & 1]
-        ranges = [(max(0, subproblem.capacities[disk] - slack), subproblem.capacities[disk]) for disk in disks]
+        ranges = [(max(0, problem.capacities[disk] - slack), problem.capacities[disk]) for disk in disks]
         table = enumerate_patterns(inside, packed_bits(fields), ranges, limits, budget)
         if not table:
             return None
@@ -243,7 +243,7 @@ def search(subproblem: Subproblem, limits: PatternLimits, budget: Budget) -> lis
     if sum(map(len, tables)) > limits.max_complete:
         raise TooManyPatternsError
     patterns = Patterns(item_classes, fields, tables)
-    disk_classes = _disk_classes(groups, subproblem.capacities, patterns)
+    disk_classes = _disk_classes(groups, problem.capacities, patterns)
     choices = PatternSearch(item_classes, disk_classes, patterns, budget).solve() if disk_classes else None
     return None if choices is None else _assignment(choices, item_classes, disk_classes, patterns)
 
@@ -267,10 +267,10 @@ def _disk_classes(groups: dict[int, list[int]], capacities: Sequence[int], patte
     return disk_classes
 
 
-def group_into_classes(subproblem: Subproblem) -> list[ItemClass]:
+def group_into_classes(problem: PackingProblem) -> list[ItemClass]:
     """Groups interchangeable volumes, largest first."""
     members: dict[tuple[int, int], list[int]] = {}
-    for volume, key in enumerate(zip(subproblem.sizes, subproblem.masks, strict=True)):
+    for volume, key in enumerate(zip(problem.sizes, problem.masks, strict=True)):
         members.setdefault(key, []).append(volume)
     ordered = sorted(members.items(), key=lambda item: (-item[0][0], item[0][1]))
     return [

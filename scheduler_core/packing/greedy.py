@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heapreplace
 from typing import Protocol
 
-from scheduler_core.packing.subproblem import Subproblem
+from scheduler_core.packing.problem import PackingProblem
 
 
 class DiskSelector(Protocol):
@@ -50,13 +50,13 @@ def worst_fit_succeeds(descending: Sequence[int], free: Sequence[int]) -> bool:
     return True
 
 
-def place_in_order(subproblem: Subproblem, order: Sequence[int], select: DiskSelector) -> list[int] | None:
+def place_in_order(problem: PackingProblem, order: Sequence[int], select: DiskSelector) -> list[int] | None:
     """Places volumes in `order`; None when one finds no disk."""
-    capacities = list(subproblem.capacities)
-    assignment = [-1] * len(subproblem.sizes)
+    capacities = list(problem.capacities)
+    assignment = [-1] * len(problem.sizes)
     for volume in order:
-        size = subproblem.sizes[volume]
-        mask = subproblem.masks[volume]
+        size = problem.sizes[volume]
+        mask = problem.masks[volume]
         eligible = [disk for disk, capacity in enumerate(capacities) if capacity >= size and mask >> disk & 1]
         if not eligible:
             return None
@@ -66,15 +66,15 @@ def place_in_order(subproblem: Subproblem, order: Sequence[int], select: DiskSel
     return assignment
 
 
-def greedy_packings(subproblem: Subproblem) -> Iterator[list[int] | None]:
+def greedy_packings(problem: PackingProblem) -> Iterator[list[int] | None]:
     """Results of best fit and worst fit in several orders.
 
     The orders are largest first and, where restrictions differ, most restricted first.
     """
-    largest_first = sorted(range(len(subproblem.sizes)), key=lambda volume: -subproblem.sizes[volume])
-    yield place_in_order(subproblem, largest_first, min)
-    yield place_in_order(subproblem, largest_first, max)
-    if subproblem.is_restricted:
-        most_restricted_first = sorted(largest_first, key=lambda volume: subproblem.masks[volume].bit_count())
-        yield place_in_order(subproblem, most_restricted_first, min)
-        yield place_in_order(subproblem, most_restricted_first, max)
+    largest_first = sorted(range(len(problem.sizes)), key=lambda volume: -problem.sizes[volume])
+    yield place_in_order(problem, largest_first, min)
+    yield place_in_order(problem, largest_first, max)
+    if problem.is_restricted:
+        most_restricted_first = sorted(largest_first, key=lambda volume: problem.masks[volume].bit_count())
+        yield place_in_order(problem, most_restricted_first, min)
+        yield place_in_order(problem, most_restricted_first, max)

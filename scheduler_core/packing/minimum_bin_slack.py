@@ -14,7 +14,7 @@ from typing import Final
 from scheduler_core.packing.budget import Budget, OutOfStepsError
 from scheduler_core.packing.exact_search import search
 from scheduler_core.packing.patterns import PatternLimits
-from scheduler_core.packing.subproblem import Subproblem
+from scheduler_core.packing.problem import PackingProblem
 
 _MAX_BITS: Final = 1 << 20
 _REMAINDER_LIMITS: Final = PatternLimits(max_partial=12_000, max_complete=4_000)
@@ -24,33 +24,33 @@ _BITS_PER_STEP: Final = 1 << 14
 Order = Sequence[int]
 
 
-def minimum_bin_slack(subproblem: Subproblem, budget: Budget) -> list[int] | None:
+def minimum_bin_slack(problem: PackingProblem, budget: Budget) -> list[int] | None:
     """Returns a disk per volume; None proves nothing.
 
     None means that no strategy found a packing, or that the budget ended.
     """
-    for disks, volumes in _strategies(subproblem):
+    for disks, volumes in _strategies(problem):
         try:
-            assignment = _fill_disks(subproblem, disks, volumes, budget)
-            if min(assignment) >= 0 or _repair(subproblem, disks, assignment, budget):
+            assignment = _fill_disks(problem, disks, volumes, budget)
+            if min(assignment) >= 0 or _repair(problem, disks, assignment, budget):
                 return assignment
         except OutOfStepsError:
             return None
     return None
 
 
-def _strategies(subproblem: Subproblem) -> Iterator[tuple[Order, Order]]:
+def _strategies(problem: PackingProblem) -> Iterator[tuple[Order, Order]]:
     """Orders of disks and volumes, the preferred volumes last."""
-    smallest_first = sorted(range(len(subproblem.capacities)), key=lambda disk: subproblem.capacities[disk])
-    fewest_volumes_first = sorted(smallest_first, key=lambda disk: len(subproblem.admissible(disk)))
+    smallest_first = sorted(range(len(problem.capacities)), key=lambda disk: problem.capacities[disk])
+    fewest_volumes_first = sorted(smallest_first, key=lambda disk: len(problem.admissible(disk)))
     largest_last = sorted(
-        range(len(subproblem.sizes)),
-        key=lambda volume: (subproblem.sizes[volume], -subproblem.masks[volume].bit_count()),
+        range(len(problem.sizes)),
+        key=lambda volume: (problem.sizes[volume], -problem.masks[volume].bit_count()),
     )
-    most_restricted_last = sorted(largest_last, key=lambda volume: -subproblem.masks[volume].bit_count())
+    most_restricted_last = sorted(largest_last, key=lambda volume: -problem.masks[volume].bit_count())
     disk_orders = [smallest_first, smallest_first[::-1]]
     volume_orders = [largest_last]
-    if subproblem.is_restricted:
+    if problem.is_restricted:
         disk_orders = [fewest_volumes_first, *disk_orders]
         volume_orders = [most_restricted_last, *volume_orders]
     for volumes in volume_orders:
@@ -59,15 +59,15 @@ def _strategies(subproblem: Subproblem) -> Iterator[tuple[Order, Order]]:
     yield smallest_first, largest_last[::-1]
 
 
-def _fill_disks(subproblem: Subproblem, disks: Order, volumes: Order, budget: Budget) -> list[int]:
+def _fill_disks(problem: PackingProblem, disks: Order, volumes: Order, budget: Budget) -> list[int]:
     """Fills disks in order; volumes left over get -1."""
-    assignment = [-1] * len(subproblem.sizes)
+    assignment = [-1] * len(problem.sizes)
     for disk in disks:
-        admitted = [volume for volume in volumes if assignment[volume] < 0 and subproblem.masks[volume] >> disk & 1]
+        admitted = [volume for volume in volumes if assignment[volume] < 0 and problem.masks[volume] >> disk & 1]
         if not admitted:
             continue
-        sizes = [subproblem.sizes[volume] for volume in admitted]
-        capacity = subproblem.capacities[disk]
+        sizes = [problem.sizes[volume] for volume in admitted]
+        capacity = problem.capacities[disk]
         unit = max(gcd(*sizes), -(-capacity // _MAX_BITS))
         budget.charge(5 + len(admitted) * (1 + capacity // unit // _BITS_PER_STEP))
         for index in fullest_subset(sizes, capacity, unit):
@@ -75,7 +75,7 @@ def _fill_disks(subproblem: Subproblem, disks: Order, volumes: Order, budget: Bu
     return assignment
 
 
-def _repair(subproblem: Subproblem, disks: Order, assignment: list[int], budget: Budget) -> bool:
+def _repair(problem: PackingProblem, disks: Order, assignment: list[int], budget: Budget) -> bool:
     """Repacks the last disks with the volumes left over.
 
     Each round empties one more of the disks filled last, which got the least fitting volumes, and runs the exact
@@ -84,7 +84,7 @@ def _repair(subproblem: Subproblem, disks: Order, assignment: list[int], budget:
     for count in range(2, len(disks) + 1):
         emptied = disks[-count:]
         volumes = [volume for volume, disk in enumerate(assignment) if disk < 0 or disk in emptied]
-        remainder = subproblem.restrict(volumes, emptied)
+        remainder = problem.restrict(volumes, emptied)
         if not all(remainder.masks):
             continue
         portion = budget.portion(_STEPS_PER_REMAINDER)

@@ -22,7 +22,7 @@ from scheduler_core.packing.presolve import (
     place_deferred,
     place_forced,
 )
-from scheduler_core.packing.subproblem import Subproblem
+from scheduler_core.packing.problem import PackingProblem
 
 # What each stage costs per volume; measured.
 _PRESOLVE_STEPS: Final = 1
@@ -66,8 +66,8 @@ def _solve_component(partial: PartialAssignment, members: list[int], budget: Bud
     for volume in members:
         mask |= partial.masks[volume]
     disks = [disk for disk in range(len(partial.capacities)) if mask >> disk & 1]
-    subproblem = Subproblem(partial.sizes, partial.masks, partial.capacities).restrict(members, disks)
-    packing = _pack(subproblem, budget)
+    problem = PackingProblem(partial.sizes, partial.masks, partial.capacities).restrict(members, disks)
+    packing = _pack(problem, budget)
     if packing is None:
         return False
     for volume, index in zip(members, packing, strict=True):
@@ -76,20 +76,20 @@ def _solve_component(partial: PartialAssignment, members: list[int], budget: Bud
     return True
 
 
-def _pack(subproblem: Subproblem, budget: Budget) -> list[int] | None:
+def _pack(problem: PackingProblem, budget: Budget) -> list[int] | None:
     """Tries greedy packings, then proofs, then a search."""
-    if subproblem.slack < 0:
+    if problem.slack < 0:
         return None
-    budget.charge(len(subproblem.sizes) * _GREEDY_STEPS)
-    for packing in greedy_packings(subproblem):
+    budget.charge(len(problem.sizes) * _GREEDY_STEPS)
+    for packing in greedy_packings(problem):
         if packing is not None:
             return packing
-    budget.charge(len(subproblem.sizes) * _BOUND_STEPS)
-    tightened = with_reachable_capacities(subproblem)
+    budget.charge(len(problem.sizes) * _BOUND_STEPS)
+    tightened = with_reachable_capacities(problem)
     return None if some_class_overflows(tightened) else _search(tightened, budget)
 
 
-def _search(subproblem: Subproblem, budget: Budget) -> list[int] | None:
+def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
     """Searches exactly, as far as the table of patterns allows.
 
     First with a small table, then by filling disks first, then with a large table. The larger search would only repeat
@@ -97,7 +97,7 @@ def _search(subproblem: Subproblem, budget: Budget) -> list[int] | None:
     """
     portion = budget.portion(budget.left * 4 // 5)
     try:
-        return search(subproblem, _SMALL_TABLE, portion)
+        return search(problem, _SMALL_TABLE, portion)
     except TooManyPatternsError:
         larger_table = _LARGE_TABLE
     except OutOfStepsError:
@@ -105,10 +105,10 @@ def _search(subproblem: Subproblem, budget: Budget) -> list[int] | None:
     finally:
         budget.take_back([portion])
     portion = budget.portion(budget.left if larger_table is None else budget.left // 2)
-    packing = minimum_bin_slack(subproblem, portion)
+    packing = minimum_bin_slack(problem, portion)
     budget.take_back([portion])
     if packing is not None:
         return packing
     if larger_table is None:
         raise OutOfStepsError
-    return search(subproblem, larger_table, budget)
+    return search(problem, larger_table, budget)

@@ -1,7 +1,7 @@
 """From a pod to what its volumes require.
 
-resolve           pod, claim, PersistentVolume, Longhorn volume
-requirements      what the volumes need of any node
-local_replicas    which nodes already hold usable replicas
-pending_replicas  which replicas Longhorn does not list yet
+resolve            pod, claim, PersistentVolume, Longhorn volume
+requirements       what the volumes need of any node
+existing_replicas  which nodes already hold usable replicas
+pending_replicas   which replicas Longhorn does not list yet
 """

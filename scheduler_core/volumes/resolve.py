@@ -13,7 +13,7 @@ from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioning import DRIVER, SHARED_ACCESS_MODES, volume_for_claim
+from scheduler_core.longhorn.provisioned_volume import DRIVER, SHARED_ACCESS_MODES, volume_for_claim
 from scheduler_core.longhorn.replica_request import LINKED_CLONE
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.kube.resources import LONGHORN_REPLICAS
-from scheduler_core.longhorn.new_volume import (
+from scheduler_core.longhorn.new_volume_placement import (
     DEGRADED_ALLOWED,
     LOCAL_SCHEDULING_FAILURE,
     SCHEDULING_FAILURE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from scheduler_core.longhorn.new_volume import PRECHECK_FAILED, SCHEDULING_FAILURE, join_reasons
+from scheduler_core.longhorn.new_volume_placement import PRECHECK_FAILED, SCHEDULING_FAILURE, join_reasons
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replenish import Replenishment, replenishments
 from scheduler_core.longhorn.replica_request import ReplicaRequest, auto_balance_mode

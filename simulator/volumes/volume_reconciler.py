@@ -10,9 +10,9 @@ from simulator.actions import Action, AfterDelay, DeleteObject, is_write, remove
 from simulator.config import Config
 from simulator.objects import DATA_FINALIZER, FINALIZER
 from simulator.volumes.attach import attach_or_detach
-from simulator.volumes.eviction import attach_for_eviction
 from simulator.volumes.failure import fail_replicas, salvage_replicas, update_robustness
 from simulator.volumes.observation import Replica, VolumeObservation, delete_replica
+from simulator.volumes.replica_eviction import attach_for_eviction
 from simulator.volumes.replica_scheduling import schedule_replicas
 from simulator.volumes.replica_upkeep import (
     clean_up,

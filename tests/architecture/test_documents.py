@@ -37,6 +37,14 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_are_named_exist(document: Path) -> None:
+    """A path in backticks that begins with a folder of this repository is a file or folder of it."""
+    folders = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+    paths = re.findall(rf"`((?:{folders})/[A-Za-z0-9_./-]+(?:\.[a-z]+|/))`", document.read_text())
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_every_make_target_in_the_readme_exists() -> None:
     """The README's commands are the Makefile's."""
     named = set(re.findall(r"(?:\$ |`)make ([a-z]+)", (ROOT / "README.md").read_text()))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler_core.longhorn.capacity import CapacityError, get_capacity
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.conformance.scenario import Json, node_schedulable
+from scheduler_core.longhorn.csi_capacity import CapacityError, get_capacity
 from scheduler_core.longhorn.disk_choice import Choice
 from scheduler_core.longhorn.explain import explain
-from scheduler_core.longhorn.new_volume import create_volume
+from scheduler_core.longhorn.new_volume_placement import create_volume
 from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, sync_node
 from scheduler_core.longhorn.placement import Reasons, find_candidates, schedule_replica
 from scheduler_core.longhorn.replenish import replenishments

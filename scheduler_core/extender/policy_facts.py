@@ -1,4 +1,4 @@
-"""A decision as the classic scheduler's Longhorn rules read it (`generic/volume_facts.py`): facts about each node.
+"""A decision as the classic scheduler's Longhorn rules read it (`generic/longhorn_facts.py`): facts about each node.
 
 Data flow: the decision of `filter_nodes`, with order safety examined → the replicas that are kept → for nodes that fit a plan, made
 once for all nodes whose profile and competitors are equal → what the plan leaves free on each open disk.
@@ -26,14 +26,14 @@ from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.lru import LruMap
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
-from scheduler_core.volumes.local_replicas import nodes_with_replica
+from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume
 
@@ -114,7 +114,7 @@ class PlanCache:
         if len(self.by_free_space) > MAX_CACHED_NODES:
             self.by_free_space.clear()
 
-    def volume_facts(
+    def longhorn_facts(
         self,
         pod: Pod,
         names: Sequence[str],

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable
 from enum import Enum
 
 from scheduler_core.longhorn.cluster import Cluster
+from scheduler_core.longhorn.eviction import stays
 from scheduler_core.longhorn.node_stage import schedulable_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.replica_reuse import is_reusable
@@ -42,7 +43,7 @@ class ReplicaUse(Enum):
 
 def is_healthy(replica: longhorn.Replica) -> bool:
     """Whether a replica holds the volume's data and is kept."""
-    return bool(_stays(replica) and replica.healthy_at and not replica.failed_at)
+    return bool(stays(replica) and replica.healthy_at and not replica.failed_at)
 
 
 def replica_use(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, *, salvage: bool) -> ReplicaUse:
@@ -51,7 +52,7 @@ def replica_use(volume: PodVolume, replica: longhorn.Replica, cluster: Cluster, 
     `salvage`: the volume has no healthy replica.
     """
     node = cluster.nodes.get(replica.node_id)
-    if node is None or not node.ready or not _stays(replica) or not _disk_ready(node, replica.disk_id):
+    if node is None or not node.ready or not stays(replica) or not _disk_ready(node, replica.disk_id):
         return ReplicaUse.NONE
     if _schedule_rejects(replica, cluster):
         return ReplicaUse.NONE
@@ -125,16 +126,6 @@ def _home_nodes_of(volume: PodVolume, candidates: Collection[str], cluster: Clus
     if any(is_healthy(replica) for replica in volume.replicas):
         return frozenset(nodes[ReplicaUse.NEW])
     return frozenset(nodes[ReplicaUse.NEW] | nodes[ReplicaUse.FAILED])
-
-
-def _stays(replica: longhorn.Replica) -> bool:
-    return bool(
-        replica.node_id
-        and replica.disk_id
-        and replica.active
-        and not replica.eviction_requested
-        and not replica.deleting
-    )
 
 
 def _disk_ready(node: longhorn.Node, uuid: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Subproblem:
+class PackingProblem:
     """A packing problem, or an independent component of one.
 
     Attributes:
@@ -34,10 +34,12 @@ class Subproblem:
         """Volumes that may use the disk."""
         return [volume for volume, mask in enumerate(self.masks) if mask >> disk & 1]
 
-    def restrict(self, volumes: Sequence[int], disks: Sequence[int]) -> Subproblem:
+    def restrict(self, volumes: Sequence[int], disks: Sequence[int]) -> PackingProblem:
         """Keeps only these volumes and disks, renumbered in order."""
         masks = [
             sum([1 << index for index, disk in enumerate(disks) if self.masks[volume] >> disk & 1])
             for volume in volumes
         ]
-        return Subproblem([self.sizes[volume] for volume in volumes], masks, [self.capacities[disk] for disk in disks])
+        return PackingProblem(
+            [self.sizes[volume] for volume in volumes], masks, [self.capacities[disk] for disk in disks]
+        )
