@@ -26,9 +26,9 @@ from scheduler_core.model.snapshot import NamespacedName
 from simulator import images
 from simulator.action_runner import ActionRunner
 from simulator.attacher import Attachment, AttachmentObservation, decide_attachment
+from simulator.capacity_publisher import decide_capacities
 from simulator.config import Config
 from simulator.controller_queue import ControllerQueue
-from simulator.csi_capacity import decide_capacities
 from simulator.event_routing import EventRouter
 from simulator.expander import ExpansionObservation, decide_expansion
 from simulator.nodes import NodeObservation, decide_node, disk_uuid, manager_name

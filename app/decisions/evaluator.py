@@ -15,7 +15,7 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.extender.explain import Explanation, explain_nodes
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.policy_facts import PlanCache
+from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model.kube import Pod
 from scheduler_core.volumes.resolve import MissingObjectError, missing_storage_classes, resolve

@@ -22,7 +22,7 @@ from scheduler_core.disk_schedule.conditions import (
     NODE_MISSING,
     SCHEDULABLE,
 )
-from scheduler_core.disk_schedule.longhorn_mirror import mirror_spec, mirror_status
+from scheduler_core.disk_schedule.observed_allocation import mirror_spec, mirror_status
 from scheduler_core.disk_schedule.reconcile import NodeLookup, reconcile
 from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
 from scheduler_core.model.kube import condition

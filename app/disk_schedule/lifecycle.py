@@ -34,7 +34,7 @@ from app.disk_schedule.writer import ObjectWriter
 from app.kube.client import KubeClient
 from app.kube.reflector import Timing
 from app.runtime.elector import Elector
-from app.runtime.leader import Election, LeaderLoop, NoElection, Program
+from app.runtime.leader_loop import Election, LeaderLoop, NoElection, Program
 from app.runtime.probes import Health, UnavailableError, probe_application
 from app.runtime.server import run_process, serve
 from scheduler_core.errors import CoreError

@@ -27,7 +27,7 @@ from app.kube.client import ApiError
 from app.kube.cluster_cache import ClusterCache
 from app.kube.config_map_cache import ConfigMapCache
 from app.runtime.elector import Elector
-from app.runtime.leader import LeaderLoop, Program
+from app.runtime.leader_loop import LeaderLoop, Program
 from app.runtime.server import freeze_heap
 from app.schemas.state import OutstandingState, ServiceState
 from scheduler_core.extender.settings import DEFAULTS, ENABLED, ExtenderSettings, SettingsHistory, SettingsSource

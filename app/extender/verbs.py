@@ -16,8 +16,8 @@ from app.policy.in_force import PolicyInForce
 from app.schemas.policy import PolicyAnswer
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision
 from scheduler_core.extender.explain import Explanation
-from scheduler_core.generic.extender_predicates import PolicyRefusal, policy_refusals, priorities_read_longhorn
 from scheduler_core.generic.longhorn_facts import NO_FACTS
+from scheduler_core.generic.policy_filter import PolicyRefusal, policy_refusals, priorities_read_longhorn
 from scheduler_core.generic.scheduler import prioritize_names
 from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod

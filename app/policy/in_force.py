@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from app.policy.file import PolicyFile
 from app.schemas.policy import PolicyAnswer, policy_answer
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.extender_predicates import kinds_read
 from scheduler_core.generic.policy import EXTENDER_POLICY, Policy
+from scheduler_core.generic.policy_filter import kinds_read
 from scheduler_core.model.generic import Node
 
 # With more names all are dropped, because most of them must be names of nodes that do not exist.

@@ -20,7 +20,7 @@ from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.extender_predicates import SERVICES
+from scheduler_core.generic.policy_filter import SERVICES
 from scheduler_core.model.generic import Pod, PodKey
 
 

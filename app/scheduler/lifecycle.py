@@ -23,7 +23,7 @@ from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.runtime.elector import Elector
-from app.runtime.leader import LeaderLoop, Program
+from app.runtime.leader_loop import LeaderLoop, Program
 from app.runtime.probes import LeaderHealth, UnavailableError, probe_application
 from app.runtime.server import run_process, serve
 from app.scheduler.event_recorder import EventRecorder

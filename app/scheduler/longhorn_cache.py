@@ -28,7 +28,7 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, FilterOptions
-from scheduler_core.extender.policy_facts import PlanCache
+from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model import kube
 from scheduler_core.model.generic import PodKey

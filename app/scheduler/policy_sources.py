@@ -21,8 +21,8 @@ from app.scheduler.cache import SchedulerCache
 from app.scheduler.longhorn_cache import LonghornCache
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.extender_predicates import SERVICES
 from scheduler_core.generic.policy import Policy
+from scheduler_core.generic.policy_filter import SERVICES
 from scheduler_core.model.generic import PodKey
 
 log = structlog.get_logger("rules")

@@ -18,7 +18,7 @@ from scheduler_core.longhorn.explain import (
     explain_next_replica,
 )
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
-from scheduler_core.longhorn.rules import DISK_RULES, NODE_RULES, Rule
+from scheduler_core.longhorn.refusal_rules import DISK_RULES, NODE_RULES, Rule
 from scheduler_core.longhorn.space import space_detail
 from scheduler_core.model.longhorn import Volume
 

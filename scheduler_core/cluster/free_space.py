@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from scheduler_core.disk_schedule.accounting import account
 from scheduler_core.disk_schedule.reconcile import limit_of
+from scheduler_core.disk_schedule.uncounted_space import account
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import DiskSpace, disk_space
 from scheduler_core.model import longhorn

@@ -11,7 +11,7 @@ Every controller is a loop around one pure decision of this package:
     volume           volumes.decide_volume             places, requests, sizes, the condition DiskAllocation
     replica          replica_release.release_replica   requests to withdraw, on deletion only
     backing image    backing_images.decide_image       copies and requests
-    mirror           longhorn_mirror.mirror_spec       a DiskSchedule that describes the cluster as it is
+    mirror           observed_allocation.mirror_spec   a DiskSchedule that describes the cluster as it is
 
 A decision is a sequence of writes (`writes`). The caller carries them out one by one, each against the version that was
 read, and stops at the first that fails: 409 means that another writer was faster, so everything is read and decided again.
@@ -28,5 +28,5 @@ The decisions share these modules:
     expansion                  part of `volumes`: a volume that grows
     candidates                 disks where a replica may request space
     backing_image_placement    disks that need, or may take, a copy of a backing image
-    accounting                 bytes that a DiskSchedule adds to what the extender counts
+    uncounted_space            bytes that a DiskSchedule adds to what the extender counts
 """

@@ -21,8 +21,8 @@ from scheduler_core.evaluation.node_rules import attach_refusal, new_replica_ref
 from scheduler_core.evaluation.reasons import Refused, refused_by, refused_by_disks
 from scheduler_core.longhorn.disk_stage import disk_refusal
 from scheduler_core.longhorn.node_stage import node_refusal
+from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model import longhorn
 from scheduler_core.model.verdict import Reason

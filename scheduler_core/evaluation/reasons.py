@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.longhorn.rules import Refusal, Rule
+from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.model.verdict import Reason
 
 REASONS: Final = {

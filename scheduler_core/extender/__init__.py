@@ -7,5 +7,5 @@ explain            plans and numbers behind a decision
 offer              what is offered of a decision, and how offers end
 nudge              when a refused pod is retried
 placement_monitor  demand that was misplaced, is hopeless or stuck
-policy_facts       a decision as the classic scheduler's rules read it
+longhorn_facts     a decision as the classic scheduler's rules read it
 """

@@ -9,6 +9,6 @@ It decides as Kubernetes 1.1 did (docs/generic-scheduler.md). Longhorn's own rul
     rule_registry              every rule by its name in a policy file
     policy, policy_file        which rules apply, with their arguments and weights
     scheduler                  filter, prioritise, select
-    extender_predicates        a policy's predicates as part of the extender's /filter
+    policy_filter              a policy's predicates as part of the extender's /filter
     vectors                    replays recorded decisions of Kubernetes
 """

@@ -1,6 +1,6 @@
 """Facts that the Longhorn rules of a policy read: Longhorn's own decision about one pod, per node.
 
-`scheduler_core/extender/policy_facts.py` computes them: each node's reason and order safety, the volumes that keep a
+`scheduler_core/extender/longhorn_facts.py` computes them: each node's reason and order safety, the volumes that keep a
 replica there, and the bytes that the plan leaves free on each disk. This module does not know how.
 """
 

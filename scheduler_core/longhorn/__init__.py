@@ -4,7 +4,7 @@ Every rule cites the Go function of longhorn-manager that it mirrors.
 
 - What a decision reads: `settings`, `cluster` (a prepared snapshot), `replica_request` (the replica to place).
 - One small function per rule: `node_stage`, `disk_stage` and `space`, with `tags`, `node_readiness`, `linked_clone`
-  and `eviction` below them. `rules` lists all rules and what Longhorn reports for each.
+  and `eviction` below them. `refusal_rules` lists all rules and what Longhorn reports for each.
 - The decision: `anti_affinity` orders the nodes in tiers, `disk_choice` chooses among candidates, `placement` composes
   them, and `explain` names the first rule that refuses each node and disk.
 - Built on the decision: `new_volume_placement`, `replenish` (with `replenish_wait` and `disk_pressure`), `replica_reuse`, and

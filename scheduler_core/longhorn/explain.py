@@ -19,8 +19,8 @@ from scheduler_core.longhorn.placement import (
     tiers_of,
     uncounted_bytes,
 )
+from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.rules import Refusal, Rule
 from scheduler_core.longhorn.space import DiskSpace, disk_space
 from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
 

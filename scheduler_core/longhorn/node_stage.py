@@ -8,8 +8,8 @@ from typing import Final
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.linked_clone import source_missing, sources
 from scheduler_core.longhorn.node_readiness import engine_image_ready, instance_manager_ready, v2_disabled
+from scheduler_core.longhorn.refusal_rules import Refusal, Rule, missing_backing_image
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
-from scheduler_core.longhorn.rules import Refusal, Rule, missing_backing_image
 from scheduler_core.longhorn.tags import selector_refusal
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import Node, TopologyTerm

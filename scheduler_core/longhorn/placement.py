@@ -12,9 +12,9 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_choice import Choice, DiskCandidate, possible_choices
 from scheduler_core.longhorn.disk_stage import eligibility_refusal, prefilter_refusal, space_stage_refusal
 from scheduler_core.longhorn.linked_clone import source_missing
+from scheduler_core.longhorn.refusal_rules import Refusal, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.longhorn.replenish_wait import DEGRADED, is_replenishing, wait_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.rules import Refusal, ScheduleError, missing_backing_image, setting_refusal
 from scheduler_core.model.longhorn import BEST_EFFORT, Disk, Node, Replica, Volume
 
 _READ_BEFORE_WAIT: Final = (

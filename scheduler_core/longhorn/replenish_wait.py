@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.rules import Refusal, Rule, setting_refusal
+from scheduler_core.longhorn.refusal_rules import Refusal, Rule, setting_refusal
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model.longhorn import Volume
 

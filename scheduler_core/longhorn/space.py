@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.longhorn.rules import Rule
+from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.longhorn import Disk, Volume
 from scheduler_core.model.quantity import format_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_core.longhorn.rules import Refusal, Rule
+from scheduler_core.longhorn.refusal_rules import Refusal, Rule
 from scheduler_core.model.longhorn import Disk, Node
 
 

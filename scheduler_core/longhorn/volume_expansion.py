@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.rules import ScheduleError
+from scheduler_core.longhorn.refusal_rules import ScheduleError
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, minimal_available, scheduling_limit, space_refusal
 from scheduler_core.model.longhorn import Disk, Replica, Volume
