@@ -1,6 +1,6 @@
 """A real control plane on this machine; kwok stands in for the kubelets.
 
-with DevCluster(folder, Options(nodes=4)) as cluster:
+with DevCluster(folder, ClusterOptions(nodes=4)) as cluster:
     cluster.kubectl("get", "nodes")
 """
 

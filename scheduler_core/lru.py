@@ -43,9 +43,6 @@ class LruMap(Generic[_Key, _Value]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, key: _Key) -> bool:
-        return key in self._entries
-
     def get(self, key: _Key) -> _Value | None:
         """Returns a value and marks it as used, None if there is none."""
         value = self._entries.get(key)

@@ -12,7 +12,7 @@ from fastapi_offline import FastAPIOffline
 
 from app import DISTRIBUTION
 from app.api import errors, extender
-from app.api import state as health
+from app.api import state as state_routes
 from app.api.dependencies import AppState
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import SnapshotState
@@ -20,7 +20,7 @@ from app.extender.metrics import Metrics
 from app.extender.verbs import Verbs
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
-from app.runtime.probes import install_probes
+from app.runtime.probes import install_metrics, install_probes
 from app.settings import Enforcement, Settings
 from scheduler_core.cluster.view import View
 from scheduler_core.generic.cluster_state import GenericClusterState
@@ -64,8 +64,9 @@ def application(state: AppState) -> FastAPI:
     )
     app.state.extender = state
     app.include_router(extender.router)
-    install_probes(app, lambda: health.readiness(state), state.metrics.registry)
-    app.include_router(health.router)
+    install_probes(app, lambda: state_routes.readiness(state))
+    install_metrics(app, state.metrics.registry, in_thread=True)
+    app.include_router(state_routes.router)
 
     @app.get("/", include_in_schema=False)
     async def root() -> RedirectResponse:

@@ -170,10 +170,7 @@ class DiskScheduleLifecycle(Program):
 
     @property
     def competes(self) -> bool:
-        """Returns True: every process competes.
-
-        A leader that cannot decide leaves the objects as they are.
-        """
+        """Always True: a leader that cannot decide leaves the objects as they are."""
         return True
 
     @property
@@ -193,6 +190,9 @@ class DiskScheduleLifecycle(Program):
 
     async def after_step(self) -> None:
         """Logs why this process reconciles or does not, whenever that changes."""
+        self._report()
+
+    def _report(self) -> None:
         refusal = self.refusal
         if refusal != self._logged_refusal:
             log.info("does not reconcile" if refusal else "reconciles", because=refusal)
@@ -211,6 +211,7 @@ class DiskScheduleLifecycle(Program):
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        self._report()
 
     def begin_drain(self) -> None:
         """Refuses every further write."""

@@ -284,6 +284,10 @@ class ExtenderLifecycle(Program):
         for task in self._leader_tasks:
             task.clear()
 
+    def log_lead_lost(self, term: int) -> None:
+        """Logs that another process may lead now."""
+        log.warning("no longer the leader", term=term)
+
     def begin_drain(self) -> None:
         """Accepts no new requests."""
         self._draining = True

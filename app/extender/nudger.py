@@ -183,6 +183,7 @@ class Nudger:
         self._rate = TokenBucket()
         # Where pods are evaluated alone, nudged ones count none the less.
         self._contention = Contention()
+        self._no_offers = Ledger()
         self._no_demand = DemandIndex.of(build_view(empty_snapshot(), now(), 0))
         self._round: deque[RefusedPod] = deque()
         self._unfit: set[Hashable] = set()
@@ -203,7 +204,7 @@ class Nudger:
     def requested(self, pod: Pod) -> None:
         """Ends the pod's pending nudge, because a request names it.
 
-        What the pod takes counts as an offer from now on.
+        If the pod is offered nodes, what it takes counts as an offer from now on.
         """
         self._pending.end(pod.uid)
         self._refusals.set_aside(pod.uid)
@@ -362,7 +363,7 @@ class Nudger:
         if isinstance(contenders, Competing):
             ledger = self._pending.added_to(contenders.ledger)
             return replace(contenders, ledger=ledger, equivalence=EquivalenceCache())
-        return Competing(self._no_demand, self._pending.added_to(Ledger()), self._contention, EquivalenceCache())
+        return Competing(self._no_demand, self._pending.added_to(self._no_offers), self._contention, EquivalenceCache())
 
     def _nudge(self, pod: Pod, view: View, refusal: RefusedPod, decision: Decision, patches: asyncio.TaskGroup) -> None:
         now = self._clock()

@@ -127,7 +127,7 @@ class Offers:
 
     @property
     def outstanding(self) -> int:
-        """Number of offers after the latest event; may be read from any thread."""
+        """Number of offers after the latest event; safe to read from any thread."""
         return self._ledger.outstanding
 
     def contenders(self) -> Contenders:

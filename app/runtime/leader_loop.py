@@ -131,6 +131,9 @@ class Program:
         """Stops the program: this process does not lead any more, or hands over."""
         raise NotImplementedError
 
+    def log_lead_lost(self, term: int) -> None:
+        """Logs that another process may lead now."""
+
     def begin_drain(self) -> None:
         """Called first when the process is to end: no new work is accepted."""
 
@@ -232,7 +235,7 @@ class LeaderLoop:
         term = election.term if election.leading() and not program.must_stop else None
         if self._term is not None and term != self._term:
             if not self._leads_in(self._term):
-                self._log.warning("no longer the leader", term=self._term)
+                program.log_lead_lost(self._term)
             self._term = None
             await program.stop()
         if term is not None and self._term is None and program.can_start:

@@ -26,10 +26,8 @@ class LeaderHealth(Health):
     role: str
 
 
-def install_probes(
-    app: FastAPI, readiness: Callable[[], Health], registry: CollectorRegistry, model: type[Health] = Health
-) -> None:
-    """Adds the three routes to an application.
+def install_probes(app: FastAPI, readiness: Callable[[], Health], model: type[Health] = Health) -> None:
+    """Adds /healthz and /readyz to an application.
 
     `readiness` returns an instance of `model`, or raises `UnavailableError` with why the process is not ready.
     """
@@ -45,13 +43,24 @@ def install_probes(
         """Answers ok while the cluster's state is known well enough to decide; a snapshot's always is."""
         return readiness()
 
-    # A coroutine, unlike the instrumentator's own route: gauges are read on the event loop that owns what they show.
-    @router.get("/metrics")
-    async def metrics() -> Response:
+    app.include_router(router)
+
+
+def install_metrics(app: FastAPI, registry: CollectorRegistry, *, in_thread: bool) -> None:
+    """Adds /metrics to an application.
+
+    Rendered in a worker thread, a large registry delays no request; then its collectors must be safe to read from any thread.
+    """
+
+    def metrics() -> Response:
         """Endpoint that serves Prometheus metrics."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
-    app.include_router(router)
+    async def metrics_on_loop() -> Response:
+        """Endpoint that serves Prometheus metrics."""
+        return metrics()
+
+    app.add_api_route("/metrics", metrics if in_thread else metrics_on_loop, name="metrics", tags=["operation"])
 
 
 def probe_application(
@@ -64,5 +73,6 @@ def probe_application(
     async def unavailable(_request: Request, error: UnavailableError) -> JSONResponse:
         return JSONResponse({"error": str(error)}, 503)
 
-    install_probes(app, readiness, registry, model)
+    install_probes(app, readiness, model)
+    install_metrics(app, registry, in_thread=False)
     return app

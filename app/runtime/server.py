@@ -1,4 +1,4 @@
-"""Serves HTTP next to a long-running service: the first signal drains, the second ends at once.
+"""Serves HTTP next to a long-running service: the first signal drains, the second ends the drain.
 
 uvicorn is set up for kube-scheduler: one process, and connections that outlive its idle ones.
 """
@@ -11,7 +11,7 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Protocol
 
 import uvicorn
@@ -86,14 +86,15 @@ class _Server(uvicorn.Server):
 async def serve(service: Service, app: FastAPI | None, listener: socket.socket | None) -> None:
     """Runs a service and its HTTP server until a signal.
 
-    It also returns when one of the two ends.
+    It also returns when one of the two ends. A second signal cuts the drain short; requests that were accepted are answered all the same,
+    unless it is SIGINT (uvicorn's own rule).
 
     After an error of the service the process exits with code 1. Without a listener there is no HTTP server.
     """
     loop = asyncio.get_running_loop()
     signals = _Signals()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, signals.count)
+        loop.add_signal_handler(number, signals.count, number)
     running = asyncio.create_task(service.run(), name="service")
     server = _Server(server_config(app)) if app is not None and listener is not None else None
     tasks: set[asyncio.Task[None]] = {running}
@@ -105,10 +106,9 @@ async def serve(service: Service, app: FastAPI | None, listener: socket.socket |
             await _drain(service, signals, tasks)
         if server is not None:
             server.should_exit = True
-            server.force_exit = signals.counted > 1
             serving = tasks - {running}
-            await signals.wait_for(2, serving)
-            server.force_exit = signals.counted > 1
+            await signals.wait_for_interrupt(serving)
+            server.force_exit = signals.interrupted
             await asyncio.wait(serving)
     finally:
         ended = [task for task in tasks if task.done()]
@@ -133,27 +133,41 @@ async def _drain(service: Service, signals: _Signals, tasks: set[asyncio.Task[No
 
 
 class _Signals:
-    """Counts the signals that ask the process to end."""
+    """Counts the signals that ask the process to end.
+
+    Attributes:
+        counted: how many there were
+        interrupted: whether one after the first was SIGINT
+    """
 
     def __init__(self) -> None:
         self.counted = 0
+        self.interrupted = False
         self._changed = asyncio.Event()
 
-    def count(self) -> None:
+    def count(self, number: int) -> None:
         """Counts one signal."""
+        self.interrupted = self.interrupted or (self.counted > 0 and number == signal.SIGINT)
         self.counted += 1
         self._changed.set()
 
     async def wait_for(self, signals: int, tasks: set[asyncio.Task[None]]) -> None:
         """Returns after so many signals, or as soon as one of the tasks ends."""
-        counted = asyncio.create_task(self._wait(signals), name="signal")
-        try:
-            await asyncio.wait({counted, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            counted.cancel()
-            await asyncio.gather(counted, return_exceptions=True)
+        await self._wait_until(lambda: self.counted >= signals, tasks)
 
-    async def _wait(self, signals: int) -> None:
-        while self.counted < signals:
+    async def wait_for_interrupt(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Returns once `interrupted`, or as soon as one of the tasks ends."""
+        await self._wait_until(lambda: self.interrupted, tasks)
+
+    async def _wait_until(self, condition: Callable[[], bool], tasks: set[asyncio.Task[None]]) -> None:
+        waiting = asyncio.create_task(self._wait(condition), name="signal")
+        try:
+            await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
             self._changed.clear()
             await self._changed.wait()

@@ -132,6 +132,10 @@ class SchedulerLifecycle(Program):
         """Stops scheduling."""
         self._scheduler.deactivate()
 
+    def log_lead_lost(self, term: int) -> None:
+        """Logs that another process may lead now."""
+        log.warning("no longer the leader", term=term)
+
     def begin_drain(self) -> None:
         """Stops scheduling; Bindings in progress go on."""
         process_log.info("handing over")

@@ -212,17 +212,3 @@ def _amount(value: _Amount | None, subject: Subject, field: str, scale: int = 1)
 
 
 _parse_cached = lru_cache(maxsize=4096)(parse_clamped)
-
-
-def parse_millis(text: str) -> int:
-    """A Kubernetes quantity in thousandths, rounded up and at most 2^63-1.
-
-    It rounds as `Quantity.MilliValue` does.
-
-    Raises:
-        QuantityError: the text is no quantity
-
-    >>> parse_millis("1.5"), parse_millis("250m"), parse_millis("0.0001")
-    (1500, 250, 1)
-    """
-    return _parse_cached(text, MILLI)

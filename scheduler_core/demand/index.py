@@ -162,7 +162,7 @@ def _derive(subject: Subject, view: View, users: DemandIndex) -> Demand | None:
 def _affected_subjects(changes: Changes, view: View, demand: DemandIndex) -> Iterator[Subject]:
     """Yields the volumes and claims whose demand may have changed.
 
-    Subjects that only another view shows are left out.
+    Those that are in the given view; the caller asks for the views before and after the changes.
     """
     for kind, key in changes:
         affected_by = _AFFECTED.get(kind)

@@ -34,7 +34,7 @@ class UnplacedVolume:
     """An unplaced volume and when it was first seen.
 
     Attributes:
-        key: identifies the volume, as `evaluation.contention.identity` does
+        key: identifies the volume, as `evaluation.competitors.identity` does
         becomes: for a claim, the Longhorn volume that will be provisioned for it
     """
 

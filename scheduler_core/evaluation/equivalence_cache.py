@@ -4,7 +4,7 @@ Data flow: the pod's requirements → the results that equal requirements had �
 since (`cluster/changelog.py`) → the missing nodes are evaluated now → the next results. So a request costs one look-up per node, and
 work for what changed. Where the pod's own offer or its volumes' demand counts, a node is evaluated for this pod alone and not cached.
 
-A node is evaluated first for the pod alone (`profile_cache.py`), then jointly with its competitors (`contention.py`). Most nodes have
+A node is evaluated first for the pod alone (`profile_cache.py`), then jointly with its competitors, which `contention.py` finds. Most nodes have
 so much space that counting bytes proves every placement order safe; nothing else needs to be computed for them.
 """
 
@@ -111,7 +111,7 @@ class _Lookup:
     """What the cache has for a request.
 
     Attributes:
-        reasons: in the order of the request; UNDECIDED where nothing is cached
+        reasons: in the order of the request; those of `missing` nodes are to be replaced
         missing: the nodes to evaluate now
     """
 

@@ -25,7 +25,9 @@ MAX_TABLES: Final = 64
 # 30 bytes each, measured with 5,000 nodes.
 MAX_RESULTS: Final = 250_000
 # Together with competitors nearly every node has requirements of its own, with one result each; their keys take memory too.
+MAX_REQUIREMENTS: Final = 16_384
 _WEIGHT_OF_REQUIREMENTS: Final = 15
+_MAX_WEIGHT: Final = MAX_RESULTS + MAX_REQUIREMENTS * _WEIGHT_OF_REQUIREMENTS
 # A table whose nodes changed this often is built again, or it would keep every profile it ever met.
 _MAX_STALE_PROFILES: Final = 4
 
@@ -48,7 +50,7 @@ class ProfileCache:
         self._view = view
         self._stale: dict[VolumeClasses, set[str]] = {}
         self._tables: LruMap[VolumeClasses, ProfileTable] = LruMap(MAX_TABLES)
-        self._results: LruMap[tuple[bool, object], Results] = LruMap(MAX_RESULTS, _weight)
+        self._results: LruMap[tuple[bool, object], Results] = LruMap(_MAX_WEIGHT, _weight)
 
     def table(self, classes: VolumeClasses) -> Cooperative[ProfileTable]:
         """Returns the profiles of all nodes for some classes.
@@ -101,6 +103,8 @@ class ProfileCache:
         cached = self._results.get(key)
         if cached is None or len(cached) > self._max_profiles:
             cached = {}
+            # Stored before the first pause, so that concurrent requests of equal pods fill one mapping.
+            self._results.put(key, cached)
         missing = [profile for profile in profiles if profile not in cached] if cached else profiles
         if not missing:
             return cached

@@ -136,16 +136,9 @@ def _evaluate(request: _Request) -> Cooperative[tuple[list[Reason], Mapping[str,
         evaluated = yield from stage(request, decided)
         decided |= evaluated.reasons
         competitors |= evaluated.competitors
-        if len(decided) == len(candidates):
-            break
-    counted: Mapping[str, Competitors] = competitors
     # The common case, in which no stage decides a node, keeps lists as they are: candidates may be thousands.
     names = [name for name in candidates if name not in decided] if decided else candidates
-    if request.query is None or not isinstance(request.contenders, Competing):
-        reasons = yield from _evaluate_alone(request, names)
-    else:
-        reasons, by_node = yield from request.contenders.equivalence.evaluate(request.query, names)
-        counted = by_node.with_nodes(competitors)
+    reasons, counted = yield from _evaluate_undecided(request, names, competitors)
     if decided:
         decided |= zip(names, reasons, strict=True)
         reasons = [decided[name] for name in candidates]
@@ -154,6 +147,29 @@ def _evaluate(request: _Request) -> Cooperative[tuple[list[Reason], Mapping[str,
     if request.query is not None:
         reasons = yield from _mark_waiting(request, request.query, reasons, counted)
     return reasons, counted
+
+
+def _evaluate_undecided(
+    request: _Request, names: Sequence[str], competitors: Mapping[str, Competitors]
+) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
+    """Returns the reasons of nodes that no stage decides, and all competitors counted."""
+    if not names:
+        # A pod that returns home needs no profiles, and must not replace what the caches hold for equal pods.
+        return [], competitors
+    if request.query is None or not isinstance(request.contenders, Competing):
+        return (yield from _evaluate_alone(request, names)), competitors
+    reasons, by_node = yield from request.contenders.equivalence.evaluate(request.query, names)
+    return reasons, by_node.with_nodes(competitors)
+
+
+def _evaluate_alone(request: _Request, names: Sequence[str]) -> Cooperative[list[Reason]]:
+    """Returns the reasons of nodes without competing pods."""
+    profiles = request.state.profiles
+    table = yield from profiles.table(request.required.classes)
+    nodes = table.of(names)
+    examine_order = request.options.examines_order
+    results = yield from profiles.evaluate(request.required, nodes, request.budget, examine_order=examine_order)
+    return [results[profile] for profile in nodes]
 
 
 @without_pauses
@@ -205,10 +221,7 @@ def _homes(request: _Request, decided: _Reasons) -> _Evaluated:
 
 @without_pauses
 def _refused_everywhere(request: _Request, decided: _Reasons) -> _Evaluated:
-    """Refuses every node if Longhorn refuses a volume outright.
-
-    It does so before it looks at any node.
-    """
+    """Refuses undecided nodes if Longhorn refuses a volume whatever the node."""
     refused = refusal_on_every_node(request.view, request.resolution)
     if refused is None:
         return _NOTHING
@@ -272,16 +285,6 @@ _STAGES: Final[tuple[_Stage, ...]] = (
     _excluded_nodes,
     _nodes_with_replicas,
 )
-
-
-def _evaluate_alone(request: _Request, names: Sequence[str]) -> Cooperative[list[Reason]]:
-    """Returns the reasons of nodes without competing pods."""
-    profiles = request.state.profiles
-    table = yield from profiles.table(request.required.classes)
-    nodes = table.of(names)
-    examine_order = request.options.examines_order
-    results = yield from profiles.evaluate(request.required, nodes, request.budget, examine_order=examine_order)
-    return [results[profile] for profile in nodes]
 
 
 def _allow_order_unsafe(reasons: list[Reason]) -> list[Reason]:

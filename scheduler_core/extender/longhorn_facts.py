@@ -106,7 +106,12 @@ class PlanCache:
 
     def of(self, required: Requirements) -> _PlansByNode:
         """Returns the cached plans for equal requirements, by node."""
-        return self._plans.get(required.key) or {}
+        plans = self._plans.get(required.key)
+        if plans is None:
+            plans = {}
+            # Stored before the first pause, so that concurrent requests of equal pods fill one mapping.
+            self._plans.put(required.key, plans)
+        return plans
 
     def store(self, required: Requirements, plans: _PlansByNode) -> None:
         """Caches the plans for some requirements."""

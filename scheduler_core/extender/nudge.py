@@ -53,7 +53,7 @@ class NudgeBackoff:
     @property
     def ready_at(self) -> float:
         """When the next nudge may be sent."""
-        return self.last + BACKOFF.delay(self.attempts - 1)
+        return self.last + BACKOFF.delay(self.attempts - 1) if self.attempts else -math.inf
 
     def after(self, now: float) -> NudgeBackoff:
         """Returns the back-off after a nudge."""

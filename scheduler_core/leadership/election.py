@@ -43,6 +43,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+from scheduler_core.backoff import Backoff
 from scheduler_core.errors import CoreError
 
 LEASE_NAME: Final = "longhorn-scheduler-extender"
@@ -388,5 +389,5 @@ def _apply_compete(state: Candidate, at: float, *, compete: bool) -> Candidate:
 
 
 def _backoff(state: Candidate, jitter: float) -> float:
-    max_pause = state.timing.retry_period
-    return min(max_pause, max_pause / 4 * 2.0 ** min(state.failures, 8)) * (0.5 + jitter / 2)
+    longest = state.timing.retry_period
+    return Backoff(longest / 4, longest).delay(state.failures) * (0.5 + jitter / 2)

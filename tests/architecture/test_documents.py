@@ -22,7 +22,7 @@ def test_every_reason_is_documented_with_its_text() -> None:
 
 
 def test_reasons_hold_no_numbers_and_are_short() -> None:
-    """kube-scheduler groups equal texts and cuts the event at 1,024 characters; a dozen of them must fit."""
+    """kube-scheduler groups equal texts; a dozen of them must fit into an event."""
     texts = [reason.text for reason in Reason if not reason.fits]
     assert not any(re.search(r"\d", text) for text in texts)
     assert sum(sorted((len(f"5000 {text}, ") for text in texts), reverse=True)[:12]) < 1024
@@ -39,7 +39,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_that_are_named_exist(document: Path) -> None:
-    """A path in backticks that begins with a folder of this repository is a file or folder of it."""
+    """A path in backticks is a file or folder of the repository."""
     folders = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
     paths = re.findall(rf"`((?:{folders})/[A-Za-z0-9_./-]+(?:\.[a-z]+|/))`", document.read_text())
     assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -52,7 +52,7 @@ def prose(path: Path, tree: ast.Module) -> Iterator[str]:
 
 
 def test_one_statement_assigns_one_value() -> None:
-    """At most one tuple of values is assigned to a tuple of names in 1,000 lines."""
+    """At most one statement in 1,000 lines assigns a tuple of values to a tuple of names."""
     lines = sum(path.read_text().count("\n") for path, _ in trees(*HALVES))
     parallel = [
         location(path, node)
@@ -93,7 +93,7 @@ def test_summaries_are_short(half: str) -> None:
 
 
 def test_programs_are_not_persons() -> None:
-    """At most forty times does a docstring or comment speak of `nobody`, `whoever`, `told` and their like."""
+    """At most forty docstrings and comments use `nobody`, `whoever`, `told` and the like."""
     idioms = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for path, tree in trees(*HALVES)
@@ -104,7 +104,7 @@ def test_programs_are_not_persons() -> None:
 
 
 def test_one_name_means_one_class() -> None:
-    """At most eight public classes share their name with one of another module, the pairs of model and convert apart."""
+    """At most eight public class names occur in two modules, apart from pairs of model and convert."""
     modules = defaultdict(set)
     for path, tree in trees(*HALVES):
         if "convert" in path.parts:
@@ -128,7 +128,7 @@ def test_one_file_name_means_one_module() -> None:
 
 
 def test_functions_of_the_core_take_few_parameters() -> None:
-    """At most three take more than five."""
+    """At most three functions take more than five."""
     crowded = [
         location(path, node)
         for path, node in functions("scheduler_core")

@@ -1,4 +1,4 @@
-"""Clusters and requests of any size for the benchmarks, as kubectl and kube-scheduler would print them."""
+"""Clusters and requests of any size, as kubectl and kube-scheduler print them."""
 
 from __future__ import annotations
 

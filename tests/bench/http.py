@@ -1,7 +1,7 @@
-"""The time of /filter over HTTP, as kube-scheduler calls it: one connection, one request at a time.
+"""The time of /filter over HTTP, as kube-scheduler calls it.
 
-All figures come from one run on one machine: the extender, a FastAPI route that does nothing, and (where Go is
-installed) an extender in Go that only decodes and encodes with the Kubernetes types.
+It uses one connection, and sends one request at a time. All figures come from one run on one machine: the extender, a FastAPI route
+that does nothing, and (where Go is installed) an extender in Go that only decodes and encodes with the Kubernetes types.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _measure_hard_requests(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _health_times(port: int) -> Iterator[list[float]]:
-    """Provides the times of many calls of /healthz until the end of the block."""
+    """Provides the times of repeated calls of /healthz during the block."""
     times: list[float] = []
     ended = threading.Event()
 
@@ -164,7 +164,10 @@ def _p99(times: list[float]) -> float:
 
 
 def connect(port: int, path: str) -> Callable[[bytes], float]:
-    """Returns a function that posts a body over one connection and returns the seconds."""
+    """Returns a function that posts a body and returns the seconds.
+
+    All calls use one connection.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.connect()
     connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

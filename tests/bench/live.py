@@ -1,8 +1,9 @@
-"""The caches of a large cluster: memory, time until synced, and the cost of one event and one request.
+"""The caches of a large cluster: their memory, first sync and costs.
 
-A fake API server in a process of its own serves 5,000 nodes, 100,000 pods (20,000 with claims), 20,000 volumes and 40,000 replicas as
-bytes of about the size of real objects; the real caches list and watch them in another process, which measures itself.
-Budgets: 250 MB at rest, 400 MB at the peak, synced within 30 s, and an event's cost must not grow with the cluster.
+The costs are those of one event and one request. A fake API server in a process of its own serves 5,000 nodes, 100,000 pods (20,000
+with claims), 20,000 volumes and 40,000 replicas as bytes of about the size of real objects; the real caches list and watch them in
+another process, which measures itself. Budgets: 250 MB at rest, 400 MB at the peak, synced within 30 s, and an event's cost must not
+grow with the cluster.
 """
 
 from __future__ import annotations

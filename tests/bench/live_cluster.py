@@ -1,4 +1,7 @@
-"""The objects of a large cluster, about as large as real objects, for the benchmark of the live caches."""
+"""The objects of a large cluster, about as large as real ones.
+
+The benchmark of the live caches uses them.
+"""
 
 from __future__ import annotations
 

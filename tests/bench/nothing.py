@@ -1,4 +1,7 @@
-"""A FastAPI route that only reads the body: the lower bound of the time of /filter."""
+"""A FastAPI route that only reads the body.
+
+Its time is the lower bound of the time of /filter.
+"""
 
 from __future__ import annotations
 

@@ -116,7 +116,10 @@ class Leader:
         self.state = ClusterState(view, ProfileCache(view), self.state.demand)
 
     def step_ledger(self, event: Event) -> None:
-        """Makes the next ledger. The time does not advance, so that no offer expires."""
+        """Makes the next ledger.
+
+        The time does not advance, so that no offer expires.
+        """
         self.ledger, _ = step(self.ledger, event, self.ledger.time)
 
     def bind_pod(self, number: int) -> Changes:

@@ -1,7 +1,7 @@
-"""How often Longhorn misses a packing that exists, because it places volumes one by one on disks of its own choice.
+"""How often Longhorn misses a packing that exists.
 
-Random tight nodes of two to four disks with two to five new volumes, on which a packing exists; Longhorn's own balance
-rule chooses the disks. These are the figures of docs/packing.md.
+It places volumes one by one on disks of its own choice. Random tight nodes of two to four disks with two to five new volumes, on
+which a packing exists; Longhorn's own balance rule chooses the disks. These are the figures of docs/packing.md.
 """
 
 from __future__ import annotations
@@ -90,7 +90,10 @@ def _succeeds_once(order: Sequence[int], free: tuple[int, ...], chance: random.R
 
 
 def _possible_disks(size: int, free: tuple[int, ...]) -> list[int]:
-    """Returns the disks that the balance rule may choose; no bytes are written yet."""
+    """Returns the disks that the balance rule may choose.
+
+    No bytes are written yet.
+    """
     node = Node("n1")
     candidates = [
         DiskCandidate(node, Disk(str(index), str(index), storage_maximum=disk_free, storage_available=disk_free))

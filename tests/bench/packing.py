@@ -1,7 +1,7 @@
-"""The cost of packing and order safety, and how often they give up, by family: `python -m tests.bench.packing`.
+"""The cost of packing and order safety: `python -m tests.bench packing`.
 
-The recorded corpus, then seeded instances of the same families and of larger ones, then order safety on tight nodes, then
-whole requests of 5,000 different nodes. Times are for information; nothing here passes or fails by them.
+Also how often they give up, by family: the recorded corpus, then seeded instances of the same families and of larger ones, then order
+safety on tight nodes, then whole requests of 5,000 different nodes. Times are for information; nothing here passes or fails by them.
 """
 
 from __future__ import annotations

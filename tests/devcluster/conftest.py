@@ -6,37 +6,48 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from devcluster import ClusterOptions, DevCluster
 from devcluster.build import ensure_built
+from tests.devcluster.go_stand_in import Go
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The event loop the forwarder runs on."""
+    """The event loop of the forwarder."""
     return "asyncio"
 
 
 @pytest.fixture(scope="session")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[DevCluster]]:
-    """Two clusters that were started at the same moment, for tests that leave them as they are."""
-    made = [
+    """Two clusters that start at the same moment; tests leave them unchanged."""
+    pair = [
         DevCluster(tmp_path_factory.mktemp("first"), ClusterOptions(nodes=3)),
         DevCluster(tmp_path_factory.mktemp("second"), ClusterOptions(nodes=1, audit=False)),
     ]
     ensure_built()
     with ExitStack() as stack, ThreadPoolExecutor() as pool:
         started = time.monotonic()
-        for cluster in made:
+        for cluster in pair:
             stack.callback(cluster.stop)
-        list(pool.map(DevCluster.start, made))
+        list(pool.map(DevCluster.start, pair))
         print(f"two clusters started at once were ready after {time.monotonic() - started:.1f} s")
-        yield made
+        yield pair
 
 
 @pytest.fixture(scope="session")
 def cluster(clusters: list[DevCluster]) -> DevCluster:
-    """One cluster with three nodes, for tests that leave it as it is."""
+    """A cluster with three nodes; tests leave it unchanged."""
     return clusters[0]
+
+
+@pytest.fixture
+def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Go:
+    """The only go on PATH."""
+    folder = tmp_path / "go"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return Go(folder)

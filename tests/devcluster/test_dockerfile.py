@@ -1,4 +1,4 @@
-"""The image's stages have what the commands in them import."""
+"""Each stage of the image contains what its command imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STAGES = {
         r"^FROM [^\n]* AS (\S+)\n(.*?)(?=^FROM |\Z)", (ROOT / "Dockerfile").read_text(), re.MULTILINE | re.DOTALL
     )
 }
-# Whatever the virtual environment of the tests has installed from here: only what is in the folder counts.
+# Only the staged folders count, although the virtual environment of the tests has the repository installed.
 PROGRAM = """
 import runpy, sys
 staged, repository, *arguments = sys.argv[1:]
@@ -26,10 +26,10 @@ runpy.run_module("devcluster", run_name="__main__", alter_sys=True)
 """
 
 
-def copied(*stages: str) -> set[str]:
-    """The folders of the repository that these stages copy to the same name."""
+def copied_folders(*stages: str) -> set[str]:
+    """The folders of the repository that some stages copy to the same name."""
     text = "".join(STAGES[stage] for stage in stages)
-    return {found[1] for found in re.finditer(r"^COPY (\S+) \1$", text, re.MULTILINE)}
+    return {match[1] for match in re.finditer(r"^COPY (\S+) \1$", text, re.MULTILINE)}
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def copied(*stages: str) -> set[str]:
     [(("build", "controlplane"), "build"), (("build", "controlplane", "devcluster"), "up")],
     ids=["controlplane", "devcluster"],
 )
-def test_a_stage_has_what_its_command_imports(tmp_path: Path, stages: tuple[str, ...], command: str) -> None:
-    """What was typed is read, and the cache looked at: far enough to import what the command needs from here."""
-    folders = copied(*stages)
+def test_a_stage_contains_what_its_command_imports(tmp_path: Path, stages: tuple[str, ...], command: str) -> None:
+    """The command reads its options and its cache after all imports."""
+    folders = copied_folders(*stages)
     assert "devcluster" in folders
     for name in folders:
         (tmp_path / name).symlink_to(ROOT / name)
-    # A cache that cannot be made ends `build`, and sizes that are none end `up`, each after its imports.
+    # An impossible cache folder ends `build`, and wrong sizes end `up`, each after its imports.
     (tmp_path / "file").touch()
     arguments = ["--disks", "none"] if command == "up" else []
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Ports are claimed, so that clusters starting at once, or restarting their API server, never collide."""
+"""Ports are claimed, so that clusters and restarts do not collide."""
 
 from __future__ import annotations
 
@@ -17,39 +17,37 @@ from devcluster.ports import Ports, candidates
 
 @pytest.fixture
 def ports(tmp_path: Path) -> Iterator[Ports]:
-    """One cluster's ports."""
-    made = Ports(tmp_path)
-    yield made
-    made.release()
+    """The ports of one cluster."""
+    own_ports = Ports(tmp_path)
+    yield own_ports
+    own_ports.release()
 
 
 @pytest.fixture
 def two_candidates(monkeypatch: pytest.MonkeyPatch) -> range:
-    """Only two ports to choose from."""
+    """The only two ports to choose from."""
     choice = range(candidates("").start + 7, candidates("").start + 9)
     monkeypatch.setattr("devcluster.ports.candidates", lambda _: choice)
     return choice
 
 
 def test_two_clusters_get_different_ports(ports: Ports, tmp_path: Path, two_candidates: range) -> None:
-    """Although nothing listens on either."""
+    """No process listens on either port."""
     other = Ports(tmp_path)
     assert {ports.take(), other.take()} == set(two_candidates)
     other.release()
 
 
-def test_a_port_can_be_used_by_another_cluster_after_its_release(
-    ports: Ports, tmp_path: Path, two_candidates: range
-) -> None:
-    """Both are free again."""
+def test_a_released_port_can_be_claimed_by_another_cluster(ports: Ports, tmp_path: Path, two_candidates: range) -> None:
+    """All ports of a cluster are released."""
     other = Ports(tmp_path)
     taken = {other.take(), other.take()}
     other.release()
     assert {ports.take(), ports.take()} == taken
 
 
-def test_a_port_somebody_listens_on_is_left_out(ports: Ports, tmp_path: Path, two_candidates: range) -> None:
-    """Whoever it is."""
+def test_a_port_in_use_is_skipped(ports: Ports, tmp_path: Path, two_candidates: range) -> None:
+    """Any process may listen on it."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", two_candidates[0]))
         listener.listen()
@@ -57,7 +55,7 @@ def test_a_port_somebody_listens_on_is_left_out(ports: Ports, tmp_path: Path, tw
     assert [path.name for path in tmp_path.iterdir()] == [str(two_candidates[1])]
 
 
-def test_what_is_released_leaves_no_file(ports: Ports, tmp_path: Path) -> None:
+def test_released_ports_leave_no_files(ports: Ports, tmp_path: Path) -> None:
     """The folder does not grow from run to run."""
     ports.take()
     ports.take()
@@ -65,35 +63,35 @@ def test_what_is_released_leaves_no_file(ports: Ports, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_claim_whose_file_was_removed_meanwhile_is_none(
+def test_a_claim_on_a_removed_file_is_void(
     ports: Ports, tmp_path: Path, two_candidates: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between opening and locking it somebody gave the port back: a third one would lock another file."""
+    """Otherwise a third cluster could lock a new file for the same port."""
     flock = fcntl.flock
     removed: list[Path] = []
 
-    def late(claim: int, operation: int) -> None:
+    def remove_and_lock(claim: int, operation: int) -> None:
         if not removed:
             removed.append(next(tmp_path.iterdir()))
             removed[0].unlink()
         flock(claim, operation)
 
-    monkeypatch.setattr("devcluster.ports.fcntl.flock", late)
+    monkeypatch.setattr("devcluster.ports.fcntl.flock", remove_and_lock)
     assert str(ports.take()) != removed[0].name
 
 
-def test_no_free_port_is_an_error_that_says_where_the_claims_are(
+def test_the_error_for_no_free_port_names_the_folder_of_claims(
     ports: Ports, tmp_path: Path, two_candidates: range
 ) -> None:
-    """A folder of forgotten claims would be the first suspect."""
+    """Forgotten claims would be a likely cause."""
     ports.take()
     ports.take()
     with pytest.raises(DevClusterError, match=str(tmp_path)):
         ports.take()
 
 
-def test_a_killed_cluster_claims_nothing(ports: Ports, tmp_path: Path, two_candidates: range) -> None:
-    """The lock ends with the process, not with its clean-up."""
+def test_a_killed_cluster_claims_no_port(ports: Ports, tmp_path: Path, two_candidates: range) -> None:
+    """The lock ends with the process, without a clean-up."""
     program = f"""
 import os, pathlib
 from devcluster import ports
@@ -115,6 +113,6 @@ os.kill(os.getpid(), 9)
         pytest.param("", 32_768, id="unknown"),
     ],
 )
-def test_ports_of_outgoing_connections_are_left_out_where_that_leaves_enough(outgoing: str, end: int) -> None:
-    """One could take the API server's port during its restart."""
+def test_ports_of_outgoing_connections_are_skipped_where_enough_others_remain(outgoing: str, end: int) -> None:
+    """Such a connection could take the API server's port during its restart."""
     assert candidates(outgoing).stop == end

@@ -1,4 +1,4 @@
-"""A supervised process: readiness, ends of every kind, and that it never outlives its parent."""
+"""A supervised process: its readiness, its ends, and the end of its parent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from devcluster.errors import ProcessError
 from devcluster.process import Process, Ready, _forker, child_environment, http_ok, logged
 
-Make = Callable[..., Process]
+Create = Callable[..., Process]
 UP = logged("up")
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
@@ -25,22 +25,22 @@ GOODBYE = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes processes that run a Python program; they are killed after the test."""
-    made: list[Process] = []
+def create(tmp_path: Path) -> Iterator[Create]:
+    """Creates processes that run a Python program, and kills them after the test."""
+    processes: list[Process] = []
 
     def python(program: str, *, ready: Ready = UP, ready_seconds: float = 20.0) -> Process:
         argv = [sys.executable, "-I", "-S", "-c", program]
-        made.append(Process("it", argv, tmp_path / "it.log", ready=ready, ready_timeout=ready_seconds))
-        return made[-1]
+        processes.append(Process("it", argv, tmp_path / "it.log", ready=ready, ready_timeout=ready_seconds))
+        return processes[-1]
 
     yield python
-    for process in made:
+    for process in processes:
         process.kill()
 
 
 def state(pid: int) -> str:
-    """Linux's letter for what a process does; "" if there is none."""
+    """Linux's letter for the state of a process, "" without one."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -48,23 +48,23 @@ def state(pid: int) -> str:
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it holds within a generous time."""
+    """Whether a condition holds within 20 seconds."""
     deadline = time.monotonic() + 20
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.01)
     return holds()
 
 
-def test_it_is_ready_when_it_has_logged_so(make: Make) -> None:
-    """Not when it was forked."""
-    process = make("import time; time.sleep(0.2); " + SLEEP)
+def test_a_process_is_ready_once_it_has_logged_so(create: Create) -> None:
+    """Its fork is not enough."""
+    process = create("import time; time.sleep(0.2); " + SLEEP)
     process.start()
     assert process.log_text() == "up\n"
 
 
 @pytest.mark.parametrize("accepted", [True, False])
-def test_it_is_ready_when_its_port_answers_as_expected(make: Make, accepted: bool) -> None:
-    """With 200, over HTTP, and a body that means ready."""
+def test_a_process_is_ready_once_its_port_answers_as_expected(create: Create, accepted: bool) -> None:
+    """The HTTP status must be 200, and the body acceptable."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -72,7 +72,7 @@ def test_it_is_ready_when_its_port_answers_as_expected(make: Make, accepted: boo
         f"import http.server as s; s.HTTPServer(('127.0.0.1', {port}), s.SimpleHTTPRequestHandler).serve_forever()"
     )
     probe = http_ok(f"http://127.0.0.1:{port}/", accept=lambda body: (b"<html" in body) is accepted)
-    process = make(program, ready=probe, ready_seconds=20.0 if accepted else 1.0)
+    process = create(program, ready=probe, ready_seconds=20.0 if accepted else 1.0)
     if accepted:
         process.start()
     else:
@@ -81,58 +81,58 @@ def test_it_is_ready_when_its_port_answers_as_expected(make: Make, accepted: boo
     assert process.running is accepted
 
 
-def test_one_that_ends_early_shows_its_last_words(make: Make, tmp_path: Path) -> None:
-    """And where all of them are."""
-    process = make("raise SystemExit('no such flag')", ready=logged("never"))
+def test_a_process_that_ends_early_shows_the_end_of_its_log(create: Create, tmp_path: Path) -> None:
+    """The error names the log file."""
+    process = create("raise SystemExit('no such flag')", ready=logged("never"))
     with pytest.raises(
         ProcessError, match=rf"ended with code 1 before it was ready; the end of {tmp_path}/it.log:\nno such flag"
     ):
         process.start()
 
 
-def test_one_that_is_never_ready_is_stopped(make: Make) -> None:
+def test_a_process_that_is_never_ready_is_stopped(create: Create) -> None:
     """The caller gets an error, not a half-started process."""
-    process = make(SLEEP, ready=logged("never"), ready_seconds=0.2)
+    process = create(SLEEP, ready=logged("never"), ready_seconds=0.2)
     with pytest.raises(ProcessError, match=r"not ready within 0\.2 s"):
         process.start()
     assert not process.running
 
 
-def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    """As every other failure to start."""
+def test_the_error_for_a_missing_program_names_it(tmp_path: Path) -> None:
+    """Its type is that of every failed start."""
     process = Process("it", ["/nowhere/program"], tmp_path / "it.log", ready=logged("never"))
     with pytest.raises(ProcessError, match="cannot run /nowhere/program: No such file"):
         process.start()
 
 
-def test_stop_asks_first(make: Make) -> None:
-    """The process ends by its own code."""
-    process = make(GOODBYE)
+def test_stop_sends_sigterm_first(create: Create) -> None:
+    """The process ends with its own exit code."""
+    process = create(GOODBYE)
     process.start()
     process.stop()
     assert process.returncode == 3
 
 
-def test_stop_kills_one_that_does_not_listen(make: Make) -> None:
-    """After the bound."""
-    process = make(STUBBORN)
+def test_stop_kills_a_process_that_ignores_sigterm(create: Create) -> None:
+    """The kill follows after the given time."""
+    process = create(STUBBORN)
     process.start()
     process.stop(seconds=0.1)
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_paused_process_can_be_stopped(make: Make) -> None:
-    """It goes on only to end."""
-    process = make(GOODBYE)
+def test_a_paused_process_can_be_stopped(create: Create) -> None:
+    """It is resumed only to end."""
+    process = create(GOODBYE)
     process.start()
     process.pause()
     process.stop()
     assert process.returncode == 3
 
 
-def test_pause_freezes_and_resume_goes_on(make: Make) -> None:
-    """As Linux sees it: T is stopped."""
-    process = make(SLEEP)
+def test_pause_stops_the_process_and_resume_continues_it(create: Create) -> None:
+    """Linux's state for a stopped process is T."""
+    process = create(SLEEP)
     process.start()
     process.pause()
     assert eventually(lambda: state(process.pid) == "T")
@@ -140,9 +140,9 @@ def test_pause_freezes_and_resume_goes_on(make: Make) -> None:
     assert eventually(lambda: state(process.pid) == "S")
 
 
-def test_restart_waits_for_the_new_one_and_keeps_the_old_log(make: Make) -> None:
-    """An old "up" in the log is no readiness."""
-    process = make(SLEEP)
+def test_restart_waits_for_readiness_and_keeps_the_log(create: Create) -> None:
+    """The "up" of the old process does not count."""
+    process = create(SLEEP)
     process.start()
     first = process.pid
     process.restart()
@@ -150,9 +150,10 @@ def test_restart_waits_for_the_new_one_and_keeps_the_old_log(make: Make) -> None
     assert (process.log_text(), process.log.read_text()) == ("up\n", "up\nup\n")
 
 
-def test_only_an_end_of_its_own_is_a_crash(make: Make) -> None:
-    """One that was stopped did as it was told."""
-    stopped, crashing = make(GOODBYE), make("pass", ready=None)
+def test_only_an_unrequested_end_is_a_crash(create: Create) -> None:
+    """A stopped process has not crashed."""
+    stopped = create(GOODBYE)
+    crashing = create("pass", ready=None)
     stopped.start()
     stopped.stop()
     crashing.start(wait=False)
@@ -160,26 +161,26 @@ def test_only_an_end_of_its_own_is_a_crash(make: Make) -> None:
     assert not stopped.crashed
 
 
-def test_starting_twice_is_refused(make: Make) -> None:
-    """The first would be forgotten and run on."""
-    process = make(SLEEP)
+def test_starting_twice_is_refused(create: Create) -> None:
+    """The first process would run on unsupervised."""
+    process = create(SLEEP)
     process.start()
     with pytest.raises(ProcessError, match="running already"):
         process.start()
 
 
-def test_kill_takes_its_children_along(make: Make) -> None:
-    """As when a container is killed."""
-    process = make(f"import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid); {SLEEP}")
+def test_kill_ends_the_children_too(create: Create) -> None:
+    """A killed container loses all of its processes, too."""
+    process = create(f"import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid); {SLEEP}")
     process.start()
     child = int(process.log_text().split()[0])
     process.kill()
     assert eventually(lambda: state(child) in ("", "Z"))
 
 
-def test_it_outlives_the_thread_that_started_it(make: Make) -> None:
-    """Linux ties a child to the thread that forked it; that must not be the caller's."""
-    process = make(SLEEP)
+def test_a_process_outlives_the_thread_that_started_it(create: Create) -> None:
+    """Linux ties a child to the thread that forks it."""
+    process = create(SLEEP)
     thread = threading.Thread(target=process.start)
     thread.start()
     thread.join()
@@ -187,16 +188,16 @@ def test_it_outlives_the_thread_that_started_it(make: Make) -> None:
     assert process.running
 
 
-def test_one_that_is_being_forked_when_its_starter_is_interrupted_is_stopped(make: Make) -> None:
-    """Ctrl-C while the fork is under way: the child is known as soon as there is one."""
+def test_a_process_forked_during_an_interrupted_start_is_stopped(create: Create) -> None:
+    """The child is stored as soon as it exists."""
 
     def interrupt(*_: object) -> None:
         raise InterruptedError
 
-    process = make(SLEEP)
+    process = create(SLEEP)
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        _forker.submit(time.sleep, 3)  # what is before it in the queue
+        _forker.submit(time.sleep, 3)  # delays the fork
         threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(InterruptedError):
             process.start()
@@ -206,13 +207,13 @@ def test_one_that_is_being_forked_when_its_starter_is_interrupted_is_stopped(mak
     assert process.returncode is not None
 
 
-def test_an_interrupted_stop_leaves_nothing_running(make: Make) -> None:
-    """Ctrl-C while it is waited for: then it is not asked any more."""
+def test_an_interrupted_stop_kills_the_process(create: Create) -> None:
+    """Ctrl-C ends the wait for its regular end."""
 
     def interrupt(*_: object) -> None:
         raise InterruptedError
 
-    process = make(STUBBORN)
+    process = create(STUBBORN)
     process.start()
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
@@ -224,8 +225,8 @@ def test_an_interrupted_stop_leaves_nothing_running(make: Make) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_it_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
-    """No orphan, although the parent could not clean up."""
+def test_a_process_dies_with_its_killed_parent(tmp_path: Path) -> None:
+    """There is no orphan, although the parent cannot clean up."""
     program = f"""
 import os, pathlib
 from devcluster.process import Process
@@ -239,8 +240,8 @@ os.kill(os.getpid(), 9)
     assert eventually(lambda: state(int(done.stdout)) in ("", "Z"))
 
 
-def test_children_are_not_led_to_proxies_or_other_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the environment is theirs."""
+def test_children_inherit_no_proxies_or_other_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They inherit all other variables."""
     for name in ("HTTPS_PROXY", "no_proxy", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.setenv(name, "elsewhere")
     assert child_environment({"MORE": "1"}).items() >= {"MORE": "1", "PATH": os.environ["PATH"]}.items()

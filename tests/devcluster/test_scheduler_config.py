@@ -1,4 +1,4 @@
-"""A user's KubeSchedulerConfiguration is used as it is but for what must differ on this machine."""
+"""A user's KubeSchedulerConfiguration changes only where this machine requires it."""
 
 from __future__ import annotations
 
@@ -26,65 +26,65 @@ GIVEN: dict[str, Any] = {
 }
 
 
-def rewritten(**options: Any) -> dict[str, Any]:
-    """What becomes of GIVEN."""
-    read: dict[str, Any] = yaml.safe_load(rewrite(yaml.safe_dump(GIVEN), CREDENTIALS, **options))
-    return read
+def rewrite_given(**options: Any) -> dict[str, Any]:
+    """Rewrites GIVEN with some options."""
+    config: dict[str, Any] = yaml.safe_load(rewrite(yaml.safe_dump(GIVEN), CREDENTIALS, **options))
+    return config
 
 
 def prefixes(config: dict[str, Any]) -> list[str]:
-    """Where the extenders are."""
+    """The URLs of the extenders."""
     return [extender["urlPrefix"] for extender in config["extenders"]]
 
 
 def test_only_credentials_and_leader_election_differ_by_default() -> None:
-    """Client limits, lease times, profiles and extenders stay as in the file."""
+    """Client limits, lease times, profiles and extenders stay."""
     expected = GIVEN | {
         "clientConnection": {"kubeconfig": str(CREDENTIALS), "qps": 50},
         "leaderElection": {"leaderElect": False, "leaseDuration": "15s"},
     }
-    assert rewritten() == expected
+    assert rewrite_given() == expected
 
 
-def test_one_address_moves_every_extender_and_keeps_scheme_and_path() -> None:
-    """Only host and port are replaced."""
-    moved = rewritten(url_prefix="10.0.0.1:2000")
-    assert prefixes(moved) == ["http://10.0.0.1:2000/one", "https://10.0.0.1:2000"]
+def test_one_address_replaces_host_and_port_of_every_extender() -> None:
+    """Scheme and path stay."""
+    config = rewrite_given(url_prefix="10.0.0.1:2000")
+    assert prefixes(config) == ["http://10.0.0.1:2000/one", "https://10.0.0.1:2000"]
 
 
-def test_a_mapping_moves_the_extenders_it_names() -> None:
-    """The others stay where the file has them."""
-    moved = rewritten(url_prefix={"extender.example:9504": "10.0.0.1:2000"})
-    assert prefixes(moved) == ["http://10.0.0.1:2000/one", "https://other.example:443"]
+def test_a_mapping_replaces_the_addresses_it_names() -> None:
+    """The other extenders keep theirs."""
+    config = rewrite_given(url_prefix={"extender.example:9504": "10.0.0.1:2000"})
+    assert prefixes(config) == ["http://10.0.0.1:2000/one", "https://other.example:443"]
 
 
 def test_the_only_profile_is_renamed_for_a_second_scheduler() -> None:
-    """Its plugins, had it any, would stay."""
-    assert rewritten(scheduler_name="second")["profiles"] == [{"schedulerName": "second"}]
+    """Its plugins, if there were any, would stay."""
+    assert rewrite_given(scheduler_name="second")["profiles"] == [{"schedulerName": "second"}]
 
 
-def test_the_default_configuration_can_be_renamed_too() -> None:
+def test_the_default_configuration_gets_a_profile_name() -> None:
     """It has no profile of its own."""
     config = yaml.safe_load(rewrite(DEFAULT, CREDENTIALS, scheduler_name="second"))
     assert config["profiles"] == [{"schedulerName": "second"}]
 
 
 @pytest.mark.parametrize("text", ["- a list", "kind: Policy", "", "{"])
-def test_a_file_that_is_no_configuration_is_named(text: str) -> None:
-    """The message says which file."""
+def test_the_error_for_a_file_without_a_configuration_names_it(text: str) -> None:
+    """Its kind, or its syntax, is wrong."""
     with pytest.raises(ConfigError, match="my-file"):
         rewrite(text, CREDENTIALS, source="my-file")
 
 
 @pytest.mark.parametrize("address", ["http://10.0.0.1:2000", "10.0.0.1", "10.0.0.1:http"])
-def test_an_address_is_a_host_and_a_port(address: str) -> None:
+def test_an_address_must_be_host_and_port(address: str) -> None:
     """A URL would silently lose its scheme."""
     with pytest.raises(ConfigError, match="host:port"):
-        rewritten(url_prefix=address)
+        rewrite_given(url_prefix=address)
 
 
 def test_several_profiles_are_not_renamed() -> None:
-    """Which one would be meant?"""
+    """The new name would be ambiguous."""
     text = yaml.safe_dump(GIVEN | {"profiles": [{"schedulerName": "a"}, {"schedulerName": "b"}]})
     with pytest.raises(ConfigError, match="2 profiles"):
         rewrite(text, CREDENTIALS, scheduler_name="second")

@@ -1,1 +1,1 @@
-"""The whole product on a real control plane: kube-scheduler asks, the simulator plays Longhorn."""
+"""The whole product on a real control plane, with a simulated Longhorn."""

@@ -1,4 +1,4 @@
-"""`make e2e-report`: the proposal's whole test plan and comparisons of the ways to place pods, as tables.
+"""`make e2e-report`: the proposal's test plan, and ways to place pods compared.
 
 Exit code 1: with the extender something else happened than the plan says.
 """
@@ -82,7 +82,7 @@ def main(  # noqa: PLR0917 # the options of the command
 
 
 class _Report:
-    """Prints each part when it is done, and remembers what failed."""
+    """Prints each part when it is done, and collects the failures."""
 
     def __init__(self, folder: Path, file: Path | None, repetitions: int | None) -> None:
         self._folder = folder
@@ -93,34 +93,36 @@ class _Report:
         self._console = Console(width=None if sys.stdout.isatty() else 180)
 
     def plan(self) -> None:
-        """The test plan with and without the extender."""
+        """Runs and prints the test plan with and without the extender."""
 
-        def told(rows: list[Row]) -> None:
+        def write(rows: list[Row]) -> None:
             self._write(Section.PLAN, [asdict(row) for row in rows])
 
-        rows = goals.run(self._folder / Section.PLAN, self._repetitions, told)
+        rows = goals.run(self._folder / Section.PLAN, self._repetitions, write)
         self._failures += goals.failures(rows)
         self._console.print(goals.table(rows))
 
     def compare(self, section: Section, comparison: Comparison) -> None:
-        """One comparison."""
+        """Runs and prints one comparison."""
         compared: Compared = comparisons.run(comparison, self._folder / section, self._repetitions)
         self._failures += compared.failures
         self._write(section, asdict(compared))
         self._console.print(comparisons.table([compared]))
 
     def size(self, wanted: size.Size) -> None:
-        """Many pods, with three dead leaders."""
+        """Runs and prints the part with many pods and three dead leaders."""
         outcome = size.run(self._folder / Section.SIZE, wanted)
         self._failures += outcome.problems
         self._write(Section.SIZE, asdict(outcome))
         self._console.print(outcome.text())
 
     def finish(self) -> None:
-        """Says what failed, and where the logs are then.
+        """Prints the notes and the failures.
+
+        The logs stay if anything failed.
 
         Raises:
-            Exit: something did
+            Exit: something failed
         """
         self._console.print(NOTES)
         for failure in self._failures:

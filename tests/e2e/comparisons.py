@@ -1,4 +1,7 @@
-"""The report's second part: the same pods without the extender, with `reservation: node`, and with `reservation: capacity`."""
+"""The report's second part: the same pods placed in several ways.
+
+These are without the extender, with `reservation: node`, and with `reservation: capacity`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 
 class Way(StrEnum):
-    """How pods are placed; only order-safe nodes are offered, except in the last way, which is how the extender comes."""
+    """How pods are placed.
+
+    Only order-safe nodes are offered, except in the last way, which has the extender's defaults.
+    """
 
     NONE = "without"
     NODE = "node"
@@ -32,14 +38,14 @@ class Way(StrEnum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The same pods in several ways.
+    """The same pods, placed in several ways.
 
     Attributes:
         prepare: adds the nodes to a rig
-        once: one repetition; the flag says whether the pods ask the extender
+        once: runs one repetition; the flag says whether the pods request the extender
         simulator: the simulator's configuration
-        expected: of the ways with an extender, those that must misplace nothing
-        wrong: those that must misplace something
+        expected: the ways with an extender that must misplace nothing
+        wrong: the ways that must misplace something
         longest: how many times as long as without an extender `reservation: capacity` may take
     """
 
@@ -56,27 +62,28 @@ class Comparison:
 
 @dataclass
 class Compared:
-    """What came of it, by way."""
+    """The results of a comparison, by way."""
 
     name: str
     results: dict[Way, list[Result]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def median(self, way: Way) -> float | None:
-        """Seconds until every pod ran; None if that never happened, or was not tried."""
+        """Seconds until every pod ran, None if that never happened."""
         seconds = [result.seconds for result in self.results.get(way, ()) if result.seconds is not None]
         return statistics.median(seconds) if seconds else None
 
     def ratio(self, way: Way, to: Way) -> str:
         """How many times as long one way takes as another."""
-        one, other = self.median(way), self.median(to)
-        return f"{one / other:.2f}" if one and other and way is not to else ""
+        seconds = self.median(way)
+        reference = self.median(to)
+        return f"{seconds / reference:.2f}" if seconds and reference and way is not to else ""
 
 
-def _bursting(size: Burst) -> Callable[[Rig, bool], Result]:
+def _burst(size: Burst) -> Callable[[Rig, bool], Result]:
     def once(rig: Rig, asks: bool) -> Result:
         try:
-            return size.once(rig, asks=asks, must=asks)
+            return size.run(rig, asks=asks, must=asks)
         finally:
             rig.remove(burst.APP)
 
@@ -95,13 +102,13 @@ _RIGS: Final = (
 GOAL_1: Final = Comparison(
     "goal 1: 16 pods on 4 nodes", 10, _ALL, plan.goal_1_nodes, lambda rig, asks: plan.goal_1(rig, asks=asks)
 )
-BURST_100: Final = Comparison("100 pods of 2 volumes on 10 nodes", 3, _ALL, _HUNDRED.add_nodes, _bursting(_HUNDRED))
+BURST_100: Final = Comparison("100 pods of 2 volumes on 10 nodes", 3, _ALL, _HUNDRED.add_nodes, _burst(_HUNDRED))
 BURST_200: Final = Comparison(
     "200 pods of 2 volumes on 20 nodes",
     3,
     (Way.NONE, Way.CAPACITY),
     _TWO_HUNDRED.add_nodes,
-    _bursting(_TWO_HUNDRED),
+    _burst(_TWO_HUNDRED),
 )
 SLOW: Final = Comparison(
     "goal 1, provisioning takes 12 to 14 s",
@@ -116,8 +123,11 @@ SLOW: Final = Comparison(
 
 
 def run(comparison: Comparison, folder: Path, repetitions: int | None = None) -> Compared:
-    """Every way so often; the pods that do not ask share a rig with those that are offered capacity."""
-    found = Compared(comparison.name)
+    """Runs every way of a comparison, on as few rigs as possible.
+
+    Pods that do not request the extender share a rig with those that are offered capacity.
+    """
+    compared = Compared(comparison.name)
     for sharing, reservation, packing in _RIGS:
         ways = [way for way in comparison.ways if way in sharing]
         if not ways:
@@ -131,34 +141,35 @@ def run(comparison: Comparison, folder: Path, repetitions: int | None = None) ->
         ) as rig:
             comparison.prepare(rig)
             for way in ways:
-                found.results[way] = _repeated(comparison, rig, way, repetitions or comparison.repetitions, found)
-    found.failures += _unexpected(comparison, found)
-    return found
+                compared.results[way] = _repeat(comparison, rig, way, repetitions or comparison.repetitions, compared)
+    compared.failures += _unexpected_results(comparison, compared)
+    return compared
 
 
-def _repeated(comparison: Comparison, rig: Rig, way: Way, repetitions: int, found: Compared) -> list[Result]:
+def _repeat(comparison: Comparison, rig: Rig, way: Way, repetitions: int, compared: Compared) -> list[Result]:
     results = []
     for number in range(repetitions):
         try:
             results.append(comparison.once(rig, way is not Way.NONE))
         except (AssertionError, CoreError) as error:
-            found.failures.append(f"{comparison.name}, {way}: {str(error)[:300]}")
+            compared.failures.append(f"{comparison.name}, {way}: {str(error)[:300]}")
             continue
         seconds = results[-1].seconds
-        came = "not all ready" if seconds is None else f"ready in {seconds:.1f} s"
-        print(f"{comparison.name}, {way}, {number + 1} of {repetitions}: {came}", file=sys.stderr)
+        outcome = "not all ready" if seconds is None else f"ready in {seconds:.1f} s"
+        print(f"{comparison.name}, {way}, {number + 1} of {repetitions}: {outcome}", file=sys.stderr)
     return results
 
 
-def _unexpected(comparison: Comparison, found: Compared) -> list[str]:
+def _unexpected_results(comparison: Comparison, compared: Compared) -> list[str]:
     problems = []
-    for way, results in found.results.items():
+    for way, results in compared.results.items():
         wrong = sum(len(result.misplaced) + result.mended + len(result.stuck) for result in results)
         if way in comparison.expected and wrong:
             problems.append(f"{comparison.name}, {way}: {wrong} misplaced or stuck")
         elif way in comparison.wrong and not wrong:
             problems.append(f"{comparison.name}, {way}: nothing went wrong, which this comparison is there to show")
-    without, capacity = found.median(Way.NONE), found.median(Way.CAPACITY)
+    without = compared.median(Way.NONE)
+    capacity = compared.median(Way.CAPACITY)
     if without and capacity and capacity > comparison.longest * without:
         problems.append(
             f"{comparison.name}: {capacity:.1f} s instead of {without:.1f} s, more than {comparison.longest:g} times"
@@ -167,7 +178,7 @@ def _unexpected(comparison: Comparison, found: Compared) -> list[str]:
 
 
 def table(compared: Iterable[Compared]) -> Table:
-    """All comparisons for people."""
+    """All comparisons as a table for people."""
     drawn = Table(
         "pods",
         "extender",

@@ -1,6 +1,7 @@
-"""DiskSchedules on a real API server: Longhorn's objects without Longhorn, and controllers as processes of their own.
+"""DiskSchedules on a real API server: Longhorn's objects, and controllers as processes.
 
-Each test has a namespace. Nobody but the controllers places anything there; what a disk has available is written by the test.
+Longhorn itself does not run. Each test has a namespace, in which only the controllers place anything. The tests write the available
+space of the disks.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ LONGHORN: Final = "longhorn-system"
 MANIFESTS: Final = ROOT / "manifests/disk-schedule"
 MIRROR: Final = MANIFESTS / "mirror"
 _DOCS: Final = ROOT / "docs/disk-schedule.md"
-# Far larger than what is available, so that storageAvailable alone decides and Longhorn's own rules never do.
+# Far larger than the available space, so that storageAvailable alone decides and Longhorn's own rules never do.
 _HUGE: Final = 100_000
 _KINDS: Final = {
     resource.kind: resource
@@ -67,14 +68,17 @@ NO_RESERVE: Final = builders.setting("storage-minimal-available-percentage", "0"
 WORKING: Final = "longhorn_scheduler_extender_disk_schedule_working"
 _POLL: Final = 0.1
 _POSTING: Final = 8
-# Of eight that start at once, beside another cluster's processes.
+# Eight processes start at the same time as those of another cluster.
 _START_SECONDS: Final = 120.0
 _Value = TypeVar("_Value")
 _names = itertools.count(1)
 
 
 def install(cluster: DevCluster) -> Path:
-    """Longhorn's definitions and the manifests; returns the kubeconfig of the controllers' ServiceAccount."""
+    """Installs Longhorn's definitions and the manifests.
+
+    Returns the kubeconfig of the controllers' ServiceAccount.
+    """
     cluster.apply(ROOT / "simulator/crds")
     cluster.apply(ROOT / "manifests/test-cluster/namespace.yaml")
     cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
@@ -86,7 +90,7 @@ def install(cluster: DevCluster) -> Path:
 
 
 class Longhorn:
-    """One namespace with Longhorn's objects, and the controllers that work there."""
+    """A namespace with Longhorn's objects, and the controllers that work in it."""
 
     def __init__(self, cluster: DevCluster, account: Path, namespace: str = "", *, manifests: Path = MANIFESTS) -> None:
         self.cluster = cluster
@@ -95,11 +99,11 @@ class Longhorn:
         self.processes: list[Process] = []
         self.ports: dict[str, int] = {}
         if not namespace:
-            self._open(manifests)
+            self._create_namespace(manifests)
             self.create(NO_RESERVE)
 
-    def _open(self, manifests: Path) -> None:
-        """A namespace in which the ServiceAccount may do what the manifests let it do in Longhorn's, with a Lease that is free."""
+    def _create_namespace(self, manifests: Path) -> None:
+        """Creates a namespace with the manifests' Role and a free Lease."""
         self.cluster.kubectl("create", "namespace", self.namespace)
         released = {"metadata": {"name": LEASE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
         self.cluster.api.create(LEASES.path(self.namespace), released)
@@ -107,9 +111,12 @@ class Longhorn:
         self.cluster.kubectl("-n", self.namespace, "apply", "-f", "-", input=yaml.safe_dump_all(role))
 
     def wait_served(self) -> None:
-        """The API server lists every kind; of a new one it refuses to, until its cache is filled."""
+        """Waits until the API server lists every kind.
 
-        def served(resource: Resource) -> bool:
+        It refuses to list a new one until its cache is filled.
+        """
+
+        def is_served(resource: Resource) -> bool:
             try:
                 self.items(resource)
             except ApiError as error:
@@ -119,10 +126,10 @@ class Longhorn:
             return True
 
         for resource in (DISK_SCHEDULES, *_KINDS.values()):
-            self.until(f"the {resource.plural} are served", partial(served, resource))
+            self.until(f"the {resource.plural} are served", partial(is_served, resource))
 
     def start(self, name: str, *arguments: str) -> Process:
-        """One more process; it is not waited for."""
+        """Starts one more process, without waiting for it."""
         port = self.cluster.free_port()
         program = Path(sys.executable).with_name("longhorn-extender")
         argv = [str(program), "disk-schedule", "--kubeconfig", str(self.account), "--namespace", self.namespace]
@@ -133,40 +140,43 @@ class Longhorn:
         return process
 
     def start_crowd(self, count: int = 8) -> list[Process]:
-        """So many that all work at the same time, because none asks for the Lease; returns when they are ready."""
+        """Starts processes that all work at the same time, without a Lease.
+
+        Returns when they are ready.
+        """
         crowd = [self.start(f"controller-{number}", "--no-leader-elect") for number in range(count)]
         self.wait_ready()
         return crowd
 
     def wait_ready(self) -> None:
-        """Every process that runs could reconcile."""
+        """Waits until every running process could reconcile."""
         for process in self.processes:
             if process.running:
                 self.until(f"{process.name} is ready", partial(self._ready, process), _START_SECONDS)
 
     def wait_working(self, process: Process) -> None:
-        """A process holds the Lease and reconciles."""
+        """Waits until a process holds the Lease and reconciles."""
         ready = partial(self._ready, process)
         self.until(f"{process.name} works", lambda: ready() and self.metric(process, WORKING) == 1, _START_SECONDS)
 
     def _ready(self, process: Process) -> bool:
-        return self.ask(process, "/readyz")[0] == 200
+        return self.get_path(process, "/readyz")[0] == 200
 
-    def ask(self, process: Process, path: str) -> tuple[int, Any]:
-        """Asks one process."""
+    def get_path(self, process: Process, path: str) -> tuple[int, Any]:
+        """Sends a GET to a process; returns status and answer."""
         return http_request(f"http://127.0.0.1:{self.ports[process.name]}{path}", None, 15)
 
     def metric(self, process: Process, name: str) -> float:
-        """The value of one of its metrics; `name` with its labels."""
+        """The value of a metric of a process; `name` includes the labels."""
         [value] = [
             line.split()[-1]
-            for line in str(self.ask(process, "/metrics")[1]).splitlines()
+            for line in str(self.get_path(process, "/metrics")[1]).splitlines()
             if line.startswith(f"{name} ")
         ]
         return float(value)
 
     def stop(self) -> None:
-        """Ends every process; each must end well."""
+        """Stops every process."""
         for process in self.processes:
             process.stop()
 
@@ -185,7 +195,10 @@ class Longhorn:
             self.cluster.api.patch(path, {"status": raw["status"]})
 
     def add_nodes(self, available: Mapping[str, float], *, maximum: float = _HUGE) -> None:
-        """Nodes with one disk each, of which so many Gi are available; and what Longhorn needs to run there."""
+        """Adds nodes with one disk each, and what Longhorn needs on them.
+
+        `available` is in Gi.
+        """
         self.create(
             *(
                 builders.longhorn_node(name, {"disk-1": builders.disk(maximum, available=size)})
@@ -195,13 +208,16 @@ class Longhorn:
             _engine_image(available),
         )
 
-    def available(self, node: str, size: float) -> None:
-        """Data was written to, or deleted from, the disk of a node: so many Gi are available now."""
+    def set_available(self, node: str, size: float) -> None:
+        """Writes the available space, in Gi, of a node's disk."""
         status = {"diskStatus": {"disk-1": {"storageAvailable": int(size * GI)}}}
         self.cluster.api.patch(LONGHORN_NODES.path(self.namespace, node, "status"), {"status": status})
 
     def add_volumes(self, names: Iterable[str], size: float, replicas: int = 1, **spec: Any) -> None:
-        """Volumes and their replicas, without a place; all replicas come before the first controller may see a volume of them."""
+        """Adds volumes whose replicas are not placed.
+
+        All replicas exist before a controller may see the first volume.
+        """
         volumes = [
             builders.volume(name, size, locality="disabled", numberOfReplicas=replicas, **spec) for name in names
         ]
@@ -215,61 +231,67 @@ class Longhorn:
         self.create(*volumes)
 
     def add_manager(self, name: str) -> None:
-        """A pod that looks like longhorn-manager, and that nobody schedules: from a node that is not there it would be removed."""
+        """Adds a pod that looks like longhorn-manager and is never scheduled.
+
+        On a node that does not exist it would be removed.
+        """
         metadata = {"name": name, "labels": {"app": "longhorn-manager"}}
-        spec = {"containers": [{"name": "manager", "image": "longhorn"}], "schedulerName": "nobody"}
+        spec = {"containers": [{"name": "manager", "image": "longhorn"}], "schedulerName": "none"}
         self.cluster.api.create(PODS.path(self.namespace), {"metadata": metadata, "spec": spec})
 
     def sizes(self) -> set[int]:
-        """The bytes of the replicas."""
+        """The sizes of the replicas in bytes."""
         return {int(raw["spec"]["volumeSize"]) for raw in self.items(LONGHORN_REPLICAS).values()}
 
-    def asked(self, uuid: str) -> int:
-        """The bytes that are asked of a disk for replicas."""
+    def requested_bytes(self, uuid: str) -> int:
+        """The bytes that a DiskSchedule's spec requests for replicas."""
         return sum(self.get(DISK_SCHEDULES, uuid)["spec"]["replicas"].values())
 
-    def written(self) -> str:
-        """Everything of Longhorn's own objects that a mirror must leave as it is."""
+    def dump_longhorn(self) -> str:
+        """Longhorn's own objects as a text, which a mirror must not change."""
         kinds = (LONGHORN_NODES, LONGHORN_VOLUMES, LONGHORN_REPLICAS, LONGHORN_BACKING_IMAGES)
         return json.dumps({kind.kind: self.items(kind) for kind in kinds}, sort_keys=True)
 
     def items(self, resource: Resource) -> dict[str, Object]:
         """The objects of a kind, by name."""
-        found = self.cluster.api.get(resource.path(self.namespace))["items"]
-        return {entry["metadata"]["name"]: entry for entry in found}
+        items = self.cluster.api.get(resource.path(self.namespace))["items"]
+        return {entry["metadata"]["name"]: entry for entry in items}
 
     def get(self, resource: Resource, name: str) -> Object:
         """One object."""
         return dict(self.cluster.api.get(resource.path(self.namespace, name)))
 
     def patch(self, resource: Resource, name: str, body: Object, subresource: str = "") -> None:
-        """Merges this into an object."""
+        """Merges a body into an object."""
         self.cluster.api.patch(resource.path(self.namespace, name, subresource), body)
 
     def replace(self, resource: Resource, name: str, body: Object, subresource: str = "") -> Object:
-        """Writes a whole object, as a controller does; what the API server made of it.
+        """Writes a whole object, as a controller does; returns the stored one.
 
         Raises:
             ApiError: it was refused
         """
 
-        async def written() -> Object:
+        async def write() -> Object:
             client = await KubeClient.connect(str(self.cluster.kubeconfig))
             try:
                 return dict(json.loads(await client.replace(resource.path(self.namespace, name, subresource), body)))
             finally:
                 await client.close()
 
-        return asyncio.run(written())
+        return asyncio.run(write())
 
     def delete(self, resource: Resource, name: str) -> None:
         """Deletes an object."""
         self.cluster.api.delete(resource.path(self.namespace, name))
 
     def delete_all(self, resource: Resource) -> None:
-        """Deletes all of a kind at one go; a busy API server gives up after a while, and the rest is for the next call."""
+        """Deletes all objects of a kind with as few calls as possible.
 
-        def accepted() -> bool:
+        A busy API server gives up after a while; the next call deletes the remaining ones.
+        """
+
+        def try_delete() -> bool:
             try:
                 self.cluster.api.delete(resource.path(self.namespace))
             except ApiError as error:
@@ -278,10 +300,10 @@ class Longhorn:
                 return False
             return True
 
-        self.until(f"the {resource.plural} are deleted", accepted)
+        self.until(f"the {resource.plural} are deleted", try_delete)
 
     def exists(self, resource: Resource, name: str) -> bool:
-        """Whether an object is there."""
+        """Whether an object exists."""
         try:
             self.get(resource, name)
         except ApiError as error:
@@ -291,39 +313,39 @@ class Longhorn:
         return True
 
     def status(self, uuid: str) -> Object:
-        """The status of a DiskSchedule, empty if there is none."""
+        """The status of a DiskSchedule, {} without one."""
         if not self.exists(DISK_SCHEDULES, uuid):
             return {}
         return dict(self.get(DISK_SCHEDULES, uuid).get("status") or {})
 
     def condition(self, resource: Resource, name: str, kind: str) -> Object:
-        """A condition of an object, empty if it has none."""
-        found = (self.get(resource, name).get("status") or {}).get("conditions") or []
-        return next((dict(entry) for entry in found if entry["type"] == kind), {})
+        """A condition of an object, {} without one."""
+        conditions = (self.get(resource, name).get("status") or {}).get("conditions") or []
+        return next((dict(entry) for entry in conditions if entry["type"] == kind), {})
 
     def schedulable(self, uuid: str) -> Object:
-        """The condition Schedulable of a DiskSchedule, empty if there is none."""
+        """The condition Schedulable of a DiskSchedule, {} without one."""
         return self.condition(DISK_SCHEDULES, uuid, "Schedulable") if self.exists(DISK_SCHEDULES, uuid) else {}
 
     def refusals(self, node: str) -> list[str]:
-        """Why the disks of a node grant nothing, "" for those that do."""
-        found = [uuid for uuid, raw in self.items(DISK_SCHEDULES).items() if raw["spec"]["nodeID"] == node]
-        return [self.schedulable(uuid).get("reason", "") for uuid in found]
+        """The reasons why a node's disks grant nothing, "" for those that do."""
+        uuids = [uuid for uuid, raw in self.items(DISK_SCHEDULES).items() if raw["spec"]["nodeID"] == node]
+        return [self.schedulable(uuid).get("reason", "") for uuid in uuids]
 
     def reason(self, volume: str) -> str:
         """The reason of a volume's condition DiskAllocation."""
         return str(self.condition(LONGHORN_VOLUMES, volume, "DiskAllocation").get("reason", ""))
 
     def wait_allocated(self, volume: str) -> None:
-        """Returns when all replicas of a volume hold their size."""
+        """Waits until all replicas of a volume have their size granted."""
 
-        def allocated() -> bool:
+        def is_allocated() -> bool:
             return self.condition(LONGHORN_VOLUMES, volume, "DiskAllocation").get("status") == "True"
 
-        self.until(f"{volume} is allocated", allocated)
+        self.until(f"{volume} is allocated", is_allocated)
 
     def until(self, what: str, done: Callable[[], _Value], seconds: float = 60) -> _Value:
-        """Waits for something; returns what `done` did.
+        """Waits until `done` returns something true; returns that.
 
         Raises:
             AssertionError: it did not happen in time
@@ -336,44 +358,26 @@ class Longhorn:
             assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}; {self.summary()}"
             time.sleep(_POLL)
 
-    def at_rest(self, quiet: float, seconds: float = 120) -> None:
-        """Returns when no object has changed for so many seconds."""
-        last, since, deadline = self._versions(), time.monotonic(), time.monotonic() + seconds
-        while time.monotonic() - since < quiet:
-            assert time.monotonic() < deadline, f"not at rest after {seconds:g} s; {self.summary()}"
-            time.sleep(_POLL)
-            now = self._versions()
-            if now != last:
-                last, since = now, time.monotonic()
-
-    def _versions(self) -> set[tuple[str, str, str]]:
-        kinds = (DISK_SCHEDULES, LONGHORN_REPLICAS, LONGHORN_VOLUMES, LONGHORN_BACKING_IMAGES)
-        return {
-            (kind.kind, name, raw["metadata"]["resourceVersion"])
-            for kind in kinds
-            for name, raw in self.items(kind).items()
-        }
-
     def summary(self) -> str:
-        """The DiskSchedules, for messages of failures."""
+        """The DiskSchedules, for the messages of failures."""
         parts = []
         for name, raw in self.items(DISK_SCHEDULES).items():
             status = raw.get("status") or {}
             parts.append(
-                f"{name}: asked {len(raw['spec'].get('replicas', {}))}+{len(raw['spec'].get('backingImages', {}))}, "
+                f"{name}: requested {len(raw['spec'].get('replicas', {}))}+{len(raw['spec'].get('backingImages', {}))}, "
                 f"{status.get('storageScheduled', 0) // GI}Gi of {status.get('storageAvailable', 0) // GI}Gi"
             )
         return "; ".join(parts)
 
 
 def replica(name: str, volume: str, size: float, node: str = "", *, healthy: bool = False) -> Object:
-    """A replica as Longhorn makes it, with the label by which it finds those of a volume."""
+    """A replica as Longhorn creates it, with the label of its volume."""
     raw = builders.replica(name, volume, node, size=size, healthy=healthy)
     return {**raw, "metadata": {**raw["metadata"], "labels": {"longhornvolume": volume}, "finalizers": ["longhorn.io"]}}
 
 
 def image(name: str, size: float, copies: int = 1, disks: Iterable[str] = ()) -> Object:
-    """A backing image of so many Gi, wanted on some disks, without a copy yet."""
+    """A backing image of some Gi, wanted on some disks, without copies."""
     files = {uuid: {"evictionRequested": False} for uuid in disks}
     return {
         "apiVersion": builders.LONGHORN,
@@ -404,36 +408,41 @@ def _engine_image(nodes: Iterable[str]) -> Object:
     }
 
 
-def permissions_of(manifests: Path) -> set[tuple[str, str, str]]:
+def granted_permissions(manifests: Path) -> set[tuple[str, str, str]]:
     """Verb, group and resource of all that the controllers' roles grant."""
     roles = [*documents(manifests / "role.yaml"), *documents(MANIFESTS / "parts/clusterrole.yaml")]
-    return {(verb, group, what) for role in roles if "rules" in role for verb, group, what, _ in permissions(role)}
+    return {
+        (verb, group, resource) for role in roles if "rules" in role for verb, group, resource, _ in permissions(role)
+    }
 
 
-def calls_of_the_account(cluster: DevCluster, namespace: str = LONGHORN) -> tuple[set[tuple[str, str, str]], list[str]]:
-    """Verb, group and resource of each call of the controllers' ServiceAccount in a namespace; and what was forbidden."""
-    used: set[tuple[str, str, str]] = set()
-    refused: list[str] = []
+def account_calls(cluster: DevCluster, namespace: str = LONGHORN) -> tuple[set[tuple[str, str, str]], list[str]]:
+    """The calls of the controllers' ServiceAccount in a namespace, by the audit log.
+
+    Returns verb, group and resource of each call, and the URIs of the forbidden ones.
+    """
+    calls: set[tuple[str, str, str]] = set()
+    forbidden: list[str] = []
     for event in cluster.audit_events():
-        where = event.get("objectRef") or {}
-        ours = event["user"]["username"] == f"system:serviceaccount:{LONGHORN}:{ACCOUNT}"
-        if not ours or where.get("namespace", "") not in ("", namespace):
+        reference = event.get("objectRef") or {}
+        by_account = event["user"]["username"] == f"system:serviceaccount:{LONGHORN}:{ACCOUNT}"
+        if not by_account or reference.get("namespace", "") not in ("", namespace):
             continue
         if event["responseStatus"]["code"] == 403:
-            refused.append(event["requestURI"])
-        parts = (where.get("resource", ""), where.get("subresource", ""))
-        used.add((event["verb"], where.get("apiGroup", ""), "/".join(part for part in parts if part)))
-    return used, refused
+            forbidden.append(event["requestURI"])
+        parts = (reference.get("resource", ""), reference.get("subresource", ""))
+        calls.add((event["verb"], reference.get("apiGroup", ""), "/".join(part for part in parts if part)))
+    return calls, forbidden
 
 
-def commands_that_remove() -> list[str]:
-    """What the documentation has an administrator type to remove the controllers."""
+def removal_commands() -> list[str]:
+    """The documented commands that remove the controllers."""
     (block,) = re.findall(r"```console\n(\$ kubectl .*?)```", _DOCS.read_text().partition("**Remove**")[2], re.S)
     return [line.removeprefix("$ ") for line in block.splitlines()]
 
 
-def typed(cluster: DevCluster, command: str) -> None:
-    """Runs a command as an administrator types it in the repository's folder.
+def run_command(cluster: DevCluster, command: str) -> None:
+    """Runs a command in the repository's folder, as an administrator would.
 
     Raises:
         subprocess.CalledProcessError: it failed

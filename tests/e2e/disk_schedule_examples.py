@@ -1,4 +1,4 @@
-"""DiskSchedules as people write them: the proposal's example, and bad ones."""
+"""DiskSchedules as people write them: the proposal's example, and wrong ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests import builders
 from tests.builders import Object
 
 UUID = "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
-# The proposal's example, as it is there.
+# The proposal's example, word for word.
 EXAMPLE = """
 apiVersion: longhorn.io/v1beta2
 kind: DiskSchedule
@@ -35,7 +35,7 @@ spec: {{name: {disk}, nodeID: {node}, replicas: {{r: {size}}}}}
 
 
 def example_node(available: float) -> Object:
-    """The node of the example."""
+    """The node in the example."""
     node = builders.longhorn_node("example-node", {"example-disk": builders.disk(1000, available=available)})
     node["status"]["diskStatus"]["example-disk"]["diskUUID"] = UUID
     return node

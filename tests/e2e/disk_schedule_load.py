@@ -1,4 +1,7 @@
-"""Competition for the bytes of a few disks: by controllers that are killed, and by writers who only look at the nodes' status."""
+"""Competition for the bytes of a few disks.
+
+The competitors are controllers that are killed, or writers that look only at the nodes' status.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,15 @@ from tests.e2e.disk_schedule import Longhorn
 WRITERS: Final = 8
 # How late the naive writers' node status is. Longhorn's own may be later by far.
 _LAG_SECONDS: Final = 0.5
-# For each other; none keeps the others waiting unless it has failed.
+# The writers wait for each other; a longer wait means that one has failed.
 _PATIENCE_SECONDS: Final = 30.0
 
 
 class Killer:
-    """Kills one process after the other at odd moments, at most `most` times, and starts each again, while entered."""
+    """Kills processes at random moments and restarts them, while entered.
+
+    It kills at most `most` times.
+    """
 
     def __init__(
         self, processes: Sequence[Process], seed: int, pause: tuple[float, float] = (0.5, 1.5), most: int = 20
@@ -59,68 +65,76 @@ class Killer:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """One disk at rest: what is asked and held there, by name, and what is there, in bytes."""
+class DiskState:
+    """What is requested, granted and present on a disk, in bytes by name."""
 
-    asked: Mapping[str, int]
-    held: Mapping[str, int]
-    there: Mapping[str, int]
+    requested: Mapping[str, int]
+    granted: Mapping[str, int]
+    present: Mapping[str, int]
     available: int
 
 
-def disks(longhorn: Longhorn) -> dict[str, Held]:
+def disk_states(longhorn: Longhorn) -> dict[str, DiskState]:
     """Every disk by its UUID; the names of images begin with "image/"."""
-    there: dict[str, dict[str, int]] = {}
+    present: dict[str, dict[str, int]] = {}
     for name, raw in longhorn.items(LONGHORN_REPLICAS).items():
-        there.setdefault(raw["spec"]["diskID"], {})[name] = int(raw["spec"]["volumeSize"])
+        present.setdefault(raw["spec"]["diskID"], {})[name] = int(raw["spec"]["volumeSize"])
     for name, raw in longhorn.items(LONGHORN_BACKING_IMAGES).items():
         for uuid in raw["spec"].get("diskFileSpecMap") or {}:
-            there.setdefault(uuid, {})[f"image/{name}"] = raw["status"]["realSize"]
+            present.setdefault(uuid, {})[f"image/{name}"] = raw["status"]["realSize"]
     return {
-        uuid: Held(
-            asked=_named(raw["spec"].get("replicas"), raw["spec"].get("backingImages")),
-            held={
+        uuid: DiskState(
+            requested=_merge(raw["spec"].get("replicas"), raw["spec"].get("backingImages")),
+            granted={
                 name: entry["scheduledSize"]
-                for name, entry in _named(
+                for name, entry in _merge(
                     (raw.get("status") or {}).get("replicas"), (raw.get("status") or {}).get("backingImages")
                 ).items()
                 if entry["state"] == "scheduled"
             },
-            there=there.get(uuid, {}),
+            present=present.get(uuid, {}),
             available=(raw.get("status") or {}).get("storageAvailable", 0),
         )
         for uuid, raw in longhorn.items(DISK_SCHEDULES).items()
     }
 
 
-def _named(replicas: Mapping[str, Any] | None, images: Mapping[str, Any] | None) -> dict[str, Any]:
+def _merge(replicas: Mapping[str, Any] | None, images: Mapping[str, Any] | None) -> dict[str, Any]:
     return {**(replicas or {}), **{f"image/{name}": each for name, each in (images or {}).items()}}
 
 
-def unsettled(longhorn: Longhorn) -> list[str]:
-    """What is lost, counted twice or left behind: empty at rest. Every byte held is of one thing that is on the disk, and the reverse."""
+def unsettled_disks(longhorn: Longhorn) -> list[str]:
+    """Disks on which requested, granted and present bytes differ.
+
+    At rest there are none: every granted byte belongs to one object on the disk, and the reverse.
+    """
     return [
-        f"{uuid}: asked {sorted(disk.asked.items())}, held {sorted(disk.held.items())}, there {sorted(disk.there.items())}"
-        for uuid, disk in disks(longhorn).items()
-        if not disk.asked == disk.held == disk.there
+        f"{uuid}: requested {sorted(disk.requested.items())}, granted {sorted(disk.granted.items())}, "
+        f"present {sorted(disk.present.items())}"
+        for uuid, disk in disk_states(longhorn).items()
+        if not disk.requested == disk.granted == disk.present
     ]
 
 
-def idle(longhorn: Longhorn) -> list[str]:
-    """Replicas without a place although some disk has room for them, on a node where none of their volume is."""
+def placeable_replicas(longhorn: Longhorn) -> list[str]:
+    """Unplaced replicas for which a disk has room.
+
+    The disk must be on a node without another replica of the volume.
+    """
     replicas = longhorn.items(LONGHORN_REPLICAS)
-    free = {uuid: disk.available - sum(disk.held.values()) for uuid, disk in disks(longhorn).items()}
-    found = []
+    free = {uuid: disk.available - sum(disk.granted.values()) for uuid, disk in disk_states(longhorn).items()}
+    placeable = []
     for name, raw in replicas.items():
-        volume, size = raw["spec"]["volumeName"], int(raw["spec"]["volumeSize"])
+        volume = raw["spec"]["volumeName"]
+        size = int(raw["spec"]["volumeSize"])
         siblings = {each["spec"]["diskID"] for each in replicas.values() if each["spec"]["volumeName"] == volume}
         if not raw["spec"]["diskID"] and any(room >= size for uuid, room in free.items() if uuid not in siblings):
-            found.append(name)
-    return found
+            placeable.append(name)
+    return placeable
 
 
 def growth(longhorn: Longhorn) -> dict[str, tuple[set[int], str]]:
-    """By volume, the sizes of its replicas in Gi and the reason of its condition."""
+    """The replicas' sizes in Gi and the condition's reason, by volume."""
     sizes: dict[str, set[int]] = {}
     for raw in longhorn.items(LONGHORN_REPLICAS).values():
         sizes.setdefault(raw["spec"]["volumeName"], set()).add(int(raw["spec"]["volumeSize"]) // GI)
@@ -134,7 +148,7 @@ def growth(longhorn: Longhorn) -> dict[str, tuple[set[int], str]]:
 
 
 def remove_everything(longhorn: Longhorn) -> None:
-    """Deletes volumes, replicas and images, as users do; returns once nothing is held any more."""
+    """Deletes volumes, replicas and images; returns once nothing is granted."""
     for kind in (LONGHORN_VOLUMES, LONGHORN_REPLICAS, LONGHORN_BACKING_IMAGES):
         longhorn.delete_all(kind)
     longhorn.until(
@@ -143,20 +157,23 @@ def remove_everything(longhorn: Longhorn) -> None:
         90,
     )
     longhorn.until(
-        "nothing is asked or held",
-        lambda: all(not disk.asked and not disk.held for disk in disks(longhorn).values()),
+        "nothing is requested or granted",
+        lambda: all(not disk.requested and not disk.granted for disk in disk_states(longhorn).values()),
         90,
     )
 
 
-class NodeStatus:
-    """Longhorn's node controller: writes now and then what is on each disk, while entered."""
+class NodeStatusWriter:
+    """Writes periodically what is on each disk, as Longhorn's node controller does.
+
+    It runs while entered.
+    """
 
     def __init__(self, longhorn: Longhorn) -> None:
         self._longhorn = longhorn
         self._writing = threading.Lock()
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._write_on, name="node status")
+        self._thread = threading.Thread(target=self._run, name="node status")
 
     def __enter__(self) -> Self:
         self.write()
@@ -167,20 +184,20 @@ class NodeStatus:
         self._end.set()
         self._thread.join()
 
-    def _write_on(self) -> None:
+    def _run(self) -> None:
         while not self._end.wait(_LAG_SECONDS):
             self.write()
 
     def write(self) -> None:
-        """Once; what is there when this is called is in the status when it returns."""
+        """Writes the status once, with everything that exists at the call."""
         with self._writing:
-            for name, total in taken(self._longhorn).items():
+            for name, total in used_bytes(self._longhorn).items():
                 status = {"diskStatus": {"disk-1": {"storageScheduled": total}}}
                 self._longhorn.patch(LONGHORN_NODES, name, {"status": status}, "status")
 
 
-def taken(longhorn: Longhorn) -> dict[str, int]:
-    """By node, the bytes of everything that is on its disk."""
+def used_bytes(longhorn: Longhorn) -> dict[str, int]:
+    """The bytes on each node's disk."""
     total: Counter[str] = Counter(dict.fromkeys(longhorn.items(LONGHORN_NODES), 0))
     for raw in longhorn.items(LONGHORN_REPLICAS).values():
         if raw["spec"]["nodeID"]:
@@ -191,31 +208,34 @@ def taken(longhorn: Longhorn) -> dict[str, int]:
     return dict(total)
 
 
-def over_allocated(longhorn: Longhorn) -> dict[str, int]:
-    """By node, how many Gi more are on its disk than are available; nodes with enough are left out."""
+def over_allocations(longhorn: Longhorn) -> dict[str, int]:
+    """By node, the Gi on its disk beyond its available space.
+
+    Nodes with enough space are left out.
+    """
     nodes = longhorn.items(LONGHORN_NODES)
     over = {
         name: (total - nodes[name]["status"]["diskStatus"]["disk-1"]["storageAvailable"]) // GI
-        for name, total in taken(longhorn).items()
+        for name, total in used_bytes(longhorn).items()
     }
     return {name: more for name, more in over.items() if more > 0}
 
 
 Take = Callable[[Longhorn, Object, dict[str, int]], None]
-"""Looks at the room on each node, by the node's status, and takes some for an object if it fits."""
+"""Places an object if it fits; the arguments are the object and the free bytes by node."""
 
 
 def compete(longhorn: Longhorn, objects: Sequence[Object], take: Take) -> None:
-    """Eight writers share some objects; each checks the nodes' status before each of its objects, and takes what it sees.
+    """Eight writers place objects by the nodes' status, which they read first.
 
-    All look before any of them takes: that is the race, and it must not depend on how fast the machine is.
+    All of them read before any of them writes: that is the race, and it must not depend on the machine's speed.
     """
-    looked = threading.Barrier(WRITERS, timeout=_PATIENCE_SECONDS)
+    all_have_read = threading.Barrier(WRITERS, timeout=_PATIENCE_SECONDS)
 
     def work(number: int) -> None:
         for first in range(0, len(objects), WRITERS):
-            room = _room(longhorn)
-            looked.wait()
+            room = _free_bytes(longhorn)
+            all_have_read.wait()
             for raw in objects[first:][number : number + 1]:
                 take(longhorn, raw, room)
 
@@ -224,16 +244,16 @@ def compete(longhorn: Longhorn, objects: Sequence[Object], take: Take) -> None:
             pass  # an error is raised here
 
 
-def _room(longhorn: Longhorn) -> dict[str, int]:
-    found = {}
+def _free_bytes(longhorn: Longhorn) -> dict[str, int]:
+    free = {}
     for name, raw in longhorn.items(LONGHORN_NODES).items():
         disk = raw["status"]["diskStatus"]["disk-1"]
-        found[name] = disk["storageAvailable"] - disk["storageScheduled"]
-    return found
+        free[name] = disk["storageAvailable"] - disk["storageScheduled"]
+    return free
 
 
 def take_replica(longhorn: Longhorn, raw: Object, room: dict[str, int]) -> None:
-    """The node with the most room, if it is enough."""
+    """Places a replica on the node with the most room, if it fits."""
     node = max(sorted(room), key=lambda name: room[name])
     if room[node] >= int(raw["spec"]["volumeSize"]):
         place = {"nodeID": node, "diskID": f"{node}-disk-1"}
@@ -241,7 +261,7 @@ def take_replica(longhorn: Longhorn, raw: Object, room: dict[str, int]) -> None:
 
 
 def take_copies(longhorn: Longhorn, raw: Object, room: dict[str, int]) -> None:
-    """As many nodes with enough room as copies are wanted."""
+    """Places an image's copies on nodes with enough room."""
     fitting = [
         name for name in sorted(room, key=lambda name: (-room[name], name)) if room[name] >= raw["status"]["realSize"]
     ]
@@ -249,8 +269,8 @@ def take_copies(longhorn: Longhorn, raw: Object, room: dict[str, int]) -> None:
     longhorn.patch(LONGHORN_BACKING_IMAGES, raw["metadata"]["name"], {"spec": {"diskFileSpecMap": files}})
 
 
-def growing_to(size: int) -> Take:
-    """A volume's replicas grow to so many Gi if each node has room for the difference."""
+def expansion_to(size: int) -> Take:
+    """Expands a volume's replicas to some Gi, if each node has the room."""
 
     def take(longhorn: Longhorn, raw: Object, room: dict[str, int]) -> None:
         replicas = [

@@ -1,7 +1,7 @@
-"""The report's first part: the proposal's whole test plan, with and without the extended resource.
+"""The report's first part: the test plan, with and without the extended resource.
 
-Goals 1 and 2 run ten times, goal 3 three times each. Half of the repetitions send whole nodes (the proposal's configuration),
-half names (the recommended one); kube-scheduler has its default client limits throughout.
+The plan is the proposal's. Goals 1 and 2 run ten times, goal 3 three times each. Half of the repetitions send whole nodes (the
+proposal's configuration), half names (the recommended one); kube-scheduler has its default client limits throughout.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Goal:
     """One line of the plan.
 
     Attributes:
-        run: one repetition on a rig
-        holds: whether its result, with the extender, is what the plan says
+        run: runs one repetition on a rig
+        holds: whether its result, with the extender, is as planned
     """
 
     name: str
@@ -41,7 +41,7 @@ class Goal:
 
 @dataclass
 class Row:
-    """One goal with or without the extender, all repetitions."""
+    """All repetitions of a goal, with or without the extender."""
 
     goal: str
     extender: bool
@@ -55,44 +55,53 @@ def _restart(rig: Rig, asks: bool) -> Result:  # one shape for all goals
     return replace(result, misplaced=sorted({*result.misplaced, *moved}))
 
 
-def _even(result: Result) -> bool:
+def _is_even(result: Result) -> bool:
     return list(result.per_node.values()) == [4, 4, 4, 4]
 
 
 GOALS: Final = (
-    Goal("1 race: 16 pods, 4 nodes", 10, lambda rig, asks: plan.goal_1(rig, asks=asks), _even),
+    Goal("1 race: 16 pods, 4 nodes", 10, lambda rig, asks: plan.goal_1(rig, asks=asks), _is_even),
     Goal(
         "2 pod with 4 claims", 10, lambda rig, asks: plan.goal_2(rig, asks=asks), lambda r: r.per_node == {"many-4": 1}
     ),
     Goal("3A drain", 3, lambda rig, asks: plan.goal_3_drain(rig, asks=asks), lambda r: r.per_node == {"drain-2": 4}),
-    Goal("3B restart", 3, _restart, _even),
+    Goal("3B restart", 3, _restart, _is_even),
 )
 
 
-def run(folder: Path, repetitions: int | None, told: Callable[[list[Row]], None]) -> list[Row]:
-    """Every goal both ways, so often instead of the plan's ten and three; `told` hears of the rows after each."""
+def run(folder: Path, repetitions: int | None, report: Callable[[list[Row]], None]) -> list[Row]:
+    """Runs every goal with and without the extender.
+
+    Args:
+        folder: the folder of the cluster
+        repetitions: instead of the plan's ten and three
+        report: receives the rows so far after each goal
+    """
     rows: list[Row] = []
     with Rig(folder) as rig:
         for prepare in (plan.goal_1_nodes, plan.goal_2_nodes, plan.goal_3_nodes):
             prepare(rig)
         for goal in GOALS:
             for asks in (True, False):
-                rows += [_row(rig, goal, repetitions or goal.repetitions, asks=asks)]
-                told(rows)
+                rows += [_run_goal(rig, goal, repetitions or goal.repetitions, asks=asks)]
+                report(rows)
     return rows
 
 
 def failures(rows: Iterable[Row]) -> list[str]:
-    """What did not come out as the plan says; also if nothing went wrong without the extender."""
+    """Results that differ from the plan.
+
+    It is also a failure if nothing went wrong without the extender.
+    """
     rows = list(rows)
-    found = [f"goal {row.goal}: {failure}" for row in rows for failure in row.failures]
+    problems = [f"goal {row.goal}: {failure}" for row in rows for failure in row.failures]
     races = [result for row in rows if row.goal == GOALS[0].name and not row.extender for result in row.results]
     if not any(result.misplaced or result.mended or result.overfull for result in races):
-        found.append("without the extender nothing went wrong either, so this rig proves nothing")
-    return found
+        problems.append("without the extender nothing went wrong either, so this rig proves nothing")
+    return problems
 
 
-def _row(rig: Rig, goal: Goal, repetitions: int, *, asks: bool) -> Row:
+def _run_goal(rig: Rig, goal: Goal, repetitions: int, *, asks: bool) -> Row:
     row = Row(goal.name, asks)
     for number in range(repetitions):
         config = FORMS[number * len(FORMS) // repetitions]
@@ -115,7 +124,7 @@ def _row(rig: Rig, goal: Goal, repetitions: int, *, asks: bool) -> Row:
 
 
 def table(rows: Iterable[Row]) -> Table:
-    """All rows for people."""
+    """All rows as a table for people."""
     drawn = Table(
         "goal",
         "extender",
@@ -144,7 +153,7 @@ def table(rows: Iterable[Row]) -> Table:
 
 
 def counts(results: Iterable[Result]) -> list[str]:
-    """Misplaced pods, mended replicas, overfull disks and stuck pods of several repetitions."""
+    """The numbers of misplaced pods, mended replicas, overfull disks and stuck pods."""
     results = list(results)
     return [
         str(sum(len(result.misplaced) for result in results)),
@@ -155,6 +164,6 @@ def counts(results: Iterable[Result]) -> list[str]:
 
 
 def times(results: Iterable[Result]) -> str:
-    """Seconds until every pod ran."""
+    """The median and the range of the seconds until every pod ran."""
     seconds = [result.seconds for result in results if result.seconds is not None]
     return f"{statistics.median(seconds):.1f} ({min(seconds):.1f}-{max(seconds):.1f})" if seconds else "never"

@@ -1,4 +1,4 @@
-"""What candidates have logged: the questions they answered, and what became of their offers."""
+"""The candidates' logs: their answers to /filter, and the ends of their offers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NARROWED: Final = "narrowed"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Question:
-    """One answer to /filter about a pod: when, how many nodes fitted, and the reasons by their texts."""
+class FilterCall:
+    """One answer to /filter: the number of fitting nodes, and the reasons' texts."""
 
     at: float
     uid: str
@@ -33,64 +33,70 @@ class Question:
 
     @property
     def waits(self) -> bool:
-        """Whether it was refused because of what is offered to others."""
+        """Whether the pod was refused because of offers to other pods."""
         return not self.fits and Reason.WAITING.text in self.reasons
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Offer:
-    """When an offer was made, and when it ended; `math.inf` if nobody said so: its leader died."""
+    """The beginning and end of an offer.
 
-    made: float
-    ended: float
+    The end is `math.inf` if the log has none, because the leader died.
+    """
+
+    start: float
+    end: float
     uid: str
 
 
 class Journal:
-    """Everything the candidates of a rig have logged so far, in order of time."""
+    """All log lines of a rig's candidates so far, ordered by time."""
 
     def __init__(self, logs: Path, candidates: Iterable[str]) -> None:
         lines = [entry for name in candidates for entry in _lines(logs / f"{name}.log")]
-        self.questions = sorted(
-            (_question(entry) for entry in lines if entry["event"] == _FILTER and entry.get("uid")),
-            key=lambda question: question.at,
+        self.calls = sorted(
+            (_filter_call(entry) for entry in lines if entry["event"] == _FILTER and entry.get("uid")),
+            key=lambda call: call.at,
         )
         self.offers = sorted(_offers(lines))
 
     def longest_wait(self) -> float:
-        """For how many seconds, at most, a pod was refused again and again because of what was offered to others."""
+        """The longest time for which other offers kept a pod refused, in seconds."""
         since: dict[str, float] = {}
         longest = 0.0
-        for question in self.questions:
-            if not question.waits:
-                since.pop(question.uid, None)
+        for call in self.calls:
+            if not call.waits:
+                since.pop(call.uid, None)
                 continue
-            longest = max(longest, question.at - since.setdefault(question.uid, question.at))
+            longest = max(longest, call.at - since.setdefault(call.uid, call.at))
         return longest
 
-    def first(self) -> dict[str, Question]:
-        """The first question about each pod, by UID."""
-        found: dict[str, Question] = {}
-        for question in self.questions:
-            found.setdefault(question.uid, question)
-        return found
+    def first_calls(self) -> dict[str, FilterCall]:
+        """The first call for each pod, by UID."""
+        first: dict[str, FilterCall] = {}
+        for call in self.calls:
+            first.setdefault(call.uid, call)
+        return first
 
 
 def events(logs: Path, candidates: Iterable[str], name: str) -> list[dict[str, Any]]:
-    """All lines of one event."""
+    """All log lines of one event."""
     return [entry for candidate in candidates for entry in _lines(logs / f"{candidate}.log") if entry["event"] == name]
 
 
 def _lines(log: Path) -> Iterator[dict[str, Any]]:
-    """The JSON lines of a log; the last one may be half written by a process that was killed."""
+    """The JSON lines of a log, without an incomplete last one.
+
+    A killed process may leave one.
+    """
     with log.open(encoding="utf-8", errors="replace") as file:
         for text in file:
             if text.startswith("{") and text.endswith("}\n"):
                 yield json.loads(text)
 
 
-def _question(entry: Mapping[str, Any]) -> Question:
-    return Question(
+def _filter_call(entry: Mapping[str, Any]) -> FilterCall:
+    return FilterCall(
         at=_seconds(entry),
         uid=entry["uid"],
         pod=entry["pod"],
@@ -102,14 +108,15 @@ def _question(entry: Mapping[str, Any]) -> Question:
 
 
 def _offers(lines: Iterable[Mapping[str, Any]]) -> Iterator[Offer]:
-    """Each pod has one offer at a time."""
-    made, ends = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    """The offers in log lines; each pod has one at a time."""
+    starts = defaultdict[str, list[float]](list)
+    ends = defaultdict[str, list[float]](list)
     for entry in lines:
         if entry["event"] == _OFFERED:
-            made[entry["uid"]].append(_seconds(entry))
+            starts[entry["uid"]].append(_seconds(entry))
         elif entry["event"] == _OFFER and entry["became"] != _NARROWED:
             ends[entry["uid"]].append(_seconds(entry))
-    for uid, times in made.items():
+    for uid, times in starts.items():
         for at in times:
             yield Offer(at, min((end for end in ends[uid] if end >= at), default=math.inf), uid)
 

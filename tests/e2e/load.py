@@ -1,8 +1,9 @@
-"""Bursts of pods with volumes of several sizes, the same for the same seed: StatefulSets and loose pods, in waves.
+"""Waves of pods with volumes of several sizes, equal for equal seeds.
 
-The first wave finds an empty cluster and mixes everything: pods that nobody asks the extender about, and volumes whose replicas
-Longhorn may put anywhere. Later waves fill the cluster, and are of pods with local volumes that ask: with little room left, who
-does not ask can always take the room between a decision and the replica, and no extender could prevent that.
+A wave has StatefulSets and loose pods. The first wave finds an empty cluster and mixes everything: also pods that do not request the
+extender, and volumes whose replicas Longhorn may place anywhere. Later waves fill the cluster, and have only pods with local volumes
+that request the extender: with little room left, any other pod can take the room between a decision and the replica, and no
+extender could prevent that.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ BYPASSES: Final = "bypasses"
 KIND_LABEL: Final = "kind"
 
 _SIZES: Final = ("4Gi", "8Gi", "16Gi", "24Gi")
-# Of what may be anywhere, or is of those who do not ask: far less than is free on any node during the first wave.
+# For volumes of any place or of pods that do not request the extender: far less than is free on any node during the first wave.
 _MIXED_SIZE: Final = "4Gi"
-# How a node's room is divided into disks, and how much 1,000 pods find on each node: not enough for all.
+# The shares of a node's disks, and the Gi on each node for 1,000 pods: not enough for all.
 _LAYOUTS: Final[Sequence[Sequence[float]]] = ((1,), (0.5, 0.5), (0.25, 0.25, 0.25, 0.25), (0.75, 0.25))
 _ROOM: Final = 400
-# A gibibyte is left: less than any volume needs.
+# One gibibyte is free: less than any volume needs.
 _FULL: Final[Sequence[Disk]] = ({"size": "400Gi", "reserved": "399Gi"},)
 _FULL_SHARE: Final = 0.3
 _SET_SHARE: Final = 0.4
@@ -39,7 +40,10 @@ _ANYWHERE_SHARE: Final = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """A burst: objects to create at once, how many pods they are, and the apps of the loose ones that ask."""
+    """Objects to create at once, and the number of their pods.
+
+    `loose` has the apps of the loose pods that request the extender.
+    """
 
     objects: Sequence[Object]
     pods: int
@@ -47,7 +51,10 @@ class Wave:
 
 
 def nodes(count: int, pods: int, seed: int) -> dict[str, Sequence[Disk]]:
-    """Nodes with their disks, 30 % of them too full for any volume, and the rest too small for so many pods."""
+    """Nodes with their disks, in total too small for that many pods.
+
+    30 % of them are too full for any volume.
+    """
     rng = random.Random(seed)  # noqa: S311 # chance in a test
     room = _ROOM * pods / 1000
     names = [f"size-{number:03d}" for number in range(1, count + 1)]
@@ -57,7 +64,10 @@ def nodes(count: int, pods: int, seed: int) -> dict[str, Sequence[Disk]]:
 
 
 def storage_classes() -> list[Object]:
-    """Two classes as Longhorn's own, without data locality: one waits for its consumer, the other does not."""
+    """Two classes like Longhorn's own, without data locality.
+
+    One waits for its first consumer, the other does not.
+    """
     return [
         {
             "apiVersion": "storage.k8s.io/v1",
@@ -73,7 +83,10 @@ def storage_classes() -> list[Object]:
 
 
 def wave(number: int, pods: int, seed: int, *, mixed: bool) -> Wave:
-    """One wave of so many pods; `mixed` adds pods that do not ask and volumes without locality."""
+    """One wave of some pods.
+
+    `mixed` adds pods that do not request the extender, and volumes without locality.
+    """
     rng = random.Random(f"{seed}/{number}")  # noqa: S311 # chance in a test
     replicas = max(1, min(_SET_REPLICAS, round(pods * _SET_SHARE)))
     sets = [
@@ -82,7 +95,7 @@ def wave(number: int, pods: int, seed: int, *, mixed: bool) -> Wave:
     ]
     loose = list(_loose(rng, number, pods - len(sets) * replicas, mixed=mixed))
     objects: list[Object] = [entry for workload in loose for entry in workload.loose()]
-    # StatefulSets make their pods while the loose ones are being created.
+    # StatefulSets create their pods while the loose ones are being created.
     objects[:0] = [workload.statefulset(replicas) for workload in sets]
     asking = [workload.app for workload in loose if workload.asks]
     return Wave(objects, len(sets) * replicas + len(loose), asking)

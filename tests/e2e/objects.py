@@ -1,4 +1,4 @@
-"""The Kubernetes objects tests create: pods with claims, alone or by StatefulSets."""
+"""The Kubernetes objects that tests create: pods with claims, loose or of StatefulSets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCAL: Final = "longhorn-local"
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One claim of a pod."""
+    """A claim of a pod."""
 
     size: str = "100Gi"
     storage_class: str = LOCAL
@@ -24,16 +24,16 @@ class Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What pods of one app are like.
+    """The common properties of an app's pods.
 
     Attributes:
-        app: their label ``app``, their claims' too, and what their names begin with
-        group: they only run on nodes with this label ``group``
+        app: the label ``app`` of pods and claims, and the prefix of their names
+        group: the label ``group`` of the nodes that they may run on
         volumes: a claim for each
-        asks: whether they request the extended resource, and so are asked about where the configuration manages it
-        labels: more labels of pods and claims
-        only: the one node kube-scheduler may choose; "" for any of the group
-        node: their node, chosen without kube-scheduler; "" leaves it to kube-scheduler
+        asks: whether they request the extended resource, and so the extender where the configuration manages it
+        labels: additional labels of pods and claims
+        only: the only node that kube-scheduler may choose; "": any node of the group
+        node: the node, chosen without kube-scheduler; "": kube-scheduler chooses
     """
 
     app: str
@@ -49,7 +49,7 @@ class Workload:
         return {"app": self.app, **(self.labels or {})}
 
     def pod_spec(self) -> Object:
-        """A pod's spec, without its volumes."""
+        """A pod's spec without its volumes."""
         resources = {RESOURCE: "1"} if self.asks else {}
         mounts = [{"name": name, "mountPath": f"/{name}"} for name in self._claims()]
         spec: Object = {
@@ -70,7 +70,7 @@ class Workload:
         return [f"data-{index}" for index in range(len(self.volumes))]
 
     def claim(self, name: str, volume: Volume) -> Object:
-        """A claim."""
+        """A claim for a volume."""
         return {
             "metadata": {"name": name, "labels": self._labels},
             "spec": {
@@ -81,7 +81,7 @@ class Workload:
         }
 
     def loose(self, number: int = 0) -> list[Object]:
-        """One pod that nobody brings back, after its claims."""
+        """The claims of a pod without a controller, and the pod."""
         pod = f"{self.app}-{number}"
         names = {name: f"{name}-{pod}" for name in self._claims()}
         volumes = [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for name, claim in names.items()]
@@ -99,7 +99,7 @@ class Workload:
         ]
 
     def statefulset(self, replicas: int, *, parallel: bool = True) -> Object:
-        """So many pods of a StatefulSet."""
+        """A StatefulSet with some replicas."""
         return {
             "apiVersion": "apps/v1",
             "kind": "StatefulSet",
@@ -128,6 +128,6 @@ def statefulset(  # what the test plan varies
     asks: bool = True,
     parallel: bool = True,
 ) -> Object:
-    """A StatefulSet as in the test plan; `asks` requests the extended resource."""
+    """A StatefulSet of the test plan; `asks` requests the extended resource."""
     workload = Workload(app=app, group=group, volumes=[Volume(size, storage_class)] * claims, asks=asks)
     return workload.statefulset(replicas, parallel=parallel)

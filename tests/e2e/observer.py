@@ -1,4 +1,4 @@
-"""What a test sees of a cluster as it changes: by watches of its own, and by listing everything anew."""
+"""The cluster as a test sees it: by watches, or listed again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Line = tuple[str, str, str, str, str, int, str]
 
 
 class Observer:
-    """Watches a cluster on an event loop of its own, from entering it until leaving it."""
+    """Watches a cluster on an event loop of its own, while entered."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig
@@ -51,15 +51,18 @@ class Observer:
         self._stack.close()
 
     def view(self) -> View:
-        """The cluster now."""
+        """The cluster as it is now."""
         return self._portal.call(self._cache.state).view
 
     def demands(self) -> tuple[Demand, ...]:
-        """What volumes demand now."""
+        """The present demand."""
         return self._portal.call(self._cache.state).demand.all
 
     def chosen_not_bound(self) -> set[str]:
-        """The pods kube-scheduler has chosen a node for and not bound yet: their claims are being provisioned."""
+        """Pods with a chosen node that are not bound yet.
+
+        Their claims are being provisioned.
+        """
         selected = {demand.pod for demand in self.demands() if demand.source is DemandSource.SELECTED_NODE}
         nominated = {
             pod.key
@@ -69,27 +72,31 @@ class Observer:
         return selected | nominated
 
     def bound_without_replicas(self) -> set[str]:
-        """The pods that are bound, with a local volume that has no replica on their node yet."""
+        """Bound pods with a local volume without a replica on their node."""
         return {demand.pod for demand in self.demands() if demand.source is DemandSource.POD}
 
     def listed_demands(self) -> set[Line]:
-        """What volumes demand, derived from a list of everything as `longhorn-extender snapshot` makes it: no watch, nothing remembered."""
-        return self._portal.call(self._listed)
+        """The demand derived from a new list of everything, without any watch.
 
-    async def _listed(self) -> set[Line]:
+        `longhorn-extender snapshot` lists in the same way.
+        """
+        return self._portal.call(self._list_demands)
+
+    async def _list_demands(self) -> set[Line]:
         objects = await read_cluster(self._client, NAMESPACE, _ignore, _ignore)
         view = View.of(as_snapshot(objects), _now())
         return {line(demand) for demand in DemandIndex.of(view).all}
 
 
 def line(demand: Demand) -> Line:
-    """A demand as it is compared: everything about it but the volume's other fields."""
-    volume, source = demand.volume, demand.source.name.lower()
+    """A demand in the form in which demands are compared."""
+    volume = demand.volume
+    source = demand.source.name.lower()
     return (volume.name, volume.claim, demand.node, source, demand.pod, volume.volume.size, demand.since)
 
 
 def state_line(entry: dict[str, Any]) -> Line:
-    """The same from an entry of ``demands`` in /state."""
+    """The same for an entry of ``demands`` in /state."""
     return tuple(entry[key] for key in ("volume", "claim", "node", "source", "pod", "size", "since"))
 
 

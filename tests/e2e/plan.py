@@ -1,6 +1,7 @@
-"""The scheduler-extender proposal's test plan, goal by goal: each function runs one repetition on a rig and returns what happened.
+"""The proposal's test plan for the scheduler extender, goal by goal.
 
-Every goal has nodes of its own and its pods are kept to them by a node selector, so that one cluster serves all goals.
+Each function runs one repetition on a rig and returns what happened. Every goal has nodes of its own, and a node selector keeps its
+pods on them, so that one cluster serves all goals.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.e2e.rig import Rig
 
 LOAD: Final = (0.1, 0.4, 0.6, 0.8)
 READY_SECONDS: Final = 480.0
-# Without the extender pods may be stuck for ever; what has not come by then is counted.
+# Without the extender pods may be stuck for ever; pods that do not run by then are counted.
 SETTLE_SECONDS: Final = 45.0
 
 
@@ -27,7 +28,7 @@ class Result:
         seconds: from creation until every pod runs; None if not every pod came to run
         nodes: the node of each pod
         misplaced: pods with a local volume without a replica on their node
-        mended: replicas placed elsewhere than where their volume was, also if one was made there later
+        mended: replicas placed elsewhere than where their volume was, also if a local one was created later
         overfull: disks that hold more than Longhorn allows, because two volumes were placed before its status followed
         stuck: pods that did not come to run
     """
@@ -41,11 +42,11 @@ class Result:
 
     @property
     def per_node(self) -> dict[str, int]:
-        """How many pods each node has."""
+        """The number of pods on each node."""
         return dict(sorted(Counter(node for node in self.nodes.values() if node).items()))
 
 
-def run(  # what is waited for, and how long
+def wait_for_result(
     rig: Rig,
     app: str,
     count: int,
@@ -55,12 +56,18 @@ def run(  # what is waited for, and how long
     before: int | None = None,
     settle: float = SETTLE_SECONDS,
 ) -> Result:
-    """Waits for an app and looks at where its pods and replicas are; with `must`, all pods have to come to run.
+    """Waits for an app's pods, and returns where pods and replicas are.
 
-    `before` is the rig's count of misplacements at the start; without it, that of this moment. Without `must` it is over after
-    `settle` seconds.
+    Args:
+        rig: where the app runs
+        app: the app
+        count: the number of its pods
+        started: when they were created, in monotonic seconds
+        must: whether all pods have to come to run
+        before: the rig's count of misplacements at the start; None: the present one
+        settle: after how many seconds the wait ends without `must`
     """
-    already = rig.misplacements() if before is None else before
+    misplacements_before = rig.misplacements() if before is None else before
     seconds: float | None = None
     deadline = started + (READY_SECONDS if must else settle)
     while time.monotonic() < deadline:
@@ -71,48 +78,66 @@ def run(  # what is waited for, and how long
     if must and seconds is None:
         raise AssertionError(f"{app} is not ready after {READY_SECONDS:g} s: {rig.nodes_of(app)} {rig.status()}")
     stuck = sorted(pod["metadata"]["name"] for pod in rig.pods(app) if pod["status"].get("phase") != "Running")
-    return Result(seconds, rig.nodes_of(app), rig.misplaced(app), rig.misplacements() - already, rig.overfull(), stuck)
+    return Result(
+        seconds,
+        rig.nodes_of(app),
+        rig.misplaced_pods(app),
+        rig.misplacements() - misplacements_before,
+        rig.overfull_disks(),
+        stuck,
+    )
 
 
 def goal_1_nodes(rig: Rig) -> None:
-    """4 nodes, each with 1 disk of 400Gi; as in any cluster they have other work, and not equally much."""
+    """Adds 4 nodes with 1 disk of 400Gi and different other work."""
     rig.add_nodes("race", {f"race-{number}": ["400Gi"] for number in range(1, 5)})
     for number, share in enumerate(LOAD, start=1):
         rig.load(f"race-{number}", share)
 
 
 def goal_1(rig: Rig, *, asks: bool) -> Result:
-    """A StatefulSet of 16 pods in parallel, each with 100Gi: with the extender 4 pods on each node."""
-    started, before = time.monotonic(), rig.misplacements()
+    """A StatefulSet of 16 parallel pods with 100Gi each.
+
+    With the extender 4 pods are on each node.
+    """
+    started = time.monotonic()
+    before = rig.misplacements()
     rig.create(statefulset("race", group="race", replicas=16, asks=asks))
     try:
-        return run(rig, "race", 16, started, must=asks, before=before)
+        return wait_for_result(rig, "race", 16, started, must=asks, before=before)
     finally:
         rig.remove("race")
 
 
 def goal_2_nodes(rig: Rig) -> None:
-    """4 nodes with 1, 2, 3 and 4 disks of 100Gi."""
+    """Adds 4 nodes with 1, 2, 3 and 4 disks of 100Gi."""
     rig.add_nodes("many", {f"many-{number}": ["100Gi"] * number for number in range(1, 5)})
 
 
 def goal_2(rig: Rig, *, asks: bool) -> Result:
-    """A pod with 4 claims of 100Gi: with the extender on the node with 4 disks."""
-    started, before = time.monotonic(), rig.misplacements()
+    """A pod with 4 claims of 100Gi.
+
+    With the extender it is on the node with 4 disks.
+    """
+    started = time.monotonic()
+    before = rig.misplacements()
     rig.create(statefulset("many", group="many", replicas=1, claims=4, asks=asks))
     try:
-        return run(rig, "many", 1, started, must=asks, before=before)
+        return wait_for_result(rig, "many", 1, started, must=asks, before=before)
     finally:
         rig.remove("many")
 
 
 def goal_3_nodes(rig: Rig) -> None:
-    """Two nodes with a disk of 400Gi, two with one of 99Gi."""
+    """Adds two nodes with 400Gi and two with 99Gi."""
     rig.add_nodes("drain", {"drain-1": ["400Gi"], "drain-2": ["400Gi"], "drain-3": ["99Gi"], "drain-4": ["99Gi"]})
 
 
 def goal_3_drain(rig: Rig, *, asks: bool) -> Result:
-    """4 pods of 100Gi on one node of 400Gi, which is drained: with the extender all move to the other one."""
+    """4 pods of 100Gi leave a drained node for the other large one.
+
+    With the extender all of them move there.
+    """
     kubectl = rig.cluster.kubectl
     others = ["drain-2", "drain-3", "drain-4"]
     kubectl("cordon", *others)
@@ -125,10 +150,10 @@ def goal_3_drain(rig: Rig, *, asks: bool) -> Result:
         started = time.monotonic()
         kubectl("drain", "drain-1", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
         rig.until("the pods are new ones", lambda: not before & {pod["metadata"]["uid"] for pod in rig.pods("drain")})
-        result = run(rig, "drain", 4, started, must=asks)
+        result = wait_for_result(rig, "drain", 4, started, must=asks)
         if asks:
-            rig.until("every volume has its replica beside its pod", lambda: not rig.misplaced("drain"), 60)
-            result = replace(result, misplaced=rig.misplaced("drain"))
+            rig.until("every volume has a local replica", lambda: not rig.misplaced_pods("drain"), 60)
+            result = replace(result, misplaced=rig.misplaced_pods("drain"))
         return result
     finally:
         kubectl("uncordon", "drain-1", *others)
@@ -136,11 +161,11 @@ def goal_3_drain(rig: Rig, *, asks: bool) -> Result:
 
 
 def goal_3_restart(rig: Rig, *, asks: bool) -> tuple[Result, dict[str, str]]:
-    """16 pods deleted and created again over their retained volumes: with the extender each returns to its node.
+    """16 pods are deleted and created again over their retained volumes.
 
-    Returns the result, and the nodes before.
+    With the extender each returns to its node. Returns the result, and the nodes before.
     """
-    wanted = statefulset("race", group="race", replicas=16, storage_class="longhorn-retain", asks=asks)
+    recreated = statefulset("race", group="race", replicas=16, storage_class="longhorn-retain", asks=asks)
     try:
         rig.create(statefulset("race", group="race", replicas=16, storage_class="longhorn-retain", asks=True))
         rig.until("all pods run", lambda: rig.ready("race", 16), READY_SECONDS)
@@ -149,7 +174,7 @@ def goal_3_restart(rig: Rig, *, asks: bool) -> tuple[Result, dict[str, str]]:
         rig.until("no pod is left", lambda: not rig.pods("race"))
         rig.until("nothing is attached", lambda: not rig.items("/apis/storage.k8s.io/v1/volumeattachments"))
         started = time.monotonic()
-        rig.create(wanted)
-        return run(rig, "race", 16, started, must=asks), before
+        rig.create(recreated)
+        return wait_for_result(rig, "race", 16, started, must=asks), before
     finally:
         rig.remove("race")

@@ -1,5 +1,7 @@
-"""A cluster with everything a user would run: control plane, Longhorn (simulated), candidates of the extender, and the way to
-their leader. The extender runs under its own ServiceAccount with the permissions of manifests/ and nothing else.
+"""A cluster with everything that a user runs, and calls to it.
+
+It has a control plane, simulated Longhorn, candidates of the extender, and the way to their leader. The extender runs under its own
+ServiceAccount with the permissions of manifests/ and nothing else.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ _Value = TypeVar("_Value")
 
 
 class Rig:
-    """One stack, started by entering it, and what a test asks of it; an empty `reservation` is the extender's default."""
+    """One stack, which entering it starts, and a test's calls to it.
+
+    An empty `reservation` is the extender's default.
+    """
 
     def __init__(
         self,
@@ -71,15 +76,18 @@ class Rig:
         assert failures == 0, "the simulator met errors it did not expect; see its log"
 
     def use_config(self, config: Path) -> None:
-        """Restarts kube-scheduler with one of the files users install; only addresses and credentials are this machine's."""
+        """Restarts kube-scheduler with one of the files that users install.
+
+        Only addresses and credentials are this machine's.
+        """
         self._stack.use_scheduler_config(config)
 
     def use_simulator(self, config: Mapping[str, Any]) -> None:
-        """Restarts the simulator with another configuration; its counters begin anew."""
+        """Restarts the simulator with another configuration and empty counters."""
         self._stack.use_simulator(config)
 
     def start_candidate(self, name: str) -> Process:
-        """One more process of the extender; a name used before gets its port again."""
+        """Starts a process of the extender; a former name gets its port again."""
         return self._stack.start_candidate(name)
 
     @property
@@ -88,7 +96,7 @@ class Rig:
         return [name for name in self._stack.candidates if self.cluster.processes[name].running]
 
     def leader(self) -> str:
-        """The candidate that answers now; "" for none.
+        """The candidate that answers now, "" if none does.
 
         Raises:
             AssertionError: several do
@@ -101,42 +109,51 @@ class Rig:
         """Whether a candidate answers kube-scheduler's verbs."""
         return self._stack.answers(name)
 
-    def ask(self, name: str, path: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
-        """Asks one candidate; status 0 means that nothing answered."""
+    def request(self, name: str, path: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
+        """Sends a request to a candidate; status 0 means no answer."""
         return http_request(f"{self._stack.url(name)}{path}", body, seconds)
 
     def status(self) -> Object:
-        """What the simulator sees."""
+        """The simulator's report."""
         code, answer = http_request(f"{self._stack.simulator_url}/status", None, 15)
         return dict(answer) if code == 200 else {"unreachable": str(answer)}
 
     def misplacements(self) -> int:
-        """How often so far a local volume's replica was placed elsewhere than where the volume was, also if that was mended."""
+        """How often a local volume's replica was placed on another node so far.
+
+        Mended ones are included.
+        """
         return int(self.status()["counters"].get("misplacements", 0))
 
-    def asked(self) -> float:
-        """How many pods the leader has offered nodes so far (probes, which ask about no node, do not count)."""
+    def count_fits(self) -> float:
+        """How many pods the leader has offered nodes so far.
+
+        Probes name no node, and so do not count.
+        """
         leader = self.until("a candidate answers", self.leader)
         return self.metric(leader, 'longhorn_scheduler_extender_filter_requests_total{result="fits"}')
 
     def metric(self, candidate: str, name: str) -> float:
-        """The value of one of a candidate's metrics; `name` with its labels."""
-        lines = str(self.ask(candidate, "/metrics")[1]).splitlines()
+        """The value of a candidate's metric; `name` includes the labels."""
+        lines = str(self.request(candidate, "/metrics")[1]).splitlines()
         [value] = [line.split()[-1] for line in lines if line.startswith(f"{name} ")]
         return float(value)
 
     def add_nodes(self, group: str, disks: Mapping[str, Sequence[Disk]]) -> None:
-        """Nodes by name with the sizes of their disks; pods of `group` run on these alone.
+        """Adds nodes with disks of some sizes, for the pods of `group` alone.
 
         Returns once Longhorn reports every disk, and their capacity where kube-scheduler looks at it.
         """
         self._stack.add_nodes(disks, {"group": group})
-        # What is reserved may leave no capacity at all.
+        # Reserved space may leave no capacity at all.
         roomy = {name for name, each in disks.items() if any(isinstance(disk, str) for disk in each)}
-        self.until("their capacity is reported", lambda: self._reported(roomy), _CAPACITY_SECONDS)
+        self.until("their capacity is reported", lambda: self._has_capacity(roomy), _CAPACITY_SECONDS)
 
-    def _reported(self, nodes: Iterable[str]) -> bool:
-        """Whether each of some nodes has capacity for every class that waits for a consumer, or kube-scheduler looks at none."""
+    def _has_capacity(self, nodes: Iterable[str]) -> bool:
+        """Whether each node has capacity for every class that waits for a consumer.
+
+        It is also true if kube-scheduler looks at no capacity.
+        """
         if not self.cluster.api.get(f"/apis/storage.k8s.io/v1/csidrivers/{_DRIVER}")["spec"]["storageCapacity"]:
             return True
         classes = [
@@ -144,15 +161,15 @@ class Rig:
             for raw in self.items(STORAGE_CLASSES.path())
             if (raw["provisioner"], raw["volumeBindingMode"]) == (_DRIVER, "WaitForFirstConsumer")
         ]
-        known = {
+        reported = {
             (raw["nodeTopology"]["matchLabels"][HOSTNAME], raw["storageClassName"])
             for raw in self.items(CAPACITIES.path())
             if raw["capacity"] != "0"
         }
-        return all((node, each) in known for node in nodes for each in classes)
+        return all((node, each) in reported for node in nodes for each in classes)
 
     def load(self, node: str, share: float) -> None:
-        """Gives a node other work: one pod that requests this share of its CPU and memory."""
+        """Gives a node other work: a share of its CPU and memory."""
         requests = {"cpu": f"{int(32_000 * share)}m", "memory": f"{int(256 * share)}Gi"}
         container = {"name": "work", "image": PAUSE, "resources": {"requests": requests}}
         metadata = {"name": f"work-on-{node}", "namespace": "default"}
@@ -168,7 +185,10 @@ class Rig:
         self.cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
 
     def post(self, objects: Iterable[Object]) -> None:
-        """Creates objects by the API itself, claims before all others, several at a time: a burst is not held up by its making."""
+        """Creates objects by the API itself, claims first, several at a time.
+
+        So the creation of a burst does not slow it down.
+        """
         by_kind: dict[bool, list[Object]] = {True: [], False: []}
         for entry in objects:
             by_kind[entry["kind"] == CLAIMS.kind].append(entry)
@@ -189,87 +209,93 @@ class Rig:
         return {_name(pod): pod["spec"].get("nodeName", "") for pod in self.pods(app)}
 
     def ready(self, app: str, count: int) -> bool:
-        """Whether so many of an app's pods are Running, and no others are there."""
+        """Whether an app has exactly `count` pods, all of them Running."""
         pods = self.pods(app)
         return len(pods) == count and all(
             pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"] for pod in pods
         )
 
-    def misplaced(self, app: str) -> list[str]:
-        """The app's pods that have a local volume without a replica on their node."""
+    def misplaced_pods(self, app: str) -> list[str]:
+        """The app's pods with a local volume without a replica on their node."""
         claims = {_name(entry): entry for entry in self.items("/api/v1/namespaces/default/persistentvolumeclaims")}
         homes: dict[str, set[str]] = {}
         for replica in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas"):
             if not replica["spec"].get("failedAt") and "deletionTimestamp" not in replica["metadata"]:
                 homes.setdefault(replica["spec"]["volumeName"], set()).add(replica["spec"].get("nodeID", ""))
-        found = []
+        misplaced_pods = set()
         for pod in self.pods(app):
             node = pod["spec"].get("nodeName")
             for volume in pod["spec"]["volumes"]:
                 claim = claims.get(volume.get("persistentVolumeClaim", {}).get("claimName", ""))
                 if node and claim is not None and node not in homes.get(claim["spec"].get("volumeName", ""), set()):
-                    found.append(_name(pod))
-        return sorted(set(found))
+                    misplaced_pods.add(_name(pod))
+        return sorted(misplaced_pods)
 
-    def overfull(self) -> list[str]:
-        """The disks whose replicas add up to more than Longhorn allows: two volumes were placed before the status followed."""
+    def overfull_disks(self) -> list[str]:
+        """Disks whose replicas add up to more than Longhorn allows.
+
+        They arise when two volumes are placed before the status follows.
+        """
         sizes: dict[str, int] = {}
         for replica in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas"):
             disk = replica["spec"].get("diskID", "")
             sizes[disk] = sizes.get(disk, 0) + int(replica["spec"]["volumeSize"])
-        found = []
+        overfull_disks = []
         for node in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/nodes"):
             for name, disk in (node.get("status") or {}).get("diskStatus", {}).items():
                 limit = disk.get("storageMaximum", 0) - node["spec"]["disks"][name].get("storageReserved", 0)
                 if sizes.get(disk.get("diskUUID", ""), 0) > limit:
-                    found.append(f"{_name(node)} {name}")
-        return sorted(found)
+                    overfull_disks.append(f"{_name(node)} {name}")
+        return sorted(overfull_disks)
 
     def remove(self, app: str) -> None:
-        """Deletes an app's StatefulSet and pods, its claims and their volumes, and waits until their space is free again."""
+        """Deletes an app's objects and volumes, and waits until their space is free."""
         for resource in (_STATEFUL_SETS, PODS, CLAIMS):
             self._remove_all(resource, app)
-        self.until(f"the volumes of {app} are gone", self._reclaimed)
+        self.until(f"the volumes of {app} are gone", self._reclaim)
 
-    def _reclaimed(self) -> bool:
-        """Whether only bound volumes are left; those that are released and were to be kept are deleted first."""
+    def _reclaim(self) -> bool:
+        """Deletes released volumes with policy Retain; returns whether all space is free."""
         for volume in self.items(PERSISTENT_VOLUMES.path()):
-            kept = volume["spec"].get("persistentVolumeReclaimPolicy") == "Retain"
+            retained = volume["spec"].get("persistentVolumeReclaimPolicy") == "Retain"
             released = volume["status"].get("phase") == "Released" and "deletionTimestamp" not in volume["metadata"]
-            if kept and released:
+            if retained and released:
                 self.cluster.api.delete(LONGHORN_VOLUMES.path(NAMESPACE, volume["spec"]["csi"]["volumeHandle"]))
                 self.cluster.api.delete(PERSISTENT_VOLUMES.path(name=_name(volume)))
-        return self._volumes_gone() and self._freed()
+        return self._are_volumes_gone() and self._lists_present_replicas()
 
     def _remove_all(self, resource: Resource, app: str) -> None:
         path = self.delete_all(resource, f"app={app}")
         self.until(f"the {resource.plural} of {app} are gone", lambda: not self.items(path))
 
     def delete_all(self, resource: Resource, selector: str) -> str:
-        """Deletes the objects of a label selector at one go, and returns their path; kubectl would delete five a second."""
+        """Deletes the objects of a label selector at once; returns their path.
+
+        kubectl would delete five a second.
+        """
         path = f"{resource.path('default')}?labelSelector={quote(selector)}"
 
-        def accepted() -> bool:
+        def try_delete() -> bool:
             try:
                 self.cluster.api.delete(path)
             except ApiError as error:
-                if not error.unreachable:  # it gives up after a while; the rest is for the next call
+                if not error.unreachable:  # it gives up after a while; the next call deletes the remaining ones
                     raise
                 return False
             return True
 
-        self.until(f"the {resource.plural} of {selector} are deleted", accepted)
+        self.until(f"the {resource.plural} of {selector} are deleted", try_delete)
         return path
 
-    def _volumes_gone(self) -> bool:
+    def _are_volumes_gone(self) -> bool:
         return all(
             volume["status"].get("phase") == "Bound" for volume in self.items("/api/v1/persistentvolumes")
         ) and len(self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/volumes")) == len(
             self.items("/api/v1/persistentvolumes")
         )
 
-    def _freed(self) -> bool:
-        """Whether Longhorn's status lists only replicas that exist, and lists them all."""
+    def _lists_present_replicas(self) -> bool:
+        """Whether Longhorn's status lists exactly the replicas that exist."""
         replicas = {_name(entry) for entry in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")}
         listed: set[str] = set()
         for node in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/nodes"):
@@ -278,7 +304,7 @@ class Rig:
         return listed == replicas
 
     def until(self, what: str, done: Callable[[], _Value], seconds: float = 60) -> _Value:
-        """Waits for something; returns what `done` did.
+        """Waits until `done` returns something true; returns that.
 
         Raises:
             AssertionError: it did not happen in time

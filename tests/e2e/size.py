@@ -1,4 +1,4 @@
-"""Bursts on 100 nodes with three dead leaders: the story that `test_size.py` and the report tell.
+"""Bursts on 100 nodes with three dead leaders, for `test_size.py` and the report.
 
     wave 1, everything mixed → the leader is killed → wave 2, while some pods are deleted → killed → nodes are drained, wave 3 → killed
     → what can run runs → what is left pending has no node that is safe
@@ -22,41 +22,41 @@ from app.schemas.state import MAX_LISTED
 from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
 from scheduler_core.extender.decision import Packing
 from tests.e2e import load
-from tests.e2e.journal import Journal, Offer, Question
+from tests.e2e.journal import FilterCall, Journal, Offer
+from tests.e2e.leader_monitor import LeaderMonitor
 from tests.e2e.objects import Object
 from tests.e2e.observer import Observer, state_line
 from tests.e2e.rig import LEASE_BOUND, RECOMMENDED_MANAGED, Rig
-from tests.e2e.witness import Witness
 
 NODES: Final = 100
 _SLOW: Final = {
     "provision_seconds": [0.5, 8],
     # Long enough for many pods to be bound and not placed at once, even where only two pods a second are bound.
     "publish_seconds": [20, 40],
-    # As seldom as a busy Longhorn does; every second they would be half of all writes of 100 nodes.
+    # A busy Longhorn is as slow; every second these would be half of all writes of 100 nodes.
     "status_period": 5,
     "capacity_period": 10,
     "workers": 16,
 }
 _IN_FLIGHT_SECONDS: Final = 240.0
 _REST_SECONDS: Final = 1800.0
-# As long as no pod changes for this time, the burst is over: longer than any delay of the simulator, kube-scheduler's back-off, and the
-# time after which the extender looks once more at all pods it has refused.
+# If no pod changes for this time, the burst is over: it is longer than any delay of the simulator, kube-scheduler's back-off, and the
+# period after which the extender evaluates all refused pods again.
 _QUIET_SECONDS: Final = 60.0
 _OFFER_LIFE: Final = 60.0
-# How late a busy process may notice that an offer's life is over.
+# How late a busy process may notice that an offer has expired.
 _LATE: Final = 5.0
-_EVERYBODY_ELSE: Final = (SCHEDULER, CONTROLLER_MANAGER, KWOK, "simulator")
+_OTHER_PROCESSES: Final = (SCHEDULER, CONTROLLER_MANAGER, KWOK, "simulator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much.
+    """The size of a run.
 
     Attributes:
-        pods: in all three waves
-        seed: which pods, and the simulator's chance
-        drained: how many nodes are
+        pods: the number of pods in all three waves
+        seed: chooses the pods, and the simulator's chance
+        drained: the number of drained nodes
         packing: which nodes with room are offered; only with `ORDER_SAFE` must nothing be misplaced or stuck
     """
 
@@ -67,24 +67,27 @@ class Size:
 
     @property
     def in_flight(self) -> int:
-        """How many pods of each kind there have to be when a leader is killed: a wave has to have three times as many."""
+        """How many pods of each kind a kill waits for.
+
+        A wave has to have three times as many.
+        """
         return min(50, self.pods // 12)
 
 
 @dataclass
 class Outcome:
-    """What happened: figures to print, and what should not have been."""
+    """The result of a run: figures to print, and problems."""
 
     problems: list[str] = field(default_factory=list)
     figures: list[tuple[str, str]] = field(default_factory=list)
 
     def text(self) -> str:
-        """The figures, one a line."""
+        """The figures, one per line."""
         return "\n".join(f"{name}: {value}" for name, value in self.figures)
 
 
 def run(folder: Path, size: Size) -> Outcome:
-    """The whole story on a rig of its own."""
+    """Runs everything on a rig of its own."""
     outcome = Outcome()
     arguments = ["--packing", size.packing]
     simulator = {**_SLOW, "seed": size.seed}
@@ -92,18 +95,18 @@ def run(folder: Path, size: Size) -> Outcome:
     with Rig(folder, candidates=2, config=RECOMMENDED_MANAGED, simulator=simulator, more_arguments=arguments) as rig:
         rig.create(*load.storage_classes())
         rig.add_nodes(load.GROUP, load.nodes(NODES, size.pods, size.seed))
-        with Observer(rig.cluster.kubeconfig) as observer, Witness(rig) as witness:
-            story = _Story(rig, observer, size, outcome)
-            story.tell()
-            story.judge()
-        outcome.problems += [f"two candidates answered at once: {entry}" for entry in witness.both]
-        outcome.figures.append(("longest time nobody answered", f"{witness.longest_silence:.1f} s"))
+        with Observer(rig.cluster.kubeconfig) as observer, LeaderMonitor(rig) as monitor:
+            scenario = _Scenario(rig, observer, size, outcome)
+            scenario.run()
+            scenario.check()
+        outcome.problems += [f"two candidates answered at once: {entry}" for entry in monitor.double_answers]
+        outcome.figures.append(("longest time nobody answered", f"{monitor.longest_silence:.1f} s"))
     outcome.figures.append(("whole run", f"{time.monotonic() - started:.0f} s"))
     return outcome
 
 
-class _Story:
-    """One run on a rig that is up."""
+class _Scenario:
+    """One run on a started rig."""
 
     def __init__(self, rig: Rig, observer: Observer, size: Size, outcome: Outcome) -> None:
         self._rig = rig
@@ -112,15 +115,15 @@ class _Story:
         self._outcome = outcome
         self._started = time.monotonic()
 
-    def tell(self) -> None:
-        """Everything that is done to the cluster; returns when it has come to rest."""
+    def run(self) -> None:
+        """Creates, kills, deletes and drains; returns when the cluster is at rest."""
         waves = [
             load.wave(number, round(self._size.pods * share), self._size.seed, mixed=number == 1)
             for number, share in enumerate((0.4, 0.3, 0.3), start=1)
         ]
         self._create(waves[0])
         self._kill_leader()
-        leaving = self._keep_new_pods_from_some()
+        leaving = self._taint_fullest_nodes()
         self._create(waves[1])
         self._delete_some(waves[0])
         self._kill_leader()
@@ -129,8 +132,8 @@ class _Story:
         self._kill_leader()
         self._settle()
 
-    def judge(self) -> None:
-        """Looks at what became of all of it."""
+    def check(self) -> None:
+        """Checks the state of the cluster at rest."""
         status = self._rig.status()
         misplacements = status["counters"].get("misplacements", 0)
         self._note("misplaced replicas, mended ones included", misplacements)
@@ -139,17 +142,19 @@ class _Story:
         stuck = [_name(pod) for pod in pods if pod["spec"].get("nodeName") and not _runs(pod)]
         self._note("bound pods that never ran", len(stuck))
         if self._size.packing is Packing.ORDER_SAFE:
-            self._claim(
+            self._require(
                 misplacements == 0, f"{misplacements} replicas were placed elsewhere than where their volume was"
             )
-            self._claim(status["misplaced"] == [], f"volumes without a replica beside their pod: {status['misplaced']}")
-            self._claim(stuck == [], f"bound pods that never ran: {stuck} {status['stuck'][:3]}")
+            self._require(
+                status["misplaced"] == [], f"volumes without a replica beside their pod: {status['misplaced']}"
+            )
+            self._require(stuck == [], f"bound pods that never ran: {stuck} {status['stuck'][:3]}")
         pending = [pod for pod in pods if not pod["spec"].get("nodeName")]
         self._note("pods that run", sum(map(_runs, pods)))
         self._note("pods left without a node", len(pending))
         self._note("disks promised too much by Longhorn's own race", len(status["overbooked"]))
-        self._judge_pending(pending)
-        self._judge_log()
+        self._check_pending(pending)
+        self._check_log()
 
     def _create(self, wave: load.Wave) -> None:
         self._rig.post(wave.objects)
@@ -157,7 +162,7 @@ class _Story:
 
     def _kill_leader(self) -> None:
         leader = self._leader()
-        reached = self._wait_for_flight()
+        reached = self._wait_until_in_flight()
         self._rig.cluster.processes[leader].kill()
         killed = time.monotonic()
         self._rig.until("another candidate answers", self._rig.leader, LEASE_BOUND + 20)
@@ -170,7 +175,7 @@ class _Story:
     def _leader(self) -> str:
         return self._rig.until("a candidate answers", self._rig.leader)
 
-    def _wait_for_flight(self) -> tuple[int, int]:
+    def _wait_until_in_flight(self) -> tuple[int, int]:
         """Returns once enough pods of each kind are decided and not placed."""
         best = (0, 0)
         deadline = time.monotonic() + _IN_FLIGHT_SECONDS
@@ -183,8 +188,11 @@ class _Story:
         raise AssertionError(f"waited in vain for {self._size.in_flight} pods of each kind in flight: at best {best}")
 
     def _compare_demands(self) -> None:
-        """The new leader counts what is derived from a list of everything, volume by volume; nothing moves meanwhile."""
-        processes = [self._rig.cluster.processes[name] for name in _EVERYBODY_ELSE]
+        """Waits until the new leader's demand equals that in a full list.
+
+        All other processes are paused meanwhile.
+        """
+        processes = [self._rig.cluster.processes[name] for name in _OTHER_PROCESSES]
         for process in processes:
             process.pause()
         try:
@@ -194,23 +202,27 @@ class _Story:
                 process.resume()
 
     def _same_demands(self) -> bool:
-        state = self._rig.ask(self._leader(), "/state")[1]["service"]
+        state = self._rig.request(self._leader(), "/state")[1]["service"]
         listed = self._observer.listed_demands()
-        told = {state_line(entry) for entry in state["demands"]}
-        same = told <= listed and len(told) == min(len(listed), MAX_LISTED) and state["demandCount"] == len(listed)
+        reported = {state_line(entry) for entry in state["demands"]}
+        all_reported = len(reported) == min(len(listed), MAX_LISTED) and state["demandCount"] == len(listed)
+        same = reported <= listed and all_reported
         if same:
             self._note("demands that were the same after the take-over", len(listed))
         return same
 
     def _delete_some(self, wave: load.Wave) -> None:
-        """Every fifth loose pod of a wave goes, with its claims and volumes."""
-        gone = wave.loose[::5]
+        """Deletes every fifth loose pod of a wave, with its claims and volumes."""
+        deleted = wave.loose[::5]
         for kind in (PODS, CLAIMS):
-            self._rig.delete_all(kind, f"app in ({','.join(gone)})")
-        self._note("loose pods deleted", len(gone))
+            self._rig.delete_all(kind, f"app in ({','.join(deleted)})")
+        self._note("loose pods deleted", len(deleted))
 
-    def _keep_new_pods_from_some(self) -> list[str]:
-        """Taints the nodes with the most pods, for a drain to come: what is on its way there still arrives."""
+    def _taint_fullest_nodes(self) -> list[str]:
+        """Taints the nodes with the most pods, before they are drained.
+
+        Pods on their way there still arrive.
+        """
         counts = Counter(pod["spec"].get("nodeName", "") for pod in self._pods())
         del counts[""]
         fullest = sorted(counts, key=lambda node: (-counts[node], node))[: self._size.drained]
@@ -218,9 +230,9 @@ class _Story:
         return fullest
 
     def _drain(self, nodes: Sequence[str]) -> None:
-        """Nodes lose their pods; those of StatefulSets come back elsewhere.
+        """Drains nodes; the pods of StatefulSets come back elsewhere.
 
-        Not before all that was decided for them is placed: Longhorn places no replica on a cordoned node, whoever decided.
+        It waits until all pods decided for these nodes run: Longhorn places no replica on a cordoned node.
         """
         self._rig.until("all pods of the nodes to drain run", lambda: not self._arriving(nodes), _REST_SECONDS)
         for node in nodes:
@@ -239,16 +251,18 @@ class _Story:
         return self._rig.items("/api/v1/namespaces/default/pods")
 
     def _settle(self) -> None:
-        """Returns once no pod has changed for a while and none is on its way."""
-        last, since = None, time.monotonic()
+        """Returns once no pod changes or is in flight any more."""
+        last: tuple[int, int, int, int] | None = None
+        since = time.monotonic()
         deadline = time.monotonic() + _REST_SECONDS
         while time.monotonic() - since < _QUIET_SECONDS:
             pods = self._pods()
             now = (sum(map(_runs, pods)), len(pods), len(self._observer.demands()), self._moving())
             if now != last or self._moving():
-                last, since = now, time.monotonic()
+                last = now
+                since = time.monotonic()
             if time.monotonic() > deadline:
-                self._claim(False, f"not at rest after {_REST_SECONDS:g} s: running, pods, demands, moving: {now}")
+                self._require(False, f"not at rest after {_REST_SECONDS:g} s: running, pods, demands, moving: {now}")
                 return
             time.sleep(1)
         self._note("at rest after", self._clock())
@@ -256,29 +270,29 @@ class _Story:
     def _moving(self) -> int:
         return len(self._observer.chosen_not_bound())
 
-    def _judge_pending(self, pending: Sequence[Object]) -> None:
-        """At rest no pending pod may have a node where it would be safe."""
+    def _check_pending(self, pending: Sequence[Object]) -> None:
+        """Checks that no pending pod has a node where it would be safe."""
         leader = self._leader()
         names = [node["metadata"]["name"] for node in self._rig.items("/api/v1/nodes")]
         for pod in pending:
-            status, answer = self._rig.ask(leader, "/explain", {"Pod": pod, "NodeNames": names})
+            status, answer = self._rig.request(leader, "/explain", {"Pod": pod, "NodeNames": names})
             safe = [name for name, node in answer["nodes"].items() if node["order_safe"]] if status == 200 else [answer]
-            self._claim(not safe, f"{_name(pod)} is pending, and would be safe on {safe[:5]}")
+            self._require(not safe, f"{_name(pod)} is pending, and would be safe on {safe[:5]}")
 
-    def _judge_log(self) -> None:
-        """Nobody waits for anybody longer than an offer lives."""
+    def _check_log(self) -> None:
+        """Checks that no pod waited for an offer longer than offers live."""
         journal = Journal(self._rig.cluster.logs, ("extender-1", "extender-2"))
-        first = journal.first()
-        times = sorted(question.milliseconds for question in journal.questions)
-        self._note("pods asked about / questions", f"{len(first)} / {len(journal.questions)}")
-        self._note("first question had a node", sum(1 for question in first.values() if question.fits))
+        first = journal.first_calls()
+        times = sorted(call.milliseconds for call in journal.calls)
+        self._note("pods asked about / questions", f"{len(first)} / {len(journal.calls)}")
+        self._note("first question had a node", sum(1 for call in first.values() if call.fits))
         self._note("longest wait for others", f"{journal.longest_wait():.1f} s")
         self._note("ms per question: median / p99 / most", _quantiles(times))
-        self._outcome.problems += [str(problem) for problem in _waits_too_long(journal)]
+        self._outcome.problems += [str(problem) for problem in _find_offer_faults(journal)]
 
-    def _claim(self, holds: bool, otherwise: str) -> None:
+    def _require(self, holds: bool, problem: str) -> None:
         if not holds:
-            self._outcome.problems.append(otherwise)
+            self._outcome.problems.append(problem)
 
     def _note(self, name: str, value: object) -> None:
         self._outcome.figures.append((name, str(value)))
@@ -287,27 +301,30 @@ class _Story:
         return f"{time.monotonic() - self._started:.0f} s"
 
 
-def _waits_too_long(journal: Journal) -> list[str]:
-    """Refusals because of what others were offered are right only while such an offer is outstanding, and none is for ever.
+def _find_offer_faults(journal: Journal) -> list[str]:
+    """Offers that lived too long, and pods that waited without an outstanding offer.
 
-    Offers end within their life; and a pod is refused as waiting only while another one's offer was made before and had
-    not ended, or was lost with a leader less than an offer's life ago.
+    Offers end within their life; and a pod is refused as waiting only while another pod's offer began before and had not ended, or was
+    lost with a leader less than an offer's life ago.
     """
     return [
-        f"an offer to {offer.uid} lived {offer.ended - offer.made:.1f} s"
+        f"an offer to {offer.uid} lived {offer.end - offer.start:.1f} s"
         for offer in journal.offers
-        if _OFFER_LIFE + _LATE < offer.ended - offer.made < math.inf
+        if _OFFER_LIFE + _LATE < offer.end - offer.start < math.inf
     ] + [
-        f"{question.pod} was told to wait, and no offer to another pod was outstanding"
-        for question in journal.questions
-        if question.waits and not any(_outstanding(offer, question) for offer in journal.offers)
+        f"{call.pod} was told to wait, and no offer to another pod was outstanding"
+        for call in journal.calls
+        if call.waits and not any(_is_outstanding(offer, call) for offer in journal.offers)
     ]
 
 
-def _outstanding(offer: Offer, question: Question) -> bool:
-    """Whether another pod's offer may have been outstanding when a question was decided; its answer is logged a moment later."""
-    end = min(offer.ended, offer.made + _OFFER_LIFE)
-    return offer.uid != question.uid and offer.made <= question.at <= end + _LATE
+def _is_outstanding(offer: Offer, call: FilterCall) -> bool:
+    """Whether another pod's offer may have been outstanding at a call.
+
+    The call is logged a moment after its decision.
+    """
+    end = min(offer.end, offer.start + _OFFER_LIFE)
+    return offer.uid != call.uid and offer.start <= call.at <= end + _LATE
 
 
 def _quantiles(times: Sequence[float]) -> str:

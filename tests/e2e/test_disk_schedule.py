@@ -1,4 +1,4 @@
-"""The DiskSchedule controllers on a real API server, under their ServiceAccount: the proposal's example, its flows, bad objects."""
+"""The DiskSchedule controllers on a real API server, under their ServiceAccount."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from tests.e2e.disk_schedule import (
     NO_RESERVE,
     WORKING,
     Longhorn,
-    calls_of_the_account,
-    commands_that_remove,
+    account_calls,
+    granted_permissions,
     image,
     install,
-    permissions_of,
+    removal_commands,
     replica,
-    typed,
+    run_command,
 )
 from tests.e2e.disk_schedule_examples import BAD, EXAMPLE, UUID, example_node
+from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
 from tests.e2e.disk_schedule_rounds import (
     DISKS,
     expansion_round,
@@ -51,38 +52,40 @@ from tests.e2e.disk_schedule_rounds import (
     pods_round,
     replica_round,
 )
-from tests.e2e.disk_schedule_witness import Witness
 from tests.e2e.rig import Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("disk-schedule"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DevCluster, Path]]:
-    """A control plane with Longhorn's definitions and the controllers' manifests; no controller runs."""
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DevCluster, Path]]:
+    """A control plane with Longhorn's definitions and the controllers' manifests.
+
+    No controller runs.
+    """
     with DevCluster(tmp_path_factory.mktemp("disk-schedule"), ClusterOptions(audit=True)) as cluster:
         yield cluster, install(cluster)
 
 
 @pytest.fixture
-def longhorn(installed: tuple[DevCluster, Path], request: pytest.FixtureRequest) -> Iterator[Longhorn]:
-    """A namespace of its own, with the Role of the manifests a test names."""
-    made = Longhorn(*installed, manifests=getattr(request, "param", MANIFESTS))
-    yield made
-    made.stop()
+def longhorn(installation: tuple[DevCluster, Path], request: pytest.FixtureRequest) -> Iterator[Longhorn]:
+    """A namespace for one test, with the Role of the manifests that it names."""
+    namespace = Longhorn(*installation, manifests=getattr(request, "param", MANIFESTS))
+    yield namespace
+    namespace.stop()
 
 
-def test_the_proposals_example_goes_in_and_its_status_comes_out(longhorn: Longhorn) -> None:
-    """By kubectl apply; r4 is allocated once there is room, and the columns show it."""
+def test_the_proposals_example_gets_its_status(longhorn: Longhorn) -> None:
+    """A replica is granted once there is room, and kubectl's columns show it."""
     longhorn.create(example_node(200))
     longhorn.cluster.kubectl("-n", longhorn.namespace, "apply", "-f", "-", input=EXAMPLE)
     longhorn.start("one", *FAST)
-    longhorn.until("r4 is answered", lambda: "r4" in longhorn.status(UUID).get("replicas", {}))
+    longhorn.until("r4 is decided", lambda: "r4" in longhorn.status(UUID).get("replicas", {}))
     status = longhorn.status(UUID)
-    held = {"state": "scheduled", "scheduledSize": 53687091200}
-    refused = {"state": "rejected", "scheduledSize": 0}
-    assert status["replicas"] == {"r1": held, "r2": held, "r3": refused, "r4": refused}
-    assert status["backingImages"] == {"b1": held, "b2": held}
+    granted = {"state": "scheduled", "scheduledSize": 53687091200}
+    rejected = {"state": "rejected", "scheduledSize": 0}
+    assert status["replicas"] == {"r1": granted, "r2": granted, "r3": rejected, "r4": rejected}
+    assert status["backingImages"] == {"b1": granted, "b2": granted}
     assert status["storageScheduled"] == 214748364800
     [condition] = status["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Schedulable", "True", "")
@@ -99,8 +102,11 @@ def test_the_proposals_example_goes_in_and_its_status_comes_out(longhorn: Longho
     assert row.split()[:6] == [UUID, "example-node", "example-disk", str(205 * GI), str(205 * GI), "True"]
 
 
-def test_the_definition_fills_in_what_is_missing_and_takes_two_answers_only(longhorn: Longhorn) -> None:
-    """Whole objects, as a controller writes them: a spec without maps, conditions that are null, an answer that is none."""
+def test_the_definition_has_defaults_and_allows_two_states_only(longhorn: Longhorn) -> None:
+    """The writes are whole objects, as a controller writes them.
+
+    They lack maps, have conditions that are null, or have an unknown state.
+    """
     requests: Object = {"replicas": {}, "backingImages": {}}
     bare = {"apiVersion": builders.LONGHORN, "kind": "DiskSchedule", "metadata": {"name": "bare"}}
     raw = longhorn.cluster.api.create(DISK_SCHEDULES.path(longhorn.namespace), bare)
@@ -109,8 +115,8 @@ def test_the_definition_fills_in_what_is_missing_and_takes_two_answers_only(long
     assert longhorn.replace(DISK_SCHEDULES, "bare", raw)["spec"] == {"name": "disk-1", "nodeID": "n", **requests}
 
     raw = longhorn.get(DISK_SCHEDULES, "bare")
-    answers = {"replicas": {"r": {"state": "rejected"}}, "conditions": None}
-    longhorn.replace(DISK_SCHEDULES, "bare", {**raw, "status": answers}, "status")
+    incomplete = {"replicas": {"r": {"state": "rejected"}}, "conditions": None}
+    longhorn.replace(DISK_SCHEDULES, "bare", {**raw, "status": incomplete}, "status")
     raw = longhorn.get(DISK_SCHEDULES, "bare")
     assert raw["status"] == {
         "replicas": {"r": {"state": "rejected", "scheduledSize": 0}},
@@ -125,15 +131,15 @@ def test_the_definition_fills_in_what_is_missing_and_takes_two_answers_only(long
         assert refused.value.status == 422
 
 
-def test_a_volume_lives_from_its_replicas_places_to_their_release(longhorn: Longhorn) -> None:
-    """DiskSchedules come with the disks; replicas are placed apart, grow together, and give everything back."""
+def test_a_volumes_replicas_are_placed_expanded_and_released(longhorn: Longhorn) -> None:
+    """DiskSchedules appear with the disks; replicas are placed apart."""
     longhorn.add_nodes({"n1": 100, "n2": 100})
     longhorn.start("one", *FAST)
     longhorn.add_volumes(["v"], 30, replicas=2)
     longhorn.wait_allocated("v")
-    places = {name: raw["spec"]["diskID"] for name, raw in longhorn.items(LONGHORN_REPLICAS).items()}
-    assert sorted(places.values()) == ["n1-disk-1", "n2-disk-1"]
-    for name, uuid in places.items():
+    disks = {name: raw["spec"]["diskID"] for name, raw in longhorn.items(LONGHORN_REPLICAS).items()}
+    assert sorted(disks.values()) == ["n1-disk-1", "n2-disk-1"]
+    for name, uuid in disks.items():
         assert longhorn.status(uuid)["replicas"] == {name: {"state": "scheduled", "scheduledSize": 30 * GI}}
 
     longhorn.patch(LONGHORN_VOLUMES, "v", {"spec": {"size": str(80 * GI)}})
@@ -141,21 +147,24 @@ def test_a_volume_lives_from_its_replicas_places_to_their_release(longhorn: Long
     longhorn.wait_allocated("v")
     longhorn.patch(LONGHORN_VOLUMES, "v", {"spec": {"size": str(101 * GI)}})
     longhorn.until("it cannot grow further", lambda: longhorn.reason("v") == "ExpansionRejected")
-    longhorn.until("the old sizes are settled", lambda: {longhorn.asked(uuid) for uuid in places.values()} == {80 * GI})
+    longhorn.until(
+        "the old sizes are requested",
+        lambda: {longhorn.requested_bytes(uuid) for uuid in disks.values()} == {80 * GI},
+    )
     assert longhorn.sizes() == {80 * GI}
     message = longhorn.condition(LONGHORN_VOLUMES, "v", "DiskAllocation")["message"]
     assert message.startswith("the volume cannot grow to 101Gi: no room on disk disk-1 on node n")
 
-    for name in places:
+    for name in disks:
         longhorn.delete(LONGHORN_REPLICAS, name)
     longhorn.until("the replicas are gone", lambda: not longhorn.items(LONGHORN_REPLICAS))
     longhorn.until(
-        "their room is free", lambda: all(not longhorn.status(uuid)["storageScheduled"] for uuid in places.values())
+        "their room is free", lambda: all(not longhorn.status(uuid)["storageScheduled"] for uuid in disks.values())
     )
 
 
-def test_a_rejected_replica_goes_elsewhere_and_one_with_data_stays(longhorn: Longhorn) -> None:
-    """The first has never run; what the second has on its disk cannot move for want of room."""
+def test_a_rejected_replica_moves_unless_it_has_data(longhorn: Longhorn) -> None:
+    """The replica with data waits for room on its disk."""
     longhorn.add_nodes({"n1": 50, "n2": 100})
     for name, healthy in (("new", False), ("old", True)):
         longhorn.create(replica(f"{name}-r", name, 60, "n1", healthy=healthy))
@@ -163,38 +172,38 @@ def test_a_rejected_replica_goes_elsewhere_and_one_with_data_stays(longhorn: Lon
     longhorn.start("one", *FAST)
     longhorn.wait_allocated("new")
     assert longhorn.get(LONGHORN_REPLICAS, "new-r")["spec"]["diskID"] == "n2-disk-1"
-    longhorn.until("the other is reported", lambda: longhorn.reason("old") == "AllocationRejected")
+    longhorn.until("the old one is reported", lambda: longhorn.reason("old") == "AllocationRejected")
     assert longhorn.get(LONGHORN_REPLICAS, "old-r")["spec"]["diskID"] == "n1-disk-1"
-    left = {"old-r": {"state": "rejected", "scheduledSize": 0}}
-    longhorn.until("only the other asks there", lambda: longhorn.status("n1-disk-1")["replicas"] == left)
-    longhorn.available("n1", 60)
+    remaining = {"old-r": {"state": "rejected", "scheduledSize": 0}}
+    longhorn.until("only the old one requests space", lambda: longhorn.status("n1-disk-1")["replicas"] == remaining)
+    longhorn.set_available("n1", 60)
     longhorn.wait_allocated("old")
 
 
-def test_a_backing_image_lives_from_its_copies_to_its_release(longhorn: Longhorn) -> None:
-    """Copies go to nodes without one first; a deleted image gives back what it held on every disk."""
+def test_a_backing_images_copies_are_placed_and_released(longhorn: Longhorn) -> None:
+    """Nodes without a copy come first; deletion releases the space on every disk."""
     longhorn.add_nodes({"n1": 100, "n2": 50, "n3": 100})
     longhorn.start("one", *FAST)
     longhorn.create(image("i", 60, copies=2))
-    held = {"i": {"state": "scheduled", "scheduledSize": 60 * GI}}
-    wanted = ["n1-disk-1", "n3-disk-1"]
+    granted = {"i": {"state": "scheduled", "scheduledSize": 60 * GI}}
+    disks = ["n1-disk-1", "n3-disk-1"]
     longhorn.until(
-        "two copies are granted", lambda: all(longhorn.status(uuid).get("backingImages") == held for uuid in wanted)
+        "two copies are granted", lambda: all(longhorn.status(uuid).get("backingImages") == granted for uuid in disks)
     )
-    assert sorted(longhorn.get(LONGHORN_BACKING_IMAGES, "i")["spec"]["diskFileSpecMap"]) == wanted
+    assert sorted(longhorn.get(LONGHORN_BACKING_IMAGES, "i")["spec"]["diskFileSpecMap"]) == disks
     longhorn.delete(LONGHORN_BACKING_IMAGES, "i")
     longhorn.until("it is gone", lambda: not longhorn.exists(LONGHORN_BACKING_IMAGES, "i"))
-    longhorn.until("its room is free", lambda: all(not longhorn.status(uuid)["storageScheduled"] for uuid in wanted))
+    longhorn.until("its room is free", lambda: all(not longhorn.status(uuid)["storageScheduled"] for uuid in disks))
 
 
-def test_a_disk_schedule_goes_with_its_disk_once_nothing_is_held(longhorn: Longhorn) -> None:
-    """Neither a node that is gone for a moment nor kubectl delete loses an allocation."""
+def test_a_disk_schedule_is_deleted_with_its_disk_once_it_grants_nothing(longhorn: Longhorn) -> None:
+    """Neither a missing node nor kubectl delete loses an allocation."""
     longhorn.add_nodes({"n1": 100, "n2": 100})
     longhorn.create(replica("r", "none", 10, "n1", healthy=True))
     longhorn.start("one", *FAST)
     longhorn.until("both exist", lambda: len(longhorn.items(DISK_SCHEDULES)) == 2)
     longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"replicas": {"r": 10 * GI}}})
-    longhorn.until("r is held", lambda: longhorn.status("n1-disk-1").get("storageScheduled") == 10 * GI)
+    longhorn.until("r is granted", lambda: longhorn.status("n1-disk-1").get("storageScheduled") == 10 * GI)
     for node in ("n1", "n2"):
         longhorn.delete(LONGHORN_NODES, node)
     longhorn.until("the empty one is gone", lambda: not longhorn.exists(DISK_SCHEDULES, "n2-disk-1"))
@@ -212,8 +221,8 @@ def test_a_disk_schedule_goes_with_its_disk_once_nothing_is_held(longhorn: Longh
     longhorn.until("it is gone, too", lambda: not longhorn.exists(DISK_SCHEDULES, "n1-disk-1"))
 
 
-def test_a_disk_schedule_that_is_emptied_by_hand_makes_way_for_the_next(longhorn: Longhorn) -> None:
-    """A copy and a replica that are there ask the one that is being deleted for nothing more, and the next one for all."""
+def test_a_disk_schedule_emptied_by_hand_is_replaced(longhorn: Longhorn) -> None:
+    """Its copy and its replica request their space from the successor."""
     longhorn.add_nodes({"n1": 100})
     copy = image("i", 10, disks=["n1-disk-1"])
     copy["status"]["diskFileStatusMap"] = {"n1-disk-1": {"state": "ready"}}
@@ -221,22 +230,25 @@ def test_a_disk_schedule_that_is_emptied_by_hand_makes_way_for_the_next(longhorn
     longhorn.create(builders.volume("v", 20, locality="disabled"))
     longhorn.start("one", *FAST)
 
-    def holding() -> str:
-        """The DiskSchedule that holds both."""
+    def uid_if_all_granted() -> str:
+        """The UID of the DiskSchedule if it grants both, otherwise ""."""
         raw = longhorn.items(DISK_SCHEDULES).get("n1-disk-1", {"metadata": {"uid": ""}})
-        held = (raw.get("status") or {}).get("storageScheduled") == 30 * GI
-        return str(raw["metadata"]["uid"]) if held and "deletionTimestamp" not in raw["metadata"] else ""
+        granted = (raw.get("status") or {}).get("storageScheduled") == 30 * GI
+        return str(raw["metadata"]["uid"]) if granted and "deletionTimestamp" not in raw["metadata"] else ""
 
-    first = longhorn.until("both are held", holding)
+    first = longhorn.until("both are granted", uid_if_all_granted)
     longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "n1-disk-1", "--wait=false")
     longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"backingImages": {"i": None}}})
     longhorn.until("the copy is released", lambda: longhorn.status("n1-disk-1")["storageScheduled"] == 20 * GI)
     longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"replicas": {"r": None}}})
-    longhorn.until("both are held in another one", lambda: holding() not in ("", first))
+    longhorn.until("a successor grants both", lambda: uid_if_all_granted() not in ("", first))
 
 
-def test_bad_objects_end_in_a_condition_and_disturb_nobody(longhorn: Longhorn) -> None:
-    """Unknown disk and node, a negative size, a foreign finalizer, a volume and a replica that cannot be read, edits by hand."""
+def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longhorn) -> None:
+    """The controllers keep running, and good objects are allocated.
+
+    The objects have unknown disks or nodes, a negative size, a foreign finalizer, unreadable fields, or are edited by hand.
+    """
     longhorn.add_nodes({"n1": 100})
     process = longhorn.start("one", *FAST)
     longhorn.until("the good disk is ready", lambda: longhorn.schedulable("n1-disk-1").get("status") == "True")
@@ -251,12 +263,12 @@ def test_bad_objects_end_in_a_condition_and_disturb_nobody(longhorn: Longhorn) -
     )
     longhorn.cluster.kubectl("-n", longhorn.namespace, "apply", "-f", "-", input=text)
     for name, (_, _, _, reason) in cases.items():
-        found = longhorn.until(f"{name} has a condition", partial(longhorn.schedulable, name))
-        assert (found["status"], found["reason"]) == ("False", reason), found
+        condition = longhorn.until(f"{name} has a condition", partial(longhorn.schedulable, name))
+        assert (condition["status"], condition["reason"]) == ("False", reason), condition
     invalid = longhorn.condition(DISK_SCHEDULES, "negative", "RequestsValid")
     assert invalid["message"] == "spec.replicas.r is -5, not a size in bytes"
 
-    # One after the other: a volume whose replica is not there yet has all it needs.
+    # The replica comes first: a volume without replicas is allocated at once.
     longhorn.create(replica("odd-r", "odd", 5, "n1"))
     longhorn.create(builders.volume("odd", 5, locality="disabled"))
     longhorn.wait_allocated("odd")
@@ -271,12 +283,12 @@ def test_bad_objects_end_in_a_condition_and_disturb_nobody(longhorn: Longhorn) -
     longhorn.until("an edit is undone", lambda: longhorn.status("n1-disk-1").get("conditions"))
     longhorn.add_volumes(["good"], 20)
     longhorn.wait_allocated("good")
-    assert longhorn.status("n1-disk-1")["storageScheduled"] == (5 + 20) * GI, "what was granted is kept"
+    assert longhorn.status("n1-disk-1")["storageScheduled"] == (5 + 20) * GI, "earlier grants stay"
 
     longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "negative", "--wait=false")
     longhorn.patch(DISK_SCHEDULES, "negative", {"spec": {"replicas": {"r": None}}})
     longhorn.until(
-        "nothing keeps it any more",
+        "it grants nothing any more",
         lambda: (
             longhorn.schedulable("negative")["reason"] == "BeingDeleted"
             and not longhorn.status("negative").get("replicas")
@@ -284,10 +296,10 @@ def test_bad_objects_end_in_a_condition_and_disturb_nobody(longhorn: Longhorn) -
     )
     longhorn.delete(LONGHORN_REPLICAS, "odd-r")
     longhorn.until("the unreadable replica is gone", lambda: not longhorn.exists(LONGHORN_REPLICAS, "odd-r"))
-    left = longhorn.get(DISK_SCHEDULES, "negative")["metadata"]["finalizers"]
-    assert left == ["example.com/mine"], "somebody else's finalizer is not ours to take"
+    finalizers = longhorn.get(DISK_SCHEDULES, "negative")["metadata"]["finalizers"]
+    assert finalizers == ["example.com/mine"], "the controllers must not remove a foreign finalizer"
     assert process.running
-    assert longhorn.ask(process, "/readyz")[0] == 200
+    assert longhorn.get_path(process, "/readyz")[0] == 200
     assert (
         longhorn.metric(
             process, 'longhorn_scheduler_extender_disk_schedule_retries_total{controller="disk-schedule",why="failed"}'
@@ -297,44 +309,47 @@ def test_bad_objects_end_in_a_condition_and_disturb_nobody(longhorn: Longhorn) -
 
 
 def test_a_request_without_its_object_is_withdrawn_after_a_while(longhorn: Longhorn) -> None:
-    """A replica and an image that never were; what is held for those that are stays."""
+    """The requests are for a replica and an image that never existed.
+
+    What is granted to existing objects stays.
+    """
     longhorn.add_nodes({"n1": 100})
     longhorn.start("one", *FAST, "--release-orphans-after", "2")
     longhorn.until("the disk is ready", lambda: longhorn.schedulable("n1-disk-1").get("status") == "True")
     longhorn.add_volumes(["v"], 20)
     longhorn.wait_allocated("v")
-    asked = {"spec": {"replicas": {"ghost": 10 * GI}, "backingImages": {"spirit": 10 * GI}}}
-    # It sees every version: both are held for two seconds only.
-    with Witness(longhorn.cluster.kubeconfig, longhorn.namespace) as witness:
-        longhorn.patch(DISK_SCHEDULES, "n1-disk-1", asked)
-        longhorn.until("both were granted, beside the one there is", lambda: witness.grants == 3)
-        longhorn.until("both are given back", lambda: longhorn.status("n1-disk-1")["storageScheduled"] == 20 * GI)
-    assert (witness.faults, witness.grants) == ([], 3)
+    requests = {"spec": {"replicas": {"ghost": 10 * GI}, "backingImages": {"spirit": 10 * GI}}}
+    # Both are granted for two seconds only; the monitor receives every version.
+    with DiskScheduleMonitor(longhorn.cluster.kubeconfig, longhorn.namespace) as monitor:
+        longhorn.patch(DISK_SCHEDULES, "n1-disk-1", requests)
+        longhorn.until("both are granted, in addition to the existing one", lambda: monitor.grants == 3)
+        longhorn.until("both are released", lambda: longhorn.status("n1-disk-1")["storageScheduled"] == 20 * GI)
+    assert (monitor.faults, monitor.grants) == ([], 3)
     assert list(longhorn.status("n1-disk-1")["replicas"]) == ["v-r0"]
 
 
-def test_beside_longhorn_manager_it_neither_starts_nor_goes_on(
-    longhorn: Longhorn, installed: tuple[DevCluster, Path]
+def test_the_controllers_do_not_allocate_while_longhorn_manager_runs(
+    longhorn: Longhorn, installation: tuple[DevCluster, Path]
 ) -> None:
-    """Exit code 2 and one line; one that runs already stops allocating, and goes on when the pods are gone."""
-    cluster, account = installed
+    """A new process exits with code 2; a running one pauses meanwhile."""
+    cluster, account = installation
     longhorn.add_nodes({"n1": 100})
     process = longhorn.start("one", *FAST)
     longhorn.until("it works", lambda: longhorn.schedulable("n1-disk-1").get("status") == "True")
     longhorn.add_manager("longhorn-manager-x")
-    longhorn.until("it says so", lambda: longhorn.ask(process, "/readyz")[0] == 503)
-    assert "longhorn-manager runs here (pod longhorn-manager-x)" in longhorn.ask(process, "/readyz")[1]
-    longhorn.until("it rests", lambda: longhorn.metric(process, WORKING) == 0)
+    longhorn.until("it says so", lambda: longhorn.get_path(process, "/readyz")[0] == 503)
+    assert "longhorn-manager runs here (pod longhorn-manager-x)" in longhorn.get_path(process, "/readyz")[1]
+    longhorn.until("it pauses", lambda: longhorn.metric(process, WORKING) == 0)
     longhorn.add_volumes(["v"], 20)
     time.sleep(2)
     assert longhorn.get(LONGHORN_REPLICAS, "v-r0")["spec"]["diskID"] == ""
 
     program = Path(sys.executable).with_name("longhorn-extender")
-    where = ["--kubeconfig", str(account), "--namespace", longhorn.namespace, "--port", "0"]
-    argv = [str(program), "disk-schedule", *where]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 2
-    assert ended.stderr == (
+    options = ["--kubeconfig", str(account), "--namespace", longhorn.namespace, "--port", "0"]
+    argv = [str(program), "disk-schedule", *options]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
         "longhorn-extender: longhorn-manager runs here (pod longhorn-manager-x) and allocates by itself; use --mirror to observe it\n"
     )
     cluster.kubectl("-n", longhorn.namespace, "delete", "pod", "longhorn-manager-x", "--force", "--grace-period=0")
@@ -342,44 +357,48 @@ def test_beside_longhorn_manager_it_neither_starts_nor_goes_on(
 
 
 @pytest.mark.parametrize("longhorn", [pytest.param(MIRROR, id="with its Role")], indirect=True)
-def test_the_mirror_writes_down_what_longhorn_did_and_changes_nothing_else(longhorn: Longhorn) -> None:
-    """Beside longhorn-manager: replicas and images appear as scheduled; more than is available is reported."""
-    longhorn.delete(LEASES, LEASE)  # it makes its own
+def test_the_mirror_records_what_longhorn_allocated_and_changes_nothing_else(longhorn: Longhorn) -> None:
+    """It runs with longhorn-manager, and reports over-allocated disks."""
+    longhorn.delete(LEASES, LEASE)  # the mirror creates its own
     longhorn.add_nodes({"n1": 100, "n2": 100})
     longhorn.add_manager("longhorn-manager-x")
     longhorn.create(replica("r1", "v", 70, "n1"), replica("r2", "v", 10), image("i", 20, disks=["n1-disk-1"]))
     longhorn.create(builders.volume("v", 70, locality="disabled"))
-    before = longhorn.written()
+    before = longhorn.dump_longhorn()
     process = longhorn.start("one", *FAST, "--mirror")
-    longhorn.until("all is there", lambda: longhorn.status("n1-disk-1").get("storageScheduled") == 90 * GI)
-    held = {"r1": {"state": "scheduled", "scheduledSize": 70 * GI}}
-    assert longhorn.status("n1-disk-1")["replicas"] == held
-    # The extender must not hold Longhorn to a limit that Longhorn does not know.
+    longhorn.until("everything is recorded", lambda: longhorn.status("n1-disk-1").get("storageScheduled") == 90 * GI)
+    recorded = {"r1": {"state": "scheduled", "scheduledSize": 70 * GI}}
+    assert longhorn.status("n1-disk-1")["replicas"] == recorded
+    # The label keeps the extender from applying a limit that Longhorn does not apply.
     assert longhorn.get(DISK_SCHEDULES, "n1-disk-1")["metadata"]["labels"] == {MIRROR_LABEL: "true"}
-    over = "longhorn_scheduler_extender_disk_over_allocations"
-    assert longhorn.metric(process, over) == 0
+    over_allocations = "longhorn_scheduler_extender_disk_over_allocations"
+    assert longhorn.metric(process, over_allocations) == 0
     longhorn.create(replica("r3", "v", 20, "n1"))
     longhorn.until("it is reported", lambda: longhorn.schedulable("n1-disk-1")["reason"] == "OverAllocated")
     assert longhorn.schedulable("n1-disk-1")["message"] == (
         "Disk disk-1 is over-allocated on node n1: 110Gi are scheduled, 100Gi are available"
     )
-    longhorn.until("it is counted", lambda: longhorn.metric(process, over) == 1)
+    longhorn.until("it is counted", lambda: longhorn.metric(process, over_allocations) == 1)
     assert "a disk is over-allocated" in process.log.read_text()
     longhorn.patch(LONGHORN_REPLICAS, "r3", {"metadata": {"finalizers": None}})
     longhorn.delete(LONGHORN_REPLICAS, "r3")
-    longhorn.until("it is over", lambda: longhorn.metric(process, over) == 0)
-    assert longhorn.written() == before
+    longhorn.until("it has ended", lambda: longhorn.metric(process, over_allocations) == 0)
+    assert longhorn.dump_longhorn() == before
 
     longhorn.delete(LONGHORN_NODES, "n2")
     longhorn.until("its DiskSchedule is gone", lambda: list(longhorn.items(DISK_SCHEDULES)) == ["n1-disk-1"])
     process.stop()
-    granted, where = permissions_of(MIRROR), longhorn.namespace
-    longhorn.until("the log has the watches", lambda: granted <= calls_of_the_account(longhorn.cluster, where)[0])
-    assert calls_of_the_account(longhorn.cluster, where) == (granted, []), "its Role is what it uses"
+    granted = granted_permissions(MIRROR)
+    namespace = longhorn.namespace
+    longhorn.until("the log has the watches", lambda: granted <= account_calls(longhorn.cluster, namespace)[0])
+    assert account_calls(longhorn.cluster, namespace) == (granted, []), "it uses its whole Role"
 
 
-def test_one_works_and_another_takes_over(longhorn: Longhorn) -> None:
-    """A released Lease at once, a killed leader's when it has run out; both pods are ready all the time."""
+def test_one_process_works_and_another_takes_over(longhorn: Longhorn) -> None:
+    """A released Lease is taken at once, a killed leader's once it expires.
+
+    Both processes are ready all the time.
+    """
     longhorn.add_nodes({"n1": 1000})
     first = longhorn.start("first", *FAST)
     longhorn.wait_working(first)
@@ -399,9 +418,9 @@ def test_one_works_and_another_takes_over(longhorn: Longhorn) -> None:
     assert longhorn.metric(third, WORKING) == 1
 
 
-def test_the_role_grants_exactly_the_verbs_that_are_used(installed: tuple[DevCluster, Path]) -> None:
-    """In Longhorn's namespace, from the first Lease to the last finalizer; what the audit log has is what the Role says."""
-    cluster, account = installed
+def test_the_role_grants_exactly_the_verbs_that_are_used(installation: tuple[DevCluster, Path]) -> None:
+    """The audit log of a whole life has exactly these calls."""
+    cluster, account = installation
     longhorn = Longhorn(cluster, account, LONGHORN)
     longhorn.create(NO_RESERVE)
     longhorn.add_nodes({"n1": 100, "n2": 100})
@@ -420,15 +439,15 @@ def test_the_role_grants_exactly_the_verbs_that_are_used(installed: tuple[DevClu
     longhorn.until("the DiskSchedules are gone", lambda: not longhorn.items(DISK_SCHEDULES))
     one.stop()
 
-    granted = permissions_of(MANIFESTS)
+    granted = granted_permissions(MANIFESTS)
     # A watch is logged when the API server has noticed its end.
-    longhorn.until("the log has the watches", lambda: granted <= calls_of_the_account(cluster)[0])
-    assert calls_of_the_account(cluster) == (granted, [])
+    longhorn.until("the log has the watches", lambda: granted <= account_calls(cluster)[0])
+    assert account_calls(cluster) == (granted, [])
     assert cluster.api.get(LEASES.path(LONGHORN, "longhorn-disk-schedule"))["spec"]["holderIdentity"] == ""
 
 
-def test_it_is_removed_as_the_documentation_says(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """While it works, what is taken away comes back; without it nothing holds the DiskSchedules, and Longhorn's objects stay."""
+def test_the_controllers_are_removed_by_the_documented_commands(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Until then they restore what is deleted; Longhorn's objects stay."""
     with DevCluster(tmp_path_factory.mktemp("disk-schedule-removed")) as cluster:
         longhorn = Longhorn(cluster, install(cluster), LONGHORN)
         longhorn.create(NO_RESERVE)
@@ -437,20 +456,20 @@ def test_it_is_removed_as_the_documentation_says(tmp_path_factory: pytest.TempPa
         longhorn.create(image("i", 10, disks=["n1-disk-1"]), replica("r", "v", 20, "n1", healthy=True))
         longhorn.create(builders.volume("v", 20, locality="disabled"))
         longhorn.wait_allocated("v")
-        longhorn.until("both hold", lambda: longhorn.status("n1-disk-1").get("storageScheduled") == 30 * GI)
+        longhorn.until("both are granted", lambda: longhorn.status("n1-disk-1").get("storageScheduled") == 30 * GI)
         longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"metadata": {"finalizers": None}})
         longhorn.until("it is back", lambda: "finalizers" in longhorn.get(DISK_SCHEDULES, "n1-disk-1")["metadata"])
         longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"replicas": {"r": None}}})
-        longhorn.until("it is asked again", lambda: longhorn.asked("n1-disk-1") == 20 * GI)
+        longhorn.until("it is requested again", lambda: longhorn.requested_bytes("n1-disk-1") == 20 * GI)
 
         before = longhorn.items(LONGHORN_REPLICAS)
-        for command in commands_that_remove():
-            typed(cluster, command)
+        for command in removal_commands():
+            run_command(cluster, command)
             if " scale " in command:
-                one.stop()  # it stands for the pods
+                one.stop()  # the process stands in for the pods
         assert "NotFound" in cluster.kubectl("get", "crd", "diskschedules.longhorn.io", check=False)
-        ours = ("deployments,serviceaccounts,roles,rolebindings", "--field-selector", f"metadata.name={ACCOUNT}")
-        assert cluster.kubectl("-n", LONGHORN, "get", *ours, "-o", "name") == ""
+        own_objects = ("deployments,serviceaccounts,roles,rolebindings", "--field-selector", f"metadata.name={ACCOUNT}")
+        assert cluster.kubectl("-n", LONGHORN, "get", *own_objects, "-o", "name") == ""
         assert longhorn.items(LONGHORN_REPLICAS) == before
 
 
@@ -459,25 +478,25 @@ ROUNDS = 3
 
 @pytest.mark.timeout(1200)  # dozens of processes are started, one after the other
 @pytest.mark.parametrize(
-    "play",
+    "run_round",
     [
         pytest.param(replica_round, id="replicas"),
         pytest.param(image_round, id="backing images"),
         pytest.param(expansion_round, id="expansions"),
     ],
 )
-def test_eight_competing_controllers_take_no_byte_twice(
-    longhorn: Longhorn, play: Callable[[Longhorn, list[Process], int], str]
+def test_eight_competing_controllers_grant_no_byte_twice(
+    longhorn: Longhorn, run_round: Callable[[Longhorn, list[Process], int], str]
 ) -> None:
-    """The proposal's test plan: more is wanted than there is, controllers are killed meanwhile; three rounds each."""
+    """The requests exceed the space, and controllers are killed meanwhile."""
     longhorn.add_nodes(DISKS)
     crowd = longhorn.start_crowd()
     for number in range(ROUNDS):
-        print(f"round {number}: {play(longhorn, crowd, number)}")
+        print(f"round {number}: {run_round(longhorn, crowd, number)}")
 
 
-def test_without_disk_schedules_the_same_load_takes_bytes_twice(longhorn: Longhorn) -> None:
-    """Eight writers who look at the nodes' status before each step, which is half a second late: that is the race."""
+def test_without_disk_schedules_the_same_load_over_allocates_disks(longhorn: Longhorn) -> None:
+    """Eight writers trust the nodes' status, which is half a second late."""
     longhorn.add_nodes(DISKS)
     over = naive_rounds(longhorn)
     print(f"Gi beyond what is available, by node: {over}")
@@ -485,7 +504,7 @@ def test_without_disk_schedules_the_same_load_takes_bytes_twice(longhorn: Longho
 
 
 def test_pods_get_their_volumes_through_disk_schedules(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The whole stack: kube-scheduler, the extender, simulated Longhorn, and controllers of which one is killed meanwhile."""
+    """The whole stack runs, and a controller is killed meanwhile."""
     folder = tmp_path_factory.mktemp("disk-schedule-stack")
     with Rig(folder, simulator={"disk_schedules": True}) as rig:
         rig.cluster.apply(MANIFESTS)

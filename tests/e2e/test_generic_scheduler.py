@@ -1,4 +1,7 @@
-"""`longhorn-extender schedule --watch` on a real API server, under its ServiceAccount: spread and affinity, reasons, fail-over."""
+"""`longhorn-extender schedule --watch` on a real API server, under its ServiceAccount.
+
+Spread and affinity, reasons, a replaced policy, and fail-over.
+"""
 
 from __future__ import annotations
 
@@ -38,22 +41,25 @@ EACH: Final = 30
 
 @dataclass(frozen=True)
 class Scheduler:
-    """One process, and where it answers."""
+    """A scheduler's process and URL."""
 
     process: Process
     url: str
 
 
 class Start(Protocol):
-    """Starts a scheduler that goes by a policy file."""
+    """Starts a scheduler with a policy file."""
 
     def __call__(self, number: int, policy: Path = POLICY) -> Scheduler:
-        """The first is number 1."""
+        """Starts the process with this number; the first is number 1."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    """One node per rack, two services, and nobody but us to schedule the pods that ask for it."""
+    """A cluster with one node per rack, and two services.
+
+    Only the tests' schedulers schedule the pods.
+    """
     with DevCluster(tmp_path_factory.mktemp("generic") / "cluster", ClusterOptions()) as started:
         started.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         started.apply(ROOT / "manifests/generic-scheduler/access")
@@ -71,11 +77,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
 
 @pytest.fixture
 def start(cluster: DevCluster) -> Iterator[Start]:
-    """Starts schedulers, which are stopped after the test; what they could not explain fails it."""
+    """Starts schedulers, and stops them after the test.
+
+    A traceback or a forbidden call in their logs fails the test.
+    """
     account = cluster.service_account_kubeconfig(NAMESPACE, LEASE)
     started: list[Process] = []
 
-    def begin(number: int, policy: Path = POLICY) -> Scheduler:
+    def start_scheduler(number: int, policy: Path = POLICY) -> Scheduler:
         port = cluster.free_port()
         command = [EXTENDER, "schedule", "--watch", "--scheduler-name", NAME, "--policy", str(policy)]
         command += ["--kubeconfig", str(account), "--identity", f"scheduler-{number}", "--log-format", "json"]
@@ -84,7 +93,7 @@ def start(cluster: DevCluster) -> Iterator[Start]:
         started.append(process)
         return Scheduler(process, f"http://127.0.0.1:{port}")
 
-    yield begin
+    yield start_scheduler
     for process in started:
         process.stop()
     remove_pods(cluster)
@@ -93,7 +102,7 @@ def start(cluster: DevCluster) -> Iterator[Start]:
 
 
 def pod(name: str, app: str, **spec: Any) -> Object:
-    """A pod of a service that wants half a CPU."""
+    """A pod of a service that requests half a CPU."""
     requests = {"cpu": "500m", "memory": "512Mi"}
     container = {"name": "main", "image": PAUSE, "resources": {"requests": requests}}
     base = {"schedulerName": NAME, "terminationGracePeriodSeconds": 0, "containers": [container]}
@@ -101,7 +110,7 @@ def pod(name: str, app: str, **spec: Any) -> Object:
 
 
 def create_pods(cluster: DevCluster) -> None:
-    """Thirty pods of each service, by turns."""
+    """Creates thirty pods of each service, alternately."""
     for number in range(EACH):
         for app in SERVICES:
             cluster.api.create(PODS.path("default"), pod(f"{app}-{number}", app))
@@ -112,25 +121,25 @@ def pods(cluster: DevCluster) -> list[Object]:
     return list(cluster.api.get(PODS.path("default"))["items"])
 
 
-def bound(cluster: DevCluster) -> dict[str, str]:
-    """The nodes of those that have one, by pod."""
-    found = {raw["metadata"]["name"]: raw["spec"].get("nodeName", "") for raw in pods(cluster)}
-    return {name: node for name, node in found.items() if node}
+def bound_nodes(cluster: DevCluster) -> dict[str, str]:
+    """The node of each bound pod."""
+    nodes = {raw["metadata"]["name"]: raw["spec"].get("nodeName", "") for raw in pods(cluster)}
+    return {name: node for name, node in nodes.items() if node}
 
 
 def remove_pods(cluster: DevCluster) -> None:
-    """Deletes them, and waits until they are gone."""
+    """Deletes all pods, and waits until they are gone."""
     cluster.api.delete(PODS.path("default"))
     until("the pods are gone", lambda: not pods(cluster))
 
 
 def holder(cluster: DevCluster) -> str:
-    """Who holds the Lease."""
+    """The holder of the Lease, "" without one."""
     return str(cluster.api.get(LEASES.path(NAMESPACE, LEASE))["spec"].get("holderIdentity") or "")
 
 
 def until(what: str, done: Callable[[], Any], seconds: float = 60) -> None:
-    """Waits for something."""
+    """Waits until a condition holds."""
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
@@ -138,52 +147,56 @@ def until(what: str, done: Callable[[], Any], seconds: float = 60) -> None:
 
 
 def uid(cluster: DevCluster, name: str) -> str:
-    """Which pod this is: other tests have pods of the same names, and their Events stay."""
+    """The UID of a pod.
+
+    Other tests have pods of the same names, and their Events stay.
+    """
     return str(cluster.api.get(PODS.path("default", name))["metadata"]["uid"])
 
 
 def events(cluster: DevCluster, reason: str, uid: str) -> list[Object]:
-    """What a pod was told."""
+    """The Events of a pod with a reason."""
     selector = f"involvedObject.uid={uid},reason={reason}".replace("=", "%3D").replace(",", "%2C")
     return list(cluster.api.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"])
 
 
 def condition(cluster: DevCluster, name: str) -> Object:
-    """The condition PodScheduled of a pod, without its time; empty if it has none."""
-    found = cluster.api.get(PODS.path("default", name))["status"].get("conditions", [])
-    (scheduled,) = [entry for entry in found if entry["type"] == "PodScheduled"] or [{}]
-    unset = ("lastTransitionTime", "lastProbeTime")
-    return {field: value for field, value in scheduled.items() if field not in unset}
+    """The condition PodScheduled of a pod without its times, {} without one."""
+    conditions = cluster.api.get(PODS.path("default", name))["status"].get("conditions", [])
+    (scheduled,) = [entry for entry in conditions if entry["type"] == "PodScheduled"] or [{}]
+    times = ("lastTransitionTime", "lastProbeTime")
+    return {field: value for field, value in scheduled.items() if field not in times}
 
 
-def condition_writes(cluster: DevCluster, name: str) -> int:
-    """How often the condition of a pod was written, by the API server's own log."""
+def count_condition_writes(cluster: DevCluster, name: str) -> int:
+    """How often a pod's condition was written, by the audit log."""
     account = f"system:serviceaccount:{NAMESPACE}:{LEASE}"
     calls = [entry for entry in cluster.audit_events() if entry["user"]["username"] == account]
-    asked = [(entry["verb"], entry.get("objectRef") or {}) for entry in calls]
+    targets = [(entry["verb"], entry.get("objectRef") or {}) for entry in calls]
     return sum(
-        (verb, about.get("subresource"), about.get("name")) == ("patch", "status", name) for verb, about in asked
+        (verb, reference.get("subresource"), reference.get("name")) == ("patch", "status", name)
+        for verb, reference in targets
     )
 
 
-def attempts(scheduler: Scheduler, result: str) -> float:
-    """How many attempts of a process ended so."""
-    found = re.search(rf'attempts_total\{{result="{result}"\}} (\S+)', str(http_request(f"{scheduler.url}/metrics")[1]))
-    return float(found[1]) if found else 0
+def count_attempts(scheduler: Scheduler, result: str) -> float:
+    """How many attempts of a process had a result."""
+    match = re.search(rf'attempts_total\{{result="{result}"\}} (\S+)', str(http_request(f"{scheduler.url}/metrics")[1]))
+    return float(match[1]) if match else 0
 
 
 def accepted_bindings(cluster: DevCluster) -> Counter[str]:
-    """How often each pod was bound, by the API server's own log; UIDs tell pods apart that share a name."""
-    found: Counter[str] = Counter()
+    """How often a pod of each name was bound, by the audit log."""
+    bindings: Counter[str] = Counter()
     for entry in cluster.audit_events():
         reference = entry.get("objectRef") or {}
         if reference.get("subresource") == "binding" and entry["responseStatus"]["code"] == 201:
-            found[reference["name"]] += 1
-    return found
+            bindings[reference["name"]] += 1
+    return bindings
 
 
 def assert_spread(nodes: dict[str, str]) -> None:
-    """Each service is in one zone of one region, and evenly on its racks."""
+    """Each service is in one zone of one region, evenly on its racks."""
     for app in SERVICES:
         counts = Counter(node for name, node in nodes.items() if name.startswith(f"{app}-"))
         zones = {name.rpartition("-")[0] for name in counts}
@@ -195,110 +208,110 @@ def assert_spread(nodes: dict[str, str]) -> None:
 def test_sixty_pods_of_two_services_stay_in_their_zone_and_spread_over_its_racks(
     cluster: DevCluster, start: Start
 ) -> None:
-    """The sample policy of region, zone and rack; every pod is told its node."""
+    """The sample policy decides, and every pod has an Event."""
     scheduler = start(1)
     create_pods(cluster)
-    until("every pod has a node", lambda: len(bound(cluster)) == 2 * EACH)
-    assert_spread(bound(cluster))
+    until("every pod has a node", lambda: len(bound_nodes(cluster)) == 2 * EACH)
+    assert_spread(bound_nodes(cluster))
     until("it runs", lambda: all(raw["status"].get("phase") == "Running" for raw in pods(cluster)))
     uids = [uid(cluster, f"web-{number}") for number in range(EACH)]
     until("the events", lambda: all(events(cluster, "Scheduled", each) for each in uids))
-    (told,) = events(cluster, "Scheduled", uids[0])
-    assert told["message"] == f"Successfully assigned default/web-0 to {bound(cluster)['web-0']}"
-    assert told["source"]["component"] == NAME
+    (event,) = events(cluster, "Scheduled", uids[0])
+    assert event["message"] == f"Successfully assigned default/web-0 to {bound_nodes(cluster)['web-0']}"
+    assert event["source"]["component"] == NAME
     assert http_request(f"{scheduler.url}/readyz") == (200, {"status": "ok", "role": "leader"})
     metrics = str(http_request(f"{scheduler.url}/metrics")[1])
     assert f'longhorn_generic_scheduler_attempts_total{{result="scheduled"}} {2 * EACH}.0' in metrics
     assert "longhorn_generic_scheduler_waiting_pods 0.0" in metrics
 
 
-def test_a_pod_nobody_can_place_is_told_why_and_placed_when_a_node_appears(cluster: DevCluster, start: Start) -> None:
-    """The reasons are counted; one Event and one condition however often it is tried."""
+def test_an_unschedulable_pod_has_reasons_and_is_placed_when_a_node_appears(cluster: DevCluster, start: Start) -> None:
+    """There is one Event and one condition, however many attempts."""
     scheduler = start(1)
     cluster.api.create(PODS.path("default"), pod("picky", "web", nodeSelector={"gpu": "yes"}))
     picky = uid(cluster, "picky")
     until("the event", lambda: events(cluster, "FailedScheduling", picky))
-    (told,) = events(cluster, "FailedScheduling", picky)
+    (event,) = events(cluster, "FailedScheduling", picky)
     nodes = len(RACKS)
-    assert told["message"] == f"0/{nodes} nodes are available: {nodes} node selector does not match."
+    assert event["message"] == f"0/{nodes} nodes are available: {nodes} node selector does not match."
     until("the condition", lambda: condition(cluster, "picky"))
     assert condition(cluster, "picky") == {
         "type": "PodScheduled",
         "status": "False",
         "reason": "Unschedulable",
-        "message": told["message"],
+        "message": event["message"],
         "observedGeneration": 1,
     }
     cluster.kubectl("wait", "--for=condition=PodScheduled=false", "pod/picky", "--timeout=5s")
-    until("more attempts", lambda: attempts(scheduler, "unschedulable") >= 3)
-    assert condition_writes(cluster, "picky") == 1
+    until("more attempts", lambda: count_attempts(scheduler, "unschedulable") >= 3)
+    assert count_condition_writes(cluster, "picky") == 1
     cluster.create_node("with-gpu", labels={"gpu": "yes", "region": "r1", "zone": "z1", "rack": "s9"})
-    until("it has a node", lambda: bound(cluster) == {"picky": "with-gpu"})
+    until("it has a node", lambda: bound_nodes(cluster) == {"picky": "with-gpu"})
     assert len(events(cluster, "FailedScheduling", picky)) == 1
     assert condition(cluster, "picky")["status"] == "True"
     cluster.api.delete(NODES.path(name="with-gpu"))
 
 
-def test_a_policy_file_that_is_replaced_is_in_force_at_once(cluster: DevCluster, start: Start, tmp_path: Path) -> None:
-    """It lets one pod in and keeps the next one out, without a restart; one that cannot be used changes nothing."""
+def test_a_replaced_policy_file_takes_effect_at_once(cluster: DevCluster, start: Start, tmp_path: Path) -> None:
+    """It needs no restart, and a wrong file changes nothing."""
     file = tmp_path / "policy.json"
 
-    def replace_by(*predicates: str) -> None:
-        made = tmp_path / "policy.new"
+    def replace_policy(*predicates: str) -> None:
+        new_file = tmp_path / "policy.new"
         priorities = [{"name": "LeastRequestedPriority", "weight": 1}]
-        made.write_text(json.dumps({"predicates": [{"name": name} for name in predicates], "priorities": priorities}))
-        made.replace(file)
+        policy = {"predicates": [{"name": name} for name in predicates], "priorities": priorities}
+        new_file.write_text(json.dumps(policy))
+        new_file.replace(file)
 
-    replace_by("PodFitsResources", "MatchNodeSelector")
+    replace_policy("PodFitsResources", "MatchNodeSelector")
     scheduler = start(1, file)
     cluster.api.create(PODS.path("default"), pod("waits", "web", nodeSelector={"gpu": "yes"}))
     until("the refusal", lambda: condition(cluster, "waits").get("status") == "False")
-    replace_by("PodFitsResources")
-    until("it has a node", lambda: "waits" in bound(cluster), 15)
-    replace_by("Nonsense")
+    replace_policy("PodFitsResources")
+    until("it has a node", lambda: "waits" in bound_nodes(cluster), 15)
+    replace_policy("Nonsense")
     until("the refusal", lambda: "policy refused" in scheduler.process.log_text(), 15)
     cluster.api.create(PODS.path("default"), pod("comes", "web", nodeSelector={"gpu": "yes"}))
-    until("it has a node", lambda: "comes" in bound(cluster), 15)
-    replace_by("PodFitsResources", "MatchNodeSelector")
+    until("it has a node", lambda: "comes" in bound_nodes(cluster), 15)
+    replace_policy("PodFitsResources", "MatchNodeSelector")
     until("two policies", lambda: scheduler.process.log_text().count("policy in force") == 2, 15)
     cluster.api.create(PODS.path("default"), pod("late", "web", nodeSelector={"gpu": "yes"}))
     until("the refusal", lambda: condition(cluster, "late").get("reason") == "Unschedulable")
-    assert "late" not in bound(cluster)
+    assert "late" not in bound_nodes(cluster)
     metrics = str(http_request(f"{scheduler.url}/metrics")[1])
     assert 'longhorn_generic_scheduler_policy_reloads_total{result="loaded"} 2.0' in metrics
     assert 'longhorn_generic_scheduler_policy_reloads_total{result="refused"} 1.0' in metrics
     assert 'longhorn_generic_scheduler_write_failures_total{what="condition"} 0.0' in metrics
 
 
-def test_a_leader_killed_in_the_middle_leaves_no_pod_behind_and_none_bound_twice(
-    cluster: DevCluster, start: Start
-) -> None:
-    """The other one takes over within the Lease, and spreads on as if it were the same."""
+def test_a_killed_leader_leaves_no_pod_unscheduled_and_none_bound_twice(cluster: DevCluster, start: Start) -> None:
+    """Its successor takes over within the Lease, and spreads pods alike."""
     before = accepted_bindings(cluster)
     schedulers = {f"scheduler-{number}": start(number) for number in (1, 2)}
     until("a leader", lambda: holder(cluster).partition("_")[0] in schedulers)
     create_pods(cluster)
-    until("some have a node", lambda: len(bound(cluster)) >= 5)
+    until("some have a node", lambda: len(bound_nodes(cluster)) >= 5)
     first = holder(cluster).partition("_")[0]
     schedulers[first].process.kill()
     cluster.api.create(PODS.path("default"), pod("web-late", "web"))
-    until("every pod has a node", lambda: len(bound(cluster)) == 2 * EACH + 1, LEASE_SECONDS + 60)
+    until("every pod has a node", lambda: len(bound_nodes(cluster)) == 2 * EACH + 1, LEASE_SECONDS + 60)
     assert holder(cluster).partition("_")[0] not in ("", first)
-    assert_spread(bound(cluster))
-    # A call in flight when its caller died may have been carried out, and is logged with no success.
+    assert_spread(bound_nodes(cluster))
+    # A call in flight when its caller died may have been carried out, although it is not logged as a success.
     bindings = accepted_bindings(cluster) - before
     assert set(bindings.values()) == {1}
-    assert bindings.keys() <= bound(cluster).keys()
+    assert bindings.keys() <= bound_nodes(cluster).keys()
 
 
-def test_a_leader_that_is_told_to_end_hands_over_at_once(cluster: DevCluster, start: Start) -> None:
-    """The Lease is free when it has ended, and it ends well."""
-    first, second = start(1), start(2)
+def test_a_terminated_leader_hands_over_at_once(cluster: DevCluster, start: Start) -> None:
+    """It releases the Lease and exits with 0."""
+    first = start(1)
+    second = start(2)
     until("a leader", lambda: holder(cluster).startswith("scheduler-"))
     leader = first if holder(cluster).startswith("scheduler-1_") else second
-    gone = holder(cluster)
+    former_holder = holder(cluster)
     leader.process.stop()
     assert leader.process.returncode == 0
-    until("the other one leads", lambda: holder(cluster) not in ("", gone), LEASE_SECONDS - 1)
+    until("the other one leads", lambda: holder(cluster) not in ("", former_holder), LEASE_SECONDS - 1)
     cluster.api.create(PODS.path("default"), pod("web-after", "web"))
-    until("it schedules", lambda: bound(cluster))
+    until("it schedules", lambda: bound_nodes(cluster))

@@ -1,4 +1,7 @@
-"""The stand-alone scheduler with Longhorn's rules, beside Longhorn (simulated), under its ServiceAccount and nothing more."""
+"""The stand-alone scheduler with Longhorn's rules, and simulated Longhorn.
+
+It runs under its ServiceAccount, with the permissions in manifests/ and nothing more.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ NODES = 5
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Five nodes with one disk each, no extender, and a scheduler of our own."""
+    """Five nodes with one disk each, and a scheduler without an extender."""
     folder = tmp_path_factory.mktemp("generic-longhorn")
     with Rig(folder, candidates=0) as started:
         cluster = started.cluster
@@ -51,28 +54,31 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def own_pod(app: str, number: int) -> list[Object]:
-    """A pod with a volume that fills more than half a disk, and its claim, which waits for its first consumer."""
+    """A claim that waits for its first consumer, and its pod.
+
+    The volume fills more than half a disk.
+    """
     *claims, pod = Workload(app=app, group="own", volumes=[Volume("60Gi")], asks=False).loose(number)
     pod["spec"]["schedulerName"] = NAME
     return [*claims, pod]
 
 
-def test_each_pod_of_a_burst_gets_a_node_where_its_volume_really_fits(rig: Rig) -> None:
-    """One per node; the sixth is told why not, and placed when a node with a disk appears."""
+def test_each_pod_of_a_burst_gets_a_node_where_its_volume_fits(rig: Rig) -> None:
+    """One more pod has a reason until a disk is added."""
     rig.post(entry for number in range(NODES) for entry in own_pod("vol", number))
     rig.until("every pod runs", lambda: rig.ready("vol", NODES))
     assert sorted(rig.nodes_of("vol").values()) == [f"own-{number}" for number in range(1, NODES + 1)]
-    assert (rig.misplaced("vol"), rig.overfull(), rig.misplacements()) == ([], [], 0)
+    assert (rig.misplaced_pods("vol"), rig.overfull_disks(), rig.misplacements()) == ([], [], 0)
     rig.post(own_pod("late", 0))
 
-    def told() -> list[str]:
+    def messages() -> list[str]:
         path = "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dlate-0"
         return [event["message"] for event in rig.items(path) if event["reason"] == "FailedScheduling"]
 
-    # An attempt before its claim is seen is told, too.
-    why = f"{NODES} insufficient Longhorn storage"
-    rig.until("it is told why", lambda: any(why in message for message in told()))
+    # An attempt before the claim is observed has an Event with another reason.
+    reason = f"{NODES} insufficient Longhorn storage"
+    rig.until("its Event has the reason", lambda: any(reason in message for message in messages()))
     rig.add_nodes("own", {"own-late": ["100Gi"]})
     rig.until("it runs", lambda: rig.ready("late", 1))
     assert rig.nodes_of("late") == {"late-0": "own-late"}
-    assert rig.misplaced("late") == []
+    assert rig.misplaced_pods("late") == []

@@ -1,4 +1,7 @@
-"""`reservation: node`, the proposal to the letter: one pod at a time, and its node is reserved until Longhorn lists its replicas."""
+"""`reservation: node`, as in the proposal: a pod reserves its node.
+
+One pod at a time is placed there, and the reservation ends when Longhorn lists the pod's replicas.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ import pytest
 
 from devcluster.programs import NAMESPACE, SERVICE
 from tests.e2e import plan
+from tests.e2e.leader_monitor import LeaderMonitor
 from tests.e2e.objects import statefulset
 from tests.e2e.rig import Rig
-from tests.e2e.witness import Witness
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("node"), pytest.mark.timeout(900)]
 
 EVEN = {f"race-{number}": 4 for number in range(1, 5)}
 CONFIG_MAP = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{SERVICE}"
 TIMEOUT = "scheduler-extender-node-reservation-timeout"
-# For so long after a take-over a node may stay reserved for a pod that is gone, and a little.
+# A little longer than a node may stay reserved for a deleted pod after a take-over.
 _ADOPTED_SECONDS = 90.0
 
 
@@ -31,18 +34,18 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield started
 
 
-def test_a_burst_of_16_pods_puts_4_on_each_node_which_is_reserved_meanwhile(rig: Rig) -> None:
-    """Goal 1."""
-    with Reservations(rig) as seen:
+def test_a_burst_of_16_pods_puts_4_on_each_node_and_reserves_it(rig: Rig) -> None:
+    """This is goal 1."""
+    with ReservationRecorder(rig) as recorder:
         result = plan.goal_1(rig, asks=True)
     assert (result.per_node, result.misplaced, result.mended, result.overfull, result.stuck) == (EVEN, [], 0, [], [])
-    assert seen.nodes == set(EVEN)
+    assert recorder.nodes == set(EVEN)
 
 
 def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig) -> None:
-    """The next one reserves the nodes of pods whose replicas Longhorn does not list yet."""
+    """Its successor reserves the nodes of pods whose replicas are not listed yet."""
     before = rig.misplacements()
-    with Witness(rig) as witness:
+    with LeaderMonitor(rig) as monitor:
         rig.create(statefulset("race", group="race", replicas=16))
         rig.until("some pods have a node", lambda: sum(map(bool, rig.nodes_of("race").values())) >= 3)
         leader = rig.until("a candidate answers", rig.leader)
@@ -51,28 +54,28 @@ def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig) -> None:
             assert rig.until("another candidate answers", rig.leader) != leader
             rig.until("all pods run", lambda: rig.ready("race", 16), plan.READY_SECONDS)
             assert sorted(rig.nodes_of("race").values()) == sorted(node for node in EVEN for _ in range(4))
-            assert (rig.misplaced("race"), rig.misplacements() - before) == ([], 0)
+            assert (rig.misplaced_pods("race"), rig.misplacements() - before) == ([], 0)
         finally:
             rig.remove("race")
             rig.start_candidate(leader)
-    assert witness.both == []
+    assert monitor.double_answers == []
 
 
 def test_a_time_out_of_0_reserves_no_node(rig: Rig) -> None:
-    """The setting takes effect while it runs, and back."""
+    """The setting takes effect without a restart."""
     try:
         _set_timeout(rig, 0)
         leader = rig.until("a candidate answers", rig.leader)
         rig.until("nothing is reserved any more", lambda: not _service(rig, leader)["reservedNodes"], _ADOPTED_SECONDS)
-        with Reservations(rig) as seen:
+        with ReservationRecorder(rig) as recorder:
             plan.goal_1(rig, asks=True)
-        assert seen.nodes == set()
+        assert recorder.nodes == set()
     finally:
         _set_timeout(rig, 5)
 
 
-class Reservations:
-    """Asks the leader again and again which nodes are reserved, and keeps their names."""
+class ReservationRecorder:
+    """Records the names of all nodes that the leader reserves, while entered."""
 
     def __init__(self, rig: Rig) -> None:
         self.nodes: set[str] = set()
@@ -97,8 +100,8 @@ class Reservations:
 def _set_timeout(rig: Rig, seconds: int) -> None:
     rig.cluster.api.patch(CONFIG_MAP, {"data": {TIMEOUT: str(seconds)}})
     leader = rig.until("a candidate answers", rig.leader)
-    rig.until("the time-out counts", lambda: _service(rig, leader)["nodeReservationTimeout"] == seconds)
+    rig.until("the time-out is in force", lambda: _service(rig, leader)["nodeReservationTimeout"] == seconds)
 
 
 def _service(rig: Rig, leader: str) -> Any:
-    return rig.ask(leader, "/state")[1]["service"]
+    return rig.request(leader, "/state")[1]["service"]

@@ -1,4 +1,7 @@
-"""The scheduler-extender proposal's test plan, one repetition of each goal with the extender; `make e2e-report` runs all of them, and those without."""
+"""The proposal's test plan, one repetition of each goal with the extender.
+
+`make e2e-report` runs all of them, and those without.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ EVEN = {f"race-{number}": 4 for number in range(1, 5)}
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """The nodes of all goals in one cluster."""
+    """One cluster with the nodes of all goals."""
     with Rig(tmp_path_factory.mktemp("plan")) as started:
         plan.goal_1_nodes(started)
         plan.goal_2_nodes(started)
@@ -29,20 +32,20 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 @pytest.mark.parametrize("config", [PROPOSAL, RECOMMENDED_MANAGED], ids=lambda path: path.stem)
 def test_a_burst_of_16_pods_puts_4_on_each_node(rig: Rig, config: object) -> None:
-    """Goal 1, with whole nodes in the request and with names."""
+    """Goal 1 holds with whole nodes in the request, and with names."""
     rig.use_config(PROPOSAL if config == PROPOSAL else RECOMMENDED_MANAGED)
     result = plan.goal_1(rig, asks=True)
     assert (result.per_node, result.misplaced, result.mended, result.overfull, result.stuck) == (EVEN, [], 0, [], [])
 
 
-def test_pods_that_do_not_name_the_resource_are_judged_too_where_the_configuration_says_so(rig: Rig) -> None:
-    """Goal 1 with recommended.yaml: no managedResources."""
+def test_pods_without_the_resource_are_filtered_where_the_configuration_says_so(rig: Rig) -> None:
+    """Goal 1 holds with recommended.yaml, which has no managedResources."""
     rig.use_config(RECOMMENDED)
     result = plan.goal_1(rig, asks=False)
     assert (result.per_node, result.misplaced, result.mended, result.overfull, result.stuck) == (EVEN, [], 0, [], [])
 
 
-def test_without_the_extender_the_same_burst_fills_some_nodes_with_more_than_fits(rig: Rig) -> None:
+def test_without_the_extender_the_same_burst_overfills_some_nodes(rig: Rig) -> None:
     """Otherwise this rig would prove nothing."""
     rig.use_config(PROPOSAL)
     result = plan.goal_1(rig, asks=False)
@@ -50,33 +53,36 @@ def test_without_the_extender_the_same_burst_fills_some_nodes_with_more_than_fit
     assert result.misplaced or result.mended or result.overfull
 
 
-def test_pods_without_the_resource_are_not_asked_about_and_go_anywhere(rig: Rig) -> None:
-    """Goals 2, 3A and 3B without it: the plan leaves open where they go, so what is asserted is that nobody was asked."""
+def test_the_proposals_configuration_does_not_filter_pods_without_the_resource(rig: Rig) -> None:
+    """Goals 2, 3A and 3B run without it and without a request.
+
+    The plan leaves open where such pods go.
+    """
     rig.use_config(PROPOSAL)
-    before = rig.asked()
+    before = rig.count_fits()
     plan.goal_2(rig, asks=False)
     plan.goal_3_drain(rig, asks=False)
-    assert rig.asked() == before
+    assert rig.count_fits() == before
     result, nodes = plan.goal_3_restart(rig, asks=False)
     assert result.nodes != nodes
 
 
 def test_a_pod_with_four_claims_goes_to_the_node_with_four_disks(rig: Rig) -> None:
-    """Goal 2."""
+    """This is goal 2."""
     rig.use_config(PROPOSAL)
     result = plan.goal_2(rig, asks=True)
     assert (result.nodes, result.misplaced, result.mended) == ({"many-0": "many-4"}, [], 0)
 
 
-def test_drained_pods_move_to_the_other_node_that_has_room(rig: Rig) -> None:
-    """Goal 3, case A; every volume gets its replica there."""
+def test_drained_pods_move_to_the_other_node_with_room(rig: Rig) -> None:
+    """This is goal 3, case A; every volume gets its replica there."""
     rig.use_config(PROPOSAL)
     result = plan.goal_3_drain(rig, asks=True)
     assert (result.per_node, result.misplaced, result.mended, result.overfull) == ({"drain-2": 4}, [], 0, [])
 
 
 def test_restarted_pods_return_to_the_nodes_of_their_replicas(rig: Rig) -> None:
-    """Goal 3, case B."""
+    """This is goal 3, case B."""
     rig.use_config(PROPOSAL)
     result, before = plan.goal_3_restart(rig, asks=True)
     assert result.nodes == before
@@ -84,20 +90,23 @@ def test_restarted_pods_return_to_the_nodes_of_their_replicas(rig: Rig) -> None:
     assert (result.misplaced, result.mended, result.overfull) == ([], 0, [])
 
 
-def test_deciding_calls_nothing_but_single_objects_that_no_watch_has_brought(rig: Rig) -> None:
-    """The API server's audit log of a burst: watches, the Lease, the EndpointSlice, and GETs of objects a pod names."""
-    already = sum(1 for _ in rig.cluster.audit_events())
+def test_decisions_read_only_single_objects_that_no_watch_has_delivered(rig: Rig) -> None:
+    """The audit log of a burst has no other calls.
+
+    The expected ones are watches, the Lease, the EndpointSlice, and GETs of objects that a pod names.
+    """
+    earlier_calls = sum(1 for _ in rig.cluster.audit_events())
     claims = 4
     rig.use_config(PROPOSAL)
     plan.goal_2(rig, asks=True)
     calls = Counter(
         (event["verb"], event["objectRef"]["resource"])
-        for event in list(rig.cluster.audit_events())[already:]
+        for event in list(rig.cluster.audit_events())[earlier_calls:]
         if event["user"]["username"] == ACCOUNT and event["stage"] == "ResponseComplete"
     )
     named = {"persistentvolumeclaims", "persistentvolumes", "volumes", "storageclasses"}
     expected = {("get", "leases"), ("update", "leases"), ("get", "endpointslices"), *(("get", kind) for kind in named)}
-    expected |= {("list", "diskschedules")}  # an optional kind that this cluster lacks is looked for now and then
+    expected |= {("list", "diskschedules")}  # the cluster lacks this optional kind, and the extender retries
     assert {call for call in calls if call[0] != "watch"} <= expected
-    assert sum(calls["get", kind] for kind in named) <= 3 * claims, "each object a pod names is looked for once at most"
+    assert sum(calls["get", kind] for kind in named) <= 3 * claims, "each object that a pod names is read once at most"
     assert calls["update", "leases"] > 0

@@ -1,4 +1,4 @@
-"""Situations with a name: a drain with two places to go, a pod nobody can place, slow provisioning, pods that do not ask."""
+"""Named situations: a drain, a stuck pod, slow provisioning, pods without the resource."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("scenarios"), pytest.mark.timeout(900)]
 
-# kube-scheduler's own, after many refusals; it begins with a second.
-LONGEST_BACK_OFF = 10.0
+# kube-scheduler's back-off after many refusals; it begins with a second.
+MAX_BACK_OFF = 10.0
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 
@@ -31,8 +31,11 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield started
 
 
-def test_drained_pods_go_where_each_fits_and_their_volumes_follow(rig: Rig) -> None:
-    """Five pods of 100Gi on A; B has room for four, C for one. Their healthy replicas stay on A until then."""
+def test_drained_pods_go_where_they_fit_and_their_volumes_follow(rig: Rig) -> None:
+    """Node B has room for four of five pods, C for one.
+
+    Their healthy replicas stay on A until they are rebuilt.
+    """
     rig.add_nodes("move", {"move-a": ["500Gi"]})
     rig.create(statefulset("move", group="move", replicas=5))
     rig.until("all pods run on A", lambda: rig.ready("move", 5), 120)
@@ -43,30 +46,36 @@ def test_drained_pods_go_where_each_fits_and_their_volumes_follow(rig: Rig) -> N
         rig.until("the pods are new ones", lambda: not before & {pod["metadata"]["uid"] for pod in rig.pods("move")})
         rig.until("all pods run", lambda: rig.ready("move", 5), 120)
         assert Counter(rig.nodes_of("move").values()) == {"move-b": 4, "move-c": 1}
-        rig.until("every volume has its replica beside its pod", lambda: not rig.misplaced("move"), 60)
-        assert rig.overfull() == []
+        rig.until("every volume has a local replica", lambda: not rig.misplaced_pods("move"), 60)
+        assert rig.overfull_disks() == []
     finally:
         rig.remove("move")
 
 
-def test_a_pod_that_fits_nowhere_does_not_keep_others_from_the_disks_of_its_node(rig: Rig) -> None:
-    """It was bound past kube-scheduler, with a volume larger than any disk: its demand leads nowhere and is left out."""
+def test_a_pod_that_fits_nowhere_does_not_block_the_disks_of_its_node(rig: Rig) -> None:
+    """Its volume is larger than any disk, so its demand is hopeless.
+
+    The pod was bound without kube-scheduler.
+    """
     rig.add_nodes("stuck", {"stuck-1": ["400Gi", "400Gi"]})
     with stuck_pod(rig) as name:
         rig.until("it is stuck", lambda: name in {entry["pod"] for entry in rig.status()["waiting"]})
-        rig.create(statefulset("beside", group="stuck", replicas=8))
+        rig.create(statefulset("others", group="stuck", replicas=8))
         try:
-            rig.until("all others run", lambda: rig.ready("beside", 8), 120)
-            assert set(rig.nodes_of("beside").values()) == {"stuck-1"}
-            assert rig.misplaced("beside") == []
+            rig.until("all others run", lambda: rig.ready("others", 8), 120)
+            assert set(rig.nodes_of("others").values()) == {"stuck-1"}
+            assert rig.misplaced_pods("others") == []
             assert [pod["status"]["phase"] for pod in rig.pods("stuck")] == ["Pending"]
         finally:
-            rig.remove("beside")
+            rig.remove("others")
 
 
 @contextmanager
 def stuck_pod(rig: Rig) -> Iterator[str]:
-    """A pod bound to a node without a disk for its 500Gi; the claim is provisioned for that node all the same."""
+    """A pod bound to a node without a disk for its 500Gi.
+
+    Its claim is provisioned for that node all the same.
+    """
     pod = Workload(app="stuck", group="stuck", volumes=[Volume("500Gi")], asks=False, node="stuck-1")
     rig.post(pod.loose())
     for claim in rig.items(f"{CLAIMS}?labelSelector=app%3Dstuck"):
@@ -78,66 +87,78 @@ def stuck_pod(rig: Rig) -> Iterator[str]:
         rig.cluster.kubectl("delete", "pod,pvc", "-l", "app=stuck", "--wait=true", "--timeout=60s")
 
 
-def test_pods_that_do_not_ask_are_counted_by_those_that_do(rig: Rig) -> None:
-    """Three pods that nobody asks the extender about are on their way to one node; of five that ask, one more fits there."""
+def test_pods_without_the_resource_count_for_those_with_it(rig: Rig) -> None:
+    """Three such pods leave room for one more on their node."""
     rig.add_nodes("silent", {"silent-1": ["400Gi"], "silent-2": ["400Gi"]})
-    before, asked = rig.misplacements(), rig.asked()
+    misplacements_before = rig.misplacements()
+    fits_before = rig.count_fits()
     try:
         rig.create(Workload(app="silent", group="silent", asks=False, only="silent-1").statefulset(3))
-        rig.until("kube-scheduler has decided about all three", lambda: len(selected(rig, "silent")) == 3)
-        assert rig.asked() == asked
+        rig.until("kube-scheduler has decided about all three", lambda: len(selected_nodes(rig, "silent")) == 3)
+        assert rig.count_fits() == fits_before
         rig.create(statefulset("asking", group="silent", replicas=5))
         rig.until("all pods run", lambda: rig.ready("asking", 5) and rig.ready("silent", 3), 120)
         assert Counter(rig.nodes_of("asking").values()) == {"silent-1": 1, "silent-2": 4}
-        assert (rig.misplaced("asking"), rig.misplaced("silent"), rig.misplacements() - before) == ([], [], 0)
-        assert rig.overfull() == []
+        assert (
+            rig.misplaced_pods("asking"),
+            rig.misplaced_pods("silent"),
+            rig.misplacements() - misplacements_before,
+        ) == (
+            [],
+            [],
+            0,
+        )
+        assert rig.overfull_disks() == []
     finally:
         rig.remove("asking")
         rig.remove("silent")
 
 
-def selected(rig: Rig, app: str) -> list[str]:
-    """The nodes chosen for an app's claims."""
+def selected_nodes(rig: Rig, app: str) -> list[str]:
+    """The nodes selected for an app's claims."""
     claims = rig.items(f"{CLAIMS}?labelSelector=app%3D{app}")
     nodes = [(claim["metadata"].get("annotations") or {}).get(SELECTED_NODE, "") for claim in claims]
     return [node for node in nodes if node]
 
 
-def test_a_pod_that_was_refused_is_bound_soon_after_space_is_freed(rig: Rig) -> None:
-    """Nothing that happens to Longhorn's objects wakes kube-scheduler, and without CSIStorageCapacity nothing else does here."""
+def test_a_refused_pod_is_bound_soon_after_space_is_freed(rig: Rig) -> None:
+    """Without CSIStorageCapacity only a nudge wakes kube-scheduler.
+
+    It does not watch Longhorn's objects.
+    """
     rig.use_simulator({"storage_capacity": False, "capacity_period": "none"})
     rig.add_nodes("freed", {"freed-1": ["100Gi"]})
     try:
         rig.create(statefulset("first", group="freed", replicas=1))
         rig.until("the first pod runs", lambda: rig.ready("first", 1))
         rig.create(statefulset("second", group="freed", replicas=1))
-        [pod] = rig.until("the second one is refused", lambda: refused(rig, "second"))
-        # It hears of the first pod's end, and may ask at the very moment when the space is free: then nobody has to be nudged.
+        [pod] = rig.until("the second one is refused", lambda: unschedulable_pods(rig, "second"))
+        # The first pod's end wakes kube-scheduler, too. A retry just when the space is free would make a nudge unnecessary.
         rig.cluster.processes[SCHEDULER].pause()
         try:
             rig.cluster.kubectl("delete", "statefulset,pod,pvc", "-l", "app=first", "--wait=false")
             rig.until("the space is free", lambda: not replicas_on(rig, "freed-1"))
             freed = time.monotonic()
-            rig.until("the second pod is nudged", lambda: pod["metadata"]["uid"] in nudged(rig))
+            rig.until("the second pod is nudged", lambda: pod["metadata"]["uid"] in nudged_uids(rig))
         finally:
             rig.cluster.processes[SCHEDULER].resume()
-        rig.until("the second pod is bound", lambda: rig.nodes_of("second")["second-0"], LONGEST_BACK_OFF + 15)
+        rig.until("the second pod is bound", lambda: rig.nodes_of("second")["second-0"], MAX_BACK_OFF + 15)
         print(f"bound {time.monotonic() - freed:.1f} s after the space was free")
         rig.until("it runs", lambda: rig.ready("second", 1))
-        assert rig.misplaced("second") == []
+        assert rig.misplaced_pods("second") == []
     finally:
         rig.remove("second")
         rig.remove("first")
         rig.use_simulator({})
 
 
-def nudged(rig: Rig) -> set[str]:
-    """The UIDs of the pods that were nudged."""
+def nudged_uids(rig: Rig) -> set[str]:
+    """The UIDs of the nudged pods."""
     return {entry["uid"] for entry in events(rig.cluster.logs, rig.candidates, "nudged")}
 
 
-def refused(rig: Rig, app: str) -> list[Object]:
-    """The pods of an app that kube-scheduler has found no node for."""
+def unschedulable_pods(rig: Rig, app: str) -> list[Object]:
+    """The pods of an app for which kube-scheduler has found no node."""
     return [
         pod
         for pod in rig.pods(app)
@@ -147,13 +168,13 @@ def refused(rig: Rig, app: str) -> list[Object]:
 
 
 def replicas_on(rig: Rig, node: str) -> list[str]:
-    """The replicas that are on a node."""
-    found = rig.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")
-    return [replica["metadata"]["name"] for replica in found if replica["spec"].get("nodeID") == node]
+    """The replicas on a node."""
+    replicas = rig.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")
+    return [replica["metadata"]["name"] for replica in replicas if replica["spec"].get("nodeID") == node]
 
 
 def test_provisioning_slower_than_both_time_outs_misplaces_nothing(rig: Rig) -> None:
-    """Goal 1 with 12 to 14 seconds from a claim's turn to its volume: what was decided counts for as long as it takes."""
+    """Decisions count until the volumes exist, which takes 12 to 14 seconds."""
     rig.use_simulator({"provision_seconds": [12, 14]})
     try:
         plan.goal_1_nodes(rig)

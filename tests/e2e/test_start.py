@@ -15,27 +15,27 @@ from devcluster.stack import FAST_LEASE, ROOT
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("start"), pytest.mark.timeout(400)]
 
 
-def test_an_extender_without_longhorn_says_so_and_begins_to_answer_when_it_is_installed(
+def test_an_extender_without_longhorn_is_not_ready_and_answers_once_it_is_installed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Longhorn's custom resources are missing: alive, not ready, no answer, no Lease."""
+    """It is alive, says why it is not ready, and has no Lease."""
     with DevCluster(tmp_path_factory.mktemp("start"), ClusterOptions(nodes=1)) as cluster:
         cluster.apply(ROOT / "manifests/test-cluster")
         account = cluster.service_account_kubeconfig(NAMESPACE, SERVICE)
         port = cluster.free_port()
         start_extender(cluster, "extender", account, port, FAST_LEASE)
         url = f"http://{primary_address()}:{port}"
-        question = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": ["node-1"]}
+        body = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": ["node-1"]}
 
         _until(lambda: "nodes.longhorn.io: is Longhorn installed?" in str(http_request(f"{url}/readyz", None, 5)[1]))
         assert http_request(f"{url}/readyz", None, 5)[0] == 503
         assert http_request(f"{url}/healthz", None, 5)[0] == 200
-        assert http_request(f"{url}/filter", question, 5)[0] == 503
+        assert http_request(f"{url}/filter", body, 5)[0] == 503
         assert cluster.kubectl("-n", NAMESPACE, "get", "leases", "-o", "name").strip() == ""
 
         start_simulator(cluster)
         _until(lambda: http_request(f"{url}/readyz", None, 5)[0] == 200)
-        _until(lambda: http_request(f"{url}/filter", question, 5)[0] == 200)
+        _until(lambda: http_request(f"{url}/filter", body, 5)[0] == 200)
 
 
 def _until(done: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""What kustomize makes of manifests/policy in an administrator's kustomization, which is the one that docs/http-api.md shows."""
+"""Builds the kustomization with a policy file that docs/http-api.md shows."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tests.manifests.load import MANIFESTS, NAME, ROOT
 ROLE: Final = f"{NAME}-policy"
 BASES: Final = ("base", "overlays/host-network")
 POLICY: Final = ROOT / "examples/policies/zones-and-longhorn.json"
-# What one kustomization builds, by kind and name; the ConfigMap's hash is cut off.
-Built = dict[tuple[str, str], dict[str, Any]]
+# The objects of a kustomization by kind and name; the name of the ConfigMap is without its hash.
+BuiltObjects = dict[tuple[str, str], dict[str, Any]]
 
 
-def build(folder: Path, kustomization: str) -> Built:
-    """What kustomize makes of a kustomization that lies beside manifests/, with a policy file."""
+def build(folder: Path, kustomization: str) -> BuiltObjects:
+    """Builds a kustomization, in a folder next to manifests/, with a policy file."""
     shutil.copytree(MANIFESTS, folder / "manifests")
-    mine = folder / "mine"
-    mine.mkdir()
-    (mine / "kustomization.yaml").write_text(kustomization)
-    shutil.copy(POLICY, mine / "policy.json")
+    overlay = folder / "mine"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(kustomization)
+    shutil.copy(POLICY, overlay / "policy.json")
     kubectl = Kubectl(ensure_built() / KUBECTL, folder / "no-kubeconfig", folder / "cache")
-    text = kubectl.run(("kustomize", str(mine)), None, check=True, seconds=60)
+    text = kubectl.run(("kustomize", str(overlay)), None, check=True, seconds=60)
     built = [entry for entry in yaml.safe_load_all(text) if entry is not None]
     return {(entry["kind"], re.sub(rf"^({ROLE})-\w+$", r"\1", entry["metadata"]["name"])): entry for entry in built}
 
 
-def shown(base: str) -> str:
-    """The kustomization of docs/http-api.md, upon one of those it names."""
-    (found,) = re.findall(r"```yaml\n# my-policy/[^\n]*\n(.*?)```", (ROOT / "docs/http-api.md").read_text(), re.S)
-    assert all(f"../manifests/{entry}" in found for entry in BASES)
-    return re.sub(r"- \.\./manifests/base\b.*", f"- ../manifests/{base}", str(found))
+def documented_kustomization(base: str) -> str:
+    """The kustomization of docs/http-api.md with one of the bases it names."""
+    (text,) = re.findall(r"```yaml\n# my-policy/[^\n]*\n(.*?)```", (ROOT / "docs/http-api.md").read_text(), re.S)
+    assert all(f"../manifests/{entry}" in text for entry in BASES)
+    return re.sub(r"- \.\./manifests/base\b.*", f"- ../manifests/{base}", str(text))

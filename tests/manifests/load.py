@@ -1,4 +1,4 @@
-"""Manifests as they are in the files, and the permissions they must grant: no more, no less."""
+"""Reads manifests, and lists exactly the permissions that they must grant."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CONFIGS: Final = ROOT / "kube-scheduler-config"
 NAME: Final = "longhorn-scheduler-extender"
 NAMESPACE: Final = "longhorn-system"
 SCORES: Final = ("prioritizeVerb: prioritize", "weight: 1")
-"""What a recommended configuration of kube-scheduler holds commented out."""
+"""Lines that a recommended configuration of kube-scheduler has commented out."""
 
 Object = Mapping[str, Any]
 Permission = tuple[str, str, str, str]
-"""Verb, API group, resource, and the only name it holds for ("" for all)."""
+"""Verb, API group, resource, and name ("" for all names)."""
 
 _READ: Final = ("get", "list", "watch")
 CLUSTER_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
@@ -48,10 +48,10 @@ def documents(path: Path) -> list[Any]:
 
 
 def with_scores(config: Path) -> str:
-    """A configuration of kube-scheduler after an administrator has uncommented the lines that ask for scores.
+    """Returns a configuration of kube-scheduler in which the lines for scores are uncommented.
 
     Raises:
-        AssertionError: one of them is not there, or not commented out
+        AssertionError: a line is missing, or not commented out
     """
     text = config.read_text()
     for line in SCORES:
@@ -61,7 +61,7 @@ def with_scores(config: Path) -> str:
 
 
 def objects(directory: Path) -> Iterator[Object]:
-    """What a kustomization lists, directories followed, before it changes anything."""
+    """Yields the objects that a kustomization and its directories list, unchanged."""
     (kustomization,) = documents(directory / "kustomization.yaml")
     for entry in kustomization["resources"]:
         path = (directory / entry).resolve()
@@ -70,12 +70,12 @@ def objects(directory: Path) -> Iterator[Object]:
 
 def only(kind: str, directory: Path = MANIFESTS / "base") -> Object:
     """The one object of a kind."""
-    (found,) = (entry for entry in objects(directory) if entry["kind"] == kind)
-    return found
+    (only_object,) = (entry for entry in objects(directory) if entry["kind"] == kind)
+    return only_object
 
 
 def permissions(role: Object) -> list[Permission]:
-    """What a Role or ClusterRole grants, one entry per verb, group, resource and name."""
+    """The permissions that a Role or ClusterRole grants."""
     return [
         (verb, group, resource, name)
         for rule in role["rules"]

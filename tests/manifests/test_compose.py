@@ -1,4 +1,4 @@
-"""The compose stack: least privilege, nothing open to the network, nothing that does not exist."""
+"""The compose stack: least privilege, ports on loopback, and mounts that exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICE
 
 @each_service
 def test_containers_have_no_privileges(service: dict[str, Any]) -> None:
-    """Read-only, no capabilities, no way to get any, and the image's own unprivileged user."""
+    """They are read-only, without capabilities, and run as the image's unprivileged user."""
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -28,7 +28,7 @@ def test_containers_have_no_privileges(service: dict[str, Any]) -> None:
 
 @each_service
 def test_ports_are_open_on_loopback_only(service: dict[str, Any]) -> None:
-    """Nothing authenticates callers."""
+    """Callers are not authenticated."""
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
@@ -42,16 +42,16 @@ def test_mounts_exist_and_are_read_only(service: dict[str, Any]) -> None:
 
 
 @each_service
-def test_images_are_built_here_under_the_projects_version(service: dict[str, Any]) -> None:
-    """Nothing is taken from elsewhere under a moving name."""
+def test_images_are_built_with_the_projects_version_as_tag(service: dict[str, Any]) -> None:
+    """No image is pulled with a tag that may change."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert service["image"].endswith(f":{version}")
     target = service["build"].get("target", "")
     assert not target or f" AS {target}\n" in DOCKERFILE
 
 
-def test_only_the_example_is_served_unless_the_cluster_is_asked_for() -> None:
-    """`docker compose up` is ready in seconds, and serves what `make run` serves, at the same address."""
+def test_without_a_profile_only_the_example_is_served() -> None:
+    """`docker compose up` serves what `make run` serves, at the same address."""
     (default,) = (name for name, service in SERVICES.items() if "profiles" not in service)
     service = SERVICES[default]
     assert service["ports"] == ["127.0.0.1:9504:9504"]
@@ -61,14 +61,14 @@ def test_only_the_example_is_served_unless_the_cluster_is_asked_for() -> None:
 
 
 def test_every_base_image_has_a_version() -> None:
-    """No `latest`, and no name without a tag, but the stages built in the file itself."""
+    """No image but the file's own stages is without a version."""
     stages = set(re.findall(r" AS (\S+)$", DOCKERFILE, re.MULTILINE))
     images = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE) + re.findall(r"--from=(\S+)", DOCKERFILE)
     assert all(image in stages or re.search(r":v?\d+\.\d+", image) for image in images)
 
 
-def test_the_image_that_is_built_by_default_is_the_product() -> None:
-    """The last stage counts, and it holds neither compilers nor the local cluster."""
+def test_the_default_image_is_the_product() -> None:
+    """The last stage has neither compilers nor the local cluster."""
     last = DOCKERFILE.rpartition("\nFROM ")[2]
     assert "devcluster" not in last
     assert re.findall(r"--from=(\S+)", last) == ["build"]

@@ -1,4 +1,4 @@
-"""manifests/generic-scheduler: least privilege, and the pods that schedule never wait for themselves."""
+"""manifests/generic-scheduler: least privilege, and a scheduler whose own pods do not depend on it."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from scheduler_core.generic.policy import DEFAULT_POLICY, parse_policy
 from tests.manifests.load import MANIFESTS, Permission, documents, objects, only, permissions
 
 FOLDER = MANIFESTS / "generic-scheduler"
-SCHEDULES: frozenset[Permission] = frozenset(
+SCHEDULING_PERMISSIONS: frozenset[Permission] = frozenset(
     {(verb, "", kind, "") for kind in ("nodes", "services", "pods") for verb in ("list", "watch")}
     | {("get", "", "pods", ""), ("create", "", "pods/binding", ""), ("patch", "", "pods/status", "")}
     | {(verb, "", "events", "") for verb in ("create", "patch")}
     | {(verb, "", "persistentvolumeclaims", "") for verb in ("get", "patch")}
     | {("get", "storage.k8s.io", "storageclasses", "")}
 )
-LEADS: frozenset[Permission] = frozenset(
+ELECTION_PERMISSIONS: frozenset[Permission] = frozenset(
     {("create", "coordination.k8s.io", "leases", "")}
     | {(verb, "coordination.k8s.io", "leases", LEASE) for verb in ("get", "update")}
 )
 
 
-def test_it_may_do_what_scheduling_takes_and_nothing_else() -> None:
-    """A widened permission fails here, and has to be argued for."""
-    for kind, wanted in (("ClusterRole", SCHEDULES), ("Role", LEADS)):
+def test_the_scheduler_has_exactly_the_permissions_that_scheduling_needs() -> None:
+    """A widened permission fails here and needs a reason."""
+    for kind, expected in (("ClusterRole", SCHEDULING_PERMISSIONS), ("Role", ELECTION_PERMISSIONS)):
         granted = permissions(only(kind, FOLDER / "access"))
-        assert frozenset(granted) == wanted
-        assert len(granted) == len(wanted)
+        assert frozenset(granted) == expected
+        assert len(granted) == len(expected)
 
 
 def test_longhorns_rules_read_what_the_caches_watch_and_write_nothing() -> None:
-    """Beside what the classic rules watch anyway."""
+    """The classic rules watch nodes and pods already."""
     granted = [
         entry for kind in ("ClusterRole", "Role") for entry in permissions(only(kind, FOLDER / "longhorn-rules"))
     ]
@@ -47,11 +47,11 @@ def test_longhorns_rules_read_what_the_caches_watch_and_write_nothing() -> None:
 
 
 def test_every_binding_names_the_service_account_and_a_role_that_exists() -> None:
-    """In Longhorn's namespace, where the Lease is."""
-    listed: list[Any] = [*objects(FOLDER / "access"), *objects(FOLDER / "longhorn-rules")]
+    """The account is in Longhorn's namespace, where the Lease is."""
+    entries: list[Any] = [*objects(FOLDER / "access"), *objects(FOLDER / "longhorn-rules")]
     account = only("ServiceAccount", FOLDER / "access")["metadata"]["name"]
-    roles = {(entry["kind"], entry["metadata"]["name"]) for entry in listed if entry["kind"].endswith("Role")}
-    bindings = [entry for entry in listed if entry["kind"].endswith("RoleBinding")]
+    roles = {(entry["kind"], entry["metadata"]["name"]) for entry in entries if entry["kind"].endswith("Role")}
+    bindings = [entry for entry in entries if entry["kind"].endswith("RoleBinding")]
     assert {(entry["roleRef"]["kind"], entry["roleRef"]["name"]) for entry in bindings} == roles
     assert {(subject["name"], subject["namespace"]) for entry in bindings for subject in entry["subjects"]} == {
         (account, "longhorn-system")
@@ -59,14 +59,15 @@ def test_every_binding_names_the_service_account_and_a_role_that_exists() -> Non
 
 
 def test_two_pods_run_and_a_drain_takes_one_at_a_time() -> None:
-    """So that there is always one to lead."""
-    deployment, budget = only("Deployment", FOLDER)["spec"], only("PodDisruptionBudget", FOLDER)["spec"]
+    """One pod can always lead."""
+    deployment = only("Deployment", FOLDER)["spec"]
+    budget = only("PodDisruptionBudget", FOLDER)["spec"]
     assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)
     assert budget["selector"] == deployment["selector"] == {"matchLabels": deployment["template"]["metadata"]["labels"]}
 
 
-def test_its_pods_are_kube_schedulers_and_read_the_policy() -> None:
-    """Under the account, with the policy mounted where the command looks for it."""
+def test_its_pods_are_scheduled_by_kube_scheduler_and_read_the_policy() -> None:
+    """The policy is mounted where the command looks for it."""
     spec = only("Deployment", FOLDER)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     arguments = dict(entry.partition("=")[::2] for entry in container["args"])
@@ -78,15 +79,15 @@ def test_its_pods_are_kube_schedulers_and_read_the_policy() -> None:
     assert [entry["containerPort"] for entry in container["ports"]] == [int(arguments["--port"])]
 
 
-def test_the_policy_it_brings_is_the_default_one() -> None:
-    """An administrator begins with what is in force without a file."""
+def test_its_policy_file_is_the_default_policy() -> None:
+    """An administrator begins with the policy that is in force without a file."""
     text = (FOLDER / "policy.json").read_bytes()
     assert parse_policy(text) == DEFAULT_POLICY
     assert json.loads(text)["kind"] == "Policy"
 
 
-def test_the_policys_config_map_is_mounted_and_not_called_like_the_lease() -> None:
-    """Kustomize writes its hash wherever it meets its name, resourceNames of a Role included."""
+def test_the_policys_config_map_is_mounted_and_has_a_different_name_than_the_lease() -> None:
+    """Kustomize appends the hash to each equal name, in the resourceNames of a Role, too."""
     (kustomization,) = documents(FOLDER / "kustomization.yaml")
     (generated,) = kustomization["configMapGenerator"]
     (volume,) = only("Deployment", FOLDER)["spec"]["template"]["spec"]["volumes"]
@@ -96,6 +97,6 @@ def test_the_policys_config_map_is_mounted_and_not_called_like_the_lease() -> No
 
 @pytest.mark.parametrize("folder", ["access", "longhorn-rules"])
 def test_everything_is_in_longhorns_namespace(folder: str) -> None:
-    """As the extender's manifests."""
+    """The extender's manifests use the same namespace."""
     text = (FOLDER / folder / "kustomization.yaml").read_text()
     assert "namespace: longhorn-system" in text

@@ -1,4 +1,4 @@
-"""The configurations of kube-scheduler: the proposal's to the letter, and the recommended ones."""
+"""The configurations of kube-scheduler: the proposal's, word for word, and the recommended ones."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ extenders:
 
 
 def configuration(name: str) -> dict[str, Any]:
-    """One file's content."""
+    """The content of a file."""
     (document,) = documents(CONFIGS / name)
     assert isinstance(document, dict)
     return document
 
 
 def test_the_proposals_configuration_is_unchanged() -> None:
-    """Line by line, below our own comment."""
+    """The file has its lines, below our own comment."""
     lines = (CONFIGS / "proposal.yaml").read_text().splitlines(keepends=True)
     assert "".join(line for line in lines if not line.startswith("#")) == PROPOSAL
     assert configuration("proposal.yaml") == yaml.safe_load(PROPOSAL)
 
 
 @pytest.mark.parametrize("name", ["recommended.yaml", "recommended-managed.yaml"])
-def test_the_recommended_ones_see_all_nodes_and_keep_scoring_intact(name: str) -> None:
-    """Names only, every feasible node, preemption asked about, and closed when in doubt."""
+def test_the_recommended_configurations_see_all_nodes_and_keep_scoring_intact(name: str) -> None:
+    """They send names of all feasible nodes, include preemption, and fail closed."""
     config = configuration(name)
     (extender,) = config["extenders"]
     assert config["percentageOfNodesToScore"] == 100
@@ -57,7 +57,7 @@ def test_the_recommended_ones_see_all_nodes_and_keep_scoring_intact(name: str) -
 
 
 @pytest.mark.parametrize("name", ["recommended.yaml", "recommended-managed.yaml"])
-def test_the_two_commented_lines_ask_for_scores_and_change_nothing_else(name: str) -> None:
+def test_the_two_commented_lines_enable_scores_and_change_nothing_else(name: str) -> None:
     """kube-scheduler refuses the verb without a weight."""
     scored = yaml.safe_load(with_scores(CONFIGS / name))
     (extender,) = scored["extenders"]
@@ -65,30 +65,31 @@ def test_the_two_commented_lines_ask_for_scores_and_change_nothing_else(name: st
     assert scored == configuration(name)
 
 
-def test_the_recommended_ones_differ_in_who_is_asked_about_only() -> None:
-    """One is sent every pod, the other those that ask for it."""
-    every, managed = configuration("recommended.yaml"), configuration("recommended-managed.yaml")
+def test_the_recommended_configurations_differ_only_in_the_pods_they_send() -> None:
+    """One sends every pod, the other only pods that request the resource."""
+    every = configuration("recommended.yaml")
+    managed = configuration("recommended-managed.yaml")
     assert managed["extenders"][0].pop("managedResources") == RESOURCE
     assert every == managed
 
 
 @pytest.mark.parametrize("name", ["proposal.yaml", "recommended.yaml", "recommended-managed.yaml"])
 def test_kube_scheduler_waits_longer_than_the_extender(name: str) -> None:
-    """An answer may take the pod-scheduling time-out and the decision itself; a second is ample for that."""
+    """An answer takes the pod-scheduling time-out and less than a second more."""
     (extender,) = configuration(name)["extenders"]
-    waits = int(only("ConfigMap")["data"]["scheduler-extender-pod-scheduling-timeout"])
-    assert int(extender["httpTimeout"].removesuffix("s")) > waits + 1
+    timeout = int(only("ConfigMap")["data"]["scheduler-extender-pod-scheduling-timeout"])
+    assert int(extender["httpTimeout"].removesuffix("s")) > timeout + 1
 
 
 def test_the_client_limits_are_kube_schedulers_defaults() -> None:
-    """Written down so that an administrator sees what to raise; the tests run with them."""
+    """They are in the file, so that an administrator sees what to raise."""
     connection = configuration("recommended.yaml")["clientConnection"]
     assert (connection["qps"], connection["burst"]) == (50, 100)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_configuration_leads_to_the_service(path: Any) -> None:
-    """Name, namespace and port are the manifests'."""
+    """Name, namespace and port are those of the manifests."""
     service = only("Service")
     (extender,) = configuration(path.name)["extenders"]
     (port,) = service["spec"]["ports"]

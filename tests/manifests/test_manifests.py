@@ -1,4 +1,4 @@
-"""What the manifests promise: names, least privilege, a pod that is restricted and never needs itself."""
+"""The manifests: names, least privilege, and a restricted pod that does not depend on the extender."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ POD: dict[str, Any] = only("Deployment")["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_file_holds_yaml(path: Path) -> None:
-    """Each parses, and holds something."""
+def test_every_file_has_yaml_documents(path: Path) -> None:
+    """Each file can be parsed and is not empty."""
     assert documents(path)
 
 
@@ -46,15 +46,15 @@ def test_every_manifest_belongs_to_its_kustomization(directory: Path) -> None:
     assert listed == {path.name for path in directory.glob("*.yaml")} - {"kustomization.yaml"}
 
 
-def test_the_cluster_role_reads_what_a_decision_needs_and_patches_pods() -> None:
-    """A widened permission fails here, and has to be argued for."""
+def test_the_cluster_role_reads_what_decisions_need_and_patches_pods() -> None:
+    """A widened permission fails here and needs a reason."""
     granted = permissions(only("ClusterRole"))
     assert frozenset(granted) == CLUSTER_PERMISSIONS
     assert len(granted) == len(CLUSTER_PERMISSIONS)
 
 
-def test_what_may_be_read_is_what_the_caches_watch_and_the_settings() -> None:
-    """A kind that the program does not read any more must not stay readable."""
+def test_only_watched_kinds_and_the_settings_may_be_read() -> None:
+    """A kind that the program reads no longer must not stay readable."""
     watched = {(entry.resource.group, entry.resource.plural) for entry in WATCHED} | {("", "configmaps")}
     readable = {
         (group, kind) for verb, group, kind, _ in CLUSTER_PERMISSIONS | NAMESPACE_PERMISSIONS if verb == "watch"
@@ -63,7 +63,7 @@ def test_what_may_be_read_is_what_the_caches_watch_and_the_settings() -> None:
 
 
 def test_the_role_reads_longhorn_and_writes_two_objects_by_name() -> None:
-    """Only create is not narrowed by name, because RBAC cannot."""
+    """RBAC cannot restrict create to a name."""
     granted = permissions(only("Role"))
     assert frozenset(granted) == NAMESPACE_PERMISSIONS
     assert len(granted) == len(NAMESPACE_PERMISSIONS)
@@ -72,39 +72,39 @@ def test_the_role_reads_longhorn_and_writes_two_objects_by_name() -> None:
 
 @pytest.mark.parametrize(("binding", "role"), [("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")])
 def test_roles_are_bound_to_the_service_account_only(binding: str, role: str) -> None:
-    """Nobody else gets these permissions."""
-    bound = only(binding)
-    assert bound["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": NAME}
-    assert bound["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
+    """No other account gets these permissions."""
+    role_binding = only(binding)
+    assert role_binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": NAME}
+    assert role_binding["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
 
 
-def test_the_admission_policy_is_about_the_service_account_and_its_one_annotation() -> None:
-    """The names are those of the ServiceAccount and of the program; a policy without a binding would do nothing."""
+def test_the_admission_policy_restricts_the_service_account_to_its_one_annotation() -> None:
+    """The names match, and a binding enforces the policy."""
     spec = only("ValidatingAdmissionPolicy")["spec"]
-    (about,) = spec["matchConditions"]
-    assert about["expression"] == f"request.userInfo.username == 'system:serviceaccount:{NAMESPACE}:{NAME}'"
-    named = {key for rule in spec["validations"] for key in re.findall(r"'([^']*/[^']*)'", rule["expression"])}
-    assert named == {NUDGE_ANNOTATION}
+    (condition,) = spec["matchConditions"]
+    assert condition["expression"] == f"request.userInfo.username == 'system:serviceaccount:{NAMESPACE}:{NAME}'"
+    annotations = {key for rule in spec["validations"] for key in re.findall(r"'([^']*/[^']*)'", rule["expression"])}
+    assert annotations == {NUDGE_ANNOTATION}
     assert spec["failurePolicy"] == "Fail"
     binding = only("ValidatingAdmissionPolicyBinding")["spec"]
     assert binding == {"policyName": NAME, "validationActions": ["Deny"]}
 
 
-def test_pods_are_the_only_objects_of_others_that_can_be_written_and_the_policy_judges_all_of_that() -> None:
-    """A further verb on pods, or a subresource, would need a rule of its own."""
-    written = {(verb, kind) for verb, _, kind, _ in CLUSTER_PERMISSIONS if verb not in ("get", "list", "watch")}
-    assert written == {("patch", "pods")}
+def test_every_write_to_objects_of_others_is_a_patch_of_a_pod_which_the_admission_policy_checks() -> None:
+    """A further verb on pods, or a subresource, would need its own rule."""
+    writes = {(verb, kind) for verb, _, kind, _ in CLUSTER_PERMISSIONS if verb not in ("get", "list", "watch")}
+    assert writes == {("patch", "pods")}
     assert only("ValidatingAdmissionPolicy")["spec"]["matchConstraints"] == {
         "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}]
     }
 
 
-def test_every_object_bears_the_one_name() -> None:
-    """Deployment, Service, ServiceAccount, ConfigMap, roles: what outside checks look for."""
+def test_every_object_has_the_same_name() -> None:
+    """Checks from outside look for this name."""
     assert {entry["metadata"]["name"] for entry in objects(MANIFESTS / "base")} == {NAME}
 
 
-def test_the_base_lives_in_longhorns_namespace_and_does_not_own_it() -> None:
+def test_the_base_is_in_longhorns_namespace_and_does_not_own_it() -> None:
     """Deleting the base must not delete Longhorn."""
     for directory in ("access", "base"):
         (kustomization,) = documents(MANIFESTS / directory / "kustomization.yaml")
@@ -113,7 +113,7 @@ def test_the_base_lives_in_longhorns_namespace_and_does_not_own_it() -> None:
 
 
 def test_the_test_cluster_has_the_namespace_and_the_access_but_no_pods() -> None:
-    """There the extender runs as a process, with the same permissions."""
+    """The extender runs as a process in it, with the same permissions."""
     base = {entry["kind"] for entry in objects(MANIFESTS / "base")}
     test = {entry["kind"] for entry in objects(MANIFESTS / "test-cluster")}
     assert base - test == {"Deployment", "PodDisruptionBudget"}
@@ -122,14 +122,14 @@ def test_the_test_cluster_has_the_namespace_and_the_access_but_no_pods() -> None
 
 
 def test_the_service_has_no_selector() -> None:
-    """The leader says where it is; a selector would lead to pods that do not answer."""
+    """The leader publishes its address; a selector would add pods that do not answer."""
     spec = only("Service")["spec"]
     assert "selector" not in spec
     assert [(port["name"], port["port"]) for port in spec["ports"]] == [("http", 9504)]
 
 
-def test_the_settings_are_the_proposals_three() -> None:
-    """With its time-outs, but enabled: who installs the manifests wants it."""
+def test_the_settings_are_those_of_the_proposal_but_enabled() -> None:
+    """An administrator installs the manifests in order to use the extender."""
     assert only("ConfigMap")["data"] == {
         "scheduler-extender-enabled": "true",
         "scheduler-extender-pod-scheduling-timeout": "5",
@@ -138,8 +138,9 @@ def test_the_settings_are_the_proposals_three() -> None:
 
 
 def test_the_pod_meets_the_restricted_pod_security_standard() -> None:
-    """Each control of the standard that a pod of one container has to state, and none it must not use."""
-    context, container = POD["securityContext"], CONTAINER["securityContext"]
+    """It sets every required field and uses no forbidden one."""
+    context = POD["securityContext"]
+    container = CONTAINER["securityContext"]
     assert context["runAsNonRoot"] is True
     assert context["runAsUser"] == context["runAsGroup"] == 65532
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -149,56 +150,56 @@ def test_the_pod_meets_the_restricted_pod_security_standard() -> None:
     assert not any("hostPort" in port for port in CONTAINER["ports"])
 
 
-def test_the_pod_writes_nowhere() -> None:
-    """A read-only root, and no volume to write to."""
+def test_the_pod_cannot_write_to_any_file() -> None:
+    """Its root is read-only, and it has no volumes."""
     assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
     assert "volumeMounts" not in CONTAINER
 
 
-def test_the_pod_never_needs_the_extender() -> None:
-    """Neither the resource that is sent to it, nor a volume it would have to place."""
+def test_the_pod_does_not_need_the_extender() -> None:
+    """It has no volumes and does not request the extender's resource."""
     assert CONTAINER["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
     assert "volumes" not in POD
 
 
 def test_the_pod_survives_with_the_control_plane() -> None:
-    """It is as important as kube-scheduler: it runs where that runs, and is not evicted for others."""
+    """It may run where kube-scheduler runs, and is not evicted for other pods."""
     assert POD["priorityClassName"] == "system-cluster-critical"
     assert {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"} in POD[
         "tolerations"
     ]
 
 
-def test_two_pods_run_and_one_may_go() -> None:
-    """A rollout or a drain always leaves one."""
+def test_one_of_two_pods_may_be_disrupted() -> None:
+    """A rollout or a drain always leaves one pod."""
     spec = only("Deployment")["spec"]
     assert spec["replicas"] == 2
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     assert only("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
-def test_all_selectors_find_the_pods() -> None:
-    """Deployment, disruption budget and both spreads mean the same pods."""
+def test_all_selectors_match_the_pods() -> None:
+    """Deployment, disruption budget, anti-affinity and spread select the same pods."""
     labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
-    (near,) = POD["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    (anti_affinity,) = POD["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     (spread,) = POD["topologySpreadConstraints"]
     selectors = [
         only("Deployment")["spec"]["selector"],
         only("PodDisruptionBudget")["spec"]["selector"],
-        near["podAffinityTerm"]["labelSelector"],
+        anti_affinity["podAffinityTerm"]["labelSelector"],
         spread["labelSelector"],
     ]
     assert all(selector == {"matchLabels": labels} for selector in selectors)
 
 
 @pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
-def test_a_pod_that_does_not_lead_is_in_order(probe: str) -> None:
-    """Every probe asks whether the process answers, none whether it leads."""
+def test_a_follower_passes_every_probe(probe: str) -> None:
+    """Probes check that the process answers, not that it leads."""
     assert CONTAINER[probe]["httpGet"] == {"path": "/healthz", "port": "http"}
 
 
-def test_the_command_line_is_one_the_program_accepts() -> None:
-    """Command, flags, variables and port are the program's."""
+def test_the_program_accepts_the_command_line() -> None:
+    """It has this command, these flags and variables, and this port."""
     command = typer.main.get_command(cli).get_command(None, "serve")  # type: ignore[attr-defined]
     flags = {option for parameter in command.params for option in parameter.opts}
     variables = {parameter.envvar for parameter in command.params}
@@ -210,7 +211,7 @@ def test_the_command_line_is_one_the_program_accepts() -> None:
 
 
 def test_the_images_tag_is_the_projects_version() -> None:
-    """A release changes one number, and this test says where else."""
+    """A release must change both."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     (kustomization,) = documents(MANIFESTS / "base/kustomization.yaml")
     assert kustomization["images"] == [{"name": CONTAINER["image"], "newTag": version}]

@@ -1,4 +1,4 @@
-"""Volumes where DiskSchedules hold every byte: what has not been granted does not start, grow, get copied or get written."""
+"""With DiskSchedules the simulator starts, grows, copies and writes only granted bytes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.worlds.simulator_disk_schedules import DiskScheduling
 CLAIM = CLAIMS.path("shop", "v")
 
 
-def config(**changes: object) -> Config:
-    """Without delays."""
+def disk_schedule_config(**changes: object) -> Config:
+    """A configuration without delays."""
     return msgspec.structs.replace(QUICK, disk_schedules=True, **changes)
 
 
-async def started(*sizes: str, settings: Config | None = None) -> tuple[World, DiskScheduling]:
-    """A cluster with a DiskSchedule for each disk."""
-    world = World(settings or config())
+async def start_world(*sizes: str, settings: Config | None = None) -> tuple[World, DiskScheduling]:
+    """Starts a cluster with a DiskSchedule for each disk."""
+    world = World(settings or disk_schedule_config())
     await world.start(*sizes)
     disks = DiskScheduling(world)
     await disks.sync()
@@ -33,14 +33,17 @@ async def started(*sizes: str, settings: Config | None = None) -> tuple[World, D
     return world, disks
 
 
-def available(world: World, node: str) -> int:
-    """What the node's status says is left, in Gi; Longhorn writes it rounded down to 100 MiB."""
+def available_gib(world: World, node: str) -> int:
+    """The available space in the node's status, in Gi rounded up.
+
+    Longhorn rounds it down to 100 MiB.
+    """
     return -(-world.disk(node).storage_available // GIB)
 
 
-async def test_nothing_is_placed_by_the_simulator_itself() -> None:
-    """The replica object is there and waits."""
-    world, _ = await started("50Gi", "50Gi")
+async def test_the_simulator_places_no_replica() -> None:
+    """The replica object exists and is not placed."""
+    world, _ = await start_world("50Gi", "50Gi")
     await world.add_volume("v", 10, DISABLED)
     await world.attach("v", "a")
     await world.settle()
@@ -49,9 +52,9 @@ async def test_nothing_is_placed_by_the_simulator_itself() -> None:
     assert not world.attachment("v").get("attached")
 
 
-async def test_a_replica_starts_when_its_disk_has_granted_its_size() -> None:
-    """Not when it has a place, nor when its room was asked for."""
-    world, disks = await started("50Gi")
+async def test_a_replica_starts_once_its_disk_grants_its_size() -> None:
+    """Neither a placement nor a request is enough."""
+    world, disks = await start_world("50Gi")
     await world.add_volume("v", 10)
     await world.attach("v", "a")
     await world.settle()
@@ -68,37 +71,38 @@ async def test_a_replica_starts_when_its_disk_has_granted_its_size() -> None:
     assert report(world.controllers, ready=True)["ungranted"] == []
 
 
-async def test_a_rejected_replica_starts_where_it_is_tried_next() -> None:
-    """Another request was there first: what the disk held when it was asked was not what it held when it decided."""
-    world, disks = await started("30Gi", "30Gi")
+async def test_a_rejected_replica_starts_on_the_next_disk_that_grants_it() -> None:
+    """Another request takes the space between the placement and the decision."""
+    world, disks = await start_world("30Gi", "30Gi")
     for name in ("u", "v"):
         await world.add_volume(name, 20, DISABLED)
     await world.settle()
     await disks.ask()
-    [first], [second] = world.replicas("u"), world.replicas("v")
-    uuid, other = first.model.disk_id, second.model.disk_id
+    [replica_of_u] = world.replicas("u")
+    [replica_of_v] = world.replicas("v")
+    full_disk = replica_of_v.model.disk_id
     await world.api.patch(
-        f"/apis/longhorn.io/v1beta2/namespaces/longhorn-system/diskschedules/{other}",
+        f"/apis/longhorn.io/v1beta2/namespaces/longhorn-system/diskschedules/{full_disk}",
         {"metadata": {}, "spec": {"replicas": {"another": 15 * GIB}}},
     )
     await disks.answer()
-    assert disks.schedules[other].status.replicas[second.name] == Allocation(AllocationState.REJECTED, 0)
+    assert disks.schedules[full_disk].status.replicas[replica_of_v.name] == Allocation(AllocationState.REJECTED, 0)
     await world.attach("v", "a")
     await world.settle()
     assert not world.attachment("v").get("attached")
     await world.delete_volume("u")
     await disks.settle()
-    assert world.replicas("v")[0].model.disk_id == uuid
+    assert world.replicas("v")[0].model.disk_id == replica_of_u.model.disk_id
     assert world.attachment("v")["attached"] is True
 
 
-async def test_an_engine_starts_when_the_room_of_all_its_placed_replicas_is_granted() -> None:
-    """One that is still waited for would otherwise have to be rebuilt."""
-    world, disks = await started("50Gi", "50Gi")
+async def test_an_engine_starts_once_all_its_placed_replicas_are_granted() -> None:
+    """A replica granted later would have to be rebuilt."""
+    world, disks = await start_world("50Gi", "50Gi")
     await world.add_volume("v", 10, DISABLED, replicas=2)
     await world.attach("v", "a")
     await world.settle()
-    for _ in range(2):  # one place at a time
+    for _ in range(2):  # one replica is placed at a time
         await disks.ask()
     await disks.answer("a")
     await world.settle()
@@ -112,8 +116,8 @@ async def test_an_engine_starts_when_the_room_of_all_its_placed_replicas_is_gran
 
 
 async def test_a_rebuild_waits_for_its_grant() -> None:
-    """The new replica of a degraded volume gets its place and its data when there is room for it."""
-    world, disks = await started("50Gi", "50Gi", "50Gi")
+    """The successor of an evicted replica gets its data once it is granted."""
+    world, disks = await start_world("50Gi", "50Gi", "50Gi")
     await world.add_volume("v", 10, DISABLED, replicas=2)
     await world.attach("v", "a")
     await disks.settle()
@@ -129,15 +133,15 @@ async def test_a_rebuild_waits_for_its_grant() -> None:
     assert disks.of(leaving).status.storage_scheduled == 0
 
 
-async def test_a_replica_with_data_starts_again_although_its_room_was_never_granted() -> None:
-    """It was there before the DiskSchedules, and the disk has no room for it by their measure."""
+async def test_an_ungranted_replica_with_data_starts_again() -> None:
+    """The replica is older than the DiskSchedules, and its disk rejects it."""
     world = World()
     await world.start("50Gi")
     await world.add_volume("v", 40)
     await world.write("v", 30)
     await world.attach("v", "a")
     await world.settle()
-    world.controllers.config = config()
+    world.controllers.config = disk_schedule_config()
     disks = DiskScheduling(world)
     await disks.settle()
     [replica] = world.replicas("v")
@@ -150,9 +154,9 @@ async def test_a_replica_with_data_starts_again_although_its_room_was_never_gran
     assert report(world.controllers, ready=True)["ungranted"] == [replica.name]
 
 
-async def grown_claim(*sizes: str, gib: int, replicas: int) -> tuple[World, DiskScheduling]:
-    """A volume of 10 Gi in use, whose claim asks for more."""
-    world, disks = await started(*sizes)
+async def grow_claim(*sizes: str, gib: int, replicas: int) -> tuple[World, DiskScheduling]:
+    """Starts a cluster, and grows the claim of a 10 Gi volume."""
+    world, disks = await start_world(*sizes)
     await world.add_volume("v", 10, DISABLED if replicas > 1 else BEST_EFFORT, replicas=replicas)
     spec = {"volumeName": "v", "storageClassName": "none", "resources": {"requests": {"storage": "10Gi"}}}
     status = {"capacity": {"storage": "10Gi"}}
@@ -170,21 +174,21 @@ async def grown_claim(*sizes: str, gib: int, replicas: int) -> tuple[World, Disk
 
 
 def sizes_of(world: World) -> tuple[int, list[int], int, int]:
-    """In Gi: the volume, its replicas, its PersistentVolume, its claim."""
+    """Sizes in Gi: the volume, its replicas, its PersistentVolume and its claim."""
     store = world.store
     capacity = store.persistent_volumes.objects["v"].spec["capacity"]["storage"]
-    told = store.claims.objects["shop", "v"].status["capacity"]["storage"]
+    claim_capacity = store.claims.objects["shop", "v"].status["capacity"]["storage"]
     replicas = [each.model.size // GIB for each in world.replicas("v")]
-    return world.volume("v").size // GIB, replicas, _gib(capacity), _gib(told)
+    return world.volume("v").size // GIB, replicas, _gib(capacity), _gib(claim_capacity)
 
 
 def _gib(text: str) -> int:
     return int(text.removesuffix("Gi")) if text.endswith("Gi") else int(text) // GIB
 
 
-async def test_an_expansion_is_held_until_every_disk_has_granted_it() -> None:
-    """Only the wish is written at first; when all replicas have grown the claim tells."""
-    world, disks = await grown_claim("50Gi", "50Gi", gib=20, replicas=2)
+async def test_an_expansion_waits_until_every_disk_grants_it() -> None:
+    """The claim reports the new size once all replicas have grown."""
+    world, disks = await grow_claim("50Gi", "50Gi", gib=20, replicas=2)
     assert sizes_of(world) == (20, [10, 10], 10, 10)
     await disks.ask()
     await world.settle()
@@ -193,62 +197,62 @@ async def test_an_expansion_is_held_until_every_disk_has_granted_it() -> None:
     assert sizes_of(world) == (20, [20, 20], 20, 20)
 
 
-async def test_an_expansion_one_disk_rejects_changes_nothing() -> None:
-    """By Longhorn's own rule there was room; what the other disk granted is given back."""
-    world, disks = await grown_claim("50Gi", "50Gi", gib=20, replicas=2)
-    full = world.disk("b").uuid
+async def test_an_expansion_that_one_disk_rejects_changes_nothing() -> None:
+    """The other disk's grant is given back, although Longhorn's own rule allows both."""
+    world, disks = await grow_claim("50Gi", "50Gi", gib=20, replicas=2)
+    full_disk = world.disk("b").uuid
     await world.api.patch(
-        f"/apis/longhorn.io/v1beta2/namespaces/longhorn-system/diskschedules/{full}",
+        f"/apis/longhorn.io/v1beta2/namespaces/longhorn-system/diskschedules/{full_disk}",
         {"metadata": {}, "spec": {"replicas": {"another": 35 * GIB}}},
     )
     await disks.answer()
     for _ in range(5):
-        for look in (disks.ask, disks.answer, world.settle):
-            await look()
+        for run_controllers in (disks.ask, disks.answer, world.settle):
+            await run_controllers()
     assert sizes_of(world) == (20, [10, 10], 10, 10)
     assert disks.of("a").status.storage_scheduled == 10 * GIB
-    entry = next(
+    condition = next(
         each for each in world.store.volumes.objects["v"].status["conditions"] if each["type"] == "DiskAllocation"
     )
-    assert entry["reason"] == "ExpansionRejected"
+    assert condition["reason"] == "ExpansionRejected"
 
 
-async def test_no_more_is_written_than_is_granted_and_what_is_written_is_gone_from_what_is_available() -> None:
-    """A volume whose expansion is held is not filled beyond its old size."""
-    world, disks = await grown_claim("50Gi", gib=30, replicas=1)
+async def test_writes_stay_within_the_grant_and_reduce_the_available_space() -> None:
+    """A volume whose expansion waits is not filled beyond its old size."""
+    world, disks = await grow_claim("50Gi", gib=30, replicas=1)
     await world.write("v", 25)
     await world.settle()
     assert world.volume("v").actual_size == 10 * GIB
-    assert available(world, "a") == 40
+    assert available_gib(world, "a") == 40
     await disks.settle()
     assert world.volume("v").actual_size == 25 * GIB
-    assert available(world, "a") == 25
+    assert available_gib(world, "a") == 25
     assert disks.of("a").status.storage_available == world.disk("a").storage_available
 
 
-async def test_whoever_waits_for_a_grant_looks_again_when_it_comes() -> None:
-    """The controllers run by themselves here, and nothing but the DiskSchedule and the replica's size changes."""
-    world, disks = await grown_claim("50Gi", gib=20, replicas=1)
+async def test_a_grant_wakes_the_controllers_that_wait_for_it() -> None:
+    """Nothing but the DiskSchedule and the replica's size changes."""
+    world, disks = await grow_claim("50Gi", gib=20, replicas=1)
     await world.add_volume("w", 10)
     await world.attach("w", "a")
     await world.settle()
     queues = (world.controllers.volumes, world.controllers.claims, world.controllers.replicas)
-    running = asyncio.create_task(world.controllers.run())
+    task = asyncio.create_task(world.controllers.run())
     try:
         await disks.ask()
-        await until("nobody looks any more", lambda: not any(map(len, queues)))
+        await until("the queues are empty", lambda: not any(map(len, queues)))
         await disks.answer()
         await until("attached", lambda: world.attachment("w").get("attached") is True)
         await disks.ask()
         await until("grown", lambda: sizes_of(world) == (20, [20], 20, 20))
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_deleted_replica_is_gone_when_its_data_is_and_its_room_was_given_back() -> None:
-    """The one is the simulator's to say, the other the DiskSchedules' controllers'."""
-    world, disks = await started("50Gi")
+async def test_a_deleted_replica_is_gone_once_its_data_is_deleted_and_its_space_released() -> None:
+    """The simulator deletes the data, and the DiskSchedule controllers release the space."""
+    world, disks = await start_world("50Gi")
     await world.add_volume("v", 10)
     await world.attach("v", "a")
     await disks.settle()
@@ -263,9 +267,9 @@ async def test_a_deleted_replica_is_gone_when_its_data_is_and_its_room_was_given
     assert world.disk("a").storage_scheduled == 0
 
 
-async def test_room_is_given_back_before_the_data_is_gone() -> None:
-    """Then it is the simulator that the replica object waits for."""
-    world, disks = await started("50Gi", settings=config(delete_seconds=(3600.0, 3600.0)))
+async def test_a_released_replica_waits_for_the_deletion_of_its_data() -> None:
+    """Only the simulator's finalizer remains on the replica."""
+    world, disks = await start_world("50Gi", settings=disk_schedule_config(delete_seconds=(3600.0, 3600.0)))
     await world.add_volume("v", 10)
     await world.attach("v", "a")
     await disks.settle()
@@ -277,9 +281,9 @@ async def test_room_is_given_back_before_the_data_is_gone() -> None:
     assert world.disk("a").storage_scheduled == 10 * GIB
 
 
-async def test_a_backing_image_is_copied_to_a_disk_that_has_granted_it() -> None:
-    """And a replica that needs it waits for the copy, even while nobody has listed its disk."""
-    world, disks = await started("50Gi")
+async def test_a_backing_image_is_copied_once_the_disk_grants_it() -> None:
+    """A replica that needs the image waits for the copy."""
+    world, disks = await start_world("50Gi")
     metadata = {"name": "i", "namespace": LONGHORN_NAMESPACE, "annotations": {"simulator/real-size": "3Gi"}}
     await world.api.create(LONGHORN_BACKING_IMAGES.path(LONGHORN_NAMESPACE), {"metadata": metadata})
     await world.add_volume("v", 10)
@@ -302,17 +306,17 @@ async def test_a_backing_image_is_copied_to_a_disk_that_has_granted_it() -> None
     await disks.settle()
     assert world.attachment("v")["attached"] is True
     assert disks.of("a").status.backing_images == {"i": Allocation(AllocationState.SCHEDULED, 3 * GIB)}
-    assert available(world, "a") == 47
+    assert available_gib(world, "a") == 47
 
 
-async def test_no_disk_is_ever_promised_more_than_was_available() -> None:
-    """Ten volumes of 20 Gi for 100 Gi: as many as fit get room, however large Longhorn's over-provisioning is."""
-    world, disks = await started("50Gi", "50Gi")
+async def test_no_disk_grants_more_than_is_available() -> None:
+    """Four of ten volumes of 20 Gi fit on these disks."""
+    world, disks = await start_world("50Gi", "50Gi")
     for number in range(10):
         await world.add_volume(f"v{number}", 20, DISABLED)
     for _ in range(12):
-        for look in (world.settle, disks.ask, disks.answer):
-            await look()
+        for run_controllers in (world.settle, disks.ask, disks.answer):
+            await run_controllers()
     assert sum(len(world.places(f"v{number}")) for number in range(10)) == 4
     for schedule in disks.schedules.values():
         assert schedule.status.storage_scheduled == 40 * GIB

@@ -1,4 +1,4 @@
-"""The simulator beside DiskSchedules on a real API server: what nobody has granted does not start, and its object goes last."""
+"""The simulator with DiskSchedules on a real API server."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("simulator"), pytest.mark
 CRD = Path(__file__).parents[2] / "manifests/crd/diskschedules.yaml"
 
 
-def test_a_replica_starts_when_granted_and_goes_when_released(tmp_path: Path) -> None:
-    """The definition comes after the simulator has started, and this test is the controllers that place and grant."""
+def test_a_replica_starts_once_granted_and_is_gone_once_released(tmp_path: Path) -> None:
+    """The test places and grants in place of the DiskSchedule controllers.
+
+    The definition of DiskSchedules is created after the simulator has started.
+    """
     with DevCluster(tmp_path / "cluster", ClusterOptions(nodes=0)) as cluster:
         rig = Rig(cluster, tmp_path, disk_schedules=True)
         cluster.apply(CRD)
@@ -27,12 +30,13 @@ def test_a_replica_starts_when_granted_and_goes_when_released(tmp_path: Path) ->
         scene.add_claim("data", "10Gi")
         scene.add_pod("app", "data", node=home)
         [replica] = until("a replica", lambda: scene.replicas("data"))
-        name, size = replica["metadata"]["name"], int(replica["spec"]["volumeSize"])
+        name = replica["metadata"]["name"]
+        size = int(replica["spec"]["volumeSize"])
         node = rig.find(LONGHORN_NODES, home)
         assert node is not None
         [disk] = node["status"]["diskStatus"].values()
         _patch(rig, LONGHORN_REPLICAS.plural, name, {"spec": {"nodeID": home, "diskID": disk["diskUUID"]}})
-        until("a place without its bytes", lambda: rig.status()["ungranted"] == [name])
+        until("the placed replica is ungranted", lambda: rig.status()["ungranted"] == [name])
         assert not scene.running("app")
         rig.apply(
             {
@@ -47,7 +51,7 @@ def test_a_replica_starts_when_granted_and_goes_when_released(tmp_path: Path) ->
         until("pod runs", lambda: scene.running("app"))
         assert rig.status()["ungranted"] == []
         cluster.kubectl("delete", "pod,pvc", "--all", "-n", "granting", "--wait=false")
-        until("only the room is not given back", lambda: _finalizers(rig, name) == ["longhorn.io"])
+        until("only the space is not released", lambda: _finalizers(rig, name) == ["longhorn.io"])
         _patch(rig, LONGHORN_REPLICAS.plural, name, {"metadata": {"finalizers": None}})
         until("replica gone", lambda: rig.find(LONGHORN_REPLICAS, name) is None)
         assert rig.status()["failures"] == 0, rig.simulator.log_tail()
@@ -60,5 +64,5 @@ def _patch(rig: Rig, plural: str, name: str, body: dict[str, Any], *arguments: s
 
 
 def _finalizers(rig: Rig, name: str) -> list[str]:
-    found = rig.find(LONGHORN_REPLICAS, name)
-    return list(found["metadata"].get("finalizers") or []) if found is not None else []
+    replica = rig.find(LONGHORN_REPLICAS, name)
+    return list(replica["metadata"].get("finalizers") or []) if replica is not None else []

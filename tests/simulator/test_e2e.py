@@ -1,4 +1,4 @@
-"""The simulator against a real control plane: the lives of pods and volumes from claim to reclaim."""
+"""Pods and volumes on a real control plane, from claim to reclaim."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("simulator"), pytest.mark
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """One cluster for all tests; each brings its own nodes."""
+    """The cluster that all tests share; each test adds its own nodes."""
     folder: Path = tmp_path_factory.mktemp("simulator")
     with DevCluster(folder / "cluster", ClusterOptions(nodes=0)) as cluster:
         yield Rig(cluster, folder)
@@ -27,15 +27,15 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 @pytest.fixture
 def scene(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    """A namespace and nodes of the test's own."""
-    found = Scene(rig, re.sub("[^a-z]+", "-", request.node.name.removeprefix("test_"))[:50].strip("-"))
-    yield found
-    found.clean()
+    """A namespace and nodes for one test."""
+    own_scene = Scene(rig, re.sub("[^a-z]+", "-", request.node.name.removeprefix("test_"))[:50].strip("-"))
+    yield own_scene
+    own_scene.clean()
     assert rig.status()["failures"] == 0, rig.simulator.log_tail()
 
 
-def test_local_volume_lives_where_its_pod_runs(scene: Scene) -> None:
-    """Provisioned after the pod has a node, attached, placed there, counted in the node's status."""
+def test_local_volume_is_placed_on_the_node_of_its_pod(scene: Scene) -> None:
+    """The volume is provisioned, attached, placed and listed in the node's status."""
     _, home = scene.add_nodes("40Gi", "40Gi")
     scene.add_claim("data", "10Gi")
     scene.add_pod("app", "data", node=home)
@@ -47,7 +47,7 @@ def test_local_volume_lives_where_its_pod_runs(scene: Scene) -> None:
 
 
 def test_immediate_volume_is_provisioned_without_a_pod(scene: Scene) -> None:
-    """Three replicas, placed at creation; the claim is bound although nobody uses it."""
+    """Its three replicas are placed at creation, and it stays detached."""
     homes = scene.add_nodes("40Gi", "40Gi", "40Gi")
     scene.add_claim("data", "10Gi", "longhorn")
     until("three replicas placed", lambda: scene.replica_nodes("data") == homes)
@@ -56,43 +56,43 @@ def test_immediate_volume_is_provisioned_without_a_pod(scene: Scene) -> None:
     assert volume["status"]["state"] == "detached"
 
 
-def test_full_node_misplaces_best_effort(scene: Scene) -> None:
-    """The second volume does not fit beside the first: its replica goes elsewhere, and the pod runs all the same."""
+def test_best_effort_replica_goes_elsewhere_from_a_full_node(scene: Scene) -> None:
+    """The pod runs all the same, and is reported as misplaced."""
     home, other = scene.add_nodes("10Gi", "40Gi")
     _fill(scene, home, "longhorn-local")
     scene.add_provisioned("second", "6Gi", "longhorn-local", home)
     scene.force_pod("late", home, "second")
     until("pod runs", lambda: scene.running("late"))
     assert scene.replica_nodes("second") == [other]
-    until("it is counted", lambda: _misplaced(scene.rig) == [(f"{scene.name}/late", home)])
+    until("it is counted", lambda: _misplaced_pods(scene.rig) == [(f"{scene.name}/late", home)])
 
 
-def test_strict_local_is_stuck_until_space_frees(scene: Scene) -> None:
-    """Its replica has nowhere else to go: the pod waits, is counted, and runs once the other volume is gone."""
+def test_strict_local_pod_is_stuck_until_space_is_freed(scene: Scene) -> None:
+    """The pod is reported as stuck, and runs once another volume is deleted."""
     home, _ = scene.add_nodes("10Gi", "40Gi")
     _fill(scene, home, "longhorn-strict")
     scene.add_provisioned("second", "6Gi", "longhorn-strict", home)
     scene.force_pod("late", home, "second")
-    until("stuck", lambda: "insufficient storage" in _stuck(scene))
+    until("stuck", lambda: "insufficient storage" in _stuck_reason(scene))
     assert not scene.running("late")
     scene.rig.cluster.kubectl("delete", "pod/early", "pvc/first", "-n", scene.name, "--wait=false")
     until("it runs", lambda: scene.running("late"))
     assert scene.replica_nodes("second") == [home]
 
 
-def test_foreign_node_is_refused_to_strict_local(scene: Scene) -> None:
-    """A pod that was put on another node by force never gets its volume, and is told why."""
+def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> None:
+    """The forced pod is stuck, and the reason names the replica's node."""
     home, other = scene.add_nodes("20Gi", "20Gi")
     scene.add_claim("data", "5Gi", "longhorn-strict")
     scene.add_pod("first", "data", node=home)
     until("pod runs", lambda: scene.running("first"))
     scene.rig.cluster.kubectl("delete", "pod", "first", "-n", scene.name)
     scene.force_pod("forced", other, "data")
-    until("stuck", lambda: f"its replica is on node {home}" in _stuck(scene))
+    until("stuck", lambda: f"its replica is on node {home}" in _stuck_reason(scene))
 
 
 def test_drained_best_effort_volume_follows_its_pod(scene: Scene) -> None:
-    """Elsewhere at first, the local replica is rebuilt while attached, then the old one goes."""
+    """The local replica is rebuilt while attached, then the old one is deleted."""
     old, new = scene.add_nodes("20Gi", "20Gi")
     scene.add_claim("data", "5Gi")
     scene.add_pod("before", "data", node=old)
@@ -105,7 +105,7 @@ def test_drained_best_effort_volume_follows_its_pod(scene: Scene) -> None:
 
 
 def test_deleted_claim_frees_its_space(scene: Scene) -> None:
-    """PersistentVolume, volume and replica go, and the disk is empty again."""
+    """PersistentVolume, volume and replica are deleted, and the disk is empty again."""
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi")
     scene.add_pod("app", "data", node=home)
@@ -118,7 +118,7 @@ def test_deleted_claim_frees_its_space(scene: Scene) -> None:
 
 
 def test_retained_volume_keeps_its_replica(scene: Scene) -> None:
-    """With reclaim policy Retain nothing is deleted but the claim."""
+    """With reclaim policy Retain only the claim is deleted."""
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi", "longhorn-retain")
     scene.add_pod("app", "data", node=home)
@@ -134,8 +134,8 @@ def test_retained_volume_keeps_its_replica(scene: Scene) -> None:
     scene.rig.cluster.kubectl("delete", f"lhv/{handle}", "-n", "longhorn-system", "--wait=false")
 
 
-def test_settings_longhorn_does_not_know_are_refused(rig: Rig) -> None:
-    """In Longhorn's words; those it knows are accepted."""
+def test_settings_unknown_to_longhorn_are_refused(rig: Rig) -> None:
+    """The error text is Longhorn's, and known settings are accepted."""
     setting = {
         "apiVersion": "longhorn.io/v1beta2",
         "kind": "Setting",
@@ -143,21 +143,21 @@ def test_settings_longhorn_does_not_know_are_refused(rig: Rig) -> None:
         "value": "true",
     }
 
-    def refused() -> str:
+    def refusal() -> str:
         try:
             rig.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(setting))
         except KubectlError as error:
             return str(error)
         return ""
 
-    text = until("refused", refused)
+    text = until("refused", refusal)
     assert "setting scheduler-extender-enabled is not supported" in text
-    known = {**setting, "metadata": {"name": "taint-toleration", "namespace": "longhorn-system"}}
-    rig.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(known))
+    known_setting = {**setting, "metadata": {"name": "taint-toleration", "namespace": "longhorn-system"}}
+    rig.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(known_setting))
 
 
-def test_disk_is_evicted_only_if_it_takes_no_more_replicas(scene: Scene) -> None:
-    """Longhorn's webhook names the disk; with scheduling switched off as well the eviction is accepted."""
+def test_disk_eviction_requires_disabled_scheduling(scene: Scene) -> None:
+    """Longhorn's webhook refuses the eviction and names the disk."""
     [home] = scene.add_nodes("20Gi")
 
     def patch(**fields: bool) -> None:
@@ -165,28 +165,28 @@ def test_disk_is_evicted_only_if_it_takes_no_more_replicas(scene: Scene) -> None
         arguments = ["patch", "lhn", home, "-n", "longhorn-system", "--dry-run=server", "--type=merge", "-p", body]
         scene.rig.cluster.kubectl(*arguments)
 
-    def refused() -> str:
+    def refusal() -> str:
         try:
             patch(evictionRequested=True)
         except KubectlError as error:
             return str(error)
         return ""
 
-    # The API server takes an admission policy in some time after it was created.
-    assert "need to disable scheduling on disk disk-1 for disk eviction" in until("refused", refused)
+    # The API server applies an admission policy some time after its creation.
+    assert "need to disable scheduling on disk disk-1 for disk eviction" in until("refused", refusal)
     patch(evictionRequested=True, allowScheduling=False)
 
 
-def test_killed_simulator_goes_on_where_it_was(scene: Scene) -> None:
-    """SIGKILL in the middle of provisioning: afterwards one volume and one replica for each claim, and all pods run."""
+def test_killed_simulator_resumes_its_work(scene: Scene) -> None:
+    """Each claim gets one volume and one replica, and all pods run."""
     [home] = scene.add_nodes("100Gi")
-    before = _names(scene.rig)
+    before = _volume_names(scene.rig)
     names = [f"app-{index}" for index in range(6)]
     scene.rig.apply(
         *(claim(scene.name, f"data-{name}", "2Gi", "longhorn-local", {}) for name in names),
         *(pod(scene.name, name, (f"data-{name}",), home) for name in names),
     )
-    until("some volumes exist", lambda: _names(scene.rig) - before)
+    until("some volumes exist", lambda: _volume_names(scene.rig) - before)
     scene.rig.simulator.kill()
     scene.rig.simulator.restart()
     until("all run", lambda: scene.running(*names))
@@ -195,8 +195,8 @@ def test_killed_simulator_goes_on_where_it_was(scene: Scene) -> None:
     assert len([each for each in scene.rig.list(LONGHORN_VOLUMES) if each["metadata"]["name"] in claims]) == 6
 
 
-def test_failed_replica_is_used_again_when_its_node_is_back(scene: Scene) -> None:
-    """Degraded while the node is down, the same replica is healthy afterwards."""
+def test_failed_replica_is_reused_when_its_node_returns(scene: Scene) -> None:
+    """The volume is degraded while the node is down, and healthy afterwards."""
     homes = scene.add_nodes("20Gi", "20Gi", "20Gi")
     scene.add_claim("data", "5Gi", "longhorn")
     scene.add_pod("app", "data", node=homes[0])
@@ -209,8 +209,8 @@ def test_failed_replica_is_used_again_when_its_node_is_back(scene: Scene) -> Non
     assert {each["metadata"]["name"] for each in scene.replicas("data")} == before
 
 
-def test_only_replica_is_salvaged_when_its_node_is_back(scene: Scene) -> None:
-    """A volume whose node went down is faulted, and attached again with its data afterwards."""
+def test_only_replica_is_salvaged_when_its_node_returns(scene: Scene) -> None:
+    """The volume is faulted while the node is down, and healthy afterwards."""
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi")
     scene.add_pod("app", "data", node=home)
@@ -223,7 +223,7 @@ def test_only_replica_is_salvaged_when_its_node_is_back(scene: Scene) -> None:
 
 @pytest.mark.parametrize("attached", [True, False], ids=["attached", "detached"])
 def test_evicted_replica_moves(scene: Scene, attached: bool) -> None:
-    """A disk that is to be emptied is; a detached volume is attached for it and detached again."""
+    """A detached volume is attached for the move, and detached again."""
     homes = scene.add_nodes("20Gi", "20Gi", "20Gi", "20Gi")
     scene.add_claim("data", "5Gi", "longhorn")
     if attached:
@@ -240,8 +240,8 @@ def test_evicted_replica_moves(scene: Scene, attached: bool) -> None:
     until(state, lambda: (scene.volume("data") or {})["status"]["state"] == state)
 
 
-def test_written_data_uses_up_the_disk(scene: Scene) -> None:
-    """What is available falls by what is written, what is scheduled does not change."""
+def test_written_data_reduces_the_available_space(scene: Scene) -> None:
+    """The scheduled space does not change."""
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi", **{"simulator/write": "3Gi"})
     scene.add_pod("app", "data", node=home)
@@ -251,7 +251,7 @@ def test_written_data_uses_up_the_disk(scene: Scene) -> None:
 
 
 def test_grown_claim_grows_its_volume(scene: Scene) -> None:
-    """As far as Longhorn's space rule allows."""
+    """The volume grows as far as Longhorn's space rule allows."""
     [home] = scene.add_nodes("20Gi")
     scene.add_claim("data", "5Gi")
     scene.add_pod("app", "data", node=home)
@@ -260,7 +260,7 @@ def test_grown_claim_grows_its_volume(scene: Scene) -> None:
     until("grown", lambda: _capacity(scene) == str(8 * 2**30))
     assert scene.replicas("data")[0]["spec"]["volumeSize"] == str(8 * 2**30)
     scene.add_claim("data", "30Gi")
-    # By the time another claim, of which the simulator hears later, is served, it has looked at this one.
+    # The simulator receives the next claim later, so it has reconciled this one when that one is served.
     scene.add_claim("later", "1Gi")
     scene.add_pod("after", "later", node=home)
     until("the other pod runs", lambda: scene.running("after"))
@@ -269,7 +269,7 @@ def test_grown_claim_grows_its_volume(scene: Scene) -> None:
 
 
 def _fill(scene: Scene, home: str, storage_class: str) -> None:
-    """6 GiB of the node are taken, and Longhorn knows it."""
+    """Takes 6 GiB of the node; returns when its status lists them."""
     scene.add_provisioned("first", "6Gi", storage_class, home)
     scene.force_pod("early", home, "first")
     until("first pod runs", lambda: scene.running("early"))
@@ -277,24 +277,27 @@ def _fill(scene: Scene, home: str, storage_class: str) -> None:
 
 
 def _disk(scene: Scene, node: str) -> dict[str, Any]:
-    found = scene.rig.find(LONGHORN_NODES, node)
-    assert found is not None
-    disk: dict[str, Any] = found["status"]["diskStatus"]["disk-1"]
+    longhorn_node = scene.rig.find(LONGHORN_NODES, node)
+    assert longhorn_node is not None
+    disk: dict[str, Any] = longhorn_node["status"]["diskStatus"]["disk-1"]
     return disk
 
 
-def _misplaced(rig: Rig) -> list[tuple[str, str]]:
+def _misplaced_pods(rig: Rig) -> list[tuple[str, str]]:
     return [(each["pod"], each["node"]) for each in rig.status()["misplaced"]]
 
 
-def _stuck(scene: Scene) -> str:
-    """Why a pod of the scene is stuck; at first it may be for another reason, such as a volume that is not detached yet."""
+def _stuck_reason(scene: Scene) -> str:
+    """Why a pod of the scene is stuck, "" if none is.
+
+    It may be stuck for another reason at first, such as a volume that is not detached yet.
+    """
     entries = scene.rig.status()["stuck"]
     return next((str(each["reason"]) for each in entries if each["pod"].startswith(f"{scene.name}/")), "")
 
 
-def _names(rig: Rig) -> set[str]:
-    """The Longhorn volumes; those of earlier scenes may still be going."""
+def _volume_names(rig: Rig) -> set[str]:
+    """The Longhorn volumes; those of earlier scenes may still be in deletion."""
     return {each["metadata"]["name"] for each in rig.list(LONGHORN_VOLUMES)}
 
 
@@ -303,14 +306,14 @@ def _handle(scene: Scene) -> str:
 
 
 def _phase(rig: Rig, name: str) -> str:
-    found = rig.find(PERSISTENT_VOLUMES, name)
-    return str(found["status"]["phase"]) if found is not None else ""
+    persistent_volume = rig.find(PERSISTENT_VOLUMES, name)
+    return str(persistent_volume["status"]["phase"]) if persistent_volume is not None else ""
 
 
 def _volume(rig: Rig, name: str) -> dict[str, Any]:
-    found = rig.find(LONGHORN_VOLUMES, name)
-    assert found is not None
-    return found
+    volume = rig.find(LONGHORN_VOLUMES, name)
+    assert volume is not None
+    return volume
 
 
 def _robustness(scene: Scene) -> str:

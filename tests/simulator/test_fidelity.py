@@ -1,4 +1,7 @@
-"""Where a quicker or kinder Longhorn would hide faults: late status, refused attachments, images and managers that are gone."""
+"""Delays and refusals of Longhorn that a simpler simulator would lack.
+
+The node status is late, attachments are refused, and images and instance managers are missing.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +35,18 @@ LONG = 3600.0
 LAG = 30.0
 
 
-async def _attached(world: World, *names: str, node: str = "a") -> None:
+async def _attach_volumes(world: World, *names: str, node: str = "a") -> None:
     for name in names:
         await world.add_volume(name, 10)
         await world.attach(name, node)
     await world.settle()
 
 
-async def test_node_status_does_not_know_a_replica_before_the_lag_is_over() -> None:
-    """Whatever else wakes the node's controller, which writes conditions and free space at once."""
+async def test_node_status_omits_a_replica_until_the_lag_is_over() -> None:
+    """Conditions and free space are written at once all the same."""
     world = World(msgspec.structs.replace(QUICK, status_lag=LAG))
     await world.start("50Gi", "50Gi")
-    await _attached(world, "v")
+    await _attach_volumes(world, "v")
     await world.write("v", 5)
     await world.api.patch(NODES.path(name="a"), {"metadata": {}, "spec": {"unschedulable": True}})
     await world.settle()
@@ -53,11 +56,11 @@ async def test_node_status_does_not_know_a_replica_before_the_lag_is_over() -> N
     assert not world.store.longhorn_nodes.models["a"].schedulable
 
 
-async def test_node_status_knows_a_replica_when_the_lag_is_over() -> None:
-    """Without any other event: the controller looks again by itself."""
+async def test_node_status_lists_a_replica_once_the_lag_is_over() -> None:
+    """The controller requeues the node, so no other event is necessary."""
     world = World(msgspec.structs.replace(QUICK, status_lag=LAG))
     await world.start("50Gi")
-    await _attached(world, "v")
+    await _attach_volumes(world, "v")
     assert world.disk("a").storage_scheduled == 0
     world.seconds += 1
     assert await world.controllers._reconcile_node("a") == LAG - 1
@@ -67,22 +70,22 @@ async def test_node_status_knows_a_replica_when_the_lag_is_over() -> None:
 
 
 async def test_each_replica_has_a_lag_of_its_own() -> None:
-    """A node where something changes all the time tells of the older changes nevertheless."""
+    """Frequent changes on a node do not delay older ones."""
     world = World(msgspec.structs.replace(QUICK, status_lag=LAG))
     await world.start("50Gi")
-    await _attached(world, "u")
+    await _attach_volumes(world, "u")
     world.seconds += LAG / 2
-    await _attached(world, "v")
+    await _attach_volumes(world, "v")
     world.seconds += LAG / 2
     await world.settle()
     assert list(world.disk("a").scheduled_replicas) == [world.replicas("u")[0].name]
 
 
-async def test_freed_space_is_known_after_the_lag_too() -> None:
-    """The replica's object is gone, the status still counts it."""
+async def test_node_status_counts_a_deleted_replica_until_the_lag_is_over() -> None:
+    """The replica's object is gone, and its space is still counted."""
     world = World(msgspec.structs.replace(QUICK, status_lag=LAG))
     await world.start("50Gi")
-    await _attached(world, "v")
+    await _attach_volumes(world, "v")
     world.seconds += LAG
     await world.settle()
     await world.delete_volume("v")
@@ -92,8 +95,8 @@ async def test_freed_space_is_known_after_the_lag_too() -> None:
 
 
 @pytest.mark.parametrize("locality", [BEST_EFFORT, STRICT_LOCAL])
-async def test_local_volume_no_disk_can_take_is_not_attached(locality: str) -> None:
-    """The failed precheck made it unscheduled: the node of the attachment does not reach the volume, until there is room."""
+async def test_local_volume_too_large_for_every_disk_is_not_attached(locality: str) -> None:
+    """The failed precheck keeps it detached until there is enough space."""
     world = World()
     await world.start("10Gi")
     await world.add_volume("v", 20, locality)
@@ -107,8 +110,8 @@ async def test_local_volume_no_disk_can_take_is_not_attached(locality: str) -> N
     assert world.places("v") == ["a"]
 
 
-async def test_local_volume_without_room_here_can_go_elsewhere() -> None:
-    """Detached, it counts as scheduled again, and the next node may have room."""
+async def test_local_volume_without_room_on_one_node_is_attached_on_another() -> None:
+    """A detached volume counts as scheduled again."""
     world = World()
     await world.start("10Gi", "50Gi")
     await world.add_volume("v", 20, STRICT_LOCAL)
@@ -122,29 +125,29 @@ async def test_local_volume_without_room_here_can_go_elsewhere() -> None:
     assert world.places("v") == ["b"]
 
 
-async def _deploy(world: World, **nodes: bool) -> None:
+async def _write_image_deployment(world: World, **nodes: bool) -> None:
     path = LONGHORN_ENGINE_IMAGES.path(LONGHORN_NAMESPACE, "ei-simulated")
     await world.api.patch(path, {"metadata": {}, "status": {"nodeDeploymentMap": nodes}})
     await world.settle()
 
 
-async def test_volume_is_not_attached_where_its_engine_image_is_not() -> None:
-    """Nobody deploys it again but who took it away."""
+async def test_volume_is_not_attached_where_its_engine_image_is_missing() -> None:
+    """The simulator does not deploy a removed image again by itself."""
     world = World()
     await world.start("50Gi", "50Gi")
-    await _deploy(world, a=False)
+    await _write_image_deployment(world, a=False)
     await world.add_node("c", "50Gi")
-    await _attached(world, "v")
+    await _attach_volumes(world, "v")
     [image] = world.store.engine_images.models.values()
     assert image.nodes == {"b", "c"}
     assert "is not deployed on node a" in world.attachment("v")["attachError"]["message"]
     assert world.volume("v").node_id == ""
-    await _deploy(world, a=True)
+    await _write_image_deployment(world, a=True)
     assert world.attachment("v")["attached"] is True
 
 
 async def test_volume_is_not_attached_where_no_instance_manager_runs() -> None:
-    """A manager that a test has stopped stays stopped until the test says otherwise."""
+    """A stopped manager stays stopped until the annotation is removed."""
     world = World()
     await world.start("50Gi", "50Gi")
     await world.add_volume("v", 10, DISABLED)
@@ -162,8 +165,11 @@ async def test_volume_is_not_attached_where_no_instance_manager_runs() -> None:
     assert world.volume("v").state == "attached"
 
 
-async def _rebuilding(world: World) -> str:
-    """Node of a replica that is being rebuilt, and stays so, of a volume with 5 GiB of data."""
+async def _start_rebuild(world: World) -> str:
+    """Starts a rebuild, which stays incomplete; returns the replica's node.
+
+    The volume has 5 GiB of data.
+    """
     await world.start("50Gi", "50Gi", "50Gi", replica_replenishment_wait_interval="0")
     await world.add_volume("v", 10, DISABLED, replicas=2)
     await world.attach("v", "a")
@@ -178,14 +184,14 @@ async def _rebuilding(world: World) -> str:
 
 
 async def test_replica_occupies_the_disk_while_it_is_rebuilt() -> None:
-    """Its data is written there before it is healthy."""
+    """Its data is on the disk before it is healthy."""
     world = World(msgspec.structs.replace(QUICK, rebuild_seconds=(LONG, LONG)))
-    home = await _rebuilding(world)
+    home = await _start_rebuild(world)
     assert world.disk(home).storage_available == 45 * GIB // (100 * 2**20) * (100 * 2**20)
 
 
-async def test_replica_that_fails_again_and_again_is_not_used_for_ever() -> None:
-    """Each failure before it is healthy counts; after five Longhorn removes it."""
+async def test_replica_is_removed_after_five_failed_rebuilds() -> None:
+    """Every failure before it is healthy counts."""
     world = World(msgspec.structs.replace(QUICK, rebuild_seconds=(LONG, LONG)))
     await world.start("50Gi", "50Gi")
     await world.add_volume("v", 10, DISABLED, replicas=2)
@@ -196,18 +202,18 @@ async def test_replica_that_fails_again_and_again_is_not_used_for_ever() -> None
     for _ in range(6):
         await world.annotate_node("b", down="true")
         await world.settle()
-        known = world.store.replicas.models.get(weak)
-        counts.append(known.rebuild_retry_count if known is not None else None)
+        replica = world.store.replicas.models.get(weak)
+        counts.append(replica.rebuild_retry_count if replica is not None else None)
         await world.annotate_node("b", down=None)
         await world.settle()
     assert counts == [0, 1, 2, 3, 4, None]
 
 
-async def test_faulted_volume_is_left_alone_without_auto_salvage() -> None:
-    """Until the setting allows it."""
+async def test_faulted_volume_is_salvaged_only_with_auto_salvage() -> None:
+    """The volume stays faulted until the setting is true."""
     world = World()
     await world.start("50Gi", "50Gi", auto_salvage="false")
-    await _attached(world, "v")
+    await _attach_volumes(world, "v")
     await world.annotate_node("a", down="true")
     await world.settle()
     await world.annotate_node("a", down=None)
@@ -228,8 +234,8 @@ async def test_faulted_volume_is_left_alone_without_auto_salvage() -> None:
         pytest.param({"nodeSelector": ""}, True, id="empty"),
     ],
 )
-async def test_class_with_a_tag_nothing_bears_is_refused(parameters: dict[str, str], refused: bool) -> None:
-    """Longhorn creates no such volume; the claim stays pending."""
+async def test_class_is_refused_unless_its_tags_exist(parameters: dict[str, str], refused: bool) -> None:
+    """Otherwise Longhorn creates no volume, and the claim stays pending."""
     world = World()
     await world.start("50Gi")
     await world.patch_disk("a", tags=["ssd"])
@@ -248,16 +254,17 @@ async def test_class_with_a_tag_nothing_bears_is_refused(parameters: dict[str, s
     assert (world.controllers.runner.counters["provisioning_errors"] > 0) is refused
 
 
-def test_group_of_failures_is_explained_by_what_broke() -> None:
-    """Not by the group, and a fault of the program goes before one of the cluster."""
-    wrong, bug = CoreError("no such cluster"), KeyError("x")
-    assert _explain(ExceptionGroup("tasks", [wrong])) == ("no such cluster", BAD_INPUT)
-    text, code = _explain(ExceptionGroup("tasks", [wrong, ExceptionGroup("more", [bug])]))
+def test_error_group_is_explained_by_its_unexpected_error() -> None:
+    """An unexpected error goes before wrong input and before the group itself."""
+    wrong_input = CoreError("no such cluster")
+    unexpected = KeyError("x")
+    assert _explain(ExceptionGroup("tasks", [wrong_input])) == ("no such cluster", BAD_INPUT)
+    text, code = _explain(ExceptionGroup("tasks", [wrong_input, ExceptionGroup("more", [unexpected])]))
     assert code == BROKEN
     assert text.startswith("unexpected KeyError: 'x'")
 
 
-def test_unexpected_failure_ends_with_one_line() -> None:
+def test_unexpected_error_ends_with_one_line() -> None:
     """The traceback is in the log on standard output."""
     program = (
         "import simulator.__main__ as main\n"

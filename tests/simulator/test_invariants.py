@@ -1,4 +1,4 @@
-"""Whatever happens to a cluster, in any order: Longhorn's promises hold and the simulator comes to rest."""
+"""Invariants of the simulated Longhorn hold after any sequence of events."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ _event = st.one_of(
     size=st.sampled_from(["20Gi", "40Gi", "90Gi"]),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_promises_hold_after_every_event(
+def test_invariants_hold_after_every_event(
     kinds: tuple[Kind, ...], homes: tuple[str, ...], events: list[Event], seed: int, size: str
 ) -> None:
-    """Space is counted by replica objects, strict-local data never lives elsewhere, what is attached works."""
-    begin: list[Event] = [("add", name, kind) for name, kind in zip(VOLUMES, kinds, strict=True)]
-    begin += [("attach", name, home) for name, home in zip(VOLUMES, homes, strict=True)]
-    asyncio.run(_play([*begin, *events], seed, size))
+    """Space is counted, strict-local data stays local, and attached volumes work."""
+    initial: list[Event] = [("add", name, kind) for name, kind in zip(VOLUMES, kinds, strict=True)]
+    initial += [("attach", name, home) for name, home in zip(VOLUMES, homes, strict=True)]
+    asyncio.run(_apply_events([*initial, *events], seed, size))
 
 
-async def _play(events: list[Event], seed: int, size: str) -> None:
+async def _apply_events(events: list[Event], seed: int, size: str) -> None:
     world = World(seed=seed)
     await world.start(*[size] * len(NODES), replica_replenishment_wait_interval="0")
     for event in events:
-        await _happen(world, *event)
+        await _apply_event(world, *event)
         await world.settle()
-        _check(world)
+        _assert_invariants(world)
 
 
-async def _happen(world: World, what: str, name: str, detail: object) -> None:  # one branch per event
+async def _apply_event(world: World, what: str, name: str, detail: object) -> None:  # one branch per event
     exists = name in world.store.volumes.models
     match what, detail:
         case "add", (str(locality), int(gib), int(replicas)) if not exists:
@@ -87,12 +87,12 @@ async def _happen(world: World, what: str, name: str, detail: object) -> None:  
             pass
 
 
-def _check(world: World) -> None:
+def _assert_invariants(world: World) -> None:
     models = world.store.replicas.models.values()
     for node in world.store.longhorn_nodes.models.values():
         for disk in node.disks:
-            held = sum(replica.size for replica in models if replica.disk_id == disk.uuid)
-            assert disk.storage_scheduled == (held if disk.ready else 0)
+            scheduled = sum(replica.size for replica in models if replica.disk_id == disk.uuid)
+            assert disk.storage_scheduled == (scheduled if disk.ready else 0)
             assert 0 <= disk.storage_available <= disk.storage_maximum
     for name, volume in world.store.volumes.models.items():
         replicas = world.replicas(name)

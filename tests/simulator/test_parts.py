@@ -1,4 +1,4 @@
-"""Parts of the simulator one by one: configuration, command line, queue, tables, provisioning, disks, installation."""
+"""Parts of the simulator: configuration, command line, queue, tables, provisioning, disks, installation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml
 from app.kube.client import ApiError
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_SETTINGS, LONGHORN_VOLUMES
 from scheduler_core.errors import ResolutionError
-from scheduler_core.longhorn.provisioning import csi_size
+from scheduler_core.longhorn.provisioned_volume import csi_size
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
 from simulator import install
@@ -44,8 +44,8 @@ ROOT = Path(__file__).parents[2]
         pytest.param("{", "is no YAML", id="no YAML"),
     ],
 )
-def test_wrong_configuration_is_refused_by_name(tmp_path: Path, text: str, problem: str) -> None:
-    """One line with the file and the key."""
+def test_wrong_configuration_is_refused_with_file_and_key(tmp_path: Path, text: str, problem: str) -> None:
+    """The error is a single line."""
     path = tmp_path / "simulator.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as raised:
@@ -54,8 +54,8 @@ def test_wrong_configuration_is_refused_by_name(tmp_path: Path, text: str, probl
     assert problem in str(raised.value)
 
 
-def test_placement_is_switched_off_by_the_word_off(tmp_path: Path) -> None:
-    """As people write it; everything else keeps its default."""
+def test_the_word_off_disables_placement(tmp_path: Path) -> None:
+    """All other keys keep their defaults."""
     path = tmp_path / "simulator.yaml"
     path.write_text("placement: off\ncapacity_period: none\n")
     assert load(path) == Config(placement=False, capacity_period="none")
@@ -72,7 +72,7 @@ def test_placement_is_switched_off_by_the_word_off(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_command_line_ends_with_one_line(arguments: list[str], problem: str) -> None:
-    """Exit code 2, nothing but that line on standard error."""
+    """The exit code is 2, and standard error contains nothing else."""
     command = [sys.executable, "-m", "simulator", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
@@ -81,16 +81,16 @@ def test_wrong_command_line_ends_with_one_line(arguments: list[str], problem: st
 
 
 async def test_key_is_handled_by_one_worker_at_a_time() -> None:
-    """Changes during the work lead to exactly one more look."""
-    looks: list[str] = []
+    """Changes during a call cause exactly one more call."""
+    calls: list[str] = []
     active = 0
 
     async def handle(key: str) -> float | None:
         nonlocal active
         active += 1
         assert active == 1
-        looks.append(key)
-        if len(looks) == 1:
+        calls.append(key)
+        if len(calls) == 1:
             queue.add(key)
             queue.add(key)
         await asyncio.sleep(0.01)
@@ -99,30 +99,30 @@ async def test_key_is_handled_by_one_worker_at_a_time() -> None:
 
     queue: ControllerQueue[str] = ControllerQueue("test", handle, random.Random(1), workers=4)  # noqa: S311
     queue.add("a")
-    await _work(queue, 1.0)
-    assert looks == ["a", "a"]
+    await _run_queue(queue, 1.0)
+    assert calls == ["a", "a"]
 
 
 async def test_keys_are_drawn_at_random() -> None:
-    """Not in the order in which they were added, but the same for equal seeds."""
+    """The order differs from that of insertion, and repeats for equal seeds."""
     orders = []
     for _ in range(2):
-        looks: list[int] = []
+        handled: list[int] = []
 
-        async def handle(key: int, looks: list[int] = looks) -> None:
-            looks.append(key)
+        async def handle(key: int, handled: list[int] = handled) -> None:
+            handled.append(key)
 
         queue: ControllerQueue[int] = ControllerQueue("test", handle, random.Random(1), workers=1)  # noqa: S311
         for number in range(20):
             queue.add(number)
-        await _work(queue, 0.05)
-        orders.append(looks)
+        await _run_queue(queue, 0.05)
+        orders.append(handled)
     assert orders[0] == orders[1]
     assert sorted(orders[0]) == list(range(20)) != orders[0]
 
 
-async def test_conflict_is_tried_again_without_being_a_failure() -> None:
-    """Somebody else was quicker: the next look sees what they wrote. A bug is tried again too, but counted."""
+async def test_conflict_is_retried_and_not_counted_as_a_failure() -> None:
+    """A bug is retried and counted."""
     problems: list[Exception] = [ApiError("PATCH x", 409, "Conflict", "modified"), KeyError("bug")]
     done = asyncio.Event()
 
@@ -133,12 +133,12 @@ async def test_conflict_is_tried_again_without_being_a_failure() -> None:
 
     queue: ControllerQueue[str] = ControllerQueue("test", handle, random.Random(1), workers=1)  # noqa: S311
     queue.add("a")
-    await _work(queue, 1.0, done)
+    await _run_queue(queue, 1.0, done)
     assert done.is_set()
     assert queue.failures == 1
 
 
-async def _work(queue: ControllerQueue[Any], seconds: float, until: asyncio.Event | None = None) -> None:
+async def _run_queue(queue: ControllerQueue[Any], seconds: float, until: asyncio.Event | None = None) -> None:
     task = asyncio.create_task(queue.run())
     try:
         async with asyncio.timeout(seconds):
@@ -151,15 +151,15 @@ async def _work(queue: ControllerQueue[Any], seconds: float, until: asyncio.Even
 
 
 def test_older_event_does_not_undo_a_write() -> None:
-    """The watch is behind what a write has answered."""
+    """The watch may be behind the answer to a write."""
     table = Store().settings
     table.record_write(_setting(5, "new"))
     table.changed("s", table.read(_setting(4, "old"))[1])
     assert table.models["s"] == "new"
 
 
-def test_answer_that_comes_after_the_deletion_brings_nothing_back() -> None:
-    """Even if it is the answer to an earlier write."""
+def test_late_answer_does_not_restore_a_deleted_object() -> None:
+    """The answer may belong to an earlier write."""
     table = Store().settings
     table.record_write(_setting(4, "old"))
     table.changed("s", None)
@@ -181,12 +181,12 @@ def _setting(version: int, value: str) -> dict[str, Any]:
     ],
 )
 def test_claim_is_rounded_as_the_csi_driver_does(request_bytes: int, file_system: str, size: int) -> None:
-    """At least 10 MiB, or 300 on xfs, in steps of 2."""
+    """Sizes are rounded up to 2 MiB; each file system has a minimum."""
     assert csi_size(request_bytes, file_system) == size
 
 
-def test_volume_of_a_class_has_its_parameters() -> None:
-    """Those the class does not give come from the settings."""
+def test_volume_takes_its_parameters_from_its_class() -> None:
+    """Longhorn's settings supply missing parameters."""
     parameters = {"dataLocality": "best-effort", "numberOfReplicas": "2", "diskSelector": "ssd,fast"}
     spec = new_volume(_claim(), _class(**parameters), Settings())["spec"]
     assert (spec["dataLocality"], spec["numberOfReplicas"]) == ("best-effort", 2)
@@ -195,19 +195,19 @@ def test_volume_of_a_class_has_its_parameters() -> None:
 
 
 def test_strict_local_volume_has_one_replica() -> None:
-    """Whatever the class says: Longhorn's webhook sees to it."""
+    """Longhorn's webhook overrides the number in the class."""
     parameters = {"dataLocality": "strict-local", "numberOfReplicas": "3"}
     assert new_volume(_claim(), _class(**parameters), Settings())["spec"]["numberOfReplicas"] == 1
 
 
 def test_wrong_parameter_is_refused_by_name() -> None:
-    """Nothing is provisioned."""
+    """The error names the parameter."""
     with pytest.raises(ResolutionError, match="numberOfReplicas 'many' is not a whole number"):
         new_volume(_claim(), _class(numberOfReplicas="many"), Settings())
 
 
 def test_persistent_volume_is_bound_to_its_claim_and_to_no_node() -> None:
-    """Longhorn's volumes can be attached anywhere."""
+    """Longhorn attaches volumes on any node."""
     table = Store().volumes
     body = new_volume(_claim(), _class(), Settings())
     volume = table.read({**body, "metadata": {**body["metadata"], "resourceVersion": "1"}})[1]
@@ -229,8 +229,8 @@ def _class(**parameters: str) -> KubeObject[kube.StorageClass]:
     return Store().storage_classes.read(body)[1]
 
 
-def test_disks_are_named_and_known_by_their_node() -> None:
-    """The UUID is the same at every start, and another on every node."""
+def test_disks_have_default_names_and_stable_uuids() -> None:
+    """The UUID depends only on the node and the disk's name."""
     disks = read_disks(_node('[{"size": "10Gi"}, {"name": "fast", "size": "1Ti", "tags": ["ssd"]}]'))
     assert disks is not None
     assert [(disk.name, disk.size) for disk in disks] == [("disk-1", 10 * 2**30), ("fast", 2**40)]
@@ -238,7 +238,7 @@ def test_disks_are_named_and_known_by_their_node() -> None:
 
 
 def test_node_without_the_annotation_is_no_longhorn_node() -> None:
-    """An empty list is: a node for computing only."""
+    """A node with an empty list is one, without disks."""
     assert read_disks(_node(None)) is None
     assert read_disks(_node("[]")) == ()
 
@@ -252,8 +252,8 @@ def test_node_without_the_annotation_is_no_longhorn_node() -> None:
         pytest.param('[{"size": "1Gi", "name": "a"}, {"size": "1Gi", "name": "a"}]', "one name", id="twice"),
     ],
 )
-def test_wrong_disks_are_refused_by_node(text: str, problem: str) -> None:
-    """The node and the annotation are named."""
+def test_wrong_disks_are_refused_with_their_node(text: str, problem: str) -> None:
+    """The error names the node and the annotation."""
     with pytest.raises(DisksError, match=f"Node n: annotation {DISKS}: .*{problem}"):
         read_disks(_node(text))
 
@@ -263,8 +263,8 @@ def _node(disks: str | None) -> KubeObject[kube.Node]:
     return Store().nodes.read({"metadata": {"name": "n", "annotations": annotations}})[1]
 
 
-def test_volumes_of_other_drivers_keep_no_pod_waiting() -> None:
-    """Nothing here attaches them."""
+def test_pod_does_not_wait_for_volumes_of_other_drivers() -> None:
+    """The simulator does not attach them."""
     other = Store().persistent_volumes.read({"metadata": {"name": "pv"}, "spec": {"hostPath": {"path": "/"}}})[1]
     body = {"metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": "a"}}
     pod = Store().pods.read(body)[1]
@@ -272,10 +272,13 @@ def test_volumes_of_other_drivers_keep_no_pod_waiting() -> None:
     assert waiting_reason(pod, [Mount("data", None)]) == "claim data is not bound"
 
 
-def test_definitions_say_where_each_kind_lives() -> None:
-    """Every kind that is played has one, with the status apart, as in Longhorn; that of DiskSchedules comes with their controllers."""
-    played = {table.resource for table in Store().tables} - {DISK_SCHEDULES}
-    plurals = {resource.plural for resource in played if resource.group == LONGHORN_VOLUMES.group}
+def test_every_simulated_kind_has_a_definition() -> None:
+    """The status is a subresource, as in Longhorn.
+
+    The DiskSchedule controllers bring their own definition.
+    """
+    simulated = {table.resource for table in Store().tables} - {DISK_SCHEDULES}
+    plurals = {resource.plural for resource in simulated if resource.group == LONGHORN_VOLUMES.group}
     definitions = install.crds()
     assert {each["spec"]["names"]["plural"] for each in definitions} == plurals
     for definition in definitions:
@@ -285,7 +288,7 @@ def test_definitions_say_where_each_kind_lives() -> None:
 
 
 def test_settings_are_created_with_longhorns_defaults() -> None:
-    """Every one a decision reads; the configuration may say otherwise."""
+    """The configuration may override them."""
     written = {
         each["metadata"]["name"]: each["value"]
         for each in install.settings(Config(settings={"node-drain-policy": "x"}))
@@ -297,7 +300,7 @@ def test_settings_are_created_with_longhorns_defaults() -> None:
 
 
 def test_extra_settings_can_be_allowed() -> None:
-    """Otherwise a name Longhorn does not know is not in the rule."""
+    """The admission rule refuses all other unknown names."""
     plain, extra = (
         json.dumps(list(install.admission_policies(Config(known_settings_extra=names))), default=str)
         for names in ([], ["scheduler-extender-enabled"])
@@ -306,8 +309,8 @@ def test_extra_settings_can_be_allowed() -> None:
     assert "'scheduler-extender-enabled'" in extra
 
 
-def test_documented_configuration_is_the_configuration() -> None:
-    """Every key is in the document's table, with its default."""
+def test_documentation_lists_every_key_with_its_default() -> None:
+    """The table in docs/simulator.md equals the configuration."""
     text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
     section = text.partition("\n## Configuration\n")[2].partition("\n## ")[0]
     rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
@@ -321,7 +324,7 @@ def test_documented_configuration_is_the_configuration() -> None:
 
 
 async def test_memory_api_refuses_stale_writes() -> None:
-    """The double used by these tests keeps the promise the simulator relies on."""
+    """The double checks versions as the simulator requires."""
     store = Store()
     api = MemoryApi(store)
     path = LONGHORN_SETTINGS.path("longhorn-system")

@@ -1,61 +1,74 @@
-"""Volumes and replicas through the real controllers on an API server in memory, without delays."""
+"""Volumes and replicas under the real controllers, on an API server in memory."""
 
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_VOLUMES
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED, STRICT_LOCAL
 from simulator.config import Config
 from simulator.status import report
 from tests.worlds.simulator import GIB, QUICK, World
+
+VOLUMES_PATH = LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE)
+VOLUME_PATH = LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, "v")
 
 
 def _config(**changes: object) -> Config:
     return msgspec.structs.replace(QUICK, **changes)
 
 
-async def test_new_volume_without_locality_is_placed_at_creation() -> None:
-    """One replica on each of three nodes, not yet with data."""
-    world = World()
-    await world.start("50Gi", "50Gi", "50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED, replicas=3)
+async def start_volume(
+    *sizes: str,
+    gib: int = 10,
+    locality: str = BEST_EFFORT,
+    replicas: int = 1,
+    node: str = "",
+    config: Config = QUICK,
+    **settings: str,
+) -> World:
+    """Starts nodes a, b, c … with one disk each, and a volume.
+
+    The volume `v` is attached on `node`, if one is named. Returns when nothing changes any more.
+    """
+    world = World(config)
+    await world.start(*sizes, **settings)
+    await world.add_volume("v", gib, locality, replicas)
+    if node:
+        await world.attach("v", node)
     await world.settle()
+    return world
+
+
+async def test_new_volume_without_locality_is_placed_at_creation() -> None:
+    """Each replica is on its own node, and none has data yet."""
+    world = await start_volume("50Gi", "50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=3)
     assert len(set(world.places("v"))) == 3
     assert not any(each.model.healthy_at for each in world.replicas("v"))
     assert world.volume("v").state == "detached"
 
 
 async def test_local_volume_waits_for_its_attachment() -> None:
-    """A replica object without a place, and yet the volume counts as scheduled."""
-    world = World()
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10)
-    await world.settle()
+    """Its replica object is not placed, and yet the volume counts as scheduled."""
+    world = await start_volume("50Gi", "50Gi")
     assert world.places("v") == []
     assert len(world.replicas("v")) == 1
     assert world.store.volumes.objects["v"].status["conditions"][0]["status"] == "True"
 
 
-async def test_attached_local_volume_gets_its_replica_there() -> None:
-    """Placed on the node of the attachment, healthy, counted in its node's status."""
-    world = World()
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10)
-    await world.attach("v", "b")
-    await world.settle()
+async def test_attached_local_volume_gets_a_local_replica() -> None:
+    """The replica is placed there, healthy, and counted in the node's status."""
+    world = await start_volume("50Gi", "50Gi", node="b")
     assert world.places("v") == ["b"]
     assert world.attachment("v")["attached"] is True
     assert world.volume("v").robustness == "healthy"
     assert world.disk("b").storage_scheduled == 10 * GIB
 
 
-async def test_best_effort_goes_elsewhere_when_the_node_is_full() -> None:
-    """The only replica is on the other node, and one more waits for room here."""
-    world = World()
-    await world.start("10Gi", "50Gi")
-    await world.add_volume("v", 20)
-    await world.attach("v", "a")
-    await world.settle()
+async def test_best_effort_replica_goes_elsewhere_from_a_full_node() -> None:
+    """One more replica waits for room on the attachment's node."""
+    world = await start_volume("10Gi", "50Gi", gib=20, node="a")
     assert world.places("v") == ["b"]
     assert world.attachment("v")["attached"] is True
     waiting = [each.model.hard_node_affinity for each in world.replicas("v") if not each.model.node_id]
@@ -63,13 +76,9 @@ async def test_best_effort_goes_elsewhere_when_the_node_is_full() -> None:
     assert world.controllers.runner.counters["misplacements"] == 1
 
 
-async def test_local_replica_appears_when_room_does_and_the_other_goes() -> None:
-    """Rebuilt on the node of the attachment; only then the distant one is deleted."""
-    world = World()
-    await world.start("10Gi", "50Gi")
-    await world.add_volume("v", 20)
-    await world.attach("v", "a")
-    await world.settle()
+async def test_freed_room_gets_a_local_replica_in_place_of_the_distant_one() -> None:
+    """The distant replica is deleted only after the rebuild."""
+    world = await start_volume("10Gi", "50Gi", gib=20, node="a")
     await world.annotate_node("a", disks='[{"size": "60Gi"}]')
     await world.settle()
     assert world.places("v") == ["a"]
@@ -77,12 +86,8 @@ async def test_local_replica_appears_when_room_does_and_the_other_goes() -> None
 
 
 async def test_strict_local_without_room_is_refused_with_longhorns_reason() -> None:
-    """Pinned to the node, not placed, not attached."""
-    world = World()
-    await world.start("10Gi", "50Gi")
-    await world.add_volume("v", 20, STRICT_LOCAL)
-    await world.attach("v", "a")
-    await world.settle()
+    """The replica is pinned to the node and not placed, so the attachment fails."""
+    world = await start_volume("10Gi", "50Gi", gib=20, locality=STRICT_LOCAL, node="a")
     assert world.places("v") == []
     assert world.replicas("v")[0].model.hard_node_affinity == "a"
     assert "insufficient storage" in world.attachment("v")["attachError"]["message"]
@@ -90,59 +95,40 @@ async def test_strict_local_without_room_is_refused_with_longhorns_reason() -> N
     assert (condition["status"], condition["reason"]) == ("False", "LocalReplicaSchedulingFailure")
 
 
-async def test_volume_no_disk_can_take_gets_no_replica_objects() -> None:
-    """The check before their creation fails, and says so."""
-    world = World()
-    await world.start("10Gi")
-    await world.add_volume("v", 20, DISABLED, replicas=2)
-    await world.settle()
+async def test_volume_too_large_for_every_disk_gets_no_replica_objects() -> None:
+    """The precheck fails, and the volume's condition says so."""
+    world = await start_volume("10Gi", gib=20, locality=DISABLED, replicas=2)
     assert world.replicas("v") == []
     message = world.store.volumes.objects["v"].status["conditions"][0]["message"]
     assert message == "precheck new replica failed: insufficient storage"
 
 
 async def test_unplaceable_volume_is_not_attached() -> None:
-    """No replica has a place, so the attachment is refused before Longhorn's volume hears of it."""
-    world = World()
-    await world.start("10Gi")
-    await world.add_volume("v", 20, DISABLED)
-    await world.attach("v", "a")
-    await world.settle()
+    """The attachment is refused before it reaches Longhorn's volume."""
+    world = await start_volume("10Gi", gib=20, locality=DISABLED, node="a")
     assert world.attachment("v")["attached"] is False
     assert world.volume("v").node_id == ""
 
 
 async def test_volume_with_fewer_replicas_than_wanted_is_degraded() -> None:
-    """Two nodes for three replicas: it is attached all the same."""
-    world = World()
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED, replicas=3)
-    await world.attach("v", "a")
-    await world.settle()
+    """Two nodes take two of three replicas, and the volume is attached."""
+    world = await start_volume("50Gi", "50Gi", locality=DISABLED, replicas=3, node="a")
     assert world.places("v") == ["a", "b"]
     assert world.volume("v").robustness == "degraded"
 
 
-async def test_attachment_elsewhere_is_refused_while_attached() -> None:
+async def test_second_attachment_on_another_node_is_refused() -> None:
     """A volume that is not shared has one node at a time."""
-    world = World()
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10)
-    await world.attach("v", "a")
-    await world.settle()
+    world = await start_volume("50Gi", "50Gi", node="a")
     await world.attach("v", "b")
     await world.settle()
     second = world.store.attachments.objects["v-b"].status
     assert second["attachError"]["message"] == "volume v is already attached to node a, cannot attach it to node b"
 
 
-async def test_detached_volume_keeps_its_replica_and_runs_nothing() -> None:
-    """The attachment's object goes when the volume is detached."""
-    world = World()
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10)
-    await world.attach("v", "a")
-    await world.settle()
+async def test_detached_volume_keeps_a_stopped_replica() -> None:
+    """The attachment's object is deleted when the volume is detached."""
+    world = await start_volume("50Gi", "50Gi", node="a")
     await world.detach("v")
     await world.settle()
     assert world.store.attachments_by_volume.get("v") == []
@@ -150,13 +136,11 @@ async def test_detached_volume_keeps_its_replica_and_runs_nothing() -> None:
     assert [each.model.current_state for each in world.replicas("v")] == ["stopped"]
 
 
-async def test_lost_replica_is_replaced_when_the_wait_is_over() -> None:
-    """With no wait for the failed one, a new one is made on another node."""
-    world = World()
-    await world.start("50Gi", "50Gi", "50Gi", replica_replenishment_wait_interval="0")
-    await world.add_volume("v", 10, DISABLED, replicas=2)
-    await world.attach("v", "a")
-    await world.settle()
+async def test_lost_replica_is_replaced_after_the_replenishment_wait() -> None:
+    """Without a wait its successor is created on another node at once."""
+    world = await start_volume(
+        "50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=2, node="a", replica_replenishment_wait_interval="0"
+    )
     lost = next(node for node in world.places("v") if node != "a")
     await world.annotate_node(lost, down="true")
     await world.settle()
@@ -167,12 +151,8 @@ async def test_lost_replica_is_replaced_when_the_wait_is_over() -> None:
 
 
 async def test_degraded_volume_waits_for_the_failed_replica() -> None:
-    """With Longhorn's default wait nothing is replaced; the failed one is rebuilt when its node is back."""
-    world = World()
-    await world.start("50Gi", "50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED, replicas=2)
-    await world.attach("v", "a")
-    await world.settle()
+    """With Longhorn's default wait the failed replica is rebuilt, and none is added."""
+    world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=2, node="a")
     before = [each.name for each in world.replicas("v")]
     lost = next(node for node in world.places("v") if node != "a")
     await world.annotate_node(lost, down="true")
@@ -184,13 +164,9 @@ async def test_degraded_volume_waits_for_the_failed_replica() -> None:
     assert [each.name for each in world.replicas("v")] == before
 
 
-async def test_volume_is_faulted_without_replicas_and_salvaged_after() -> None:
-    """All replicas lost: faulted; their node back: attached with the same replica."""
-    world = World()
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10)
-    await world.attach("v", "a")
-    await world.settle()
+async def test_volume_without_working_replicas_is_faulted_and_then_salvaged() -> None:
+    """It is attached with the same replica when its node returns."""
+    world = await start_volume("50Gi", "50Gi", node="a")
     await world.annotate_node("a", down="true")
     await world.settle()
     assert world.volume("v").robustness == "faulted"
@@ -201,12 +177,8 @@ async def test_volume_is_faulted_without_replicas_and_salvaged_after() -> None:
 
 
 async def test_evicted_disk_is_emptied() -> None:
-    """Another replica is made first; the evicted one goes when that is healthy."""
-    world = World()
-    await world.start("50Gi", "50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED, replicas=2)
-    await world.attach("v", "a")
-    await world.settle()
+    """A successor is healthy before the evicted replica is deleted."""
+    world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=2, node="a")
     leaving = world.places("v")[0]
     await world.patch_disk(leaving, allowScheduling=False, evictionRequested=True)
     await world.settle()
@@ -216,11 +188,8 @@ async def test_evicted_disk_is_emptied() -> None:
 
 
 async def test_detached_volume_is_attached_for_its_eviction_only() -> None:
-    """Nobody uses it, before and after."""
-    world = World()
-    await world.start("50Gi", "50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED)
-    await world.settle()
+    """It is detached before and after."""
+    world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED)
     [leaving] = world.places("v")
     await world.patch_disk(leaving, allowScheduling=False, evictionRequested=True)
     await world.settle()
@@ -229,13 +198,9 @@ async def test_detached_volume_is_attached_for_its_eviction_only() -> None:
     assert world.volume("v").state == "detached"
 
 
-async def test_switched_off_placement_leaves_replicas_to_others() -> None:
-    """The replica object exists; once somebody gives it a place, the volume is attached."""
-    world = World(_config(placement=False))
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10)
-    await world.attach("v", "a")
-    await world.settle()
+async def test_disabled_placement_leaves_replicas_unplaced() -> None:
+    """The volume is attached once another program places its replica."""
+    world = await start_volume("50Gi", "50Gi", node="a", config=_config(placement=False))
     [replica] = world.replicas("v")
     assert replica.model.node_id == ""
     path = f"/apis/longhorn.io/v1beta2/namespaces/longhorn-system/replicas/{replica.name}"
@@ -245,14 +210,11 @@ async def test_switched_off_placement_leaves_replicas_to_others() -> None:
 
 
 async def test_replica_waits_for_its_backing_image() -> None:
-    """The image is listed for the disk at once, and its size counts there."""
-    world = World()
-    await world.start("50Gi", "50Gi")
+    """The image is listed for the disk at once, and its size counts."""
+    world = await start_volume("50Gi", "50Gi")
     image = {"name": "image", "namespace": "longhorn-system", "annotations": {"simulator/real-size": "3Gi"}}
     await world.api.create("/apis/longhorn.io/v1beta2/namespaces/longhorn-system/backingimages", {"metadata": image})
-    await world.add_volume("v", 10)
-    path = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/volumes/v"
-    await world.api.patch(path, {"metadata": {}, "spec": {"backingImage": "image"}})
+    await world.api.patch(VOLUME_PATH, {"metadata": {}, "spec": {"backingImage": "image"}})
     await world.attach("v", "b")
     await world.settle()
     assert world.places("v") == ["b"]
@@ -261,25 +223,18 @@ async def test_replica_waits_for_its_backing_image() -> None:
 
 
 async def test_written_data_stays_within_the_volume() -> None:
-    """More than its size cannot be written."""
-    world = World()
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10)
-    path = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/volumes/v"
-    await world.api.patch(path, {"metadata": {"annotations": {"simulator/write": "12Gi"}}})
+    """Writes beyond its size are cut off."""
+    world = await start_volume("50Gi", "50Gi")
+    await world.write("v", 12)
     await world.attach("v", "a")
     await world.settle()
     assert world.volume("v").actual_size == 10 * GIB
     assert world.disk("a").storage_available == 40 * GIB // (100 * 2**20) * (100 * 2**20)
 
 
-async def test_deleted_volume_takes_its_replicas_along() -> None:
-    """Replicas first, the volume last, the space after that."""
-    world = World()
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10)
-    await world.attach("v", "a")
-    await world.settle()
+async def test_deleted_volume_deletes_its_replicas() -> None:
+    """The replicas go first, then the volume, and then their space is free."""
+    world = await start_volume("50Gi", "50Gi", node="a")
     await world.detach("v")
     await world.settle()
     await world.delete_volume("v")
@@ -290,36 +245,25 @@ async def test_deleted_volume_takes_its_replicas_along() -> None:
 
 
 async def test_space_is_taken_until_the_replica_object_is_gone() -> None:
-    """A replica that is being deleted counts in full."""
-    world = World(_config(delete_seconds=(3600.0, 3600.0)))
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10)
-    await world.attach("v", "a")
-    await world.settle()
+    """A replica in deletion counts in full."""
+    world = await start_volume("50Gi", "50Gi", node="a", config=_config(delete_seconds=(3600.0, 3600.0)))
     await world.delete_volume("v")
     await world.settle()
     assert [each.model.deleting for each in world.replicas("v")] == [True]
     assert world.disk("a").storage_scheduled == 10 * GIB
 
 
-async def test_best_effort_is_preferred_local_only_within_the_tier() -> None:
-    """Two replicas of a best-effort volume: one here, one elsewhere."""
-    world = World()
-    await world.start("50Gi", "50Gi", "50Gi")
-    await world.add_volume("v", 10, BEST_EFFORT, replicas=2)
-    await world.attach("v", "c")
-    await world.settle()
+async def test_best_effort_volume_has_one_local_replica() -> None:
+    """Its other replica is on another node."""
+    world = await start_volume("50Gi", "50Gi", "50Gi", replicas=2, node="c")
     assert "c" in world.places("v")
     assert len(set(world.places("v"))) == 2
 
 
 async def test_shared_volume_is_attached_on_every_node() -> None:
-    """Longhorn attaches it once and serves it over the network; it stays as long as somebody uses it."""
-    world = World()
-    await world.start("50Gi", "50Gi")
-    await world.add_volume("v", 10, DISABLED)
-    path = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/volumes/v"
-    await world.api.patch(path, {"metadata": {}, "spec": {"accessMode": "rwx"}})
+    """Longhorn attaches it once, until its last attachment is deleted."""
+    world = await start_volume("50Gi", "50Gi", locality=DISABLED)
+    await world.api.patch(VOLUME_PATH, {"metadata": {}, "spec": {"accessMode": "rwx"}})
     await world.attach("v", "a")
     await world.attach("v", "b")
     await world.settle()
@@ -330,46 +274,40 @@ async def test_shared_volume_is_attached_on_every_node() -> None:
     assert world.volume("v").state == "attached"
 
 
-async def test_cordon_evicts_by_the_policy_only() -> None:
-    """With Longhorn's default nothing moves; with block-for-eviction everything does."""
-    for policy, leaves in (("block-if-contains-last-replica", False), ("block-for-eviction", True)):
-        world = World()
-        await world.start("50Gi", "50Gi", "50Gi", node_drain_policy=policy)
-        await world.add_volume("v", 10, DISABLED)
-        await world.attach("v", "a")
-        await world.settle()
-        [home] = world.places("v")
-        await world.api.patch(f"/api/v1/nodes/{home}", {"metadata": {}, "spec": {"unschedulable": True}})
-        await world.settle()
-        assert (world.places("v") != [home]) is leaves
-        assert len(world.places("v")) == 1
+@pytest.mark.parametrize(
+    ("policy", "moves"),
+    [("block-if-contains-last-replica", False), ("block-for-eviction", True)],
+)
+async def test_cordon_evicts_only_if_the_policy_says_so(policy: str, moves: bool) -> None:
+    """Longhorn's default policy moves nothing."""
+    world = await start_volume("50Gi", "50Gi", "50Gi", locality=DISABLED, node="a", node_drain_policy=policy)
+    [home] = world.places("v")
+    await world.api.patch(f"/api/v1/nodes/{home}", {"metadata": {}, "spec": {"unschedulable": True}})
+    await world.settle()
+    assert (world.places("v") != [home]) is moves
+    assert len(world.places("v")) == 1
 
 
-async def test_capacity_tells_what_the_nodes_status_says() -> None:
-    """One object for each node and class that waits for a consumer, older than the replicas."""
-    world = World()
-    await world.start("50Gi")
+async def test_storage_capacity_follows_the_nodes_status() -> None:
+    """Each node has one object per class that waits for a consumer."""
+    world = await start_volume("50Gi", node="a")
     body = {
         "metadata": {"name": "local"},
         "provisioner": "driver.longhorn.io",
         "volumeBindingMode": "WaitForFirstConsumer",
     }
     await world.api.create("/apis/storage.k8s.io/v1/storageclasses", body)
-    await world.add_volume("v", 10)
-    await world.attach("v", "a")
-    await world.settle()
     await world.controllers._report_capacity()
     [capacity] = world.store.capacities.objects.values()
     assert (capacity.raw["storageClassName"], capacity.raw["capacity"]) == ("local", str(40 * GIB))
     assert capacity.raw["nodeTopology"] == {"matchLabels": {"kubernetes.io/hostname": "a"}}
 
 
-async def test_claim_without_pv_that_is_gone_takes_its_volume_along() -> None:
-    """Deleted in the middle of provisioning: nothing is left behind; a volume that had its PersistentVolume stays."""
+async def test_volume_of_a_deleted_claim_is_deleted_unless_it_has_a_persistent_volume() -> None:
+    """A claim may be deleted in the middle of provisioning."""
     world = World()
     await world.start("50Gi")
-    path = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/volumes"
-    for name, status in (("orphan", {}), ("kept", {"kubernetesStatus": {"pvName": "kept"}})):
+    for name, status in (("orphan", {}), ("provisioned", {"kubernetesStatus": {"pvName": "provisioned"}})):
         metadata = {
             "name": name,
             "namespace": "longhorn-system",
@@ -377,13 +315,13 @@ async def test_claim_without_pv_that_is_gone_takes_its_volume_along() -> None:
             "finalizers": ["longhorn.io"],
         }
         spec = {"size": str(GIB), "numberOfReplicas": 1, "dataLocality": "disabled"}
-        await world.api.create(path, {"metadata": metadata, "spec": spec, "status": status})
+        await world.api.create(VOLUMES_PATH, {"metadata": metadata, "spec": spec, "status": status})
     await world.settle()
-    assert list(world.store.volumes.models) == ["kept"]
+    assert list(world.store.volumes.models) == ["provisioned"]
 
 
 async def test_overbooked_disks_are_reported() -> None:
-    """Two volumes placed before the status tells of the first."""
+    """Two volumes are placed before the status counts the first."""
     world = World()
     await world.start("10Gi")
     for name in ("u", "v"):

@@ -20,7 +20,7 @@ from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.model.verdict import Reason
 from tests import builders as make
 from tests.builders import NOW
-from tests.worlds.fake_api import FakeApi, Object, connected, until
+from tests.worlds.fake_api import FakeApi, Object, connect_client, until
 from tests.worlds.two_nodes import NODES, database_pod, two_nodes
 
 # By group and kind, where the cache lists and watches it.
@@ -73,13 +73,13 @@ class CachedCluster:
 async def cached_cluster(
     folder: Path, *objects: Object | list[Object], stale_after: float = 60, api: FakeApi | None = None, run: bool = True
 ) -> AsyncIterator[CachedCluster]:
-    """Serves some objects, by default the two nodes, and runs a cache of them unless `run` is false."""
+    """Serves objects, by default the two nodes, and runs a cache of them unless `run` is false."""
     api = api or FakeApi()
     for path in PATHS.values():
         api.add(path)
     for raw in make.flat(*(objects or (two_nodes(),))):
         api.add(path_of(raw), raw)
-    async with connected(api, folder) as client:
+    async with connect_client(api, folder) as client:
         cache = ClusterCache(client, LONGHORN_NAMESPACE, Timing(time.monotonic, max), lambda: NOW, stale_after)
         task = asyncio.create_task(cache.run()) if run else None
         yield CachedCluster(api, cache)

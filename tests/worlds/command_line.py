@@ -29,7 +29,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def process_logging() -> Iterator[None]:
-    """Restores the configuration of the logs, which belongs to the whole process, after the test."""
+    """Restores the process's log configuration after the test."""
     root = logging.getLogger()
     handlers = root.handlers
     level = root.level

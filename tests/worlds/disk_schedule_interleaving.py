@@ -1,6 +1,6 @@
-"""An API server with optimistic concurrency and nothing else, and the controllers as actors that are interrupted at every call.
+"""An API server with optimistic concurrency, and controllers that can be interrupted before every call.
 
-An actor is a generator that pauses before each call; to kill it is not to go on.
+An actor is a generator that pauses before each call. A killed controller is an actor that is not continued.
 """
 
 from __future__ import annotations
@@ -44,21 +44,23 @@ GI = 1024**3
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIME = "2026-01-01T00:00:00Z"
 READY = (Condition("Ready", "True"), Condition("Schedulable", "True"))
-SETTINGS = {"storage-minimal-available-percentage": "0"}  # so that storageAvailable alone decides
+# Only storageAvailable decides.
+SETTINGS = {"storage-minimal-available-percentage": "0"}
 Actor = Generator[None, None, None]
 Key = tuple[str, str]
 
 
 class ConflictError(Exception):
-    """409: somebody was faster."""
+    """HTTP 409: another writer was faster."""
 
 
 @dataclass
 class World:
     """The API server: objects with versions.
 
-    `available` are the bytes that each disk reports, by the node where it is at home, and `listed` the nodes whose status lists it. It
-    is in one machine: the last one's entry is ready, any other was left behind.
+    Attributes:
+        available: the bytes that each disk reports, by its original node
+        listed: the nodes whose status lists the disk, by its original node; it is ready on the last one only, where it is now
     """
 
     available: dict[str, int]
@@ -67,7 +69,7 @@ class World:
     version: int = 0
 
     def put(self, kind: str, name: str, value: object, seen: int | None = None) -> int:
-        """Writes an object, if it still is at the version seen (0: not there); None writes it in any case."""
+        """Writes an object, if its version is `seen` (0: it does not exist) or `seen` is None."""
         if seen is not None and self.objects.get((kind, name), (0, None))[0] != seen:
             raise ConflictError
         self.version += 1
@@ -75,7 +77,7 @@ class World:
         return self.version
 
     def all(self, kind: str) -> dict[str, tuple[int, Any]]:
-        """The objects of a kind, as a list would give them."""
+        """The objects of a kind by name, with their versions."""
         return {name: entry for (each, name), entry in sorted(self.objects.items()) if each == kind}
 
     def get(self, kind: str, name: str) -> tuple[int, Any]:
@@ -83,18 +85,18 @@ class World:
         return self.objects.get((kind, name), (0, None))
 
     def remove(self, kind: str, name: str, seen: int) -> None:
-        """Removes an object, if it still is at the version seen."""
+        """Removes an object, if its version is `seen`."""
         if self.get(kind, name)[0] != seen:
             raise ConflictError
         self.version += 1
         del self.objects[kind, name]
 
     def fork(self) -> World:
-        """The same world, to go on differently."""
+        """A copy, which continues on its own."""
         return World(dict(self.available), dict(self.listed), dict(self.objects), self.version)
 
     def nodes(self) -> dict[str, Node]:
-        """Every node is a failure domain of its own; a disk's name is that of the node where it is at home."""
+        """The nodes, each its own failure domain; a disk has the name of its original node."""
         return {
             name: Node(
                 name,
@@ -122,35 +124,35 @@ class World:
         )
 
     def schedule(self, node: str) -> DiskSchedule:
-        """The DiskSchedule of the disk that is at home on a node."""
-        found = self.objects["schedule", f"{node}-uuid"][1]
-        assert isinstance(found, DiskSchedule)
-        return found
+        """The DiskSchedule of the disk whose original node this is."""
+        schedule = self.objects["schedule", f"{node}-uuid"][1]
+        assert isinstance(schedule, DiskSchedule)
+        return schedule
 
 
 def world(available: dict[str, int], volumes: dict[str, int]) -> World:
     """Disks without requests, and volumes of one unplaced replica each."""
-    made = World(available, {node: (node,) for node in available})
+    api = World(available, {node: (node,) for node in available})
     for node in available:
-        made.put(
+        api.put(
             "schedule",
             f"{node}-uuid",
             DiskSchedule(f"{node}-uuid", DiskScheduleSpec(node, node), finalizers=(FINALIZER,)),
         )
     for name, size in volumes.items():
-        add_volume(made, name, size)
-    return made
+        add_volume(api, name, size)
+    return api
 
 
-def add_volume(made: World, name: str, size: int, replicas: int = 1, *, image: str = "", sized: bool = True) -> None:
-    """A volume and its replicas, without a place, and perhaps without a size."""
-    made.put("volume", name, (Volume(name, size, replicas, backing_image=image), None))
+def add_volume(api: World, name: str, size: int, replicas: int = 1, *, image: str = "", sized: bool = True) -> None:
+    """Adds a volume and its unplaced replicas, which have no size unless `sized`."""
+    api.put("volume", name, (Volume(name, size, replicas, backing_image=image), None))
     for number in range(replicas):
-        made.put("replica", f"{name}-{number}", Replica(f"{name}-{number}", name, size if sized else 0))
+        api.put("replica", f"{name}-{number}", Replica(f"{name}-{number}", name, size if sized else 0))
 
 
 def disk_controller(api: World, uuid: str) -> Actor:
-    """Reads the node and the object, writes the status; never more than the storageAvailable it read."""
+    """Reads node and object, and writes the status; never allocates more than storageAvailable."""
     yield
     version, schedule = api.get("schedule", uuid)
     if schedule is None:
@@ -160,14 +162,15 @@ def disk_controller(api: World, uuid: str) -> Actor:
     outcome = reconcile(schedule, node, TIME)
     yield
     if outcome.status is not None:
-        after, before = outcome.status, schedule.status
-        more = any(
+        after = outcome.status
+        before = schedule.status
+        allocates_more = any(
             entry.size > (before.allocations(kind)[name].size if name in before.allocations(kind) else 0)
             for kind in RequestKind
             for name, entry in after.allocations(kind).items()
         )
         limit = next((disk.storage_available for disk in node.disks if disk.uuid == uuid and disk.ready), 0)
-        assert not more or after.storage_scheduled <= limit
+        assert not allocates_more or after.storage_scheduled <= limit
         assert after.storage_scheduled == sum(
             entry.size for kind in RequestKind for entry in after.allocations(kind).values()
         )
@@ -178,7 +181,7 @@ def disk_controller(api: World, uuid: str) -> Actor:
 
 
 def node_sync(api: World, _name: str) -> Actor:
-    """One DiskSchedule for each disk that a node lists."""
+    """Keeps one DiskSchedule for each disk that a node lists."""
     yield
     schedules = api.all("schedule")
     yield
@@ -195,8 +198,8 @@ def node_sync(api: World, _name: str) -> Actor:
 
 
 def cluster_of(api: World) -> Cluster:
-    """What placement reads."""
-    found = Snapshot(
+    """The cluster as placement reads it."""
+    snapshot = Snapshot(
         longhorn_nodes=api.nodes(),
         replicas={name: entry[1] for name, entry in api.all("replica").items()},
         backing_images={
@@ -205,11 +208,11 @@ def cluster_of(api: World) -> Cluster:
         },
         settings=SETTINGS,
     )
-    return Cluster.of(found, NOW)
+    return Cluster.of(snapshot, NOW)
 
 
 def volume_controller(api: World, name: str) -> Actor:
-    """Reads schedules, then volume and replicas; carries out the decision; starts what is ready."""
+    """Reads schedules, then volume and replicas; writes the decision; starts ready replicas."""
     yield
     schedules = api.all("schedule")
     yield
@@ -235,7 +238,7 @@ def volume_controller(api: World, name: str) -> Actor:
 
 
 def replica_controller(api: World, name: str) -> Actor:
-    """Gives back what a deleted replica held."""
+    """Releases the space of a deleted replica."""
     yield
     schedules = api.all("schedule")
     yield
@@ -246,9 +249,9 @@ def replica_controller(api: World, name: str) -> Actor:
 
 
 def image_controller(api: World, name: str) -> Actor:
-    """Reads schedules, then the image; carries out the decision; makes the copies that are granted.
+    """Reads schedules, then the image; writes the decision; makes the granted copies.
 
-    The requests for an image that is gone are withdrawn.
+    Withdraws the requests for an image that is gone.
     """
     yield
     schedules = api.all("schedule")
@@ -256,11 +259,12 @@ def image_controller(api: World, name: str) -> Actor:
     yield
     version, image = api.get("image", name)
     if image is None:
-        asked = [uuid for uuid, schedule in values.items() if name in schedule.spec.backing_images]
-        left = tuple(SetRequirement(uuid, RequestKind.BACKING_IMAGE, name, 0, stray=True) for uuid in asked)
-        yield from perform(api, left, {"schedule": schedules}, ("", 0))
+        requested = [uuid for uuid, schedule in values.items() if name in schedule.spec.backing_images]
+        withdrawals = tuple(SetRequirement(uuid, RequestKind.BACKING_IMAGE, name, 0, stray=True) for uuid in requested)
+        yield from perform(api, withdrawals, {"schedule": schedules}, ("", 0))
         return
-    cluster, volumes = cluster_of(api), [entry[1][0] for entry in api.all("volume").values()]
+    cluster = cluster_of(api)
+    volumes = [entry[1][0] for entry in api.all("volume").values()]
     snapshot = ImageSnapshot(
         image,
         values,
@@ -273,16 +277,16 @@ def image_controller(api: World, name: str) -> Actor:
     seen = {"schedule": schedules, "image": {name: (version, image)}}
     yield from perform(api, decision.writes, seen, ("", 0))
     version, image = seen["image"][name]
-    made = dict.fromkeys(sorted(decision.ready - image.copy_states.keys()), "ready")
-    if made:
+    copies = dict.fromkeys(sorted(decision.ready - image.copy_states.keys()), "ready")
+    if copies:
         yield
-        api.put("image", name, replace(image, copy_states={**image.copy_states, **made}), version)
+        api.put("image", name, replace(image, copy_states={**image.copy_states, **copies}), version)
 
 
 def perform(
     api: World, writes: tuple[Write, ...], seen: dict[str, dict[str, tuple[int, Any]]], volume: tuple[str, int]
 ) -> Actor:
-    """One write after the other, each against the version read or written last."""
+    """Makes the writes one by one, each against the version read or written last."""
 
     def put(kind: str, name: str, **changed: object) -> None:
         version, value = seen[kind][name]
@@ -306,27 +310,27 @@ def perform(
                 put("image", name, wanted_disks=seen["image"][name][1].wanted_disks - set(removed) | set(added))
             case SetVolumeCondition(condition):
                 name, version = volume
-                known, _ = api.get("volume", name)[1] or (None, None)
-                volume = (name, api.put("volume", name, (known, condition), version))
+                current_volume, _ = api.get("volume", name)[1] or (None, None)
+                volume = (name, api.put("volume", name, (current_volume, condition), version))
             case RemoveFinalizer(kind, name):
                 key = "replica" if kind is RequestKind.REPLICA else "image"
                 api.remove(key, name, seen[key][name][0])
 
 
 def is_there(api: World, disk: str, kind: RequestKind, name: str) -> bool:
-    """Whether an object, read once more, says that it is on a disk."""
-    _, found = api.get("replica" if kind is RequestKind.REPLICA else "image", name)
-    if found is None:
+    """Reads an object again; returns whether it is on a disk."""
+    _, value = api.get("replica" if kind is RequestKind.REPLICA else "image", name)
+    if value is None:
         return False
     return (
-        found.disk_id == disk
+        value.disk_id == disk
         if kind is RequestKind.REPLICA
-        else disk in found.wanted_disks or disk in found.copy_states
+        else disk in value.wanted_disks or disk in value.copy_states
     )
 
 
 def advance(actor: Actor) -> bool:
-    """Lets an actor do its next call; False when it is through or gave up."""
+    """Lets an actor make its next call; returns False once it has ended."""
     try:
         next(actor)
     except (StopIteration, ConflictError):
@@ -335,13 +339,13 @@ def advance(actor: Actor) -> bool:
 
 
 def finish(actor: Actor) -> None:
-    """Lets an actor go on to its end, undisturbed."""
+    """Lets an actor run to its end without interruption."""
     while advance(actor):
         pass
 
 
 def check(api: World) -> None:
-    """What holds at every moment: what runs, or was copied, holds its bytes on its disk."""
+    """Asserts that every running replica and every copy has its bytes allocated on its disk."""
     for name, (_, replica) in api.all("replica").items():
         if replica.current_state == "running" and not replica.deleting:
             answer = api.objects["schedule", replica.disk_id][1].status.replicas.get(name)
@@ -355,14 +359,16 @@ def check(api: World) -> None:
 
 
 def names(api: World, kind: str) -> list[str]:
-    """Everything of a kind that a controller may have to look at; replicas and images also by request."""
+    """Names of a kind that a controller reconciles; for replicas and images also requested ones."""
     if kind == "nodes":
         return ["all"]
-    found = set(api.all(kind))
+    all_names = set(api.all(kind))
     if kind in {"replica", "image"}:
-        asked = RequestKind.REPLICA if kind == "replica" else RequestKind.BACKING_IMAGE
-        found |= {name for _, schedule in api.all("schedule").values() for name in schedule.spec.requests(asked)}
-    return sorted(found)
+        request_kind = RequestKind.REPLICA if kind == "replica" else RequestKind.BACKING_IMAGE
+        all_names |= {
+            name for _, schedule in api.all("schedule").values() for name in schedule.spec.requests(request_kind)
+        }
+    return sorted(all_names)
 
 
 CONTROLLERS: dict[str, Callable[[World, str], Actor]] = {
@@ -375,7 +381,7 @@ CONTROLLERS: dict[str, Callable[[World, str], Actor]] = {
 
 
 def settle(api: World) -> None:
-    """Every controller in turn, undisturbed, until nobody writes any more."""
+    """Runs every controller in turn, without interruption, until a round writes nothing."""
     for _ in range(60):
         before = api.version, len(api.objects)
         for kind, controller in CONTROLLERS.items():
@@ -388,9 +394,9 @@ def settle(api: World) -> None:
 
 
 def check_at_rest(api: World) -> None:
-    """Each placed replica holds its bytes on its disk and nowhere else, nothing else is held, and no volume grew by half.
+    """Asserts that exactly the placed replicas and wanted copies are requested.
 
-    A copy that a replica needs may be refused, and asks on.
+    Replicas of a volume have one size, and all have their bytes allocated. A copy may be refused, and stays requested.
     """
     check(api)
     placed = {name: replica for name, (_, replica) in api.all("replica").items() if replica.disk_id}

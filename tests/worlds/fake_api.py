@@ -54,7 +54,7 @@ def failing(status: int, message: str = "no", reason: str = "") -> Behaviour:
 
 
 def sending(*lines: bytes, hang: bool = False, abort: bool = False) -> Behaviour:
-    """Returns a behaviour that sends these bytes, then ends the answer, sends nothing more, or aborts the connection."""
+    """Returns a behaviour that sends these bytes, and then ends, hangs or aborts."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -117,7 +117,7 @@ class FakeApi:
             transport.abort()
 
     def count(self, verb: str, path: str = "") -> int:
-        """How many requests there were with this verb, for one path or for all."""
+        """How many requests had this verb, for one path or all."""
         return sum(1 for requested, where, _ in self.requests if requested == verb and path in ("", where))
 
     def add(self, path: str, *objects: Object) -> None:
@@ -226,7 +226,7 @@ def _key(raw: Object) -> str:
 
 
 @asynccontextmanager
-async def served(
+async def serve(
     handler: Behaviour, folder: Path, tls: ssl.SSLContext | None = None, **cluster: Any
 ) -> AsyncIterator[Path]:
     """Serves a handler; yields a kubeconfig of the server, with further fields of its cluster."""
@@ -244,9 +244,9 @@ async def served(
 
 
 @asynccontextmanager
-async def connected(api: FakeApi, folder: Path) -> AsyncIterator[KubeClient]:
+async def connect_client(api: FakeApi, folder: Path) -> AsyncIterator[KubeClient]:
     """Serves a fake API server; yields a client of it."""
-    async with served(api.handle, folder) as kubeconfig:
+    async with serve(api.handle, folder) as kubeconfig:
         client = await KubeClient.connect(str(kubeconfig))
         try:
             yield client

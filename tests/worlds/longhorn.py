@@ -1,4 +1,4 @@
-"""Small Longhorn clusters, built with what a test does not mention at its plainest: ready, open, empty, 100 GiB."""
+"""Small Longhorn clusters; by default nodes and disks are ready, schedulable and empty, with 100 GiB."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def disk(name: str = "d1", **fields: Any) -> lh.Disk:
 
 
 def node(name: str = "n1", *disks: lh.Disk, **fields: Any) -> lh.Node:
-    """An open node in its own zone with the disks given, or with one; disk UUIDs are ``<node>-<disk>`` unless given."""
+    """An open node in its own zone, by default with one disk; disk UUIDs are ``<node>-<disk>`` unless given."""
     named = tuple(_with_uuid(name, each) for each in disks or (disk(),))
     defaults: dict[str, Any] = {"allow_scheduling": True, "zone": f"z-{name}", "conditions": conditions()}
     return lh.Node(name, disks=named, **{**defaults, **fields})
@@ -93,7 +93,7 @@ def cluster(
     return Cluster.of(snapshot, NOW, Settings.read(settings or {}))
 
 
-def places(found: DiskCandidates | PlacementResult) -> list[str]:
+def places(result: DiskCandidates | PlacementResult) -> list[str]:
     """Candidates or choices as ``node/disk``, in order."""
-    disks = found.disks if isinstance(found, DiskCandidates) else [choice.candidate for choice in found.choices]
+    disks = result.disks if isinstance(result, DiskCandidates) else [choice.candidate for choice in result.choices]
     return [f"{each.node.name}/{each.disk.name}" for each in disks]

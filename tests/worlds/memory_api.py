@@ -1,4 +1,4 @@
-"""The few things of an API server that decisions rely on, in memory: versions, merge patches, finalizers, watches."""
+"""An API server in memory, with the parts that decisions rely on: versions, merge patches, finalizers, watches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DELETED_AT = "2026-01-01T00:00:00Z"
 
 
 class MemoryApi:
-    """Stands in for KubeClient: a write changes an object and is told to the store at once, like a very quick watch."""
+    """Stands in for KubeClient; the store gets every write at once, as from a watch without lag."""
 
     def __init__(self, store: Store) -> None:
         self.writes = 0
@@ -38,26 +38,26 @@ class MemoryApi:
 
     async def patch(self, path: str, body: Mapping[str, Any]) -> bytes:
         """PATCH, of an object or its status, with the resourceVersion as a condition."""
-        name, known = self._find(path)
-        wanted = body["metadata"].get("resourceVersion")
-        if wanted is not None and wanted != known["metadata"]["resourceVersion"]:
-            raise ApiError(f"PATCH {path}", 409, "Conflict", "somebody else was quicker")
-        return self._store(name, _merged(known, body))
+        name, current = self._find(path)
+        expected_version = body["metadata"].get("resourceVersion")
+        if expected_version is not None and expected_version != current["metadata"]["resourceVersion"]:
+            raise ApiError(f"PATCH {path}", 409, "Conflict", "the object has changed")
+        return self._store(name, _merge(current, body))
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> bytes:
         """PUT."""
-        name, known = self._find(path)
-        if body["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
-            raise ApiError(f"PUT {path}", 409, "Conflict", "somebody else was quicker")
-        return self._store(name, {**known, "status": body["status"]})
+        name, current = self._find(path)
+        if body["metadata"]["resourceVersion"] != current["metadata"]["resourceVersion"]:
+            raise ApiError(f"PUT {path}", 409, "Conflict", "the object has changed")
+        return self._store(name, {**current, "status": body["status"]})
 
     async def delete(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         """DELETE: at once, or when the last finalizer goes."""
-        name, known = self._find(path)
+        name, current = self._find(path)
         uid = ((body or {}).get("preconditions") or {}).get("uid")
-        if uid not in (None, known["metadata"]["uid"]):
+        if uid not in (None, current["metadata"]["uid"]):
             raise ApiError(f"DELETE {path}", 409, "Conflict", "another object")
-        return self._store(name, _merged(known, {"metadata": {"deletionTimestamp": _DELETED_AT}}))
+        return self._store(name, _merge(current, {"metadata": {"deletionTimestamp": _DELETED_AT}}))
 
     def _find(self, path: str) -> tuple[str, Json]:
         name = path.removesuffix("/status")
@@ -86,15 +86,15 @@ class MemoryApi:
         return self._tables[parts[-2] + group]
 
 
-def _merged(base: Json, patch: Mapping[str, Any]) -> Json:
+def _merge(base: Json, patch: Mapping[str, Any]) -> Json:
     """RFC 7386."""
     merged = dict(base)
     for key, value in patch.items():
         if value is None:
             merged.pop(key, None)
         elif isinstance(value, Mapping):
-            known = merged.get(key)
-            merged[key] = _merged(known if isinstance(known, dict) else {}, value)
+            nested = merged.get(key)
+            merged[key] = _merge(nested if isinstance(nested, dict) else {}, value)
         else:
             merged[key] = value
     return merged

@@ -105,7 +105,7 @@ class NodeReservationWorld:
         return self.metrics.registry.get_sample_value(f"{histogram}_sum", label) or 0.0
 
     async def assert_idle(self) -> None:
-        """Asserts that the lock is free, no node is reserved, and no task or listener is left."""
+        """Asserts a free lock, no reserved node, and no task or listener."""
         async with asyncio.timeout(1):
             await self.reservations.settled()
         await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from scheduler_core.volumes.resolve import resolve
 
 
 def ledger_with_offers(view: View, offers: Iterable[tuple[str, Collection[str]]]) -> Ledger:
-    """A ledger with an offer of some nodes to each named pod, one second after the other."""
+    """A ledger with offers to these pods, made one second after the other."""
     ledger = Ledger()
     for second, (name, nodes) in enumerate(offers):
         ledger = with_offer(ledger, view, name, nodes, float(second))
@@ -20,7 +20,7 @@ def ledger_with_offers(view: View, offers: Iterable[tuple[str, Collection[str]]]
 
 
 def with_offer(ledger: Ledger, view: View, name: str, nodes: Collection[str], now: float) -> Ledger:
-    """The ledger after an offer of some nodes to a pod of the view, for all volumes that need space there."""
+    """The ledger after an offer to a pod of the view, for all volumes that need space there."""
     pod = view.snapshot.pods["default", name]
     offered = Offered(observed_pod(pod), frozenset(nodes), resolve(pod, view).local)
     after, _ = step(ledger, offered, now)

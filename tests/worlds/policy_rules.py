@@ -1,4 +1,4 @@
-"""Nodes, pods and services of the generic scheduler with roomy defaults, and one question asked of them."""
+"""Nodes, pods and services of the generic scheduler with large defaults, and single decisions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import Argument, CycleState
+from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.scheduler import ScheduleResult, schedule
-from scheduler_core.generic.volume_facts import NO_FACTS, LonghornFacts
 from scheduler_core.model.generic import Node, Pod, Service
 
 GI = 1024**3
@@ -23,10 +23,10 @@ def node(name: str, *, cpu: int = 4000, memory: int = 8 * GI, pods: int = 110, *
 
 
 def pod(name: str = "new", on: str = "", *, cpu: int = 0, memory: int = 0, **more: Any) -> Pod:
-    """A pod, on a node if `on` names one; what it requests is also what the priorities assume."""
+    """A pod, on the node `on` if given; the priorities assume what it requests."""
     labels = frozenset(more.pop("labels", {}).items())
-    known = {"namespace": "shop", "nonzero_cpu": cpu, "nonzero_memory": memory, **more}
-    return Pod(name=name, labels=labels, node_name=on, cpu=cpu, memory=memory, **known)
+    fields = {"namespace": "shop", "nonzero_cpu": cpu, "nonzero_memory": memory, **more}
+    return Pod(name=name, labels=labels, node_name=on, cpu=cpu, memory=memory, **fields)
 
 
 def web(name: str = "new", on: str = "", **more: Any) -> Pod:
@@ -35,7 +35,7 @@ def web(name: str = "new", on: str = "", **more: Any) -> Pod:
 
 
 def service(name: str = "web", namespace: str = "shop", **selector: str) -> Service:
-    """A service; it selects app=web unless told otherwise."""
+    """A service, which selects app=web by default."""
     return Service(namespace, name, frozenset((selector or {"app": "web"}).items()))
 
 
@@ -47,23 +47,23 @@ def state(
 
 
 def failed(
-    rule: str, asked: Pod, cluster: GenericClusterState, *, longhorn: LonghornFacts = NO_FACTS, **argument: Any
+    rule: str, asking_pod: Pod, cluster: GenericClusterState, *, longhorn: LonghornFacts = NO_FACTS, **argument: Any
 ) -> dict[str, str]:
     """The nodes a predicate refuses, and why."""
-    check = PREDICATES[rule](CycleState(asked, cluster, longhorn), Argument(**argument))
+    check = PREDICATES[rule](CycleState(asking_pod, cluster, longhorn), Argument(**argument))
     return {name: text for name in cluster.node_names if (text := check(cluster.nodes[name]))}
 
 
 def scores(
-    rule: str, asked: Pod, cluster: GenericClusterState, *, longhorn: LonghornFacts = NO_FACTS, **argument: Any
+    rule: str, asking_pod: Pod, cluster: GenericClusterState, *, longhorn: LonghornFacts = NO_FACTS, **argument: Any
 ) -> list[int]:
-    """What a priority gives the nodes, in order of their names."""
+    """The scores that a priority gives the nodes, in order of their names."""
     states = [cluster.nodes[name] for name in cluster.node_names]
-    return PRIORITIES[rule](CycleState(asked, cluster, longhorn), Argument(**argument), states)
+    return PRIORITIES[rule](CycleState(asking_pod, cluster, longhorn), Argument(**argument), states)
 
 
 def decide(
-    asked: Pod, cluster: GenericClusterState, policy: Policy = DEFAULT_POLICY, longhorn: LonghornFacts = NO_FACTS
+    asking_pod: Pod, cluster: GenericClusterState, policy: Policy = DEFAULT_POLICY, longhorn: LonghornFacts = NO_FACTS
 ) -> ScheduleResult:
-    """One decision; of equal nodes the first by name."""
-    return run_to_end(schedule(asked, None, cluster, policy, min, longhorn))
+    """Decides about a pod; selects the first of equal nodes by name."""
+    return run_to_end(schedule(asking_pod, None, cluster, policy, min, longhorn))

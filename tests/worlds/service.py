@@ -26,7 +26,7 @@ REFUSED = "insufficient Longhorn storage"
 
 
 def small_cluster() -> list[Object]:
-    """Four nodes and the unbound claim data-db-0 of 50Gi, for which node-1 and node-3 have space."""
+    """Four nodes, and the unbound claim data-db-0 of 50Gi, which fits on node-1 and node-3."""
     sizes = dict(zip(NODES, (100, 40, 60, 10), strict=True))
     return flat(
         [kube_node(name) for name in NODES],
@@ -87,7 +87,7 @@ class SnapshotProcess:
 
 @contextmanager
 def serve_snapshot(folder: Path, *options: str, objects: Iterable[Object] | None = None) -> Iterator[SnapshotProcess]:
-    """Runs `longhorn-extender serve` on a free port, over the small cluster or other objects; kills it at the end."""
+    """Runs `longhorn-extender serve` on a free port, over the small cluster or other objects."""
     file = folder / "snapshot.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects or small_cluster())}))
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A whole simulated cluster in memory: the real controllers, driven key by key until nothing more happens."""
+"""A simulated cluster in memory; its controllers reconcile key by key until nothing changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROUNDS = 200
 
 
 class World:
-    """Nodes, volumes and attachments, and what the simulator makes of them; `seconds` is the clock of the nodes' status."""
+    """Nodes, volumes and attachments, and the simulator; `seconds` is the clock of the nodes' status."""
 
     def __init__(self, config: Config = QUICK, seed: int = 1) -> None:
         self.store = Store()
@@ -105,12 +105,12 @@ class World:
         await self.api.create(PERSISTENT_VOLUMES.path(), {"metadata": {"name": name}, "spec": source})
 
     async def attach(self, volume: str, node: str) -> None:
-        """What kube-controller-manager does for a pod."""
+        """Attaches a volume, as kube-controller-manager does for a pod."""
         spec = {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": volume}}
         await self.api.create(VOLUME_ATTACHMENTS.path(), {"metadata": {"name": f"{volume}-{node}"}, "spec": spec})
 
     async def detach(self, volume: str) -> None:
-        """Takes every attachment of a volume away."""
+        """Deletes every attachment of a volume."""
         for attachment in self.store.attachments_by_volume.get(volume):
             await self.api.delete(VOLUME_ATTACHMENTS.path(name=attachment.name))
 
@@ -119,17 +119,18 @@ class World:
         await self.api.delete(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, name))
 
     async def write(self, volume: str, gib: int) -> None:
-        """Asks for data to be written to a volume."""
+        """Requests that data is written to a volume."""
         body = {"metadata": {"annotations": {"simulator/write": f"{gib}Gi"}}}
         await self.api.patch(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE, volume), body)
 
     async def settle(self) -> None:
-        """Lets every controller look at everything, until a whole round writes nothing."""
-        controllers, store = self.controllers, self.store
+        """Reconciles everything until a whole round writes nothing."""
+        controllers = self.controllers
+        store = self.store
         for _ in range(ROUNDS):
             before = self.api.writes
             await controllers._sync_nodes()
-            looks: tuple[tuple[Any, Table[Any, Any]], ...] = (
+            handlers: tuple[tuple[Any, Table[Any, Any]], ...] = (
                 (controllers._reconcile_node, store.nodes),
                 (controllers._reconcile_volume, store.volumes),
                 (controllers._reconcile_replica, store.replicas),
@@ -138,7 +139,7 @@ class World:
                 (controllers._reconcile_claim, store.claims),
                 (controllers._reconcile_backing_image, store.backing_images),
             )
-            for handle, table in looks:
+            for handle, table in handlers:
                 for key in list(table.objects):
                     await handle(key)
             if self.api.writes == before:

@@ -58,10 +58,10 @@ class Rig:
         self.simulator = cluster.spawn("simulator", arguments, ready=logged('"event": "ready"'))
 
     def status(self) -> Json:
-        """What the simulator says about itself."""
+        """Reads the simulator's status page."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status", timeout=5) as answer:
-            found: Json = json.load(answer)
-        return found
+            status: Json = json.load(answer)
+        return status
 
     def list(self, kind: Resource, namespace: str = "") -> list[Json]:
         """The objects of a kind."""
@@ -80,7 +80,7 @@ class Rig:
 
 
 def until(what: str, done: Callable[[], Any], seconds: float = SECONDS) -> Any:
-    """Waits until `done` answers with something; that answer."""
+    """Waits until `done` returns a true value; returns that value."""
     end = time.monotonic() + seconds
     while True:
         answer = done()
@@ -91,7 +91,7 @@ def until(what: str, done: Callable[[], Any], seconds: float = SECONDS) -> Any:
 
 
 class Scene:
-    """One test's own namespace and nodes: pods of the scene run on nothing else."""
+    """A namespace and nodes of one test; pods of the scene run only on these nodes."""
 
     def __init__(self, rig: Rig, name: str) -> None:
         self.rig = rig
@@ -101,7 +101,7 @@ class Scene:
         until("default service account", lambda: rig.list(_ACCOUNTS, name))
 
     def add_nodes(self, *sizes: str) -> list[str]:
-        """Nodes with a disk each of these sizes, known to Longhorn and to kube-scheduler's storage capacities."""
+        """Adds nodes with one disk each, and waits for Longhorn's nodes and the storage capacities."""
         names = [f"{self.name}-{index}" for index in range(1, len(sizes) + 1)]
         for name, size in zip(names, sizes, strict=True):
             disks = json.dumps([{"name": "disk-1", "size": size}])
@@ -119,25 +119,25 @@ class Scene:
         return node is not None and reported and _condition(node, "Ready") == "True"
 
     def add_provisioned(self, name: str, size: str, storage_class: str, node: str) -> None:
-        """A claim whose volume is there before any pod is: kube-scheduler is not asked about room."""
+        """Adds a claim whose volume is provisioned before any pod exists; no filter is called for it."""
         self.add_claim(name, size, storage_class, **{"volume.kubernetes.io/selected-node": node})
         until(f"claim {name} bound", lambda: self.volume(name))
 
     def force_pod(self, name: str, node: str, *claims: str) -> None:
-        """A pod that is on a node although nobody asked whether there is room."""
-        forced = pod(self.name, name, claims, node)
-        self.rig.apply({**forced, "spec": {**forced["spec"], "nodeName": node}})
+        """Adds a pod with its node set, so that no scheduler checks the free space."""
+        raw = pod(self.name, name, claims, node)
+        self.rig.apply({**raw, "spec": {**raw["spec"], "nodeName": node}})
 
     def add_claim(self, name: str, size: str, storage_class: str = "longhorn-local", **annotations: str) -> None:
         """A claim."""
         self.rig.apply(claim(self.name, name, size, storage_class, annotations))
 
     def add_pod(self, name: str, *claims: str, node: str = "") -> None:
-        """A pod with claims; on one node of the scene, or any."""
+        """Adds a pod with claims, on one node of the scene or any."""
         self.rig.apply(pod(self.name, name, claims, node))
 
     def running(self, *pods: str) -> bool:
-        """Whether pods run."""
+        """Whether all these pods run."""
         phases = {each["metadata"]["name"]: each["status"].get("phase") for each in self.rig.list(PODS, self.name)}
         return all(phases.get(name) == "Running" for name in pods)
 
@@ -153,11 +153,11 @@ class Scene:
         return [each for each in self.rig.list(LONGHORN_REPLICAS) if each["spec"]["volumeName"] == name]
 
     def replica_nodes(self, claim_name: str) -> list[str]:
-        """Where a claim's placed replicas are."""
+        """The nodes of a claim's placed replicas."""
         return sorted(each["spec"]["nodeID"] for each in self.replicas(claim_name) if each["spec"]["nodeID"])
 
     def clean(self) -> None:
-        """Removes everything the scene brought, space included."""
+        """Deletes all objects of the scene."""
         kubectl = self.rig.cluster.kubectl
         kubectl("delete", "pod,pvc", "--all", "-n", self.name, "--wait=false")
         until("pods gone", lambda: not self.rig.list(PODS, self.name) + self.rig.list(CLAIMS, self.name))

@@ -1,6 +1,6 @@
-"""The DiskSchedule controllers beside a simulated cluster: their real decisions, carried out on the API server in memory.
+"""The DiskSchedule controllers and a simulated cluster: real decisions, written to the API server in memory.
 
-Each method is one look of one controller, so that a test says how far they have come.
+Each method lets one controller reconcile everything once, so that a test controls their progress.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REQUESTS = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backing
 
 
 class DiskScheduling:
-    """Node sync, volume, replica, backing image and DiskSchedule controller of a world."""
+    """The DiskSchedule controllers of a world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -53,17 +53,17 @@ class DiskScheduling:
     @property
     def schedules(self) -> dict[str, DiskSchedule]:
         """All DiskSchedules."""
-        found = {
+        decoded = {
             name: convert.read_disk_schedule(_raw(obj)) for name, obj in self.world.store.disk_schedules.objects.items()
         }
-        return {name: value for name, value in found.items() if not isinstance(value, Fault)}
+        return {name: value for name, value in decoded.items() if not isinstance(value, Fault)}
 
     def of(self, node: str) -> DiskSchedule:
         """The DiskSchedule of a node's first disk."""
         return self.schedules[self.world.disk(node).uuid]
 
     async def sync(self) -> None:
-        """Node sync: a DiskSchedule for every disk."""
+        """Node sync creates a DiskSchedule for every disk."""
         nodes = self.world.store.longhorn_nodes.models.values()
         for change in sync_disks(nodes, self.schedules).changes:
             assert isinstance(change, Create)
@@ -71,7 +71,7 @@ class DiskScheduling:
             await self.world.api.create(DISK_SCHEDULES.path(LONGHORN_NAMESPACE), body)
 
     async def ask(self) -> None:
-        """Volume and backing image controllers: places and requests."""
+        """The volume and backing image controllers write places and requests."""
         store = self.world.store
         for name in list(store.volumes.objects):
             obj = store.volumes.objects[name]
@@ -82,7 +82,7 @@ class DiskScheduling:
                 self.schedules,
                 convert.volume_condition(_raw(obj), DISK_ALLOCATION),
             )
-            await self._carry(volumes.decide_volume(snapshot, TIME).writes, volume=name)
+            await self._write_all(volumes.decide_volume(snapshot, TIME).writes, volume=name)
         for image in list(store.backing_images.objects.values()):
             copies = convert.backing_image_copies(_raw(image))
             assert not isinstance(copies, Fault)
@@ -91,10 +91,10 @@ class DiskScheduling:
             seen = backing_images.ImageSnapshot(
                 copies, self.schedules, dict(store.longhorn_nodes.models), frozenset(needed), sorted(self.schedules)
             )
-            await self._carry(backing_images.decide_image(seen).writes)
+            await self._write_all(backing_images.decide_image(seen).writes)
 
     async def answer(self, *nodes: str) -> None:
-        """DiskSchedule controller: every request is decided, or those of some nodes' disks."""
+        """The DiskSchedule controller decides every request, or those for some nodes' disks."""
         for name, schedule in self.schedules.items():
             if nodes and schedule.spec.node not in nodes:
                 continue
@@ -106,20 +106,20 @@ class DiskScheduling:
                 await self.world.api.replace(path, convert.with_status(raw, status))
 
     async def release(self) -> None:
-        """Replica controller: what is deleted gives its room back."""
+        """The replica controller releases the space of deleted replicas."""
         for name, replica in list(self.world.store.replicas.models.items()):
-            await self._carry(release_replica(name, replica, self.schedules))
+            await self._write_all(release_replica(name, replica, self.schedules))
 
     async def settle(self) -> None:
-        """All of them and the simulator, until nobody writes anything more."""
+        """Runs all controllers and the simulator until a round writes nothing."""
         while True:
             before = self.world.api.writes
-            for look in (self.world.settle, self.sync, self.ask, self.answer, self.release):
-                await look()
+            for reconcile_all in (self.world.settle, self.sync, self.ask, self.answer, self.release):
+                await reconcile_all()
             if self.world.api.writes == before:
                 return
 
-    async def _carry(self, writes: Iterable[Write], volume: str = "") -> None:
+    async def _write_all(self, writes: Iterable[Write], volume: str = "") -> None:
         for write in writes:
             if isinstance(write, SetRequirement):
                 body: Json = {"spec": {REQUESTS[write.kind]: {write.name: write.size or None}}}
@@ -140,8 +140,8 @@ class DiskScheduling:
             elif isinstance(write, RemoveFinalizer):
                 obj = self.world.store.replicas.objects[write.name]
                 if "longhorn.io" in obj.finalizers:
-                    rest = [entry for entry in obj.finalizers if entry != "longhorn.io"]
-                    await self._patch(OBJECTS[write.kind], write.name, {"metadata": {"finalizers": rest or None}})
+                    finalizers = [entry for entry in obj.finalizers if entry != "longhorn.io"]
+                    await self._patch(OBJECTS[write.kind], write.name, {"metadata": {"finalizers": finalizers or None}})
 
     async def _patch(self, resource: Resource, name: str, body: Json) -> None:
         await self.world.api.patch(resource.path(LONGHORN_NAMESPACE, name), {"metadata": {}, **body})

@@ -46,7 +46,7 @@ class FakeStateSource:
 
     @contextmanager
     def listening(self, *keys: tuple[str, Key]) -> Iterator[asyncio.Event]:
-        """Provides an event that is set when one of the objects changes, as ClusterCache does."""
+        """Provides an event that is set when one of the objects changes."""
         event = asyncio.Event()
         distinct = frozenset(keys)
         for key in distinct:

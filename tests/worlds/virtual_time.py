@@ -34,10 +34,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since the loop was created."""
         return self._jumping.now
 
-    def unfinished(self) -> list[str]:
-        """The names of tasks that are not done."""
-        return sorted(task.get_name() for task in asyncio.all_tasks(self))
-
 
 def virtual_loop() -> VirtualLoop:
     """The loop that runs now, which must be a virtual one."""

@@ -117,7 +117,7 @@ async def _answer_of_bad_request(client: Any, path: str, content: bytes) -> Resp
 @pytest.mark.parametrize("path", ["/filter", "/explain"])
 @pytest.mark.parametrize(("body", "problem"), MALFORMED)
 async def test_a_malformed_request_is_refused_with_the_reason(path: str, body: str, problem: str) -> None:
-    """Status 400, and the text names the field if there is one."""
+    """The status is 400, and the text names the field if there is one."""
     async with small_service() as client:
         response = await _answer_of_bad_request(client, path, body.encode())
     assert response.status_code == 400
@@ -136,7 +136,7 @@ async def test_a_malformed_request_is_refused_with_the_reason(path: str, body: s
     ],
 )
 async def test_a_body_that_is_no_utf8_is_refused(body: bytes) -> None:
-    """Wherever the invalid bytes are."""
+    """The invalid bytes may be anywhere."""
     async with small_service() as client:
         response = await _answer_of_bad_request(client, "/filter", body)
     assert response.status_code == 400
@@ -161,7 +161,7 @@ async def test_utf8_across_the_slices_of_the_check_is_accepted() -> None:
     ],
 )
 async def test_odd_but_valid_requests_are_answered(body: str) -> None:
-    """Everything that Go's decoder would read."""
+    """Go's decoder would read them, too."""
     async with small_service() as client:
         response = await client.post("/filter", content=body.encode())
     assert response.status_code == 200
@@ -169,7 +169,7 @@ async def test_odd_but_valid_requests_are_answered(body: str) -> None:
 
 
 async def test_unknown_nodes_are_refused_one_by_one() -> None:
-    """An unknown node is a refusal, not an error, even with characters that no node could have."""
+    """An unknown node is a refusal, not an error, whatever its name."""
     names = ["unknown", "a\x00b", "x" * 10_000, "\u202e"]
     async with small_service() as client:
         response = await client.post("/filter", json=by_names(db_pod(), names))
@@ -201,7 +201,7 @@ async def test_an_ephemeral_volume_of_an_impossible_size_is_refused(size: Any, p
 
 @pytest.mark.parametrize("path", ["/filter", "/explain"])
 async def test_a_claim_that_does_not_exist_is_an_error_of_the_pod(path: str) -> None:
-    """Status 200 with the text in Error, which kube-scheduler shows in the pod's event."""
+    """The status is 200, and kube-scheduler shows the text in the pod's event."""
     async with small_service() as client:
         response = await _answer_of_bad_request(client, path, json.dumps(by_names(pod("gone"))).encode())
     assert response.status_code == 200
@@ -220,7 +220,7 @@ async def test_a_body_over_the_limit_is_refused_by_its_content_length(path: str)
 
 
 async def test_a_body_over_the_limit_is_refused_while_it_is_read() -> None:
-    """A body without a length is read up to the limit and no further."""
+    """A body without a length is read only up to the limit."""
     sent = 0
 
     async def chunks() -> Any:
@@ -244,7 +244,7 @@ async def test_a_body_of_exactly_the_limit_is_read() -> None:
 
 
 async def test_repeated_nodes_cost_no_more_than_reading_them() -> None:
-    """Comparing many equal nodes with many equal decoys would take longer than the test may; duplicates are refused first."""
+    """Duplicates are refused before equal nodes are compared, which would take too long."""
     node = '{"metadata":{"name":"a"}}'
     last = '{"metadata":{"name":"b"}}'
     decoys = f'"Other":[{",".join([node] * 40_000)}]'
@@ -322,14 +322,14 @@ requests = st.fixed_dictionaries(
 )
 
 
-async def _post_fuzzed(path: str, body: bytes) -> Response:
+async def _post(path: str, body: bytes) -> Response:
     async with http_client(_fuzzed_application) as client:
         return await client.post(path, content=body)
 
 
 def assert_no_server_error(path: str, body: bytes) -> None:
     """Asserts that the answer is JSON and no 5xx."""
-    response = asyncio.run(_post_fuzzed(path, body))
+    response = asyncio.run(_post(path, body))
     assert response.status_code < 500
     assert isinstance(response.json(), dict)
 
@@ -345,5 +345,5 @@ def test_arbitrary_bytes_cause_no_server_error(path: str, body: bytes) -> None:
 @pytest.mark.parametrize("path", ["/filter", "/explain", "/preempt"])
 @given(request=requests | json_values)
 def test_arbitrary_json_causes_no_server_error(path: str, request: Any) -> None:
-    """Whatever its shape, similar to a request or not."""
+    """It may be similar to a request or not."""
     assert_no_server_error(path, json.dumps(request).encode())

@@ -23,7 +23,7 @@ async def _filter_and_explain(cluster: list[Object], request: Object) -> tuple[A
 
 
 async def test_the_answer_has_the_pod_its_volumes_and_every_node_in_the_order_of_the_request() -> None:
-    """A plan for each node that fits, the missing bytes for each that does not."""
+    """A fitting node has a plan, any other its missing bytes."""
     async with small_service() as client:
         answer = (await client.post("/explain", json=by_names(db_pod(), ["node-2", "node-1"]))).json()
     assert answer["pod"] == "default/db-0"
@@ -48,7 +48,7 @@ sizes = st.integers(1, 12)
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[Object], Object]:
-    """A few nodes with a few disks, and a pod with bound and unbound claims, some of them with a replica somewhere."""
+    """A few nodes and disks, and a pod with claims, some of them with a replica."""
     names = [f"node-{number}" for number in range(draw(st.integers(1, 4)))]
     objects: list[Object] = [
         storage_class(dataLocality=draw(st.sampled_from(["best-effort", "strict-local", "disabled"])))
@@ -71,7 +71,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Object], Object]:
 
 @given(clusters())
 def test_explain_gives_the_decision_of_filter(case: tuple[list[Object], Object]) -> None:
-    """For any cluster and pod the nodes that fit, and the reasons of the others, are those of /filter."""
+    """For any cluster and pod both return the same nodes and reasons."""
     filtered, explained = asyncio.run(_filter_and_explain(*case))
     nodes = explained["nodes"]
     assert [name for name, node in nodes.items() if node["fits"]] == filtered["NodeNames"]

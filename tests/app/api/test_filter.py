@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 
 def _raw_items(answer: str) -> list[str]:
-    """The items of the answer's node list as they are written, located with the standard library's decoder."""
+    """The items of the answer's node list as written, located with the standard library's decoder."""
     head = '{"Nodes":{"metadata":{},"items":['
     assert answer.startswith(head)
     position = len(head)
@@ -42,7 +42,7 @@ def _raw_items(answer: str) -> list[str]:
 async def _fitting_items(
     items: Sequence[str], fitting: Sequence[int], separator: str = ",", before: str = ""
 ) -> list[str]:
-    """The raw items that /filter returns, in a cluster where the nodes at the indexes in `fitting` have space."""
+    """The raw items that /filter returns if the nodes at the indexes in `fitting` have space."""
     names = [json.loads(item)["metadata"]["name"] for item in items]
     cluster = [longhorn_node(name, 100 if index in fitting else 10) for index, name in enumerate(names)]
     request = f'{{{before}"Pod":{json.dumps(db_pod())},"Nodes":{{"items":[{separator.join(items)}]}}}}'
@@ -87,7 +87,7 @@ ODD = [
 )
 @pytest.mark.parametrize("separator", [pytest.param(",", id="compact"), pytest.param(" \r\n\t,\n  ", id="spaced")])
 async def test_whole_nodes_are_echoed_byte_for_byte(items: list[str], fitting: list[int], separator: str) -> None:
-    """Each fitting node has the very bytes of the request, in the order of the request."""
+    """Each fitting node has the request's bytes and order."""
     assert await _fitting_items(items, fitting, separator) == [items[index] for index in fitting]
 
 
@@ -101,7 +101,7 @@ async def test_whole_nodes_are_echoed_byte_for_byte(items: list[str], fitting: l
     ],
 )
 async def test_bytes_that_look_like_the_nodes_do_not_mislead(before: str) -> None:
-    """The nodes are read where they are, whatever equal bytes come before them."""
+    """The nodes are read at their place in the request, even if equal bytes precede them."""
     assert await _fitting_items(PLAIN, [0, 3, 5], before=before) == [PLAIN[0], PLAIN[3], PLAIN[5]]
 
 
@@ -134,14 +134,14 @@ def node_texts(draw: st.DrawFn) -> list[str]:
 
 @given(node_texts(), st.data())
 def test_any_nodes_are_echoed_byte_for_byte(items: list[str], data: st.DataObject) -> None:
-    """Whatever nodes contain and however they are written, the fitting ones come back as they were."""
+    """Content and notation of the nodes do not matter."""
     fitting = sorted(data.draw(st.sets(st.integers(0, len(items) - 1))))
     separator = f"{data.draw(spaces)},{data.draw(spaces)}"
     assert asyncio.run(_fitting_items(items, fitting, separator)) == [items[index] for index in fitting]
 
 
 async def test_names_come_back_in_the_order_of_the_request() -> None:
-    """Without the nodes that do not fit."""
+    """Nodes that do not fit are left out."""
     async with small_service() as client:
         answer = (await client.post("/filter", json=by_names(db_pod(), ["node-3", "node-4", "node-1"]))).json()
     assert answer["NodeNames"] == ["node-3", "node-1"]
@@ -177,14 +177,14 @@ async def test_no_candidates_get_an_empty_list() -> None:
 
 
 async def test_a_pod_without_longhorn_volumes_fits_everywhere() -> None:
-    """The extender does not refuse such a pod, on whatever node."""
+    """The extender refuses such a pod on no node."""
     async with small_service() as client:
         answer = (await client.post("/filter", json=by_names(pod(), ["node-4", "compute-only"]))).json()
     assert answer["NodeNames"] == ["node-4", "compute-only"]
 
 
 async def test_a_missing_claim_is_answered_with_an_error_text() -> None:
-    """HTTP 200 with Error, because kube-scheduler drops the body of any other status."""
+    """The status is 200, because kube-scheduler drops the body of any other status."""
     async with small_service() as client:
         response = await client.post("/filter", json=by_names(pod("gone")))
     assert response.status_code == 200
@@ -205,7 +205,7 @@ async def test_reason_texts_name_no_object() -> None:
 
 
 class _TickingClock:
-    """A clock that advances a second with each reading, so that every pause the core offers is taken."""
+    """A clock that advances a second with each reading, so that the core pauses whenever it can."""
 
     def __init__(self) -> None:
         self.now = 0.0

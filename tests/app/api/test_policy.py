@@ -26,7 +26,7 @@ LABELLED = {"name": "Labelled", "argument": {"labelsPresence": {"labels": ["zone
 
 
 def four_nodes() -> list[Object]:
-    """`a` is busy, `b` has CPU and disk space, `c` no space for the claim, `d` no zone; a web pod is on `b`, in zone 2."""
+    """`a` is busy, `b` fits, `c` has no space for the claim, and `d` has no zone; a web pod is on `b`, in zone 2."""
     return flat(
         storage_class(),
         ready_node("a", zone="z1"),
@@ -64,7 +64,7 @@ async def post(app: FastAPI, route: str, request: Any) -> Any:
 
 
 async def test_refusals_of_predicates_and_of_longhorn_are_answered_together(tmp_path: Path) -> None:
-    """Under the predicate's name, and apart if evicting pods may help; the nodes that pass have Longhorn's own reason."""
+    """Nodes that pass the predicates have Longhorn's own reason."""
     answer = await post(application(tmp_path, RESOURCES, LABELLED), "/filter", by_names(requesting_pod("data"), NAMES))
     assert answer == {
         "Nodes": None,
@@ -130,7 +130,7 @@ async def test_service_affinity_reads_services_and_pods(tmp_path: Path) -> None:
 
 
 async def test_a_predicate_that_cannot_be_decided_is_an_error_for_the_pod(tmp_path: Path) -> None:
-    """The service's pod is on a node that was deleted: the pod fits nowhere until that changes, or everywhere while refusals are only observed."""
+    """The service's pod is on a deleted node, so the pod fits nowhere, or everywhere while refusals are only observed."""
     objects = [entry for entry in four_nodes() if entry["metadata"]["name"] != "b"]
     request = by_names(requesting_pod(labels={"app": "web"}), ("a", "c"))
     answer = await post(application(tmp_path, ZONE, objects=objects), "/filter", request)
@@ -180,7 +180,7 @@ async def test_a_policy_without_longhorn_rules_resolves_no_volumes(tmp_path: Pat
 
 @pytest.mark.parametrize("route", ["/filter", "/prioritize"])
 async def test_a_pod_whose_requests_cannot_be_read_is_a_malformed_request(route: str, tmp_path: Path) -> None:
-    """With the field's name; without a policy file the field is not read."""
+    """The text names the field, which is not read without a policy file."""
     request = json.dumps(by_names(requesting_pod(cpu="much"), NAMES)).encode()
     async with http_client(application(tmp_path, RESOURCES)) as client:
         response = await client.post(route, content=request)

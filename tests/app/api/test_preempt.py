@@ -45,12 +45,12 @@ async def _preempt(request: Object) -> Any:
     ],
 )
 async def test_nodes_with_free_space_keep_their_victims(victims: Object) -> None:
-    """Nodes without free space on their disks are left out, because evicting pods frees no Longhorn space."""
+    """Full nodes are left out, because evicting pods frees no Longhorn space."""
     assert await _preempt({"Pod": db_pod(), **victims}) == {"NodeNameToMetaVictims": REMAINING}
 
 
 async def test_lower_case_victims_are_read() -> None:
-    """The keys of victims may be in any spelling too."""
+    """The spelling of keys does not matter."""
     victims = {"node-1": {"pods": [{"uid": "uid-a"}], "numPDBViolations": 3}}
     assert await _preempt({"Pod": db_pod(), "NodeNameToMetaVictims": victims}) == {
         "NodeNameToMetaVictims": {"node-1": {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 3}}
@@ -102,7 +102,7 @@ async def test_an_empty_map_is_answered_with_an_empty_map() -> None:
     ],
 )
 async def test_a_malformed_request_is_refused_with_the_reason(request_body: Object, problem: str) -> None:
-    """Status 400, and the text names the field."""
+    """The status is 400, and the text names the field."""
     async with small_service() as client:
         response = await client.post("/preempt", content=json.dumps(request_body).encode())
     assert response.status_code == 400

@@ -58,7 +58,7 @@ def scores(answer: Any) -> dict[str, int]:
 
 @pytest.mark.parametrize("form", [by_names, by_nodes], ids=["names", "whole nodes"])
 async def test_every_node_of_the_request_has_a_score_in_the_order_of_the_request(form: Any) -> None:
-    """No replica exists, every order is safe (4 times 10 of 100) and single disks are even (2 times 10): 6; no space: 0."""
+    """Safe orders (4 x 10) and even disks (2 x 10) without replicas give 60 of 100, so 6; no space gives 0."""
     names = ("node-4", "node-1", "unknown", "node-3", "node-2")
     assert await prioritize(form(db_pod(), names)) == [
         {"Host": "node-4", "Score": 0},
@@ -71,7 +71,7 @@ async def test_every_node_of_the_request_has_a_score_in_the_order_of_the_request
 
 @pytest.mark.parametrize("name", ["prioritize-node-names.json", "prioritize-nodes.json"])
 async def test_the_requests_of_a_real_kube_scheduler_are_answered(name: str) -> None:
-    """As recorded, in both forms; with keys in another case the same."""
+    """They were recorded in both forms; the spelling of keys does not matter."""
     body = (RECORDED / name).read_bytes()
     lower = (
         body.replace(b'{"Pod":', b'{"pod":')
@@ -87,7 +87,7 @@ async def test_the_requests_of_a_real_kube_scheduler_are_answered(name: str) -> 
 
 
 async def test_no_nodes_get_no_scores() -> None:
-    """An empty list is a list."""
+    """The answer is an empty list, not null."""
     assert await prioritize(by_names(db_pod(), ())) == []
 
 
@@ -118,19 +118,19 @@ async def test_data_and_safety_weigh_more_than_even_disks() -> None:
 
 
 async def test_an_unsafe_order_costs_its_share() -> None:
-    """Volume y may take what z needs on `tight`, whose disks are evenly full then; those of `even` differ."""
+    """Volume y may take the space that z needs on `tight`; the disks of `even` differ."""
     options = Settings(options=FilterOptions(packing=Packing.EXACT))
     by_node = scores(await prioritize(by_names(pod("y", "z"), ("even", "tight")), uneven_nodes(), settings=options))
     assert by_node == {"even": 5, "tight": 2}
 
 
 async def test_all_nodes_have_equal_scores_for_a_pod_without_volumes() -> None:
-    """Whatever Longhorn thinks of them, even unknown nodes."""
+    """Longhorn's state does not matter, and nodes may be unknown."""
     assert set(scores(await prioritize(by_names(pod(), (*NODES, "unknown")))).values()) == {10}
 
 
 async def test_all_nodes_have_equal_scores_for_a_pod_that_cannot_be_decided_about() -> None:
-    """The claim does not exist; /filter answers that, and an error here would not be read."""
+    """/filter reports its missing claim; kube-scheduler would not read an error here."""
     answer = await prioritize(by_names(pod("missing"), NODES))
     assert answer == [{"Host": name, "Score": 0} for name in NODES]
 
@@ -155,7 +155,7 @@ async def test_while_refusals_are_only_observed_no_node_is_preferred() -> None:
     ],
 )
 async def test_a_malformed_request_is_refused_as_by_filter(body: bytes, problem: str) -> None:
-    """With the field's name."""
+    """The text names the field."""
     async with small_service() as client:
         for route in ("/prioritize", "/filter"):
             response = await client.post(route, content=body)
@@ -192,14 +192,14 @@ class OfferingService:
 
 @virtually
 async def test_a_process_that_does_not_lead_refuses() -> None:
-    """As for the other verbs."""
+    """The other verbs refuse, too."""
     service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)), "not the leader, other is")
     assert await service.post("/prioritize", 0) == (503, {"error": "not the leader, other is"})
 
 
 @virtually
 async def test_prioritize_makes_no_offer_and_ends_none() -> None:
-    """Before /filter it makes no offer; afterwards the pod's offer stays, and does not compete with its own pod."""
+    """An existing offer stays, and does not compete with its own pod."""
     service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)))
     first = await service.post("/prioritize", 0)
     assert scores(first[1]) == {"a": 6, "b": 6}
@@ -214,7 +214,7 @@ async def test_prioritize_makes_no_offer_and_ends_none() -> None:
 
 @virtually
 async def test_offers_of_other_pods_count() -> None:
-    """An equal pod was offered both nodes, whose one disk has no space for two."""
+    """An equal pod was offered both nodes, which have space for one."""
     service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60), claim("data-1", 60)))
     await service.post("/filter", 0)
     _, answer = await service.post("/prioritize", 1)

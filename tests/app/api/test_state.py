@@ -51,7 +51,7 @@ async def test_a_served_snapshot_is_alive_and_ready(path: str) -> None:
 
 
 async def test_state_shows_what_counts_on_each_disk() -> None:
-    """Longhorn's own figures, what decisions make of them, and replicas its status does not list yet."""
+    """It has Longhorn's figures, those of decisions, and replicas not listed yet."""
     first_disk = disk(100, available=70, reserved=10, listed={"r-listed": 20}, tags=["ssd"])
     cluster = [
         longhorn_node("node-b", {"disk-1": first_disk}, zone="east", tags=["b", "a"]),
@@ -86,7 +86,7 @@ async def test_state_shows_what_counts_on_each_disk() -> None:
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def _parsed(text: str) -> Samples:
+def _parse_samples(text: str) -> Samples:
     """Samples by name and labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -100,11 +100,11 @@ async def _samples(*requests: object) -> Samples:
     async with small_service() as client:
         for request in requests:
             await client.post("/filter", json=request)
-        return _parsed((await client.get("/metrics")).text)
+        return _parse_samples((await client.get("/metrics")).text)
 
 
 async def test_the_filter_histogram_has_the_name_and_buckets_promised() -> None:
-    """Longhorn's proposal names it; buckets reach from half a millisecond to ten seconds."""
+    """Longhorn's proposal has the name; buckets range from half a millisecond to ten seconds."""
     samples = await _samples(by_names(db_pod()), by_names(pod("gone")))
     name = f"{PREFIX}_filter_duration_seconds"
     assert samples[f"{name}_count", ()] == 2
@@ -152,7 +152,7 @@ async def test_documentation_needs_no_other_host(path: str) -> None:
 
 
 async def test_the_files_of_the_documentation_are_served() -> None:
-    """Every script, style sheet and icon of /docs."""
+    """These are the scripts, style sheets and icons of /docs."""
     async with small_service() as client:
         page = (await client.get("/docs")).text
         paths = re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
@@ -185,7 +185,7 @@ async def test_the_root_redirects_to_the_documentation() -> None:
     ],
 )
 async def test_a_wrong_path_or_method_is_an_error_in_json(method: str, path: str, status: int, problem: str) -> None:
-    """Like every error, as {"error": ...}."""
+    """The body is {"error": ...}, as for every error."""
     async with small_service() as client:
         response = await client.request(method, path)
     assert response.status_code == status
@@ -254,7 +254,7 @@ async def test_state_of_a_snapshot_has_no_service() -> None:
 
 
 async def test_state_of_a_live_cluster_shows_the_leader() -> None:
-    """With nothing outstanding, as under node reservations, all lists are empty."""
+    """All lists are empty without outstanding offers, as under node reservations."""
     lists = {name: list[Any]() for name in ("demands", "offers", "waiting", "misplaced", "stuck")}
     counts = dict.fromkeys(("demandCount", "offerCount", "waitingCount", "misplacedCount", "stuckCount"), 0)
     assert await _service(FakeStateSource(two_nodes()), OutstandingState()) == {
@@ -273,7 +273,7 @@ async def test_state_of_a_live_cluster_shows_the_leader() -> None:
 
 
 async def test_state_is_unavailable_until_the_cluster_is_listed() -> None:
-    """As every decision is."""
+    """Decisions are unavailable until then, too."""
     async with http_client(
         _live(FakeStateSource(two_nodes()), FakeLifecycle(readiness_problem="pods not listed yet"))
     ) as client:
@@ -305,7 +305,7 @@ def _report(cache: FakeStateSource, *times: float) -> PlacementReport:
 
 
 async def test_state_lists_demand() -> None:
-    """By node and age, with the hopeless ones marked."""
+    """It is sorted by node and age, and marks hopeless demand."""
     cache = _cluster_with_problems()
     service = await _service(cache, OutstandingState(cache.state().demand, report=_report(cache, 0)))
     common = {"node": "a", "source": "pod", "pod": "default/db-0"}
@@ -316,7 +316,7 @@ async def test_state_lists_demand() -> None:
 
 
 async def test_state_lists_misplaced_volumes_and_stuck_pods() -> None:
-    """With their nodes and the time that the pods have waited."""
+    """Each entry has its node, and how long the pod has waited."""
     cache = _cluster_with_problems()
     service = await _service(cache, OutstandingState(report=_report(cache, 100, 165)))
     assert service["misplaced"] == [{"pod": "default/db-0", "volume": "vol-x", "node": "a", "replicasOn": ["b"]}]
@@ -325,7 +325,7 @@ async def test_state_lists_misplaced_volumes_and_stuck_pods() -> None:
 
 
 async def test_state_lists_offers_oldest_first() -> None:
-    """With some of the nodes' names and the number of all, and the claims they are for."""
+    """Each offer has its claims, some names of its nodes, and their number."""
     cache = FakeStateSource(two_nodes(), make.claim("x", 10), pod("x", name="db-0", uid="uid-0"))
     view = cache.state().view
     volumes = resolve(view.snapshot.pods["default", "db-0"], view).local
@@ -359,7 +359,7 @@ async def test_state_lists_offers_oldest_first() -> None:
 
 
 async def test_state_lists_refused_pods() -> None:
-    """With the time since the refusal, and the number of nudges."""
+    """Each entry has the time since the refusal and the number of nudges."""
     waiting = (WaitingPod(make.as_pod(pod("x", name="db-0", uid="uid-0")), 12.3456, 2),)
     service = await _service(FakeStateSource(two_nodes()), OutstandingState(waiting=waiting))
     expected = {"pod": "default/db-0", "uid": "uid-0", "waitedSeconds": 12.346, "nudges": 2}
@@ -367,7 +367,7 @@ async def test_state_lists_refused_pods() -> None:
 
 
 async def test_lists_of_state_are_bounded() -> None:
-    """Their counts are not."""
+    """The counts are not bounded."""
     count = MAX_LISTED + 5
     objects = [make.claim(f"c-{number:04d}", 1) for number in range(count)]
     mounts = [pod(f"c-{number:04d}", name=f"p-{number:04d}", uid=f"u-{number}", node="a") for number in range(count)]
@@ -398,14 +398,14 @@ async def test_counters_of_outcomes_exist_from_the_start() -> None:
 
 
 async def test_counters_of_outcomes_count() -> None:
-    """Each by its own label."""
+    """Each outcome has its own label."""
     metrics = Metrics()
     metrics.misplaced()
     metrics.nudged("patched")
     metrics.would_refuse()
     metrics.offer_ended(OutcomeKind.DECIDED.value)
     async with http_client(_live(FakeStateSource(two_nodes()), FakeLifecycle(), metrics)) as client:
-        samples = _parsed((await client.get("/metrics")).text)
+        samples = _parse_samples((await client.get("/metrics")).text)
     counted = {key for key, value in samples.items() if key[0].endswith("_total") and PREFIX in key[0] and value}
     assert counted == {
         (f"{PREFIX}_misplacements_total", ()),
@@ -427,7 +427,7 @@ async def test_outstanding_numbers_are_read_when_prometheus_scrapes() -> None:
     metrics.outstanding(read)
     assert reads == []
     async with http_client(_live(FakeStateSource(two_nodes()), FakeLifecycle(), metrics)) as client:
-        samples = _parsed((await client.get("/metrics")).text)
+        samples = _parse_samples((await client.get("/metrics")).text)
     assert len(reads) == 1
     demands = {labels[0][1]: value for (name, labels), value in samples.items() if name == f"{PREFIX}_demands"}
     assert demands == {source.name.lower(): OUTSTANDING.demands.get(source.name.lower(), 0) for source in DemandSource}

@@ -39,7 +39,7 @@ def test_bad_input_ends_with_one_line_and_exit_code_2(run: Run, arguments: list[
 
 @pytest.mark.parametrize("folder", [FOLDER, FOLDER / "mirror"], ids=["allocate", "mirror"])
 def test_both_folders_have_definition_account_role_and_pods(folder: Path) -> None:
-    """All under one name, except the definition."""
+    """All objects but the definition have one name."""
     by_kind: dict[str, Any] = {entry["kind"]: entry for entry in objects(folder)}
     definition = by_kind.pop("CustomResourceDefinition")
     assert definition["metadata"]["name"] == "diskschedules.longhorn.io"
@@ -49,7 +49,7 @@ def test_both_folders_have_definition_account_role_and_pods(folder: Path) -> Non
 
 
 def test_the_mirror_may_only_write_disk_schedules_and_its_lease() -> None:
-    """Whatever the program does."""
+    """Its Role does not rely on what the program does."""
     role = documents(FOLDER / "mirror/role.yaml")[0]
     resources = {resource for verb, _, resource, _ in permissions(role) if verb not in ("get", "list", "watch")}
     assert resources == {"diskschedules", "diskschedules/status", "leases"}
@@ -57,7 +57,7 @@ def test_the_mirror_may_only_write_disk_schedules_and_its_lease() -> None:
 
 
 def test_the_program_accepts_the_command_line_of_the_manifest() -> None:
-    """Command, flags, variables and port are the program's."""
+    """It has this command, these flags and variables, and this port."""
     command = typer.main.get_command(cli).get_command(None, "disk-schedule")  # type: ignore[attr-defined]
     flags = {option for parameter in command.params for option in parameter.opts}
     verb, *arguments = CONTAINER["args"]
@@ -69,14 +69,14 @@ def test_the_program_accepts_the_command_line_of_the_manifest() -> None:
 
 
 def test_the_images_tag_is_the_projects_version() -> None:
-    """A release changes it here, too."""
+    """A release must change both."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     (kustomization,) = documents(FOLDER / "parts/kustomization.yaml")
     assert kustomization["images"] == [{"name": CONTAINER["image"], "newTag": version}]
 
 
 def test_the_flags_are_documented() -> None:
-    """In docs/disk-schedule.md."""
+    """docs/disk-schedule.md lists them."""
     text = (ROOT / "docs/disk-schedule.md").read_text()
     command = typer.main.get_command(cli).get_command(None, "disk-schedule")  # type: ignore[attr-defined]
     named = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}

@@ -379,7 +379,8 @@ def _explain_commands(readme: Path) -> Iterator[tuple[str, str, tuple[str, ...],
         assert (program, verb) == (".venv/bin/longhorn-extender", "explain")
         options = list(zip(arguments[::2], arguments[1::2], strict=True))
         named = dict(options)
-        snapshot, pod = ROOT / named["--snapshot"], named["--pod"]
+        snapshot = ROOT / named["--snapshot"]
+        pod = named["--pod"]
         assert snapshot.is_file()
         if pod.endswith(".yaml"):
             assert (ROOT / pod).is_file()

@@ -44,7 +44,7 @@ def _fitting(answer: Any) -> list[str]:
 
 
 def test_the_table_has_volumes_nodes_and_reasons(run: Run, snapshot: str) -> None:
-    """Volumes first, then a line a node with its reason and what is missing, then the count."""
+    """It ends with the number of fitting nodes."""
     result = run("explain", "--snapshot", snapshot, "--pod", "db-0")
     lines = [line.rstrip() for line in result.out.splitlines()]
     assert lines[:4] == [
@@ -65,7 +65,7 @@ def test_the_table_has_volumes_nodes_and_reasons(run: Run, snapshot: str) -> Non
 
 
 def test_json_has_its_documented_shape(run: Run, snapshot: str) -> None:
-    """The keys that programs may rely on."""
+    """Programs may rely on its keys."""
     answer = _explain_json(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))
     assert answer["pod"] == "default/db-0"
     assert [volume["size"] for volume in answer["volumes"]] == [50 * GI]
@@ -78,7 +78,7 @@ def test_json_has_its_documented_shape(run: Run, snapshot: str) -> None:
 
 
 def test_yaml_has_the_same_content_as_json(run: Run, snapshot: str) -> None:
-    """Two ways to print one answer."""
+    """Only the notation differs."""
     as_json = run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json")
     as_yaml = run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "yaml")
     assert yaml.safe_load(as_yaml.out) == json.loads(as_json.out)
@@ -89,12 +89,12 @@ def test_yaml_has_the_same_content_as_json(run: Run, snapshot: str) -> None:
     ("node", "code"), [pytest.param("node-1", 0, id="fits"), pytest.param("node-4", 1, id="does not fit")]
 )
 def test_the_exit_code_tells_whether_some_node_fits(run: Run, snapshot: str, output: str, node: str, code: int) -> None:
-    """0 or 1, in every output format."""
+    """It is 0 or 1 in every output format."""
     assert run("explain", "--snapshot", snapshot, "--pod", "db-0", "--node", node, "-o", output).code == code
 
 
 def test_nodes_may_be_given_even_unknown_ones(run: Run, snapshot: str) -> None:
-    """An unknown node is a refusal; a node given twice counts once, and names are printed as they are."""
+    """An unknown node is refused, and a repeated node counts once."""
     names = ["node-3", "[/red]", ":cow:", "node-3"]
     result = run(
         "explain", "--snapshot", snapshot, "--pod", "db-0", *(part for name in names for part in ("--node", name))
@@ -106,7 +106,7 @@ def test_nodes_may_be_given_even_unknown_ones(run: Run, snapshot: str) -> None:
 
 @pytest.mark.parametrize("name", ["db-0", "default/db-0"])
 def test_a_pod_of_the_snapshot_may_be_named(run: Run, snapshot: str, name: str) -> None:
-    """With or without its namespace."""
+    """The namespace is optional."""
     assert _explain_json(run("explain", "--snapshot", snapshot, "--pod", name, "-o", "json"))["pod"] == "default/db-0"
 
 
@@ -123,7 +123,7 @@ def test_a_name_in_two_namespaces_must_be_given_in_full(run: Run, tmp_path: Path
 
 
 def test_a_pod_may_be_a_file(run: Run, snapshot: str, tmp_path: Path) -> None:
-    """A pod that is not in the cluster yet."""
+    """Such a pod need not be in the cluster."""
     file = _first(tmp_path / "pod.yaml", pod("data-db-0", name="new"))
     assert _explain_json(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))["pod"] == "default/new"
 
@@ -160,7 +160,7 @@ TEMPLATE = {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"cla
 def test_a_workloads_pod_template_is_explained(
     run: Run, snapshot: str, tmp_path: Path, kind: str, spec: Object
 ) -> None:
-    """The pod that such a workload would create."""
+    """The pod is the one that the workload would create."""
     workload = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "db"}, "spec": spec}
     file = _first(tmp_path / "workload.yaml", workload)
     answer = _explain_json(run("explain", "--snapshot", snapshot, "--pod", file, "-o", "json"))
@@ -194,7 +194,7 @@ def test_a_snapshot_without_kubernetes_nodes_has_longhorns_nodes(run: Run, tmp_p
 
 
 def test_lines_in_a_pipe_are_not_cut(run: Run, tmp_path: Path) -> None:
-    """One line a node for grep, however long names are."""
+    """Each node has one line for grep, however long its name is."""
     name = "n" * 300
     objects = [longhorn_node(name, 1), storage_class(), claim("data-db-0"), db_pod()]
     result = run("explain", "--snapshot", _write(tmp_path / "snapshot.json", objects), "--pod", "db-0")
@@ -234,7 +234,7 @@ def test_lines_in_a_pipe_are_not_cut(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_command_line_is_an_error_of_one_line(run: Run, arguments: list[str], problem: str) -> None:
-    """Exit code 2, one line on standard error, nothing on standard output."""
+    """The exit code is 2, and standard output stays empty."""
     result = run(*arguments)
     assert (result.code, result.out) == (2, "")
     (line,) = result.err.splitlines()
@@ -244,7 +244,7 @@ def test_a_wrong_command_line_is_an_error_of_one_line(run: Run, arguments: list[
 
 @pytest.mark.parametrize("host", ["256.256.256.256", "a" * 70, "no host"])
 def test_a_host_without_a_free_port_is_an_error_of_one_line(run: Run, snapshot: str, host: str) -> None:
-    """Whatever the resolver or the system says, the line names host and port."""
+    """The line names host and port."""
     result = run("serve", "--snapshot", snapshot, "--host", host, "--port", "0")
     assert result.code == 2
     (line,) = result.err.splitlines()
@@ -261,14 +261,14 @@ def test_every_command_has_help_without_colours(run: Run, command: list[str]) ->
 
 
 def test_without_a_command_the_help_is_shown(run: Run) -> None:
-    """Exit code 2, and the commands on standard error."""
+    """The exit code is 2, and standard error lists the commands."""
     result = run()
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith("Usage: longhorn-extender ")
 
 
 def test_the_version_is_printed(run: Run) -> None:
-    """A plain version, for scripts."""
+    """Scripts can read it."""
     result = run("--version")
     assert (result.code, result.err) == (0, "")
     assert result.out.strip().replace(".", "").isdigit()
@@ -321,21 +321,21 @@ class TestVolume:
 
     @pytest.mark.parametrize("output", ["json", "yaml"])
     def test_json_has_every_rule(self, run: Run, volume_with_replica: str, output: str) -> None:
-        """One object: candidates first, then every rule of every node and disk."""
+        """Candidates precede the rules of every node and disk."""
         result = run("explain", "--snapshot", volume_with_replica, "--volume", "v", "-o", output, "--node", "node-2")
         answer = yaml.safe_load(result.out)
         assert [entry["node"] for entry in answer["candidates"]] == ["node-2"]
         assert list(answer["nodes"]) == ["node-2"]
 
     def test_without_a_candidate_the_exit_code_is_one(self, run: Run, volume_with_replica: str) -> None:
-        """And Longhorn's own reasons are printed."""
+        """Longhorn's own reasons are printed."""
         text = Path(volume_with_replica).read_text().replace('"53687091200"', '"536870912000"', 1)
         Path(volume_with_replica).write_text(text)
         result = run("explain", "--snapshot", volume_with_replica, "--volume", "v")
         assert (result.code, "Longhorn itself reports insufficient storage" in result.out) == (1, True)
 
     def test_an_unknown_volume_is_bad_input(self, run: Run, volume_with_replica: str) -> None:
-        """One line, with volumes that exist."""
+        """The line names some volumes that exist."""
         result = run("explain", "--snapshot", volume_with_replica, "--volume", "w")
         assert (result.code, result.err.count("\n")) == (2, 1)
         assert "no volumes.longhorn.io w" in result.err

@@ -42,7 +42,9 @@ def test_the_first_rule_that_fails_ends_the_list(node: Object, rule: str) -> Non
     answer = explanation(node)
     entry = answer.nodes["n1"]
     (last,) = [
-        rules[-1] for rules in (entry.rules, *(found.rules for found in entry.disks.values())) if not rules[-1].passed
+        rules[-1]
+        for rules in (entry.rules, *(disk_entry.rules for disk_entry in entry.disks.values()))
+        if not rules[-1].passed
     ][:1]
     assert (last.rule, last.passed) == (rule, False)
     assert answer.candidates == []
@@ -56,14 +58,14 @@ def test_anti_affinity_keeps_replicas_apart() -> None:
 
 
 def test_an_unplaced_replica_is_explained() -> None:
-    """With its own fields, such as the node it must be on."""
+    """Its own fields count, such as the node it must be on."""
     answer = explanation(longhorn_node("n1"), longhorn_node("n2"), replica("r1", "v", size=50, hardNodeAffinity="n2"))
     assert (answer.next_replica, [entry.node for entry in answer.candidates]) == ("r1", ["n2"])
     assert answer.nodes["n1"].rules[-1].rule == "replica must be on another node"
 
 
 def test_longhorns_own_reasons_are_reported() -> None:
-    """What its condition would say; node tags, for instance, leave nothing to say."""
+    """They are what the volume's condition would say, which has none for node tags."""
     assert explanation(longhorn_node("n1", 40)).reasons == ["insufficient storage"]
     tagged = explain_volume(view(volume("v", nodeSelector=["fast"]), longhorn_node("n1")), "v")
     assert (tagged.candidates, tagged.reasons) == ([], [])
@@ -76,6 +78,6 @@ def test_a_volume_with_data_locality_waits_for_its_attachment() -> None:
 
 
 def test_an_unknown_volume_is_named() -> None:
-    """Together with some that exist."""
+    """The message names some volumes that exist."""
     with pytest.raises(CoreError, match=r"no volumes\.longhorn\.io w in the snapshot; there are v"):
         explain_volume(view(VOLUME), "w")

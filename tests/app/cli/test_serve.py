@@ -69,7 +69,7 @@ def test_a_connection_stays_open_after_a_bad_request(service: SnapshotProcess, b
 
 
 def test_a_connection_serves_many_requests(service: SnapshotProcess) -> None:
-    """In both forms."""
+    """The requests have both forms."""
     connection = service.connect()
     for request in [by_names(db_pod()), by_nodes(db_pod())] * 5:
         connection.request("POST", "/filter", json.dumps(request))
@@ -87,7 +87,7 @@ def test_a_connection_serves_many_requests(service: SnapshotProcess) -> None:
     ],
 )
 def test_a_chunked_body_is_read(service: SnapshotProcess, pieces: list[bytes]) -> None:
-    """A body need not say how long it is."""
+    """A body may have no announced length."""
     connection = service.connect()
     connection.request("POST", "/filter", iter(pieces), encode_chunked=True, headers={"Transfer-Encoding": "chunked"})
     assert json.loads(connection.getresponse().read())["NodeNames"] == FITTING
@@ -105,7 +105,7 @@ CHUNK = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
     ],
 )
 def test_a_body_over_the_limit_ends_the_connection(service: SnapshotProcess, header: str, body: bytes) -> None:
-    """What follows cannot be told apart from a next request; a new connection works."""
+    """The rest of the body could be read as the next request; a new connection works."""
     answer = _exchange(service, f"POST /filter HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode() + body)
     head, _, text = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 413 ")
@@ -115,7 +115,7 @@ def test_a_body_over_the_limit_ends_the_connection(service: SnapshotProcess, hea
 
 
 def test_a_client_may_close_the_connection(service: SnapshotProcess) -> None:
-    """Connection: close is honoured after the whole answer."""
+    """The whole answer precedes the close."""
     answer = _exchange(service, _request("POST", "/filter", REQUEST, CLOSE))
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["NodeNames"] == FITTING
 
@@ -131,7 +131,7 @@ def test_a_caller_that_hangs_up_does_not_affect_others(service: SnapshotProcess)
     "number", [pytest.param(signal.SIGTERM, id="SIGTERM"), pytest.param(signal.SIGINT, id="SIGINT")]
 )
 def test_a_signal_ends_the_service_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """Exit code 0 although a keep-alive connection is open, and the log is JSON to its last line."""
+    """The exit code is 0 despite a keep-alive connection, and all log lines are JSON."""
     with serve_snapshot(tmp_path) as service:
         connection = service.connect()
         connection.request("POST", "/filter", REQUEST)
@@ -147,7 +147,7 @@ def test_a_signal_ends_the_service_cleanly(tmp_path: Path, number: signal.Signal
 
 
 def test_the_printed_curl_command_works(tmp_path: Path) -> None:
-    """The welcome on standard error has a request as kube-scheduler sends it, about a pod of the snapshot."""
+    """The welcome has a request as kube-scheduler sends it, about a pod of the snapshot."""
     with serve_snapshot(tmp_path, objects=[*small_cluster(), db_pod()]) as service:
         assert service.process.stderr is not None
         command = next(line for line in service.process.stderr if "curl" in line)
@@ -162,7 +162,7 @@ def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_port_in_use_is_an_error_of_one_line(service: SnapshotProcess, tmp_path: Path) -> None:
-    """Exit code 2 and what to do about it."""
+    """The exit code is 2, and the line names a remedy."""
     file = tmp_path / "snapshot.yaml"
     file.write_text("apiVersion: v1\nkind: List\nitems: []\n")
     done = _serve("--snapshot", str(file), "--port", str(service.port))
@@ -174,7 +174,7 @@ def test_a_port_in_use_is_an_error_of_one_line(service: SnapshotProcess, tmp_pat
 
 
 def test_announcing_a_large_body_takes_no_memory(tmp_path: Path) -> None:
-    """Callers that announce the largest body and send little of it cannot exhaust the memory."""
+    """Callers that send little of a large body cannot exhaust the memory."""
     head = f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {256 << 20}\r\n\r\n".encode()
     with serve_snapshot(tmp_path) as service, ExitStack() as connections:
         before = _resident_megabytes(service)

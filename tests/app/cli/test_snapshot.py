@@ -16,7 +16,7 @@ from app.kube.watched_kinds import WATCHED
 from tests import builders as make
 from tests.worlds.cluster_cache import PATHS, REPLICAS, path_of
 from tests.worlds.command_line import Result, Run
-from tests.worlds.fake_api import FakeApi, Object, failing, sending, served, write_kubeconfig
+from tests.worlds.fake_api import FakeApi, Object, failing, sending, serve, write_kubeconfig
 from tests.worlds.service import EXTENDER
 from tests.worlds.two_nodes import database_pod, two_nodes
 
@@ -42,7 +42,7 @@ async def run_process(*arguments: str) -> Result:
 
 @pytest.fixture
 def run_command(run: Run) -> RunCommand:
-    """Runs the program in a thread of this process, while the fake API server goes on."""
+    """Runs the program in a thread, next to the fake API server."""
 
     async def run_in_thread(*arguments: str) -> Result:
         async with asyncio.timeout(60):
@@ -61,7 +61,7 @@ async def served_cluster(
         api.add(path)
     for raw in make.flat(*objects):
         api.add(path_of(raw), raw)
-    async with served(api.handle, folder) as kubeconfig:
+    async with serve(api.handle, folder) as kubeconfig:
         yield str(kubeconfig)
 
 
@@ -90,7 +90,7 @@ def cluster_with_secrets() -> list[Object]:
         "backingImageDataSourceParameters": json.dumps({"url": f"https://me:{SECRET}@example.com"})
     }
     classes["parameters"] |= {"csi.storage.k8s.io/node-publish-secret-name": SECRET}
-    other = make.storage_class("other", provisioner="example.com/other", restuserkey=SECRET)
+    other_class = make.storage_class("other", provisioner="example.com/other", restuserkey=SECRET)
     image = {
         "apiVersion": make.LONGHORN,
         "kind": "BackingImage",
@@ -121,13 +121,13 @@ def cluster_with_secrets() -> list[Object]:
         "spec": {"name": "disk-1", "nodeID": "a", "replicas": {"r": 5 * make.GI}, "note": SECRET},
         "status": {"replicas": {}, "conditions": [{"type": "Schedulable", "status": "True", "message": SECRET}]},
     }
-    return [*objects, other, image, scratch, schedule, *settings]
+    return [*objects, other_class, image, scratch, schedule, *settings]
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("form", ["yaml", "json"])
 async def test_no_secret_is_written(form: str, tmp_path: Path) -> None:
-    """But everything that decisions read is."""
+    """Everything that decisions read is written."""
     async with served_cluster(tmp_path, cluster_with_secrets()) as kubeconfig:
         result = await run_process("snapshot", "--kubeconfig", kubeconfig, "-o", form)
     assert (result.code, result.err) == (0, "")
@@ -147,7 +147,7 @@ async def test_no_secret_is_written(form: str, tmp_path: Path) -> None:
 async def test_the_file_gives_the_same_decisions_as_the_cluster(
     form: str, tmp_path: Path, run_command: RunCommand
 ) -> None:
-    """`explain` of either prints the same."""
+    """`explain` prints the same for both."""
     file = tmp_path / "snapshot"
     async with served_cluster(tmp_path, cluster_with_secrets()) as kubeconfig:
         written = await run_command("snapshot", "--kubeconfig", kubeconfig, "-o", form, "-f", str(file))
@@ -181,7 +181,7 @@ ODD_TEXTS = (
 
 
 async def test_texts_that_look_like_other_types_stay_texts(tmp_path: Path, run_command: RunCommand) -> None:
-    """In YAML, where a commit's hash may look like a number."""
+    """In YAML a commit's hash may look like a number."""
     file = tmp_path / "snapshot.yaml"
     node = make.kube_node("a", **{f"label-{index}": text for index, text in enumerate(ODD_TEXTS)})
     async with served_cluster(tmp_path, two_nodes()[2:], node, make.claim("data-0", 10), database_pod(0)) as kubeconfig:
@@ -191,7 +191,7 @@ async def test_texts_that_look_like_other_types_stay_texts(tmp_path: Path, run_c
 
 
 async def test_an_unreadable_object_is_left_out_and_named(tmp_path: Path, run_command: RunCommand) -> None:
-    """So that the file can be read."""
+    """The file can be read without it."""
     file = tmp_path / "snapshot.yaml"
     bad = make.claim("bad", "much")
     async with served_cluster(tmp_path, two_nodes(), make.claim("data-0", 10), database_pod(0), bad) as kubeconfig:
@@ -220,7 +220,7 @@ async def failure(run_command: RunCommand, *arguments: str) -> str:
 
 @pytest.mark.parametrize("command", [["snapshot"], ["explain", "--pod", "default/db-0"]])
 async def test_every_failure_is_one_line(command: list[str], tmp_path: Path, run_command: RunCommand) -> None:
-    """No file, no server, no permission, no Longhorn, no Kubernetes."""
+    """File, server, permission, Longhorn or Kubernetes may be missing."""
     assert f"there is no file {tmp_path}/no" in await failure(run_command, *command, "--kubeconfig", f"{tmp_path}/no")
     nowhere = str(write_kubeconfig(tmp_path, "http://127.0.0.1:9"))
     assert await failure(run_command, *command, "--kubeconfig", nowhere) == (
@@ -243,7 +243,7 @@ async def test_every_failure_is_one_line(command: list[str], tmp_path: Path, run
 
 
 async def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, run_command: RunCommand) -> None:
-    """With the reason."""
+    """The line has the reason."""
     async with served_cluster(tmp_path, two_nodes()) as kubeconfig:
         result = await run_command("snapshot", "--kubeconfig", kubeconfig, "-f", f"{tmp_path}/no/file")
     problem = f"longhorn-extender: {tmp_path}/no/file: cannot be written: No such file or directory"

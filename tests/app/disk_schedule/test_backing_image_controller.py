@@ -20,7 +20,7 @@ from scheduler_core.model.disk_schedule import FINALIZER
 from scheduler_core.model.longhorn import Node
 from tests.builders import Object
 from tests.worlds.controllers import BAD_NODE, RecordingApi, World, put
-from tests.worlds.fake_api import served
+from tests.worlds.fake_api import serve
 
 PATH = LONGHORN_BACKING_IMAGES.path("longhorn-system")
 
@@ -33,7 +33,7 @@ def reconcile(
     async def reconcile_image() -> tuple[Requeue | None, list[Object]]:
         api = RecordingApi()
         api.add(PATH, raw)
-        async with served(api.handle, folder) as kubeconfig:
+        async with serve(api.handle, folder) as kubeconfig:
             client = await KubeClient.connect(str(kubeconfig))
             world = World(client)
             if before is not None:
@@ -64,7 +64,7 @@ def test_a_new_image_that_no_disk_can_take_is_requeued(tmp_path: Path) -> None:
 
 
 def test_an_image_whose_first_copy_is_being_made_waits_for_an_event(tmp_path: Path) -> None:
-    """That it has a size then is an event."""
+    """An event reports when it has a size."""
     assert reconcile(tmp_path, image(spec={"diskFileSpecMap": {"n-disk-1": {}}})) == (None, [])
 
 
@@ -78,14 +78,14 @@ def test_an_unreadable_image_that_is_deleted_loses_its_finalizer(tmp_path: Path)
 
 
 def test_an_unreadable_image_is_an_error(tmp_path: Path) -> None:
-    """Nothing is decided about it."""
+    """The controller decides nothing about it."""
     with pytest.raises(UnreadableError, match=r"backing image i cannot be read: .*realSize"):
         reconcile(tmp_path, image(status={"realSize": -1}))
 
 
 @pytest.mark.parametrize("requests", [{}, {"i": 3}], ids=["no request", "a request for less"])
 def test_no_copy_is_requested_of_a_disk_schedule_in_deletion(tmp_path: Path, requests: Object) -> None:
-    """As for a replica: it would never be empty. No event reports the next DiskSchedule, so the image is requeued."""
+    """It would never be empty. The image is requeued, because no event reports the next DiskSchedule."""
     image_with_copy = image(
         spec={"diskFileSpecMap": {"d": {}}}, status={"realSize": 5, "diskFileStatusMap": {"d": {"state": "ready"}}}
     )
@@ -111,7 +111,7 @@ def test_a_place_without_disk_schedule_stays_while_a_node_cannot_be_read(tmp_pat
 
 
 def test_an_image_with_an_unreadable_number_of_copies_is_refused_and_counted(tmp_path: Path) -> None:
-    """A mirror needs no such number, and goes on to record where it is."""
+    """The mirror does not need the number, and still records where the image is."""
     odd = image(spec={"minNumberOfCopies": -1})
     metrics = ControllerMetrics()
 

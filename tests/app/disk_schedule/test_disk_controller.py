@@ -29,14 +29,14 @@ def schedule_of(scheduled: int, available: int | None, reason: str = "") -> Disk
 
 @pytest.mark.parametrize("reason", ["OverAllocated", "DiskPressure", "DiskNotReady", "NodeUnreadable"])
 def test_a_disk_with_more_scheduled_than_available_is_over_allocated_whatever_its_condition(reason: str) -> None:
-    """A disk that is too full comes under pressure, and its condition says that instead."""
+    """The condition of a disk that is too full may report pressure instead."""
     assert over_allocated(schedule_of(7, 5, reason))
     assert not over_allocated(schedule_of(5, 5, reason))
 
 
 @pytest.mark.parametrize("reason", ["NodeMissing", "DiskMissing", "DiskReplaced", "BeingDeleted"])
 def test_a_disk_that_may_grant_nothing_is_not_over_allocated(reason: str) -> None:
-    """The available size is 0 then, whatever the disk has; what is scheduled there stays scheduled."""
+    """Its available size is 0, and its allocations stay."""
     assert not over_allocated(schedule_of(7, 0, reason))
 
 
@@ -46,7 +46,7 @@ def test_before_the_first_decision_no_disk_is_over_allocated() -> None:
 
 
 def test_over_allocations_are_logged_once_at_the_start_and_at_their_end(tmp_path: Path) -> None:
-    """Even earlier ones: the log of the previous leader may be lost. Pressure is no new over-allocation."""
+    """Earlier ones are logged, too: the previous leader's log may be lost. Pressure is no new over-allocation."""
 
     async def run_allocator() -> None:
         client = await KubeClient.connect(str(write_kubeconfig(tmp_path, "http://127.0.0.1:1")))

@@ -37,7 +37,7 @@ def subscribed_informer() -> tuple[Informer[str], list[Change]]:
 
 
 def test_a_list_reports_new_changed_and_deleted_objects() -> None:
-    """And no unchanged ones, whatever their version."""
+    """Unchanged objects are not reported, whatever their version."""
     informer, changes = subscribed_informer()
     informer.replaced({"a": object_at(1, "x"), "b": object_at(1, "y", "b"), "c": object_at(1, "z", "c")})
     del changes[:]
@@ -47,7 +47,7 @@ def test_a_list_reports_new_changed_and_deleted_objects() -> None:
 
 
 def test_a_new_version_of_an_unreadable_object_is_reported_even_with_the_same_fault() -> None:
-    """It may be in deletion now, which the fault does not say; the same version again is not reported."""
+    """It may be in deletion now. The same version is not reported again."""
     informer, changes = subscribed_informer()
     bad = Fault("spec", "is odd")
     informer.replaced({"a": InformerObject("a", "1", bad)})
@@ -57,7 +57,7 @@ def test_a_new_version_of_an_unreadable_object_is_reported_even_with_the_same_fa
 
 
 def test_the_answer_to_a_write_counts_before_its_watch_event() -> None:
-    """And events of older versions that follow do not undo it."""
+    """Later events of older versions do not undo it."""
     informer, changes = subscribed_informer()
     informer.replaced({"a": object_at(5, "old")})
     informer.store_written(object_at(9, "written"))
@@ -77,7 +77,7 @@ def test_the_answer_to_a_write_does_not_restore_a_deleted_object() -> None:
 
 
 def test_a_copy_of_all_objects_does_not_change() -> None:
-    """A decision reads one moment."""
+    """A decision reads one state."""
     informer, _ = subscribed_informer()
     informer.replaced({"a": object_at(5, "old")})
     before = informer.all()
@@ -98,7 +98,7 @@ def test_an_unreadable_object_is_stored_with_its_name_and_its_fault() -> None:
 
 
 def test_a_volume_is_read_with_its_condition() -> None:
-    """So an edit of the condition is noticed."""
+    """The controller notices an edit of the condition."""
     raw = {"metadata": {"name": "v"}, "spec": {"size": "10"}}
     plain = read_volume(json.dumps(raw).encode())
     status = {"conditions": [{"type": "DiskAllocation", "status": "True"}]}
@@ -117,7 +117,7 @@ def test_images_and_disk_schedules_have_a_fault_per_field() -> None:
 
 @pytest.mark.parametrize(("elapsed", "remaining"), [(0, 300.0), (100, 200.0), (300, 0.0), (1000, 0.0)])
 def test_a_request_for_an_unknown_object_waits(elapsed: float, remaining: float) -> None:
-    """From the first time that the object is missed."""
+    """The wait begins when the object is first missed."""
     now = [50.0]
     orphans = OrphanRequests(300, lambda: now[0])
     assert orphans.remaining_wait("r") == 300
@@ -126,7 +126,7 @@ def test_a_request_for_an_unknown_object_waits(elapsed: float, remaining: float)
 
 
 def test_a_request_for_a_deleted_object_does_not_wait() -> None:
-    """Nor if it is made once more: for as long as a request for an unknown object waits."""
+    """A repeated request does not wait either."""
     now = [50.0]
     orphans = OrphanRequests(300, lambda: now[0])
     orphans.mark_deleted("r")
@@ -140,7 +140,7 @@ def test_a_request_for_a_deleted_object_does_not_wait() -> None:
 
 
 def test_a_request_that_is_withdrawn_late_does_not_wait() -> None:
-    """The deletion is forgotten by then, but the request was there before."""
+    """The deletion is forgotten by then, but the request existed before."""
     now = [50.0]
     orphans = OrphanRequests(300, lambda: now[0])
     orphans.mark_deleted("r")

@@ -16,7 +16,7 @@ from app.kube.client import KubeClient
 from app.kube.resources import DISK_SCHEDULES
 from tests.builders import Object
 from tests.worlds.controllers import RecordingApi, World, put
-from tests.worlds.fake_api import served, until
+from tests.worlds.fake_api import serve, until
 
 SCHEDULE = {
     "apiVersion": "longhorn.io/v1beta2",
@@ -64,7 +64,7 @@ def written_specs(folder: Path, kind: type[Controller], *, works: bool, late: bo
     async def run() -> list[Object]:
         api = RecordingApi()
         api.add(DISK_SCHEDULES.path("longhorn-system"), SCHEDULE)
-        async with served(api.handle, folder) as kubeconfig:
+        async with serve(api.handle, folder) as kubeconfig:
             client = await KubeClient.connect(str(kubeconfig))
             try:
                 return await _written_specs(api, client, kind, works=works, late=late)
@@ -87,7 +87,7 @@ KINDS = [
 def test_a_request_for_an_object_that_is_deleted_is_withdrawn_at_once(
     tmp_path: Path, kind: type[Controller], field: str, *, late: bool
 ) -> None:
-    """By a controller that works; even if a volume controller makes the request after the deletion."""
+    """This holds for a request made after the deletion, too."""
     specs = written_specs(tmp_path, kind, works=True, late=late)
     assert specs
     assert all(spec[field] == {} for spec in specs)
@@ -95,5 +95,5 @@ def test_a_request_for_an_object_that_is_deleted_is_withdrawn_at_once(
 
 @pytest.mark.parametrize("kind", [ReplicaController, ImageController])
 def test_a_standby_does_not_note_deletions_and_waits_once_it_starts(tmp_path: Path, kind: type[Controller]) -> None:
-    """It may stand by for months; an object that it never saw may be about to come."""
+    """A missing object may be about to be created."""
     assert written_specs(tmp_path, kind, works=False) == []

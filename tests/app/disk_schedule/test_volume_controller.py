@@ -17,18 +17,21 @@ from scheduler_core.model.longhorn import Node
 from tests import builders
 from tests.builders import Object
 from tests.worlds.controllers import BAD_NODE, RecordingApi, World, put
-from tests.worlds.fake_api import served
+from tests.worlds.fake_api import serve
 
 
 def reconcile(folder: Path, nodes: list[Object]) -> tuple[Requeue | None, list[Object]]:
-    """Reconciles a volume whose replica r has a place on node n and never ran, without any DiskSchedule; returns the result and what was written."""
+    """Reconciles a volume; returns the result and what was written.
+
+    Its replica r has a place on node n and never ran. There is no DiskSchedule.
+    """
 
     async def reconcile_volume() -> tuple[Requeue | None, list[Object]]:
         api = RecordingApi()
         api.add(LONGHORN_VOLUMES.path("longhorn-system"), builders.volume("v", 5, locality="disabled"))
         replica = builders.replica("r", "v", "n", size=5, healthy=False)
         api.add(LONGHORN_REPLICAS.path("longhorn-system"), replica)
-        async with served(api.handle, folder) as kubeconfig:
+        async with serve(api.handle, folder) as kubeconfig:
             client = await KubeClient.connect(str(kubeconfig))
             try:
                 world = World(client)
@@ -44,7 +47,7 @@ def reconcile(folder: Path, nodes: list[Object]) -> tuple[Requeue | None, list[O
 
 @pytest.mark.parametrize("listed", [False, True], ids=["a node that cannot be read", "a node that lists it"])
 def test_a_place_without_disk_schedule_stays_while_a_node_may_list_its_disk(tmp_path: Path, *, listed: bool) -> None:
-    """A node that cannot be read may."""
+    """A node that cannot be read may list it."""
     nodes = [builders.longhorn_node("n")] if listed else [BAD_NODE]
     assert reconcile(tmp_path, nodes) == (Requeue.WAITING, [])
 

@@ -18,10 +18,13 @@ from tests.worlds.controllers import Reconciled, World, put
 from tests.worlds.fake_api import write_kubeconfig
 
 
-def reconciled(
+def reconciled_keys(
     tmp_path: Path, event: Callable[[World], None], before: Callable[[World], None] | None = None
 ) -> Reconciled:
-    """What an event makes controllers reconcile; volume v has replica r and backing image i on disk n-disk-1, and `before` is done first."""
+    """The keys that controllers reconcile after an event, which follows `before`.
+
+    Volume v has replica r and backing image i on disk n-disk-1.
+    """
 
     async def play_event() -> Reconciled:
         client = await KubeClient.connect(str(write_kubeconfig(tmp_path, "http://127.0.0.1:1")))
@@ -77,8 +80,8 @@ DISK = {("disk-schedule", "n-disk-1"), ("mirror", "n-disk-1")}
 def test_a_changed_disk_schedule_wakes_controllers(
     tmp_path: Path, event: Callable[[World], None], expected: Reconciled
 ) -> None:
-    """In addition to its own controller, which always reconciles it. Node sync does not: neither its disk nor whether it is empty changed."""
-    assert reconciled(tmp_path, event) == expected | DISK
+    """Its own controller is always woken. Node sync is not, because the disk and its emptiness are unchanged."""
+    assert reconciled_keys(tmp_path, event) == expected | DISK
 
 
 def test_a_disk_that_moves_to_another_node_wakes_the_volumes_of_its_replicas(tmp_path: Path) -> None:
@@ -89,41 +92,41 @@ def test_a_disk_that_moves_to_another_node_wakes_the_volumes_of_its_replicas(tmp
             "n-disk-1", spec={**REQUESTS, "nodeID": node}, status={"replicas": {"r": SCHEDULED}}
         )
 
-    keys = reconciled(tmp_path, schedule("m"), before=schedule("n"))
+    keys = reconciled_keys(tmp_path, schedule("m"), before=schedule("n"))
     assert keys == {("volume", "v"), ("node-sync", "all disks")} | DISK
 
 
 def test_a_node_whose_space_changes_wakes_its_disks_and_a_new_disk_wakes_node_sync(tmp_path: Path) -> None:
-    """And no other controller."""
+    """No other controller is woken."""
 
     def node(**more: Any) -> Callable[[World], None]:
         raw = builders.longhorn_node("n", **more)
         return lambda world: put(world.watches.nodes, model_reader(LONGHORN_GROUP, "Node", Node), raw)
 
-    assert reconciled(tmp_path, node(disks=50)) == DISK
+    assert reconciled_keys(tmp_path, node(disks=50)) == DISK
     two = node(disks={"disk-1": builders.disk(100), "disk-2": builders.disk(100)})
-    assert reconciled(tmp_path, two) == DISK | {("node-sync", "all disks")}
+    assert reconciled_keys(tmp_path, two) == DISK | {("node-sync", "all disks")}
 
 
 def test_a_replica_wakes_its_volume_and_its_own_controller_only_when_it_is_deleted(tmp_path: Path) -> None:
-    """With a new place also the image it is made from, and the mirror of both disks."""
-    moved = reconciled(tmp_path, lambda world: world.replica("r", "v", "m"))
+    """A moved replica also wakes its image and the mirror of both disks."""
+    moved = reconciled_keys(tmp_path, lambda world: world.replica("r", "v", "m"))
     assert moved == {("volume", "v"), ("backing-image", "i"), ("mirror", "n-disk-1"), ("mirror", "m-disk-1")}
-    going = reconciled(tmp_path, lambda world: world.replica("r", "v", deleting=True))
+    going = reconciled_keys(tmp_path, lambda world: world.replica("r", "v", deleting=True))
     assert going == {("volume", "v"), ("replica", "r"), ("mirror", "n-disk-1")}
 
 
 def test_an_unchanged_object_wakes_no_controller(tmp_path: Path) -> None:
-    """A new version of the same content."""
-    assert reconciled(tmp_path, lambda world: world.replica("r", "v")) == set()
+    """A new version has the same content."""
+    assert reconciled_keys(tmp_path, lambda world: world.replica("r", "v")) == set()
 
 
 def test_an_unreadable_replica_that_is_deleted_wakes_its_controller_and_the_mirror_of_its_disks(
     tmp_path: Path,
 ) -> None:
-    """Its fault is unchanged, and it does not say where it is, but a DiskSchedule names it."""
+    """Only the DiskSchedule shows where it is."""
     deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    keys = reconciled(
+    keys = reconciled_keys(
         tmp_path,
         lambda world: world.unreadable_replica("r", **deleted),
         before=lambda world: world.unreadable_replica("r"),
@@ -132,9 +135,9 @@ def test_an_unreadable_replica_that_is_deleted_wakes_its_controller_and_the_mirr
 
 
 def test_an_unreadable_image_that_is_deleted_wakes_the_mirror_of_its_disks(tmp_path: Path) -> None:
-    """It does not say where it is either."""
+    """Only the DiskSchedule shows where it is."""
     bad = {"metadata": {"name": "i"}, "spec": {}, "status": {"realSize": -1}}
-    keys = reconciled(
+    keys = reconciled_keys(
         tmp_path,
         lambda world: world.watches.images.changed("i", None),
         before=lambda world: put(world.watches.images, read_image, bad),
@@ -148,13 +151,13 @@ def test_a_volume_delivered_after_its_replica_wakes_the_image_it_is_made_from(tm
     def replica(world: World) -> None:
         world.replica("late-r", "late")
 
-    made = reconciled(
+    with_image = reconciled_keys(
         tmp_path,
         lambda world: put(world.watches.volumes, read_volume, builders.volume("late", backingImage="i")),
         before=replica,
     )
-    assert made == {("volume", "late"), ("backing-image", "i")}
-    plain = reconciled(
+    assert with_image == {("volume", "late"), ("backing-image", "i")}
+    without_image = reconciled_keys(
         tmp_path, lambda world: put(world.watches.volumes, read_volume, builders.volume("late")), before=replica
     )
-    assert plain == {("volume", "late")}
+    assert without_image == {("volume", "late")}

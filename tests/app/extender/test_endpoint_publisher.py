@@ -64,7 +64,7 @@ async def namespace(cluster: DevCluster) -> AsyncIterator[Namespace]:
 
 
 async def test_the_first_leader_creates_the_slice(namespace: Namespace) -> None:
-    """As the API server prints it."""
+    """It is compared as the API server prints it."""
     assert await namespace.publisher().publish()
     current = namespace.slice()
     assert current["metadata"]["labels"] == {
@@ -77,7 +77,7 @@ async def test_the_first_leader_creates_the_slice(namespace: Namespace) -> None:
 
 
 async def test_publishing_again_writes_nothing(namespace: Namespace) -> None:
-    """The version stays."""
+    """The version stays the same."""
     publisher = namespace.publisher()
     await publisher.publish()
     before = namespace.slice()["metadata"]["resourceVersion"]
@@ -86,7 +86,7 @@ async def test_publishing_again_writes_nothing(namespace: Namespace) -> None:
 
 
 async def test_a_successor_replaces_the_endpoint_and_keeps_foreign_labels(namespace: Namespace) -> None:
-    """In one write, so the slice is never empty."""
+    """One write does both, so the slice is never empty."""
     await namespace.publisher("10.1.2.4").publish()
     namespace.api.patch(namespace.path, {"metadata": {"labels": {"team": "storage"}}})
     uid = namespace.slice()["metadata"]["uid"]
@@ -118,7 +118,7 @@ async def test_withdrawing_leaves_a_successors_slice_alone(namespace: Namespace)
 
 
 async def test_a_follower_writes_nothing(namespace: Namespace) -> None:
-    """And `publish` returns that."""
+    """`publish` returns that it did not."""
     await namespace.publisher("10.1.2.4").publish()
     namespace.may_lead = False
     assert not await namespace.publisher("10.1.2.5").publish()
@@ -128,7 +128,7 @@ async def test_a_follower_writes_nothing(namespace: Namespace) -> None:
 async def test_a_leader_overtaken_between_reading_and_writing_does_not_overwrite(
     namespace: Namespace, cluster: DevCluster
 ) -> None:
-    """The successor writes at the worst moment: after the former leader has read and still leads."""
+    """The successor writes after the former leader has read the slice and still leads."""
     client = await KubeClient.connect(str(cluster.kubeconfig))
     await namespace.publisher("10.1.2.4").publish()
     calls = []
@@ -174,6 +174,6 @@ async def test_a_leader_of_the_other_ip_family_creates_a_new_slice(namespace: Na
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "pod-1", ""])
 async def test_an_address_that_cannot_be_published_is_refused_at_once(namespace: Namespace, address: str) -> None:
-    """Not when the first leader is elected."""
+    """The refusal does not wait for an election."""
     with pytest.raises(CoreError, match="the leader's address"):
         namespace.publisher(address)

@@ -261,13 +261,13 @@ async def running_world(*, leader_task: bool = False) -> AsyncIterator[World]:
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the intervals."""
-    monkeypatch.setattr("app.runtime.leader._STEP_INTERVAL", 0.01)
+    monkeypatch.setattr("app.runtime.leader_loop._STEP_INTERVAL", 0.01)
     monkeypatch.setattr("app.extender.lifecycle._PUBLISH_RETRY_INTERVAL", PUBLISH_RETRY_INTERVAL)
     monkeypatch.setattr("app.extender.lifecycle.SILENT_SECONDS", 0.05)
 
 
 async def test_settings_come_from_the_first_source_that_has_them() -> None:
-    """ConfigMap, Setting, environment, defaults; each setting by itself."""
+    """The order is ConfigMap, Setting, environment and defaults, for each setting by itself."""
     world = World({ENABLED: "false", POD_SCHEDULING_TIMEOUT: "1", NODE_RESERVATION_TIMEOUT: "2"})
     world.config_map.data = {POD_SCHEDULING_TIMEOUT: "3"}
     world.cache.settings = {POD_SCHEDULING_TIMEOUT: "4", ENABLED: "true", "other": "x"}
@@ -277,7 +277,7 @@ async def test_settings_come_from_the_first_source_that_has_them() -> None:
 
 
 async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabled() -> None:
-    """It is not ready."""
+    """The refusal is that it is not ready."""
     world = World()
     world.config_map.data = {}
     world.config_map.problem = "ConfigMap not read yet"
@@ -291,7 +291,7 @@ async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabl
 
 
 async def test_a_new_leader_answers_after_catching_up_and_adopting() -> None:
-    """Not when it has won."""
+    """It does not answer as soon as it is elected."""
     async with running_world() as world:
         world.cache.caught_up.clear()
         await world.wait_until_competing()
@@ -310,8 +310,8 @@ async def test_a_new_leader_answers_after_catching_up_and_adopting() -> None:
 
 
 async def test_catching_up_that_does_not_end_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as this process leads."""
-    monkeypatch.setattr("app.runtime.leader.CATCH_UP_TIMEOUT", 0.05)
+    """This goes on as long as the process leads."""
+    monkeypatch.setattr("app.runtime.leader_loop.CATCH_UP_TIMEOUT", 0.05)
     async with running_world() as world:
         world.cache.caught_up.clear()
         await world.wait_until_competing()
@@ -322,7 +322,7 @@ async def test_catching_up_that_does_not_end_is_tried_again(monkeypatch: pytest.
 
 
 async def test_a_lead_lost_during_catching_up_is_not_taken_over() -> None:
-    """Not even if it was won again since: the new term catches up again."""
+    """A new term catches up again."""
     async with running_world() as world:
         world.cache.caught_up.clear()
         await world.wait_until_competing()
@@ -336,7 +336,7 @@ async def test_a_lead_lost_during_catching_up_is_not_taken_over() -> None:
 
 
 async def test_a_lead_lost_during_adoption_is_not_taken_over() -> None:
-    """What was adopted meanwhile is forgotten."""
+    """The adopted state is forgotten."""
     async with running_world() as world:
         world.reservations.adopting = asyncio.Event()
         world.elector.undisturbed = 2.5
@@ -350,7 +350,7 @@ async def test_a_lead_lost_during_adoption_is_not_taken_over() -> None:
 
 
 async def test_leader_tasks_begin_and_end_with_the_lead() -> None:
-    """Two processes must not nudge, nor count the same misplacement."""
+    """Two processes must neither nudge nor count the same misplacement."""
     async with running_world(leader_task=True) as world:
         await world.lead()
         world.elector.won = False
@@ -362,7 +362,7 @@ async def test_leader_tasks_begin_and_end_with_the_lead() -> None:
 
 
 async def test_a_stale_cache_ends_the_lead() -> None:
-    """Another candidate may have a fresher cache; this one competes again once its cache is fresh."""
+    """Another candidate may have a fresher cache. This process competes again with a fresh cache."""
     async with running_world() as world:
         await world.lead()
         world.cache.problem = "pods not heard of for 61 s"
@@ -374,7 +374,7 @@ async def test_a_stale_cache_ends_the_lead() -> None:
 
 
 async def test_a_disabled_leader_withdraws_from_the_service_before_it_releases_the_lease() -> None:
-    """Otherwise a successor's endpoint might be overwritten."""
+    """A later withdrawal might overwrite a successor's endpoint."""
     async with running_world() as world:
         await world.lead_and_publish()
         world.config_map.data = {ENABLED: "false"}
@@ -401,7 +401,7 @@ async def test_a_disabled_leader_that_cannot_withdraw_tries_again() -> None:
 
 
 async def test_a_service_that_cannot_be_written_is_tried_again() -> None:
-    """This process answers meanwhile: a request may have come by another way."""
+    """This process answers meanwhile, because requests may arrive otherwise."""
     async with running_world() as world:
         world.publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not")
         began = time.monotonic()
@@ -424,7 +424,7 @@ async def test_a_dead_elector_ends_the_process() -> None:
 
 
 async def test_draining_hands_over_step_by_step() -> None:
-    """No new requests, the last pod placed, the Service pointed nowhere, the Lease released; it leads until then."""
+    """The process leads until it has settled, withdrawn and released the Lease."""
     async with running_world() as world:
         await world.lead_and_publish()
         del world.story[:]
@@ -442,8 +442,8 @@ async def test_draining_hands_over_step_by_step() -> None:
 
 
 async def test_draining_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever hangs."""
-    monkeypatch.setattr("app.runtime.leader.DRAIN_TIMEOUT", 0.1)
+    """Any step may hang."""
+    monkeypatch.setattr("app.runtime.leader_loop.DRAIN_TIMEOUT", 0.1)
     monkeypatch.setattr("app.extender.lifecycle.WITHDRAW_TIMEOUT", 0.1)
     async with running_world() as world:
         await world.lead_and_publish()

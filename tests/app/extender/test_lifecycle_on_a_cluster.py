@@ -39,7 +39,7 @@ SLACK = 4.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    """Two nodes with a Longhorn disk of 100Gi each, and the extender's access to them. No scheduler runs."""
+    """A cluster of two nodes with a Longhorn disk of 100Gi each, and no scheduler."""
     folder = tmp_path_factory.mktemp("live")
     with DevCluster(folder / "cluster", ClusterOptions(audit=False)) as running:
         running.apply(MANIFESTS / "test-cluster")
@@ -208,7 +208,7 @@ def create_pod_with_claim(cluster: DevCluster, name: str) -> Object:
 def test_the_extender_is_enabled_and_disabled_while_it_runs(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """By ConfigMap, by Longhorn's Setting, by the environment; disabled it neither holds the Lease nor gets traffic."""
+    """ConfigMap, Longhorn's Setting or environment enable it; disabled it gives up Lease and traffic."""
     set_config(cluster)
     candidate = start(1)
     refusal = "scheduler-extender-enabled is false (the default; see docs/configuration.md)"
@@ -245,7 +245,7 @@ def test_the_extender_is_enabled_and_disabled_while_it_runs(
 def test_a_leader_that_hands_over_answers_accepted_requests(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """A follower refuses every verb and is healthy; after SIGTERM it answers within two seconds of the last wait."""
+    """After SIGTERM it answers within two seconds; followers refuse every verb and are healthy."""
     set_config(cluster, **{ENABLED: "true", POD_SCHEDULING_TIMEOUT: "2"})
     leader = start(1, "--reservation", "node")
     until("a leader", leader.answers)
@@ -281,7 +281,7 @@ def test_a_leader_that_hands_over_answers_accepted_requests(
 
 
 def test_an_idle_leader_hands_over_at_once(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """Within the two seconds of the design."""
+    """It takes less than the two seconds of the design."""
     leader = start(1)
     until("a leader", leader.answers)
     follower = start(2)
@@ -297,7 +297,7 @@ def test_an_idle_leader_hands_over_at_once(cluster: DevCluster, start: Callable[
 
 
 def test_a_killed_leader_is_succeeded_within_its_lease(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """The successor waits for nothing longer than that."""
+    """The successor waits for nothing else."""
     leader = start(1)
     until("a leader", leader.answers)
     follower = start(2)
@@ -312,7 +312,7 @@ def test_a_killed_leader_is_succeeded_within_its_lease(cluster: DevCluster, star
 
 
 def test_a_leader_whose_lease_was_stolen_stops_answering(cluster: DevCluster, start: Callable[..., Candidate]) -> None:
-    """Until it may take the Lease again."""
+    """It answers again once it has acquired the Lease again."""
     leader = start(1)
     until("a leader", leader.answers)
     pod = create_pod_with_claim(cluster, "stolen")
@@ -329,7 +329,7 @@ def test_a_leader_whose_lease_was_stolen_stops_answering(cluster: DevCluster, st
 def test_a_leader_without_an_api_server_stops_answering_until_it_is_back(
     cluster: DevCluster, start: Callable[..., Candidate]
 ) -> None:
-    """Within the renewal deadline; the process stays alive, and recovers by itself."""
+    """It stops within the renewal deadline, and recovers without a restart."""
     leader = start(1)
     until("a leader", leader.answers)
     server = cluster.processes["kube-apiserver"]
@@ -364,7 +364,7 @@ def test_a_process_started_without_an_api_server_waits_for_it(
 def test_a_snapshot_gives_the_same_decisions_as_the_live_service(
     cluster: DevCluster, start: Callable[..., Candidate], tmp_path: Path
 ) -> None:
-    """`/explain`, `explain` of the cluster and `explain` of a snapshot of it, all under the extender's own permissions."""
+    """`/explain` and `explain` of cluster and snapshot agree, under the extender's own permissions."""
     leader = start(1)
     until("a leader", leader.answers)
     pod = create_pod_with_claim(cluster, "explained")
@@ -402,7 +402,7 @@ def test_two_signals_end_the_process_at_once(cluster: DevCluster, start: Callabl
 
 
 def test_a_missing_cluster_is_an_error_of_one_line(tmp_path: Path, cluster: DevCluster) -> None:
-    """With the exit code of bad input."""
+    """The exit code is that of bad input."""
     process = Process(
         "none", [EXTENDER, "serve", "--port", "0", "--kubeconfig", str(tmp_path / "no")], tmp_path / "log"
     )

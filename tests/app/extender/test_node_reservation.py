@@ -54,7 +54,7 @@ async def test_the_next_request_waits_until_the_pod_has_a_node() -> None:
 
 @virtually
 async def test_the_next_request_waits_at_most_for_the_pod_scheduling_time_out() -> None:
-    """After that nothing is reserved."""
+    """No node is reserved afterwards."""
     world = NodeReservationWorld()
     world.create(0, 1)
     await world.filter(0)
@@ -69,7 +69,7 @@ async def test_the_next_request_waits_at_most_for_the_pod_scheduling_time_out() 
 
 @virtually
 async def test_requests_are_answered_in_the_order_of_arrival() -> None:
-    """One at a time."""
+    """One request is answered at a time."""
     world = NodeReservationWorld(reservation_timeout=0)
     world.create(0, 1, 2, 3)
     answered_pods: list[int] = []
@@ -85,7 +85,7 @@ async def test_requests_are_answered_in_the_order_of_arrival() -> None:
 
 @virtually
 async def test_a_node_is_reserved_until_all_replicas_are_listed() -> None:
-    """Not until the replicas are placed, but until the status of Longhorn's node lists them."""
+    """The reservation outlives the placement until Longhorn's node lists the replicas."""
     world = NodeReservationWorld()
     world.cache.put(
         make.claim("logs-0", 10), make.claim("data-0", 10), make.pod("data-0", "logs-0", name="db-0", uid="u")
@@ -130,7 +130,7 @@ async def test_a_node_is_reserved_at_most_for_the_node_reservation_time_out() ->
 
 @virtually
 async def test_the_order_of_watch_events_does_not_matter() -> None:
-    """The node may list a replica before the watches deliver its claim, volume and replica."""
+    """A node may list a replica before the watches deliver it."""
     world = NodeReservationWorld()
     world.create(0)
     await world.filter(0)
@@ -147,7 +147,7 @@ async def test_the_order_of_watch_events_does_not_matter() -> None:
 
 @virtually
 async def test_a_reserved_node_is_refused_with_its_reason() -> None:
-    """In filter, explain and preempt; the other node is evaluated as usual."""
+    """This holds in filter, explain and preempt; the other node is evaluated as usual."""
     world = NodeReservationWorld()
     world.create(0, 1)
     await world.filter(0)
@@ -163,7 +163,7 @@ async def test_a_reserved_node_is_refused_with_its_reason() -> None:
 
 @virtually
 async def test_a_pod_that_returns_to_its_replicas_needs_no_reservation() -> None:
-    """A reservation does not refuse it, the next request does not wait for it, and no node is reserved for it."""
+    """It ignores reservations, makes none, and no request waits for it."""
     world = NodeReservationWorld()
     world.create(0, 1)
     world.provision(1, "a")
@@ -181,7 +181,7 @@ async def test_a_pod_that_returns_to_its_replicas_needs_no_reservation() -> None
 
 @virtually
 async def test_the_next_request_does_not_wait_for_a_pod_that_is_refused_everywhere() -> None:
-    """The pod takes nothing."""
+    """The pod takes no space."""
     world = NodeReservationWorld()
     world.cache.put(make.claim("data-0", 1000), database_pod(0))
     world.create(1)
@@ -203,7 +203,7 @@ async def test_a_pod_without_claims_needs_no_lock() -> None:
 
 @virtually
 async def test_a_request_that_fails_releases_the_lock() -> None:
-    """A claim that does not exist."""
+    """The pod's claim does not exist."""
     world = NodeReservationWorld()
     world.create(1)
     with pytest.raises(ResolutionError, match="data-0 does not exist"):
@@ -214,7 +214,7 @@ async def test_a_request_that_fails_releases_the_lock() -> None:
 
 @virtually
 async def test_a_pod_scheduling_time_out_of_0_disables_waiting_and_reservations() -> None:
-    """As the proposal has it for 0."""
+    """The proposal says so."""
     world = NodeReservationWorld(scheduling_timeout=0)
     world.create(0, 1)
     await world.filter(0)
@@ -227,7 +227,7 @@ async def test_a_pod_scheduling_time_out_of_0_disables_waiting_and_reservations(
 
 @virtually
 async def test_a_node_reservation_time_out_of_0_keeps_the_lock_and_reserves_no_node() -> None:
-    """The second half is off."""
+    """Requests still wait for each other."""
     world = NodeReservationWorld(reservation_timeout=0)
     world.create(0, 1)
     await world.filter(0)
@@ -259,7 +259,7 @@ async def test_a_second_request_for_a_pod_ends_the_wait_of_the_first() -> None:
 
 @virtually
 async def test_simultaneous_requests_for_one_pod_leave_nothing_behind() -> None:
-    """The wait of the first has not even begun."""
+    """The wait of the first request has not begun yet."""
     world = NodeReservationWorld()
     world.create(0)
     await asyncio.gather(world.filter(0), world.filter(0), world.filter(0))
@@ -299,7 +299,7 @@ async def test_a_successor_of_the_same_name_ends_the_wait() -> None:
 
 @virtually
 async def test_a_predecessor_of_the_same_name_is_not_the_pod() -> None:
-    """The cache may be behind kube-scheduler: a StatefulSet's pod is created again while the cache still has the old one."""
+    """A StatefulSet's new pod may be requested while the cache still has the old one."""
     world = NodeReservationWorld()
     world.create(0, 1)
     world.cache.put(database_pod(0, uid="old", node="b"))
@@ -319,7 +319,7 @@ async def test_a_predecessor_of_the_same_name_is_not_the_pod() -> None:
 
 @virtually
 async def test_a_pod_that_the_cache_does_not_have_yet_holds_the_lock() -> None:
-    """Until the cache has it with a node."""
+    """It does so until the cache has it with a node."""
     world = NodeReservationWorld()
     world.cache.put(make.claim("data-0", 10))
     world.create(1)
@@ -333,7 +333,7 @@ async def test_a_pod_that_the_cache_does_not_have_yet_holds_the_lock() -> None:
 
 @virtually
 async def test_a_pod_without_a_uid_is_identified_by_its_name() -> None:
-    """In a request written by hand."""
+    """A request may be written by hand."""
     world = NodeReservationWorld()
     world.create(0, 1)
     pod = replace(make.as_pod(database_pod(0)), uid="")
@@ -390,7 +390,7 @@ async def test_a_request_that_is_cancelled_in_the_queue_leaves_nothing_behind() 
 
 @virtually
 async def test_losing_the_lead_frees_everything_and_refuses_queued_requests() -> None:
-    """Another process decides about the pods from then on, so neither the lock nor a node is held for them."""
+    """A new leader decides about the pods."""
     world = NodeReservationWorld()
     world.create(0, 1, 2, 3)
     await world.filter(0)
@@ -438,7 +438,7 @@ async def test_a_request_under_evaluation_is_not_answered_after_the_lead_is_lost
 
 @virtually
 async def test_a_draining_process_answers_accepted_requests() -> None:
-    """It accepts no new ones."""
+    """It accepts no new requests."""
     world = NodeReservationWorld()
     world.verbs = world.verbs_with(lambda: world.refusal, lambda: "")
     world.create(0, 1, 2)
@@ -461,7 +461,7 @@ async def test_a_draining_process_answers_accepted_requests() -> None:
 
 @virtually
 async def test_a_new_leader_reserves_what_the_previous_leader_had_reserved() -> None:
-    """The nodes of bound pods whose replicas are not listed yet; not those of running or deleted pods, nor where the replicas are listed."""
+    """It reserves the nodes of bound pods whose replicas are not listed yet, and no others."""
     world = NodeReservationWorld()
     world.create(0, 1, 2, 3)
     world.bind(0, "a")
@@ -479,7 +479,7 @@ async def test_a_new_leader_reserves_what_the_previous_leader_had_reserved() -> 
 
 @virtually
 async def test_a_new_leader_reserves_the_nodes_selected_for_pods_that_are_not_bound_yet() -> None:
-    """Until Longhorn lists their replicas, however long provisioning takes after the failure of the previous leader."""
+    """The reservations last until Longhorn lists the replicas."""
     world = NodeReservationWorld()
     world.create(0, 1)
     world.cache.put(claim_with_node(0, "a"))
@@ -600,7 +600,7 @@ async def test_explain_and_preempt_are_not_answered_after_the_lead_is_lost() -> 
 
 @virtually
 async def test_soon_after_a_take_over_a_selected_node_stays_reserved_though_binding_is_late() -> None:
-    """The API server was down, and controllers come back one after the other. Later the proposal's letter counts again."""
+    """After an outage of the API server binding takes longer. Later the time-out of the proposal counts."""
     world = NodeReservationWorld()
     world.create(0, 1, 2)
     await world.reservations.adopt(math.inf)

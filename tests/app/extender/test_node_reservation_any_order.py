@@ -169,7 +169,7 @@ class Reservations(RuleBasedStateMachine):
 
     @invariant()
     def every_wait_has_an_owner(self) -> None:
-        """The lock is held exactly while a pod is waited for, and every wait has one listener."""
+        """Asserts that the lock is held only during a wait, and each wait has one listener."""
         reservations = self.world.reservations
         assert reservations._lock.locked() == bool(reservations._scheduling_waits)
         listening = sum(len(events) for events in self.world.cache.listeners.values())

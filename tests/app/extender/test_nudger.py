@@ -26,7 +26,7 @@ from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from tests import builders as make
 from tests.builders import Object
-from tests.worlds.fake_api import FakeApi, connected, failing
+from tests.worlds.fake_api import FakeApi, connect_client, failing
 from tests.worlds.filter_request import caller_waits
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.two_nodes import NODES, database_pod, two_nodes
@@ -125,7 +125,7 @@ class World:
         return [name for name, _, _ in self.patches]
 
     @property
-    def remembered(self) -> list[str]:
+    def remembered_pods(self) -> list[str]:
         """The names of the remembered pods."""
         return [entry.pod.name for entry in self.nudger.waiting]
 
@@ -143,7 +143,7 @@ class World:
         for number in numbers:
             self.nudger.refused(make.as_pod(database_pod(number)), list(NODES))
 
-    def create_refused(self, *numbers: int, size: float = 60) -> None:
+    def create_and_refuse(self, *numbers: int, size: float = 60) -> None:
         """Creates pods, and reports that /filter has refused them."""
         for number in numbers:
             self.create(number, size)
@@ -172,10 +172,10 @@ class World:
 
 @virtually
 async def test_a_refused_pod_that_fits_again_is_nudged_once() -> None:
-    """In the next turn, with the time in UTC."""
+    """The nudge comes in the next turn, with the time in UTC."""
     world = World()
     async with world.running():
-        world.create_refused(0)
+        world.create_and_refuse(0)
         await asyncio.sleep(5)
         assert world.patches == []
         world.fill("a", space=60)
@@ -191,11 +191,11 @@ async def test_a_refused_pod_that_fits_again_is_nudged_once() -> None:
 
 @virtually
 async def test_a_nudge_is_logged_with_its_pod_and_its_wait() -> None:
-    """One line per nudge."""
+    """Each nudge has one line."""
     world = World()
     with capture_logs() as logs:
         async with world.running():
-            world.create_refused(0)
+            world.create_and_refuse(0)
             await asyncio.sleep(5)
             world.fill("a", space=60)
             await asyncio.sleep(1)
@@ -206,12 +206,12 @@ async def test_a_nudge_is_logged_with_its_pod_and_its_wait() -> None:
 
 @virtually
 async def test_only_as_many_pods_are_nudged_as_fit_together_those_refused_first() -> None:
-    """Space for two of three."""
+    """There is space for two of three pods."""
     world = World()
     async with world.running():
-        world.create_refused(1)
+        world.create_and_refuse(1)
         await asyncio.sleep(0.1)
-        world.create_refused(0, 2)
+        world.create_and_refuse(0, 2)
         await asyncio.sleep(1)
         world.fill("a", "b", space=60)
         await asyncio.sleep(PENDING_NUDGE_LIFETIME)
@@ -223,7 +223,7 @@ async def test_pending_nudges_of_one_node_add_up() -> None:
     """Only as many pods are nudged as the node has space for."""
     world = World()
     async with world.running():
-        world.create_refused(0, 1, 2, 3, size=40)
+        world.create_and_refuse(0, 1, 2, 3, size=40)
         await asyncio.sleep(1)
         world.fill("a", space=90)
         await asyncio.sleep(PENDING_NUDGE_LIFETIME)
@@ -235,7 +235,7 @@ async def test_without_reservations_too_only_as_many_pods_are_nudged_as_fit_toge
     """kube-scheduler must not be flooded."""
     world = World(reservation_timeout=0)
     async with world.running():
-        world.create_refused(0, 1, 2)
+        world.create_and_refuse(0, 1, 2)
         await asyncio.sleep(2)
         assert len(world.evaluator.evaluated) == 1
         world.fill("a", "b", space=60)
@@ -245,10 +245,10 @@ async def test_without_reservations_too_only_as_many_pods_are_nudged_as_fit_toge
 
 @virtually
 async def test_a_nudged_pod_is_left_alone_until_kube_scheduler_should_have_retried_it() -> None:
-    """However much changes meanwhile."""
+    """Changes do not matter meanwhile."""
     world = World()
     async with world.running():
-        world.create_refused(0)
+        world.create_and_refuse(0)
         world.fill("a", space=60)
         for step in range(10):
             await asyncio.sleep(PENDING_NUDGE_LIFETIME / 10)
@@ -258,10 +258,10 @@ async def test_a_nudged_pod_is_left_alone_until_kube_scheduler_should_have_retri
 
 @virtually
 async def test_a_nudge_without_a_request_gives_way_to_other_pods() -> None:
-    """The first pod fits no node's CPU, say, so there is no request for it; its back-off grows and the second pod has its turn."""
+    """The first pod may lack CPU, so it is not requested; its back-off grows."""
     world = World()
     async with world.running():
-        world.create_refused(0, 1)
+        world.create_and_refuse(0, 1)
         await asyncio.sleep(1)
         world.fill("a", space=60)
         await asyncio.sleep(5 * PENDING_NUDGE_LIFETIME)
@@ -289,10 +289,10 @@ async def test_offered_space_is_not_free() -> None:
 
 @virtually
 async def test_a_pending_nudge_does_not_compete_with_requests() -> None:
-    """The real ledger never has it."""
+    """The ledger of offers never has it."""
     world = World()
     async with world.running():
-        world.create_refused(0)
+        world.create_and_refuse(0)
         world.create(1)
         world.fill("a", space=60)
         await asyncio.sleep(1)
@@ -307,7 +307,7 @@ async def test_without_changes_pods_are_only_reviewed_periodically() -> None:
     """Some space becomes free by time alone."""
     world = World()
     async with world.running():
-        world.create_refused(0)
+        world.create_and_refuse(0)
         await asyncio.sleep(REVIEW_INTERVAL - 1)
         assert world.evaluator.evaluated == ["db-0"]
         await asyncio.sleep(REVIEW_INTERVAL)
@@ -322,7 +322,7 @@ async def test_without_remembered_pods_the_nudger_is_idle() -> None:
     async with world.running():
         await asyncio.sleep(1000)
         assert world.contenders_read == []
-        world.create_refused(0)
+        world.create_and_refuse(0)
         await asyncio.sleep(1)
         assert world.contenders_read
         world.nudger.requested(make.as_pod(database_pod(0)))
@@ -338,9 +338,9 @@ async def test_a_requested_pod_is_forgotten() -> None:
     """It gets an answer, not a nudge."""
     world = World()
     async with world.running():
-        world.create_refused(0)
+        world.create_and_refuse(0)
         world.nudger.requested(make.as_pod(database_pod(0)))
-        assert world.remembered == []
+        assert world.remembered_pods == []
         world.fill("a", space=60)
         await asyncio.sleep(100)
         assert world.patches == []
@@ -348,10 +348,10 @@ async def test_a_requested_pod_is_forgotten() -> None:
 
 @virtually
 async def test_a_requested_pod_ends_its_pending_nudge() -> None:
-    """What it takes is an offer from then on, or nothing: the next pod has its turn."""
+    """Its offer counts instead, if it has one, and the next pod has its turn."""
     world = World()
     async with world.running():
-        world.create_refused(0, 1)
+        world.create_and_refuse(0, 1)
         world.on_patched = world.nudger.requested
         world.fill("a", space=60)
         await asyncio.sleep(2 * TURN_INTERVAL + 0.1)
@@ -360,7 +360,7 @@ async def test_a_requested_pod_ends_its_pending_nudge() -> None:
 
 @virtually
 async def test_a_pod_that_keeps_being_refused_is_nudged_less_and_less_often() -> None:
-    """1 s after the first nudge, then 2 s, up to a minute."""
+    """The back-off doubles from one second to a minute."""
     world = World()
     async with world.running():
 
@@ -369,7 +369,7 @@ async def test_a_pod_that_keeps_being_refused_is_nudged_less_and_less_often() ->
             world.nudger.refused(pod, NODES)
 
         world.on_patched = retry
-        world.create_refused(0)
+        world.create_and_refuse(0)
         world.fill("a", space=60)
         await asyncio.sleep(400)
         times = [at for _, _, at in world.patches]
@@ -384,7 +384,7 @@ async def test_a_pod_that_keeps_being_refused_is_nudged_less_and_less_often() ->
 
 @virtually
 async def test_many_pods_are_nudged_at_a_limited_rate() -> None:
-    """Pods that return to their replicas take no space, so that all fit."""
+    """All fit, because pods that return to their replicas take no space."""
     world = World()
     for number in range(200):
         world.cache.put(
@@ -415,18 +415,18 @@ POD_ENDS: dict[str, Callable[[World], None]] = {
 
 @pytest.mark.parametrize("how", POD_ENDS)
 def test_a_pod_that_needs_no_node_any_more_is_forgotten(how: str) -> None:
-    """However much space there is."""
+    """Free space does not matter."""
 
     async def scenario() -> None:
         world = World()
         async with world.running():
-            world.create_refused(0)
+            world.create_and_refuse(0)
             await asyncio.sleep(1)
-            assert world.remembered == ["db-0"]
+            assert world.remembered_pods == ["db-0"]
             POD_ENDS[how](world)
             world.fill("a", space=60)
             await asyncio.sleep(1)
-            assert world.remembered == []
+            assert world.remembered_pods == []
             assert world.patches == []
 
     run(scenario())
@@ -446,20 +446,20 @@ def api_that_refuses(status: int) -> FakeApi:
 
 @pytest.mark.parametrize("status", [404, 409, 422])
 async def test_a_patch_finds_that_the_pod_is_gone(status: int, tmp_path: Path) -> None:
-    """No pod has its name, or a successor has it."""
+    """The name is free, or a new pod has it."""
     for objects in ([], [database_pod(0, uid="uid-of-another")]):
         api = api_that_refuses(status)
         api.add(PATH, *objects)
-        async with connected(api, tmp_path) as client:
+        async with connect_client(api, tmp_path) as client:
             assert not await NudgePatch(client)(REFUSED, "now")
 
 
 @pytest.mark.parametrize("status", [403, 409, 422, 500])
 async def test_a_patch_that_fails_while_the_pod_exists_is_an_error(status: int, tmp_path: Path) -> None:
-    """An admission webhook, other writers that keep changing it, a failing server."""
+    """A webhook, other writers or the server may cause it."""
     api = api_that_refuses(status)
     api.add(PATH, database_pod(0))
-    async with connected(api, tmp_path) as client:
+    async with connect_client(api, tmp_path) as client:
         with pytest.raises(ApiError) as failed:
             await NudgePatch(client)(REFUSED, "now")
         assert failed.value.status == status
@@ -469,14 +469,14 @@ async def test_a_patch_is_an_error_if_it_is_unknown_whether_the_pod_exists(tmp_p
     """The error is that of the GET."""
     api = api_that_refuses(409)
     api.plans["get"].append(failing(503))
-    async with connected(api, tmp_path) as client:
+    async with connect_client(api, tmp_path) as client:
         with pytest.raises(ApiError) as failed:
             await NudgePatch(client)(REFUSED, "now")
         assert failed.value.status == 503
 
 
 async def test_the_patch_names_the_pod_by_uid_and_writes_one_annotation(tmp_path: Path) -> None:
-    """As a merge patch, which leaves everything else unchanged."""
+    """A merge patch leaves everything else unchanged."""
     bodies: list[Any] = []
 
     async def take(request: web.Request) -> web.StreamResponse:
@@ -485,7 +485,7 @@ async def test_the_patch_names_the_pod_by_uid_and_writes_one_annotation(tmp_path
 
     api = FakeApi()
     api.plans["get"] = [take]
-    async with connected(api, tmp_path) as client:
+    async with connect_client(api, tmp_path) as client:
         assert await NudgePatch(client)(REFUSED, "now")
     metadata = {"uid": "uid-0", "annotations": {"longhorn.io/scheduler-extender-nudged": "now"}}
     assert bodies == [("PATCH", f"{PATH}/db-0", "application/merge-patch+json", {"metadata": metadata})]
@@ -493,13 +493,13 @@ async def test_the_patch_names_the_pod_by_uid_and_writes_one_annotation(tmp_path
 
 @virtually
 async def test_a_pod_that_no_watch_has_delivered_yet_is_not_gone() -> None:
-    """kube-scheduler's watch was faster; the cache may still have the pod's predecessor."""
+    """The cache may still have an earlier pod of the name."""
     world = World()
     world.cache.put(make.claim("data-0", 60), database_pod(0, uid="uid-of-its-predecessor"))
     async with world.running():
         world.refuse(0)
         await asyncio.sleep(1)
-        assert world.remembered == ["db-0"]
+        assert world.remembered_pods == ["db-0"]
         world.fill("a", space=60)
         await asyncio.sleep(1)
         assert world.names == ["db-0"]
@@ -513,21 +513,21 @@ async def test_a_pod_that_no_watch_ever_delivers_is_forgotten() -> None:
     async with world.running():
         world.refuse(0)
         await asyncio.sleep(UNSEEN_SECONDS + REVIEW_INTERVAL + 1)
-        assert world.remembered == []
+        assert world.remembered_pods == []
 
 
 @virtually
 async def test_a_pod_that_is_gone_when_it_is_patched_is_forgotten() -> None:
-    """It is counted as gone, and its pending nudge ends: the next pod has its turn."""
+    """It counts as gone, and the next pod has its turn."""
     world = World()
     world.patch_outcomes = [False]
     async with world.running():
-        world.create_refused(0, 1)
+        world.create_and_refuse(0, 1)
         world.fill("a", space=60)
         await asyncio.sleep(1)
         assert world.names == ["db-0", "db-1"]
         assert world.results == ["gone", "patched"]
-        assert world.remembered == ["db-1"]
+        assert world.remembered_pods == ["db-1"]
 
 
 @virtually
@@ -538,7 +538,7 @@ async def test_a_failed_patch_is_repeated_after_the_back_off_and_logged_once_per
     world.patch_outcomes = [forbidden, forbidden, ApiError("PATCH", 0, "", "no answer"), forbidden]
     with capture_logs() as logs:
         async with world.running():
-            world.create_refused(0)
+            world.create_and_refuse(0)
             world.fill("a", space=60)
             await asyncio.sleep(20)
             times = [at for _, _, at in world.patches]
@@ -555,7 +555,7 @@ async def test_a_slow_patch_does_not_hold_up_other_nudges() -> None:
     world = World()
     world.slow_pods = {"db-0"}
     async with world.running():
-        world.create_refused(0, 1)
+        world.create_and_refuse(0, 1)
         world.fill("a", "b", space=60)
         await asyncio.sleep(1)
         assert world.names == ["db-1"]
@@ -572,7 +572,7 @@ def unschedulable_pod(number: int, message: str) -> Object:
 
 @virtually
 async def test_after_a_take_over_pods_whose_conditions_name_a_reason_of_the_extender_are_remembered() -> None:
-    """Any Longhorn node may take them; pods that were refused for other reasons, or not at all, are left alone."""
+    """They may be nudged for any Longhorn node. Other pods are left alone."""
     world = World()
     for number in range(4):
         world.create(number, 60)
@@ -582,7 +582,7 @@ async def test_after_a_take_over_pods_whose_conditions_name_a_reason_of_the_exte
     bound["spec"]["nodeName"] = "a"
     world.cache.put(bound)
     world.nudger.adopt()
-    assert world.remembered == ["db-0"]
+    assert world.remembered_pods == ["db-0"]
     async with world.running():
         world.fill("b", space=60)
         await asyncio.sleep(1)
@@ -591,13 +591,13 @@ async def test_after_a_take_over_pods_whose_conditions_name_a_reason_of_the_exte
 
 @virtually
 async def test_losing_the_lead_forgets_everything() -> None:
-    """The next leader nudges."""
+    """The next leader nudges the pods."""
     world = World()
     async with world.running():
-        world.create_refused(0, 1)
+        world.create_and_refuse(0, 1)
         await asyncio.sleep(1)
         world.nudger.clear()
-        assert world.remembered == []
+        assert world.remembered_pods == []
         world.fill("a", space=60)
         await asyncio.sleep(100)
         assert world.patches == []
@@ -610,19 +610,19 @@ async def test_a_pod_that_is_bound_during_its_evaluation_is_not_nudged() -> None
 
     world.evaluator.after_filter = lambda: world.cache.put(database_pod(0, "a"))
     async with world.running():
-        world.create_refused(0)
+        world.create_and_refuse(0)
         world.fill("a", space=60)
         await asyncio.sleep(1)
         assert world.patches == []
-        assert world.remembered == []
+        assert world.remembered_pods == []
 
 
 @virtually
 async def test_objects_that_a_refused_pod_names_and_the_state_lacks_are_not_fetched() -> None:
-    """A deleted claim, a StorageClass: a watch will deliver it, and a GET per review would be a flood."""
+    """A watch will deliver them; a GET per review would be a flood."""
     world = World()
     async with world.running():
-        world.create_refused(0, 1)
+        world.create_and_refuse(0, 1)
         world.cache.remove(make.claim("data-0", 60))
         world.cache.put(make.claim("data-1", 60, storage_class="later"))
         world.fill("a", "b", space=60)
@@ -635,10 +635,10 @@ async def test_objects_that_a_refused_pod_names_and_the_state_lacks_are_not_fetc
 
 @virtually
 async def test_of_a_thousand_equivalent_pods_one_is_evaluated_while_it_does_not_fit() -> None:
-    """And as many as fit, when some do."""
+    """When some fit, only as many are evaluated."""
     world = World()
     async with world.running():
-        world.create_refused(*range(1000))
+        world.create_and_refuse(*range(1000))
         await asyncio.sleep(1)
         assert len(world.evaluator.evaluated) == 1
         world.fill("a", space=10)
@@ -652,7 +652,7 @@ async def test_of_a_thousand_equivalent_pods_one_is_evaluated_while_it_does_not_
 
 @virtually
 async def test_a_thousand_different_pods_are_evaluated_in_turns() -> None:
-    """Each once after one change."""
+    """Each pod is evaluated once after one change."""
     world = World()
     for number in range(1000):
         world.create(number, 10 + number / 100)
@@ -667,7 +667,7 @@ async def test_a_thousand_different_pods_are_evaluated_in_turns() -> None:
 
 @virtually
 async def test_changes_during_a_round_count_in_the_next_round() -> None:
-    """The first pods of a long round were evaluated before there was space."""
+    """The first pods of a long round were evaluated before the change."""
     world = World()
     for number in range(2 * MAX_DECISIONS):
         world.create(number, 60 + number / 100)
@@ -686,15 +686,15 @@ async def test_changes_during_a_round_count_in_the_next_round() -> None:
 
 @virtually
 async def test_a_bounded_number_of_pods_is_remembered_those_refused_first() -> None:
-    """A pod for which a request comes leaves its place to another."""
+    """A requested pod frees its place for another pod."""
     world = World()
     for number in range(MAX_REMEMBERED + 10):
         world.nudger.refused(Pod("default", f"db-{number}", f"uid-{number}"), list(NODES))
-    assert len(world.remembered) == MAX_REMEMBERED
-    assert set(world.remembered) == {f"db-{number}" for number in range(MAX_REMEMBERED)}
+    assert len(world.remembered_pods) == MAX_REMEMBERED
+    assert set(world.remembered_pods) == {f"db-{number}" for number in range(MAX_REMEMBERED)}
     world.nudger.requested(Pod("default", "db-7", "uid-7"))
     world.nudger.refused(Pod("default", "late", "uid-late"), list(NODES))
-    assert "late" in world.remembered
+    assert "late" in world.remembered_pods
 
 
 def test_equal_candidate_lists_are_stored_once() -> None:
@@ -708,7 +708,7 @@ def test_equal_candidate_lists_are_stored_once() -> None:
 
 @virtually
 async def test_a_pod_is_nudged_only_for_the_nodes_it_was_refused_on() -> None:
-    """kube-scheduler itself ruled out the other nodes."""
+    """kube-scheduler itself has excluded the other nodes."""
     world = World()
     async with world.running():
         world.create(0)
@@ -723,7 +723,7 @@ async def test_a_pod_is_nudged_only_for_the_nodes_it_was_refused_on() -> None:
 
 @virtually
 async def test_a_refused_pod_is_nudged_requested_and_offered_a_node() -> None:
-    """The whole way with offers: refused by /filter, space, nudge, request, offer, and nothing more."""
+    """After the offer nothing more happens."""
     world = World()
     world.offers.subscribe(world.nudger)
     world.create(0)
@@ -735,10 +735,10 @@ async def test_a_refused_pod_is_nudged_requested_and_offered_a_node() -> None:
     world.on_patched = retry
     async with world.running():
         await world.filter(0)
-        assert world.remembered == ["db-0"]
+        assert world.remembered_pods == ["db-0"]
         world.fill("a", space=60)
         await asyncio.sleep(30)
         assert world.names == ["db-0"]
-        assert world.remembered == []
+        assert world.remembered_pods == []
         (request,) = requests
         assert [reason.fits for reason in request.result().reasons] == [True, False]

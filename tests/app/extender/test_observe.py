@@ -25,7 +25,7 @@ async def post(path: str, request: Any, *objects: Any) -> tuple[Any, str]:
 
 
 async def test_all_names_fit() -> None:
-    """In the order of the request; nothing is counted, because some nodes have space."""
+    """Nothing is counted, because some nodes have space."""
     answer, metrics = await post("/filter", {"Pod": db_pod(), "NodeNames": list(NODES)})
     assert answer["NodeNames"] == list(NODES)
     assert not answer["FailedNodes"]
@@ -35,14 +35,14 @@ async def test_all_names_fit() -> None:
 
 
 async def test_all_whole_nodes_fit() -> None:
-    """As they came."""
+    """They come back as they were sent."""
     items = [kube_node(name) for name in NODES]
     answer, _ = await post("/filter", {"Pod": db_pod(), "Nodes": {"items": items}})
     assert answer["Nodes"]["items"] == items
 
 
 async def test_a_pod_that_would_have_been_refused_everywhere_is_counted() -> None:
-    """That is what enforcing would change."""
+    """Enforcing would change its answer."""
     answer, metrics = await post("/filter", {"Pod": db_pod(), "NodeNames": ["node-2", "node-4"]})
     assert answer["NodeNames"] == ["node-2", "node-4"]
     assert f"{PREFIX}_would_refuse_total 1.0" in metrics
@@ -58,13 +58,13 @@ async def test_a_pod_that_cannot_be_decided_about_fits_everywhere() -> None:
 
 
 async def test_preemption_keeps_every_node() -> None:
-    """With its victims."""
+    """The victims stay, too."""
     victims = {name: {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 0} for name in NODES}
     answer, _ = await post("/preempt", {"Pod": db_pod(), "NodeNameToMetaVictims": victims})
     assert sorted(answer["NodeNameToMetaVictims"]) == sorted(NODES)
 
 
 async def test_explain_shows_refusals() -> None:
-    """What would be refused, and why."""
+    """Each has its reason."""
     answer, _ = await post("/explain", {"Pod": db_pod(), "NodeNames": list(NODES)})
     assert [entry["fits"] for entry in answer["nodes"].values()] == [True, False, True, False]

@@ -97,7 +97,7 @@ class World:
         """Nominates a node in a pod's status, with a condition of type PodScheduled."""
         self.cache.put(nominated_pod(number, node, **condition))
 
-    def offered(self, number: int) -> list[str]:
+    def offered_nodes(self, number: int) -> list[str]:
         """The nodes of the pod's offer."""
         offer = self.offers.ledger.offer_of(f"uid-{number}")
         return sorted(offer.nodes) if offer else []
@@ -126,7 +126,7 @@ async def test_a_pod_without_competitors_is_offered_every_node_that_fits() -> No
     world = World()
     world.create(0, 40)
     assert await world.filter(0) == ["a", "b"]
-    assert world.offered(0) == ["a", "b"]
+    assert world.offered_nodes(0) == ["a", "b"]
     assert world.loop.time() == 0
     world.offers.clear()
     await world.assert_clean()
@@ -149,7 +149,7 @@ async def test_in_a_burst_each_pod_is_offered_the_nodes_with_most_free_space() -
 
 @virtually
 async def test_simultaneous_requests_never_get_the_same_space() -> None:
-    """Four pods of 60 Gi, two nodes of 100 Gi: no node is offered to two of them."""
+    """No node of 100 Gi is offered to two of four pods of 60 Gi."""
     world = World()
     for number in range(4):
         world.create(number, 60)
@@ -171,7 +171,7 @@ async def test_a_decision_turns_an_offer_into_demand() -> None:
     assert await world.filter(0) == ["a", "b"]
     world.select(0, 60, "a")
     await world.settle()
-    assert world.offered(0) == []
+    assert world.offered_nodes(0) == []
     assert world.ended_offers("true") == 1
     decision = await world.decide(1)
     assert [reason.name for reason in decision.reasons] == ["SPOKEN_FOR", "ROOM"]
@@ -187,11 +187,11 @@ async def test_a_nomination_narrows_an_offer_unless_it_comes_from_preemption() -
     await world.filter(0)
     world.nominate(0, "b", reason="Unschedulable", message="no")
     await world.settle()
-    assert world.offered(0) == ["a", "b"]
+    assert world.offered_nodes(0) == ["a", "b"]
     world.nominate(0, "")
     world.nominate(0, "a")
     await world.settle()
-    assert world.offered(0) == ["a"]
+    assert world.offered_nodes(0) == ["a"]
     world.offers.clear()
 
 
@@ -213,7 +213,7 @@ async def test_a_request_waits_briefly_for_the_decision_about_an_offer() -> None
 
 @virtually
 async def test_a_request_that_waited_in_vain_is_refused_as_waiting() -> None:
-    """kube-scheduler's single loop must not be held up for longer."""
+    """kube-scheduler's only loop must not be blocked for longer."""
     world = World()
     world.create(0, 60)
     world.create(1, 60)
@@ -255,7 +255,7 @@ async def test_a_second_request_replaces_the_pods_own_offer() -> None:
     assert await world.filter(0) == ["a", "b"]
     assert await world.filter(0) == ["a", "b"]
     assert fitting_nodes(await world.decide_pod(database_pod(0), ["a"])) == ["a"]
-    assert world.offered(0) == ["a"]
+    assert world.offered_nodes(0) == ["a"]
     assert await world.filter(0) == ["a", "b"]
     assert world.offers.ledger.outstanding == 1
     world.offers.clear()
@@ -263,7 +263,7 @@ async def test_a_second_request_replaces_the_pods_own_offer() -> None:
 
 @virtually
 async def test_a_caller_that_has_hung_up_leaves_no_offer() -> None:
-    """kube-scheduler's time-out was over before the answer."""
+    """kube-scheduler's time-out ended before the answer."""
     world = World()
     world.create(0, 60)
     with pytest.raises(CallerGoneError):
@@ -273,7 +273,7 @@ async def test_a_caller_that_has_hung_up_leaves_no_offer() -> None:
 
 @virtually
 async def test_a_late_request_of_a_caller_that_hung_up_leaves_a_newer_offer_alone() -> None:
-    """kube-scheduler gave it up, sent another request, and acts on that answer, whether or not there is still space."""
+    """kube-scheduler acts on the answer to its newer request."""
     world = World()
     world.create(0, 60)
     assert await world.filter(0) == ["a", "b"]
@@ -289,7 +289,7 @@ async def test_a_late_request_of_a_caller_that_hung_up_leaves_a_newer_offer_alon
 
 @virtually
 async def test_an_offer_ends_when_its_pod_is_deleted() -> None:
-    """Before kube-scheduler decided."""
+    """kube-scheduler has not decided by then."""
     world = World()
     world.create(0, 60)
     await world.filter(0)
@@ -308,31 +308,31 @@ async def test_an_offer_ends_one_second_after_its_pod_was_declared_unschedulable
     await asyncio.sleep(3)
     world.nominate(0, "", reason="Unschedulable", message="other nodes")
     await asyncio.sleep(0.9)
-    assert world.offered(0) == ["a", "b"]
+    assert world.offered_nodes(0) == ["a", "b"]
     await asyncio.sleep(0.2)
     await world.assert_clean()
 
 
 @virtually
 async def test_an_offer_lives_a_minute_at_most() -> None:
-    """Whatever happened to kube-scheduler."""
+    """kube-scheduler may have failed."""
     world = World()
     world.create(0, 60)
     await world.filter(0)
     await asyncio.sleep(59.9)
-    assert world.offered(0) == ["a", "b"]
+    assert world.offered_nodes(0) == ["a", "b"]
     await asyncio.sleep(0.2)
     await world.assert_clean()
 
 
 @virtually
 async def test_after_a_take_over_a_nomination_counts_as_an_offer() -> None:
-    """It is all that is left of the previous leader's answers."""
+    """Nothing else shows the previous leader's answer."""
     world = World()
     world.create(0, 60)
     world.nominate(0, "a")
     await world.offers.adopt(math.inf)
-    assert world.offered(0) == ["a"]
+    assert world.offered_nodes(0) == ["a"]
     world.create(1, 60)
     assert await world.filter(1) == ["b"]
     world.offers.clear()
@@ -341,7 +341,7 @@ async def test_after_a_take_over_a_nomination_counts_as_an_offer() -> None:
 
 @virtually
 async def test_a_pod_whose_claim_does_not_exist_is_an_error_and_gets_no_offer() -> None:
-    """As without reservations."""
+    """It is an error without reservations, too."""
     world = World()
     with pytest.raises(ResolutionError, match="data-7"):
         await world.decide(7)
@@ -359,7 +359,7 @@ async def test_a_new_leader_waits_until_the_previous_leaders_decisions_are_visib
     world.nominate(0, "b")
     await taking_over
     assert world.loop.time() < 2.5
-    assert world.offered(0) == ["b"]
+    assert world.offered_nodes(0) == ["b"]
     world.offers.clear()
     await world.assert_clean()
 
@@ -454,7 +454,7 @@ async def test_nodes_that_do_not_stop_changing_are_left_out() -> None:
 
 @virtually
 async def test_a_pod_whose_volumes_may_go_anywhere_gets_an_offer_too() -> None:
-    """Until a node is selected its volume counts on every node; after that it is derived demand."""
+    """Its volume counts on every node until one is selected, and as demand afterwards."""
     world = World()
     world.cache.put(make.storage_class("far", dataLocality="disabled"))
     world.cache.put(make.claim("data-0", 60, storage_class="far"), database_pod(0))
@@ -480,7 +480,7 @@ def volume_with_replica(number: int, size: int, node: str) -> list[Object]:
 
 @virtually
 async def test_replicas_that_exist_do_not_count_in_an_offer() -> None:
-    """60 of 100 Gi are the pod's own replica on the node; only its second volume of 30 Gi takes space."""
+    """Only its second volume of 30 Gi takes space; 60 of 100 Gi are its own replica."""
     world = World()
     world.cache.put(
         *volume_with_replica(0, 60, "a"), make.claim("more", 30), make.pod("data-0", "more", name="db-0", uid="uid-0")
@@ -497,7 +497,7 @@ async def test_replicas_that_exist_do_not_count_in_an_offer() -> None:
 
 @virtually
 async def test_an_offer_and_the_demand_of_the_same_volume_count_once() -> None:
-    """A pod is filtered again when its claim is bound: the volume has another name by then."""
+    """The volume has another name once its claim is bound."""
     world = World()
     world.create(0, 40)
     world.select(0, 40, "a")
@@ -510,7 +510,7 @@ async def test_an_offer_and_the_demand_of_the_same_volume_count_once() -> None:
     pending["metadata"]["creationTimestamp"] = "2026-01-01T00:00:01Z"
     world.cache.put(pending, bound, persistent, make.volume("vol-data-0", 40))
     world.create(1, 60)
-    assert await world.filter(1) == ["a"] or world.offered(1) == ["b"]
+    assert await world.filter(1) == ["a"] or world.offered_nodes(1) == ["b"]
     decision = await world.decide(1)
     assert decision.reasons[0].name in {"ROOM", "NOT_OFFERED"}
     world.offers.clear()
@@ -525,7 +525,7 @@ async def test_a_pod_that_fits_nowhere_at_its_second_request_loses_its_offer() -
     await world.filter(0)
     world.resize("a", "b", space=10)
     assert await world.filter(0) == []
-    assert world.offered(0) == []
+    assert world.offered_nodes(0) == []
     world.resize("a", "b", space=100)
     world.create(1, 60)
     assert await world.filter(1) == ["a", "b"]
@@ -535,7 +535,7 @@ async def test_a_pod_that_fits_nowhere_at_its_second_request_loses_its_offer() -
 
 @virtually
 async def test_an_offer_made_the_moment_the_last_one_ends_is_watched() -> None:
-    """kube-scheduler's first back-off is as long as an offer lasts after its pod was declared unschedulable."""
+    """kube-scheduler's first back-off is as long as an offer of an unschedulable pod lasts."""
     world = World()
     world.create(0, 60)
     await world.filter(0)
@@ -565,7 +565,7 @@ async def test_an_answer_that_is_refused_at_the_last_moment_leaves_no_offer() ->
 
 @virtually
 async def test_an_evaluation_that_began_in_an_earlier_lead_makes_no_offer() -> None:
-    """The offers of that lead are forgotten and must not come back."""
+    """The offers of that lead are forgotten."""
     world = World()
     world.create(0, 60)
     world.evaluator.interruptions = [world.offers.clear]
@@ -596,7 +596,7 @@ class Journal:
 
 @virtually
 async def test_requests_refusals_and_decisions_are_observed() -> None:
-    """Each with its pod."""
+    """Observers get the pod each time."""
     world = World()
     journal = Journal()
     world.offers.subscribe(journal, journal)
@@ -617,7 +617,7 @@ async def test_requests_refusals_and_decisions_are_observed() -> None:
 
 @virtually
 async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> None:
-    """A policy refused them all: no change of Longhorn's objects would let the pod on any."""
+    """A policy refused all nodes, so Longhorn's objects cannot change that."""
     world = World()
     journal = Journal()
     world.offers.subscribe(journal, journal)
@@ -630,7 +630,7 @@ async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> No
 
 @virtually
 async def test_draining_waits_until_offers_have_ended() -> None:
-    """By a decision, or by age."""
+    """They end by a decision or by age."""
     world = World()
     world.create(0, 60)
     await world.filter(0)
@@ -645,7 +645,7 @@ async def test_draining_waits_until_offers_have_ended() -> None:
 
 @virtually
 async def test_draining_waits_5_s_at_most() -> None:
-    """Every decision is visible by then, so the next leader need not wait again."""
+    """Every decision is visible by then, so the next leader need not wait."""
     world = World()
     world.create(0, 60)
     await world.filter(0)
@@ -657,7 +657,7 @@ async def test_draining_waits_5_s_at_most() -> None:
 
 @virtually
 async def test_a_predecessor_of_the_same_name_does_not_end_the_offer() -> None:
-    """A StatefulSet's pod bears its predecessor's name; the watch is behind kube-scheduler."""
+    """A StatefulSet's new pod has the name of the old pod, which the watch may still show."""
     world = World()
     world.create(0, 60)
     before = database_pod(0)
@@ -665,22 +665,22 @@ async def test_a_predecessor_of_the_same_name_does_not_end_the_offer() -> None:
     world.cache.put(before)
     await world.filter(0)
     await world.settle()
-    assert world.offered(0) == ["a", "b"]
+    assert world.offered_nodes(0) == ["a", "b"]
     world.cache.put(database_pod(0))
     await world.settle()
-    assert world.offered(0) == ["a", "b"]
+    assert world.offered_nodes(0) == ["a", "b"]
     world.cache.put(before)
     await world.assert_clean()
 
 
 @virtually
 async def test_a_new_leader_skips_a_nominated_pod_whose_claim_is_missing() -> None:
-    """One such pod must not keep the new leader from answering about all others."""
+    """It must not keep the leader from answering about other pods."""
     world = World()
     world.nominate(7, "a")
     world.create(0, 60)
     world.nominate(0, "b")
     await world.offers.adopt(math.inf)
-    assert (world.offered(7), world.offered(0)) == ([], ["b"])
+    assert (world.offered_nodes(7), world.offered_nodes(0)) == ([], ["b"])
     world.offers.clear()
     await world.assert_clean()

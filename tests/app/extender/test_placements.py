@@ -71,7 +71,7 @@ class World:
         self.placements.decided(make.as_pod(database_pod(number)), node, self.loop.time() - 1)
 
     def ended_waits(self, placed: str) -> tuple[float, float]:
-        """How many pods were placed ("true") or not ("false"), and the sum of their seconds."""
+        """How many pods were placed ("true") or not ("false"), and the sum of their waits."""
         labels = {"replicas_scheduled": placed}
         registry = self.metrics.registry
         waits = registry.get_sample_value(f"{PLACEMENT_WAIT}_count", labels)
@@ -83,7 +83,7 @@ class World:
         """How many were counted."""
         return self.metrics.registry.get_sample_value(f"{PREFIX}_misplacements_total")
 
-    def logged(self, event: str) -> list[EventDict]:
+    def log_lines(self, event: str) -> list[EventDict]:
         """The log's lines about an event."""
         return [line for line in self.logs if line["event"] == event]
 
@@ -128,7 +128,7 @@ async def test_a_pod_is_placed_when_longhorn_lists_its_volumes_on_its_node() -> 
         waits, seconds = world.ended_waits("true")
         assert waits == 1
         assert 3 <= seconds <= 3 + FOLLOW_INTERVAL
-        [line] = world.logged("placed")
+        [line] = world.log_lines("placed")
         assert line.items() >= {"pod": "default/db-0", "uid": "uid-0", "node": "a", "s": seconds}.items()
         assert line["since_offer_s"] == seconds + 1
 
@@ -163,7 +163,7 @@ async def test_the_order_of_watch_events_does_not_matter() -> None:
 
 @virtually
 async def test_a_deleted_pod_is_not_followed_any_more() -> None:
-    """From the moment of its deletion."""
+    """This holds from the moment of its deletion."""
     async with leading() as world:
         world.bind(0, "a")
         world.decide(0, "a")
@@ -171,7 +171,7 @@ async def test_a_deleted_pod_is_not_followed_any_more() -> None:
         world.cache.remove(database_pod(0))
         await asyncio.sleep(FOLLOW_INTERVAL)
         assert world.ended_waits("false")[0] == 1
-        assert [line["became"] for line in world.logged("not placed")] == ["gone"]
+        assert [line["became"] for line in world.log_lines("not placed")] == ["gone"]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_pod_that_has_ended_is_not_followed_any_more(pod: dict[str, Any]) -> N
             world.bind(0, "a", **pod)
             world.decide(0, "a")
             await asyncio.sleep(FOLLOW_INTERVAL)
-            assert [line["became"] for line in world.logged("not placed")] == ["gone"]
+            assert [line["became"] for line in world.log_lines("not placed")] == ["gone"]
 
     run(scenario())
 
@@ -200,7 +200,7 @@ async def test_a_successor_of_the_same_name_is_not_the_pod() -> None:
         world.bind(0, "a", uid="another")
         world.place(0, "b")
         await asyncio.sleep(FOLLOW_INTERVAL)
-        assert [line["became"] for line in world.logged("not placed")] == ["gone"]
+        assert [line["became"] for line in world.log_lines("not placed")] == ["gone"]
 
 
 @virtually
@@ -209,7 +209,7 @@ async def test_a_pod_that_no_watch_has_delivered_yet_is_not_gone() -> None:
     async with leading() as world:
         world.decide(0, "a")
         await asyncio.sleep(5)
-        assert (world.placements.followed, world.logged("not placed")) == (1, [])
+        assert (world.placements.followed, world.log_lines("not placed")) == (1, [])
 
 
 @virtually
@@ -221,7 +221,7 @@ async def test_a_pod_that_is_bound_to_another_node_is_not_placed() -> None:
         await asyncio.sleep(1)
         world.bind(0, "b")
         await asyncio.sleep(FOLLOW_INTERVAL)
-        assert [line["became"] for line in world.logged("not placed")] == ["elsewhere"]
+        assert [line["became"] for line in world.log_lines("not placed")] == ["elsewhere"]
 
 
 @virtually
@@ -234,7 +234,7 @@ async def test_a_pod_that_is_not_placed_in_five_minutes_is_given_up() -> None:
         assert world.placements.followed == 1
         await asyncio.sleep(2 * FOLLOW_INTERVAL)
         assert world.ended_waits("false") == (1, MAX_PLACEMENT_SECONDS)
-        [line] = world.logged("not placed")
+        [line] = world.log_lines("not placed")
         assert (line["became"], line["log_level"]) == ("late", "warning")
 
 
@@ -254,13 +254,13 @@ async def test_the_same_decision_again_does_not_restart_the_wait() -> None:
 
 @virtually
 async def test_a_decision_for_another_node_ends_the_first_wait() -> None:
-    """kube-scheduler tried again, and chose another node."""
+    """kube-scheduler has tried again."""
     async with leading() as world:
         world.cache.put(database_pod(0))
         world.decide(0, "a")
         await asyncio.sleep(2.125)
         world.decide(0, "b")
-        assert [line["became"] for line in world.logged("not placed")] == ["elsewhere"]
+        assert [line["became"] for line in world.log_lines("not placed")] == ["elsewhere"]
         world.bind(0, "b")
         world.place(0, "b")
         world.list_replica(0, "b")
@@ -280,7 +280,7 @@ async def test_a_pod_whose_volumes_only_prefer_their_node_is_placed_at_once() ->
 
 @virtually
 async def test_a_misplaced_volume_is_logged_and_counted_once() -> None:
-    """However long it stays misplaced."""
+    """It may stay misplaced for long."""
     async with leading() as world:
         world.bind(0, "a")
         world.place(0, "b")
@@ -289,7 +289,7 @@ async def test_a_misplaced_volume_is_logged_and_counted_once() -> None:
         world.place(0, "b", healthy=True)
         await asyncio.sleep(10)
         assert world.misplacements == 1
-        [line] = world.logged("misplaced")
+        [line] = world.log_lines("misplaced")
         expected = {"pod": "default/db-0", "volume": "vol-data-0", "wanted": "a", "replicas_on": ["b"]}
         assert line.items() >= expected.items()
         assert line["log_level"] == "warning"
@@ -297,7 +297,7 @@ async def test_a_misplaced_volume_is_logged_and_counted_once() -> None:
 
 @pytest.mark.parametrize("contention", [None, Contention()], ids=["reservations off", "reservations on"])
 def test_outstanding_demand_is_reported_in_numbers(contention: Contention | None) -> None:
-    """Even if it does not compete with any pod."""
+    """It need not compete with any pod."""
 
     async def scenario() -> None:
         async with leading(World(contention=contention)) as world:
@@ -329,7 +329,7 @@ async def test_a_follower_makes_no_report() -> None:
 
 @virtually
 async def test_losing_the_lead_forgets_everything() -> None:
-    """Followed pods are not counted, because their ends are not seen."""
+    """Followed pods are not counted, because their outcomes are not observed."""
     async with leading() as world:
         world.bind(0, "a")
         world.place(0, "b")
@@ -343,7 +343,7 @@ async def test_losing_the_lead_forgets_everything() -> None:
 
 @virtually
 async def test_a_report_during_which_the_lead_is_lost_is_dropped() -> None:
-    """Reports are made in slices."""
+    """Reports are made in time slices."""
     contention = InterruptedContention()
     world = World(contention=contention)
     contention.interruption = world.placements.clear
@@ -356,7 +356,7 @@ async def test_a_report_during_which_the_lead_is_lost_is_dropped() -> None:
 
 @virtually
 async def test_checking_many_pods_lets_other_tasks_run() -> None:
-    """With a clock by which every check takes longer than a slice."""
+    """Each check takes longer than a time slice."""
     world = World()
     ticks = count()
     evaluator = Evaluator(world.cache, FilterOptions(), lambda: float(next(ticks)))

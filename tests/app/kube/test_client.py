@@ -24,7 +24,7 @@ from aiohttp import web
 
 from app.kube.client import ApiError, ConnectError, KubeClient
 from devcluster.pki import CertificateAuthority
-from tests.worlds.fake_api import KUBECONFIG, failing, sending, served, silent, write_kubeconfig
+from tests.worlds.fake_api import KUBECONFIG, failing, sending, serve, silent, write_kubeconfig
 
 PATH = "/api/v1/nodes"
 
@@ -32,12 +32,12 @@ PATH = "/api/v1/nodes"
 @asynccontextmanager
 async def client_of(handler: Any, folder: Path) -> AsyncIterator[KubeClient]:
     """A client of a server that answers every request with the handler."""
-    async with served(handler, folder) as kubeconfig, connected_by(kubeconfig) as client:
+    async with serve(handler, folder) as kubeconfig, connect_by_kubeconfig(kubeconfig) as client:
         yield client
 
 
 @asynccontextmanager
-async def connected_by(kubeconfig: Path) -> AsyncIterator[KubeClient]:
+async def connect_by_kubeconfig(kubeconfig: Path) -> AsyncIterator[KubeClient]:
     """A client configured by a kubeconfig."""
     client = await KubeClient.connect(str(kubeconfig))
     try:
@@ -61,7 +61,7 @@ async def refusal(client: KubeClient, **options: Any) -> ApiError:
      (500, "unreachable"), (503, "unreachable")],
 )  # fmt: skip
 async def test_a_refusal_has_its_kind_and_the_servers_message(status: int, true: str, tmp_path: Path) -> None:
-    """Exactly one of the kinds that callers distinguish."""
+    """It has exactly one of the kinds that callers distinguish."""
     text = 'nodes is forbidden: User "it" cannot list resource "nodes"'
     async with client_of(failing(status, text, "Because"), tmp_path) as client:
         error = await refusal(client)
@@ -73,7 +73,7 @@ async def test_a_refusal_has_its_kind_and_the_servers_message(status: int, true:
 
 @pytest.mark.parametrize("body", ["<html>\n<b>Bad\nGateway</b>", "", "{", '{"message": 3}', "[]"])
 async def test_an_error_without_a_status_shows_the_body(body: str, tmp_path: Path) -> None:
-    """A proxy's page, cut to one line."""
+    """A proxy's page is cut to one line."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(status=502, text=body)
@@ -84,15 +84,15 @@ async def test_an_error_without_a_status_shows_the_body(body: str, tmp_path: Pat
 
 async def test_a_refused_connection_is_an_error_with_address_and_cause(tmp_path: Path) -> None:
     """The port has no listener."""
-    async with connected_by(write_kubeconfig(tmp_path, "http://127.0.0.1:9")) as client:
+    async with connect_by_kubeconfig(write_kubeconfig(tmp_path, "http://127.0.0.1:9")) as client:
         error = await refusal(client)
     assert (error.status, error.unreachable) == (0, True)
     assert str(error) == f"GET {PATH}: cannot connect to 127.0.0.1:9: Connection refused"
 
 
 async def test_a_host_that_does_not_resolve_is_an_error(tmp_path: Path) -> None:
-    """With the address."""
-    async with connected_by(write_kubeconfig(tmp_path, "http://no-such-host.invalid:6443")) as client:
+    """The line has the address."""
+    async with connect_by_kubeconfig(write_kubeconfig(tmp_path, "http://no-such-host.invalid:6443")) as client:
         assert "cannot connect to no-such-host.invalid:6443: " in str(await refusal(client))
 
 
@@ -117,7 +117,7 @@ async def answer_without_end(request: web.Request) -> web.StreamResponse:
     ],
 )
 async def test_every_call_has_a_time_out(handler: Any, call: Callable[[KubeClient], Any], tmp_path: Path) -> None:
-    """Whether there is no answer, or the answer does not end."""
+    """The answer may be missing or endless."""
     async with client_of(handler, tmp_path) as client:
         began = time.monotonic()
         with pytest.raises(ApiError, match=r"no answer within 0\.1 s") as refused:
@@ -129,7 +129,7 @@ async def test_every_call_has_a_time_out(handler: Any, call: Callable[[KubeClien
 async def test_a_watch_has_to_begin_within_the_time_out_of_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it may then last."""
+    """It may last longer afterwards."""
     monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 0.3)
     async with client_of(silent, tmp_path) as client:
         with pytest.raises(ApiError, match=r"no answer within 0\.3 s"):
@@ -138,7 +138,7 @@ async def test_a_watch_has_to_begin_within_the_time_out_of_a_call(
 
 
 async def test_a_refusal_of_a_watch_has_a_time_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if the refusal does not end."""
+    """Its body may be endless."""
     monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 0.3)
 
     async def refuse_without_end(request: web.Request) -> web.StreamResponse:
@@ -154,13 +154,13 @@ async def test_a_refusal_of_a_watch_has_a_time_out(tmp_path: Path, monkeypatch: 
 
 
 async def test_an_aborted_connection_is_an_api_error(tmp_path: Path) -> None:
-    """Before and within the answer."""
+    """It may be aborted before or within the answer."""
     async with client_of(sending(b'{"items":', abort=True), tmp_path) as client:
         assert (await refusal(client)).unreachable
 
 
 async def test_requests_have_method_query_body_and_credentials(tmp_path: Path) -> None:
-    """And the user agent and media type."""
+    """They also have user agent and media type."""
     requests: list[tuple[str, str, str, str, str, Any]] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -177,7 +177,7 @@ async def test_requests_have_method_query_body_and_credentials(tmp_path: Path) -
         await client.patch(PATH, {"a": None})
         await client.delete(PATH, {"preconditions": {"uid": "x"}})
     headers = ("Bearer secret-token", "longhorn-scheduler-extender")
-    assert [(method, *rest) for method, _, *rest in requests] == [
+    assert [(method, *details) for method, _, *details in requests] == [
         ("GET", *headers, "application/json", None),
         ("POST", *headers, "application/json", {"a": 1}),
         ("PUT", *headers, "application/json", {"a": 2}),
@@ -188,14 +188,14 @@ async def test_requests_have_method_query_body_and_credentials(tmp_path: Path) -
 
 
 async def test_errors_do_not_show_the_token(tmp_path: Path) -> None:
-    """Whatever happened."""
+    """This holds for causes of errors, too."""
     async with client_of(failing(401, "Unauthorized"), tmp_path) as client:
         error = await refusal(client)
     assert "secret-token" not in f"{error}{error!r}{error.__cause__!r}"
 
 
 async def test_a_closed_client_leaves_no_connection(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    """Nor a warning, even if a stream was only read in part."""
+    """There is no warning, even about a stream read in part."""
     async with client_of(sending(b'{"type":', b"x" * 100, hang=True), tmp_path) as client:
         async with client.watch(PATH, {"watch": "true"}, 30) as stream:
             assert await stream.read(8) == b'{"type":'
@@ -257,7 +257,7 @@ def _config(**parts: Any) -> str:
     ],
 )
 async def test_a_broken_kubeconfig_is_an_error_of_one_line(text: str, context: str | None, tmp_path: Path) -> None:
-    """Whatever is wrong with it."""
+    """The line names the fault."""
     file = tmp_path / "config"
     file.write_text(text)
     with pytest.raises(ConnectError) as refused:
@@ -268,7 +268,7 @@ async def test_a_broken_kubeconfig_is_an_error_of_one_line(text: str, context: s
 
 
 async def test_a_missing_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By flag, by variable, and by default."""
+    """It may come from a flag, a variable or the default."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConnectError, match=f"there is no file {tmp_path}/no"):
         await KubeClient.connect(f"{tmp_path}/no")
@@ -293,15 +293,18 @@ async def _answer(request: web.Request) -> web.StreamResponse:
 
 
 async def test_a_server_with_a_trusted_certificate_answers(tmp_path: Path) -> None:
-    """Its authority is the kubeconfig's."""
+    """The kubeconfig has its authority."""
     authority = CertificateAuthority.create(tmp_path / "ca")
     trusted = {"certificate-authority": str(authority.bundle)}
-    async with served(_answer, tmp_path, _tls(authority, "127.0.0.1"), **trusted) as file, connected_by(file) as client:
+    async with (
+        serve(_answer, tmp_path, _tls(authority, "127.0.0.1"), **trusted) as file,
+        connect_by_kubeconfig(file) as client,
+    ):
         assert await client.get(PATH) == b"{}"
 
 
 def test_a_timed_out_call_leaves_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A TLS connection waits 30 s for the server's close message, longer than the loop runs; the garbage collector would then complain."""
+    """TLS would wait 30 s for the server's close message, which outlives the loop."""
     unraisable: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda error: unraisable.append(str(error.exc_value)))
     authority = CertificateAuthority.create(tmp_path / "ca")
@@ -313,7 +316,7 @@ def test_a_timed_out_call_leaves_no_connection(tmp_path: Path, monkeypatch: pyte
 
     async def time_out(port: int) -> None:
         trusted = {"certificate-authority": str(authority.bundle)}
-        async with connected_by(write_kubeconfig(tmp_path, f"https://127.0.0.1:{port}", **trusted)) as client:
+        async with connect_by_kubeconfig(write_kubeconfig(tmp_path, f"https://127.0.0.1:{port}", **trusted)) as client:
             with pytest.raises(ApiError, match="no answer"):
                 await client.get(PATH, seconds=0.3)
 
@@ -337,26 +340,29 @@ def test_a_timed_out_call_leaves_no_connection(tmp_path: Path, monkeypatch: pyte
 async def test_a_server_with_an_untrusted_certificate_is_an_error(
     host: str, own: bool, problem: str, tmp_path: Path
 ) -> None:
-    """Of another authority, or issued for another host; the text says so, without the address of a Python object."""
+    """The text names a wrong authority or host, and no Python object."""
     authority = CertificateAuthority.create(tmp_path / "ca")
     trusted = authority if own else CertificateAuthority.create(tmp_path / "other")
     cluster = {"certificate-authority": str(trusted.bundle)}
-    async with served(_answer, tmp_path, _tls(authority, host), **cluster) as file, connected_by(file) as client:
+    async with (
+        serve(_answer, tmp_path, _tls(authority, host), **cluster) as file,
+        connect_by_kubeconfig(file) as client,
+    ):
         text = str(await refusal(client))
     assert re.search(rf"the certificate of 127\.0\.0\.1:\d+ is not trusted: .*({problem})", text)
     assert "0x" not in text
 
 
 async def test_a_server_without_tls_is_an_error(tmp_path: Path) -> None:
-    """Of one line."""
-    async with served(_answer, tmp_path) as file:
+    """The error is one line."""
+    async with serve(_answer, tmp_path) as file:
         file.write_text(file.read_text().replace("http:", "https:"))
-        async with connected_by(file) as client:
+        async with connect_by_kubeconfig(file) as client:
             assert "cannot connect to 127.0.0.1" in str(await refusal(client))
 
 
 async def test_a_renewed_service_account_token_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kubelets replace it every hour; a file that is missing for a moment is a failed call, no crash."""
+    """Kubelets replace it every hour. A missing file fails the call, not the process."""
     authority = CertificateAuthority.create(tmp_path / "ca")
     token = tmp_path / "token"
     token.write_text("first")
@@ -368,7 +374,7 @@ async def test_a_renewed_service_account_token_is_read_again(tmp_path: Path, mon
         tokens.append(request.headers["Authorization"])
         return web.json_response({})
 
-    async with served(answer, tmp_path, _tls(authority, "127.0.0.1")) as file:
+    async with serve(answer, tmp_path, _tls(authority, "127.0.0.1")) as file:
         host, _, port = yaml.safe_load(file.read_text())["clusters"][0]["cluster"]["server"][8:].partition(":")
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)

@@ -31,7 +31,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("entry", WATCHED, ids=lambda entry: entry.resource.label)
 async def test_there_is_no_state_before_every_kind_has_been_listed(entry: WatchedKind, tmp_path: Path) -> None:
-    """Whichever kind is late; the problem names it."""
+    """Any kind may be late; the problem names it."""
     api = FakeApi()
     late_path = PATHS[entry.resource.group, entry.resource.kind]
     listed = asyncio.Event()
@@ -44,7 +44,7 @@ async def test_there_is_no_state_before_every_kind_has_been_listed(entry: Watche
 
     api.always["list"] = answer_late
     async with cached_cluster(tmp_path, api=api) as world:
-        others = [f"{other.resource.label} not listed yet" for other in WATCHED if other is not entry]
+        others = [f"{watched.resource.label} not listed yet" for watched in WATCHED if watched is not entry]
         await until(
             "the others", lambda: world.cache.problem not in ("", *others) and api.open_watches == len(WATCHED) - 1
         )
@@ -65,7 +65,7 @@ async def test_a_cache_that_does_not_run_has_a_problem(tmp_path: Path) -> None:
 
 
 async def test_a_forbidden_kind_is_named(tmp_path: Path) -> None:
-    """With RBAC's text, until it is allowed."""
+    """The problem has RBAC's text, and ends with the permission."""
     api = FakeApi()
     api.always["list"] = failing(403, 'cannot list resource "nodes"', "Forbidden")
     async with cached_cluster(tmp_path, api=api) as world:
@@ -78,7 +78,7 @@ async def test_a_forbidden_kind_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_missing_kind_is_named_if_it_is_required(tmp_path: Path) -> None:
-    """And the problem ends when the kind appears."""
+    """The problem ends when the kind appears."""
     api = FakeApi()
     api.missing |= {REPLICAS, PATHS["longhorn.io", "BackingImage"]}
     async with cached_cluster(tmp_path, api=api) as world:
@@ -129,7 +129,7 @@ async def test_a_server_that_accepts_watches_and_ends_them_at_once_is_a_problem(
 
 
 async def test_objects_deleted_while_no_watch_was_open_are_gone_after_the_next_list(tmp_path: Path) -> None:
-    """And created ones are in the state."""
+    """Created objects are in the state."""
     async with cached_cluster(tmp_path, two_nodes(), make.bound("old", 10), make.bound("old-2", 10)) as world:
         await world.wait_for_sync()
         assert set(world.snapshot.volumes) == {"vol-old", "vol-old-2"}
@@ -157,7 +157,7 @@ async def test_pods_without_claims_are_not_stored(tmp_path: Path) -> None:
 
 
 async def test_listeners_are_woken_by_their_objects_only(tmp_path: Path) -> None:
-    """By changes, deletions and lists; listeners that left are forgotten."""
+    """Changes, deletions and lists wake them; former listeners are forgotten."""
     async with cached_cluster(tmp_path, two_nodes(), make.claim("a", 1), make.claim("b", 1)) as world:
         await world.wait_for_sync()
         cache = world.cache
@@ -188,7 +188,7 @@ async def test_listeners_are_woken_by_their_objects_only(tmp_path: Path) -> None
 
 
 async def test_a_listener_may_name_the_same_object_twice(tmp_path: Path) -> None:
-    """As a pod may mount one claim by two volumes."""
+    """A pod may mount one claim by two volumes."""
     async with cached_cluster(tmp_path, two_nodes()) as world:
         await world.wait_for_sync()
         key = "claims", ("default", "a")
@@ -237,7 +237,7 @@ class TestFetch:
     async def test_a_server_that_does_not_answer_does_not_make_an_object_absent(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A StorageClass that could not be read may be Longhorn's: fail closed, and say why."""
+        """A StorageClass that could not be read may be Longhorn's."""
         monkeypatch.setattr("app.kube.cluster_cache.FETCH_TIMEOUT", 0.2)
         async with cached_cluster(tmp_path, two_nodes()[1:], make.claim("data-0", 10)) as world:
             await world.wait_for_sync()
@@ -251,7 +251,7 @@ class TestFetch:
                 await world.reasons()
 
     async def test_a_storage_class_that_does_not_exist_is_not_longhorns(self, tmp_path: Path) -> None:
-        """As in Kubernetes: the claim waits until the class is created."""
+        """As in Kubernetes, the claim waits for the class."""
         async with cached_cluster(tmp_path, two_nodes()[1:], make.claim("data-0", 10)) as world:
             await world.wait_for_sync()
             assert await world.reasons() == [Reason.NO_VOLUMES] * 2
@@ -267,7 +267,7 @@ class TestFetch:
                 await Evaluator(world.cache, FilterOptions()).filter(pod, NODES)
 
     async def test_a_fetched_object_that_cannot_be_read_is_an_error(self, tmp_path: Path) -> None:
-        """Which names it."""
+        """The error names it."""
         async with cached_cluster(tmp_path) as world:
             await world.wait_for_sync()
             world.api.add(CLAIMS, make.claim("data-0", "much"))
@@ -294,7 +294,7 @@ class TestFetch:
 
 
 async def test_a_longhorn_setting_that_does_not_parse_fails_closed_and_recovers(tmp_path: Path) -> None:
-    """No node is offered, with a reason of its own."""
+    """No node is offered, and the reason says why."""
     async with cached_cluster(tmp_path, two_nodes(), make.claim("data-0", 10)) as world:
         await world.wait_for_sync()
         assert await world.reasons() == [Reason.ROOM] * 2
@@ -310,7 +310,7 @@ async def test_a_longhorn_setting_that_does_not_parse_fails_closed_and_recovers(
 
 
 async def test_a_longhorn_setting_that_does_not_parse_is_no_reason_not_to_start(tmp_path: Path) -> None:
-    """But no node is offered."""
+    """The process starts, but offers no node."""
     bad = make.setting("storage-over-provisioning-percentage", "plenty")
     async with cached_cluster(tmp_path, two_nodes(), make.claim("data-0", 10), bad) as world:
         await world.wait_for_sync()
@@ -318,7 +318,7 @@ async def test_a_longhorn_setting_that_does_not_parse_is_no_reason_not_to_start(
 
 
 async def test_every_kind_has_a_status(tmp_path: Path) -> None:
-    """By the names that RBAC has for the kinds."""
+    """The statuses have the names that RBAC uses."""
     async with cached_cluster(tmp_path, two_nodes(), make.claim("data-0", "much")) as world:
         await world.wait_for_sync()
         statuses = world.cache.statuses
@@ -328,7 +328,7 @@ async def test_every_kind_has_a_status(tmp_path: Path) -> None:
 
 
 async def test_a_relist_of_equal_objects_changes_nothing_and_keeps_the_objects(tmp_path: Path) -> None:
-    """So it takes no memory, and wakes no listener."""
+    """It takes no memory, and wakes no listener."""
     async with cached_cluster(
         tmp_path, two_nodes(), make.bound("data", 10), make.replica("r", "vol-data", "a", size=10)
     ) as world:
@@ -346,7 +346,7 @@ async def test_a_relist_of_equal_objects_changes_nothing_and_keeps_the_objects(t
 
 
 async def test_equal_texts_are_stored_once(tmp_path: Path) -> None:
-    """In objects of any kind, at any depth."""
+    """They may be in objects of any kind, at any depth."""
     disks = {"disk-1": make.disk(100, listed={"r-data-long-name": 1}, tags=["a-tag-like-others"])}
     objects = [make.kube_node("node-name", zone="zone-name"), make.longhorn_node("node-name", disks, zone="zone-name")]
     placed = make.replica("r-data-long-name", "vol-data", "node-name", diskSelector=["a-tag-like-others"])
@@ -375,7 +375,7 @@ async def test_a_replica_that_cannot_be_read_is_a_problem_that_names_it(tmp_path
 
 
 async def test_events_survive_a_failed_update_of_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect that shows once costs one answer, and none of the events."""
+    """A defect costs one answer, but no event."""
 
     def fail(*_: Any) -> Any:
         raise RuntimeError("once")

@@ -77,7 +77,7 @@ def resource_of(raw: Object) -> tuple[Resource, str, str]:
 
 
 async def apply(client: KubeClient, raw: Object) -> None:
-    """Creates or replaces an object with its status, and does not wait for the watch."""
+    """Creates or replaces an object with its status, without waiting for the watch."""
     resource, namespace, name = resource_of(raw)
     body = {**raw, "metadata": {key: value for key, value in raw["metadata"].items() if key != "uid"}}
     try:
@@ -109,7 +109,7 @@ def numbered_claim(name: str, number: int) -> Object:
 
 
 async def test_catching_up_delivers_everything_written_before(cluster: DevCluster) -> None:
-    """Many writers at random moments: what a write had returned before is in the state, or a later value."""
+    """The state has every value written before the call, or a later one."""
     chance = random.Random(5)  # noqa: S311 # repeatable, not secret
     written: dict[str, int] = {}
     async with running_cache(cluster.kubeconfig) as (cache, client):
@@ -182,7 +182,7 @@ def random_change(chance: random.Random) -> list[Object]:
 
 
 async def test_updates_give_the_view_of_a_fresh_cache(cluster: DevCluster) -> None:
-    """After a random history of every kind, with states made at random moments."""
+    """The history has changes of every kind, with states made at random moments."""
     chance = random.Random(6)  # noqa: S311 # repeatable, not secret
     changed: list[Object] = []
     async with running_cache(cluster.kubeconfig) as (cache, client):
@@ -212,7 +212,7 @@ async def test_updates_give_the_view_of_a_fresh_cache(cluster: DevCluster) -> No
 async def test_a_stopped_api_server_is_a_problem_until_it_continues(
     cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGSTOP: its connections stay open and silent. Changes made afterwards are delivered."""
+    """After SIGSTOP its connections stay open. Later changes are delivered."""
     monkeypatch.setattr("app.kube.client.CALL_TIMEOUT", 2.0)
     server = cluster.processes["kube-apiserver"]
     async with running_cache(cluster.kubeconfig, silence=2.0) as (cache, client):
@@ -235,7 +235,7 @@ async def test_a_stopped_api_server_is_a_problem_until_it_continues(
 
 
 async def test_a_killed_api_server_is_read_again_after_its_restart(cluster: DevCluster) -> None:
-    """Objects that were deleted and created around its death are right; earlier versions may be too old by then."""
+    """Objects changed around its death are right, though earlier versions may be too old."""
     server = cluster.processes["kube-apiserver"]
     async with running_cache(cluster.kubeconfig) as (cache, client):
         await apply(client, numbered_claim("deleted", 1))
@@ -302,7 +302,7 @@ async def test_a_list_of_many_pages_is_complete(cluster: DevCluster) -> None:
 
 
 async def test_a_definition_that_is_installed_later_is_watched(cluster: DevCluster) -> None:
-    """Until then it is a problem, if the kind is required."""
+    """A required kind is a problem until then."""
     cluster.kubectl("delete", "crd", "instancemanagers.longhorn.io")
     try:
         async with running_cache(cluster.kubeconfig) as (cache, _):
@@ -315,7 +315,7 @@ async def test_a_definition_that_is_installed_later_is_watched(cluster: DevClust
 
 
 async def test_a_forbidden_kind_is_named_until_it_is_granted(cluster: DevCluster) -> None:
-    """By verb, resource and user."""
+    """The problem names verb, resource and user."""
     cluster.kubectl("-n", LONGHORN_NAMESPACE, "create", "serviceaccount", "reader")
     account = f"--serviceaccount={LONGHORN_NAMESPACE}:reader"
     kubeconfig = cluster.service_account_kubeconfig(LONGHORN_NAMESPACE, "reader")
@@ -341,7 +341,7 @@ async def test_a_forbidden_kind_is_named_until_it_is_granted(cluster: DevCluster
 
 
 async def test_only_pods_with_claims_are_stored(cluster: DevCluster) -> None:
-    """As the API server sends them, with all that it adds."""
+    """They have all that the API server adds."""
     async with running_cache(cluster.kubeconfig) as (cache, client):
         await wait_for_sync(cache)
         for name, claims in (("busy", ["data"]), ("idle", [])):

@@ -19,7 +19,7 @@ from app.kube.resources import LONGHORN_REPLICAS, Resource
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.snapshot_kinds import KINDS, SnapshotKind
 from scheduler_core.errors import ObjectError
-from tests.worlds.fake_api import FakeApi, Object, connected, event, failing, sending, silent, until
+from tests.worlds.fake_api import FakeApi, Object, connect_client, event, failing, sending, silent, until
 
 THINGS = Resource("", "v1", "things", "Thing", namespaced=True)
 PATH = THINGS.path()
@@ -92,7 +92,7 @@ async def running_reflector(
     api = api or FakeApi()
     api.add(PATH, *objects)
     before = asyncio.all_tasks()
-    async with connected(api, folder) as client:
+    async with connect_client(api, folder) as client:
         world = World(api, client, silence)
         yield world
         assert not world.task.done(), world.task
@@ -111,7 +111,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_list_of_many_pages_is_delivered_as_one(tmp_path: Path) -> None:
-    """When it is complete."""
+    """It is delivered when it is complete."""
     async with running_reflector(tmp_path, *(thing(f"t{index:04}", index) for index in range(1234))) as world:
         await world.wait_for_watch()
         assert len(world.handler.objects) == 1234
@@ -122,7 +122,7 @@ async def test_a_list_of_many_pages_is_delivered_as_one(tmp_path: Path) -> None:
 
 
 async def test_events_are_delivered_in_order(tmp_path: Path) -> None:
-    """Whatever happens to one object."""
+    """All of them are about one object."""
     async with running_reflector(tmp_path, thing("a", 1)) as world:
         await world.wait_for_watch()
         await world.api.put(PATH, thing("a", 2), thing("b", 3), thing("a", 4))
@@ -134,7 +134,7 @@ async def test_events_are_delivered_in_order(tmp_path: Path) -> None:
 
 
 async def test_a_bookmark_moves_where_the_next_watch_begins(tmp_path: Path) -> None:
-    """So no new list is needed after a quiet hour."""
+    """No new list is needed after a quiet hour."""
     async with running_reflector(tmp_path, thing("a")) as world:
         await world.wait_for_watch()
         world.api.version = 5000
@@ -144,7 +144,7 @@ async def test_a_bookmark_moves_where_the_next_watch_begins(tmp_path: Path) -> N
 
 
 async def test_an_aborted_watch_is_continued(tmp_path: Path) -> None:
-    """Without another list, and no event is delivered twice."""
+    """There is no second list, and no event is delivered twice."""
     api = FakeApi()
     raw = thing("a", 7)
     raw["metadata"]["resourceVersion"] = "900"
@@ -178,7 +178,7 @@ ERROR_410 = event("ERROR", {"kind": "Status", "code": 410, "message": "too old r
     ],
 )
 async def test_a_watch_that_cannot_be_continued_is_followed_by_a_list(plan: Any, tmp_path: Path) -> None:
-    """After it the objects are those of the API server, without deleted ones."""
+    """The objects are those of the API server afterwards."""
     api = FakeApi()
 
     async def answer_after_a_change(request: Any) -> Any:
@@ -215,7 +215,7 @@ async def test_an_expired_continue_token_restarts_the_list(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("last", [b"", event("BOOKMARK", {"metadata": {"resourceVersion": "101"}}), ERROR_410])
 async def test_a_server_that_ends_every_watch_at_once_gets_no_flood_of_requests(last: bytes, tmp_path: Path) -> None:
-    """Neither watches nor lists; and the cache counts as disconnected from the beginning."""
+    """The cache counts as disconnected from the beginning."""
     api = FakeApi()
     api.always["watch"] = sending(*([last] if last else []))
     async with running_reflector(tmp_path, thing("a"), api=api) as world:
@@ -232,7 +232,7 @@ async def test_a_server_that_ends_every_watch_at_once_gets_no_flood_of_requests(
 
 
 async def test_an_unreadable_object_is_counted_and_the_others_are_delivered(tmp_path: Path) -> None:
-    """In a list and in an event; its last readable state stays until it can be read again or is deleted."""
+    """Its last readable state stays until it can be read again or is deleted."""
     async with running_reflector(tmp_path, thing("a", 1), thing("b", "?"), thing("c", 3)) as world:
         await world.wait_for(a=1, c=3)
         await world.wait_for_watch()
@@ -250,7 +250,7 @@ async def test_an_unreadable_object_is_counted_and_the_others_are_delivered(tmp_
 
 
 async def test_an_event_larger_than_any_buffer_is_read(tmp_path: Path) -> None:
-    """Objects of etcd may have a megabyte and more, and their JSON is longer."""
+    """Objects may have a megabyte, and longer JSON."""
     async with running_reflector(tmp_path, thing("a", 1)) as world:
         await world.wait_for_watch()
         await world.api.put(PATH, {**thing("a", 2), "text": "x" * 6_000_000}, thing("b", 3))
@@ -269,7 +269,7 @@ async def test_an_event_without_end_is_followed_by_a_list(tmp_path: Path, monkey
 
 
 async def test_a_silent_watch_is_replaced(tmp_path: Path) -> None:
-    """By a watch that continues it."""
+    """A new watch continues it."""
     api = FakeApi()
     api.plans["watch"].append(sending(hang=True))
     async with running_reflector(tmp_path, thing("a", 1), silence=0.3, api=api) as world:
@@ -290,7 +290,7 @@ async def test_a_server_that_hangs_is_a_problem(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_a_missing_kind_is_empty_until_it_appears(tmp_path: Path) -> None:
-    """A CRD that is installed later."""
+    """A CRD may be installed later."""
     api = FakeApi()
     api.missing.add(PATH)
     async with running_reflector(tmp_path, api=api) as world:
@@ -303,7 +303,7 @@ async def test_a_missing_kind_is_empty_until_it_appears(tmp_path: Path) -> None:
 
 
 async def test_a_kind_that_is_removed_is_empty(tmp_path: Path) -> None:
-    """A CRD that is removed while it is watched, and installed again."""
+    """A CRD is removed during a watch, and installed again."""
     async with running_reflector(tmp_path, thing("a", 1)) as world:
         await world.wait_for_watch()
         world.api.missing.add(PATH)
@@ -317,7 +317,7 @@ async def test_a_kind_that_is_removed_is_empty(tmp_path: Path) -> None:
 
 
 async def test_a_forbidden_kind_is_a_problem_until_it_is_allowed(tmp_path: Path) -> None:
-    """Before the first list, and at a watch."""
+    """The first list or a watch may be forbidden."""
     api = FakeApi()
     forbidden = failing(403, 'things is forbidden: User "it" cannot list resource "things"', "Forbidden")
     api.always = {"list": forbidden, "watch": forbidden}
@@ -335,7 +335,7 @@ async def test_a_forbidden_kind_is_a_problem_until_it_is_allowed(tmp_path: Path)
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"metadata":{},"items":3}', b""])
 async def test_an_answer_that_is_no_list_is_retried(body: bytes, tmp_path: Path) -> None:
-    """A proxy's page, for instance; the next answer may be a list."""
+    """It may be a proxy's page."""
     api = FakeApi()
     api.plans["list"].append(sending(body))
     async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
@@ -344,7 +344,7 @@ async def test_an_answer_that_is_no_list_is_retried(body: bytes, tmp_path: Path)
 
 @pytest.mark.parametrize("moment", ["list", "watch", "back-off", "missing", "catching up"])
 async def test_a_reflector_can_be_cancelled_at_any_moment(moment: str, tmp_path: Path) -> None:
-    """Without a task or a connection left; even during a call of `catch_up`, which must not swallow the cancellation."""
+    """No task or connection is left; `catch_up` does not swallow the cancellation."""
     api = FakeApi()
     if moment == "list":
         api.always["list"] = silent
@@ -353,7 +353,7 @@ async def test_a_reflector_can_be_cancelled_at_any_moment(moment: str, tmp_path:
     if moment == "missing":
         api.missing.add(PATH)
     api.add(PATH, thing("a"))
-    async with connected(api, tmp_path) as client:
+    async with connect_client(api, tmp_path) as client:
         world = World(api, client, 90)
         await until("the first request", lambda: api.requests)
         await asyncio.sleep(0.2)
@@ -372,7 +372,7 @@ async def test_a_reflector_can_be_cancelled_at_any_moment(moment: str, tmp_path:
 
 
 async def test_catching_up_delivers_everything_that_happened_before(tmp_path: Path) -> None:
-    """Within about a second, and the next watch is a long one again."""
+    """It takes about a second, and the next watch is a long one again."""
     async with running_reflector(tmp_path, thing("a", 1)) as world:
         await world.wait_for_watch()
         for value in range(2, 5):
@@ -420,7 +420,7 @@ async def test_catching_up_during_a_list_waits_for_later_changes(tmp_path: Path)
 
 
 async def test_catching_up_ends_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new leader need not wait for its end."""
+    """A new leader does not wait for its end."""
     monkeypatch.setattr("app.kube.reflector._BACKOFF", Backoff(30.0, 30.0))
     api = FakeApi()
     api.plans["list"].append(failing(500))
@@ -434,7 +434,7 @@ async def test_catching_up_ends_a_pause(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_catching_up_checks_whether_a_missing_kind_is_still_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once."""
+    """The check is made at once."""
     monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 30.0)
     api = FakeApi()
     api.missing.add(PATH)
@@ -451,7 +451,7 @@ async def test_catching_up_checks_whether_a_missing_kind_is_still_missing(
 
 
 async def test_catching_up_can_be_cancelled_and_repeated(tmp_path: Path) -> None:
-    """By several callers at once."""
+    """Several callers may do so at once."""
     api = FakeApi()
     async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
         await world.wait_for_watch()
@@ -498,12 +498,12 @@ def test_every_decoder_raises_object_errors_only(kind: SnapshotKind) -> None:
 
 
 def test_labels_are_the_resource_names_of_rbac() -> None:
-    """Administrators search for those."""
+    """Administrators search for these names."""
     assert LONGHORN_REPLICAS.label == "replicas.longhorn.io"
 
 
 def test_a_cache_may_be_behind_if_its_watch_is_silent_for_longer_than_bookmarks_take() -> None:
-    """Connected or not: a broken connection may look like a quiet one."""
+    """A broken connection may look like a quiet one."""
     status = CacheStatus(phase=Phase.SYNCED, last_line_at=100.0)
     assert status.behind(100.0 + QUIET_SECONDS) == 0.0
     assert status.behind(100.0 + QUIET_SECONDS + 5) == 5.0

@@ -52,7 +52,7 @@ FORMS = [
 
 @pytest.mark.parametrize("text", FORMS)
 def test_every_output_of_kubectl_is_the_same_snapshot(tmp_path: Path, text: str) -> None:
-    """List, typed lists, documents, YAML and JSON."""
+    """Lists, typed lists and documents may be YAML or JSON."""
     loaded = _load(tmp_path, text)
     assert loaded.snapshot == _load(tmp_path, json.dumps(_list(CLUSTER))).snapshot
     assert loaded.warnings == ()
@@ -68,7 +68,7 @@ def test_an_empty_list_is_an_empty_cluster(tmp_path: Path, items: str) -> None:
 
 
 def test_unknown_kinds_are_ignored_with_a_warning(tmp_path: Path, run: Run) -> None:
-    """On standard error, so that standard output stays the answer."""
+    """It is on standard error, so that standard output stays the answer."""
     unknown = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}},
@@ -92,7 +92,7 @@ def test_unknown_kinds_are_ignored_with_a_warning(tmp_path: Path, run: Run) -> N
     ["no", "off", "y", "2026-01-01", "2026-01-01T00:00:00Z", "1e3", "012", "0x1f", "1_000", "12:30:45", "=", ".inf"],
 )
 def test_plain_texts_that_yaml_1_1_would_change_stay_texts(tmp_path: Path, text: str) -> None:
-    """A label is the text in the file, not a boolean, a date or a number of another base."""
+    """A label stays the text in the file, not a boolean, date or number."""
     node = f"apiVersion: v1\nkind: Node\nmetadata:\n  name: n\n  labels: {{a: {text}}}\n"
     assert _load(tmp_path, node).snapshot.nodes["n"].labels == {"a": text}
 
@@ -101,7 +101,7 @@ def test_plain_texts_that_yaml_1_1_would_change_stay_texts(tmp_path: Path, text:
     ("text", "size"), [("1e3", 1000), ("100Gi", 100 * 1024**3), ("1000", 1000), ("0.5Ki", 512), ("1500m", 2)]
 )
 def test_a_quantity_may_be_written_without_quotes(tmp_path: Path, text: str, size: int) -> None:
-    """Text or number, it is read as Kubernetes would."""
+    """A number is read as Kubernetes reads the text."""
     written = yaml.safe_dump(claim("c", "SIZE")).replace("SIZE", text)
     assert _load(tmp_path, written).snapshot.claims["default", "c"].spec.request == size
 
@@ -203,7 +203,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("text", "problem"), BROKEN)
 def test_a_broken_snapshot_is_an_error_of_one_line(tmp_path: Path, run: Run, text: str | bytes, problem: str) -> None:
-    """Exit code 2; the line names the file, and the object and field if there are any."""
+    """The exit code is 2; the line names file, object and field."""
     file = tmp_path / "snapshot"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     result = run("explain", "--snapshot", str(file), "--pod", "x")
@@ -217,7 +217,7 @@ def test_a_broken_snapshot_is_an_error_of_one_line(tmp_path: Path, run: Run, tex
 def test_a_setting_that_longhorn_cannot_read_is_an_error_of_one_line(
     tmp_path: Path, run: Run, command: list[str]
 ) -> None:
-    """Longhorn would place nothing then; the line names file, setting and value."""
+    """Longhorn would place nothing. The line names file, setting and value."""
     file = tmp_path / "snapshot.json"
     name = "storage-over-provisioning-percentage"
     file.write_text(json.dumps(_list([*CLUSTER, pod(name="x"), setting(name, "lots")])))
@@ -236,7 +236,7 @@ def test_a_setting_that_longhorn_cannot_read_is_an_error_of_one_line(
     ],
 )
 def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, name: str, problem: str) -> None:
-    """With the reason of the operating system."""
+    """The line has the reason of the operating system."""
     with pytest.raises(SnapshotFileError, match=problem):
         load_snapshot(str(tmp_path / name))
 
@@ -256,7 +256,7 @@ def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, name: str, prob
     ],
 )
 def test_a_pods_file_must_have_one_pod(tmp_path: Path, objects: list[Object], problem: str) -> None:
-    """Exactly one, and readable; the text names the file."""
+    """It must be readable; the text names the file."""
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(_list(objects)))
     with pytest.raises(SnapshotFileError) as raised:

@@ -67,7 +67,7 @@ def names(file: PolicyFile) -> list[str]:
     ],
 )
 async def test_a_changed_file_is_a_new_policy(change: Callable[[Path, Any], Any], tmp_path: Path) -> None:
-    """However it was changed; the same content again is no change."""
+    """The way of the change does not matter; the same content is no change."""
     path = mount_policy(tmp_path, EQUAL)
     results: list[str] = []
     file = PolicyFile(str(path))
@@ -83,7 +83,7 @@ async def test_a_changed_file_is_a_new_policy(change: Callable[[Path, Any], Any]
 
 
 async def test_a_change_that_keeps_the_modification_time_is_noticed(tmp_path: Path) -> None:
-    """File systems with coarse times, and copies that keep them."""
+    """Some file systems have coarse times, and some copies keep them."""
     path = write_policy(tmp_path / "policy.json", EQUAL)
     file = PolicyFile(str(path))
     times = path.stat()
@@ -103,7 +103,7 @@ async def test_a_change_that_keeps_the_modification_time_is_noticed(tmp_path: Pa
     ],
 )
 async def test_an_unusable_file_changes_nothing(content: Any, problem: str, tmp_path: Path) -> None:
-    """The previous policy stays; the problem is counted once, and ends with the next usable content, even the old one."""
+    """The previous policy stays. The problem counts once, and ends with usable content, even unchanged."""
     path = write_policy(tmp_path / "policy.json", EQUAL)
     results: list[str] = []
     file = PolicyFile(str(path))
@@ -130,7 +130,7 @@ async def test_warnings_about_a_changed_policy_are_logged(odd: dict[str, Any], l
 
 
 async def test_a_file_may_be_deleted_and_written_again(tmp_path: Path) -> None:
-    """As some editors do."""
+    """Some editors save that way."""
     path = write_policy(tmp_path / "policy.json", EQUAL)
     file = PolicyFile(str(path))
     path.unlink()
@@ -143,7 +143,7 @@ async def test_a_file_may_be_deleted_and_written_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["missing.json", ".", "a\0b"], ids=["missing", "folder", "no path"])
 def test_a_file_that_cannot_be_read_at_the_start_is_an_error(path: str, tmp_path: Path) -> None:
-    """With its name."""
+    """The message names the file."""
     with pytest.raises(PolicyFileError, match="cannot be read"):
         PolicyFile(str(tmp_path / path))
 
@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_read_at_the_start_is_an_error(path: str, tmp_path
     "where", [("--snapshot", "SNAPSHOT"), ("--kubeconfig", "/nowhere")], ids=["snapshot", "cluster"]
 )
 def test_a_bad_file_ends_serve_with_one_line(run: Run, where: tuple[str, str], tmp_path: Path) -> None:
-    """Before anything else is done."""
+    """Nothing is served before."""
     objects = tmp_path / "snapshot.json"
     objects.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": small_cluster()}))
     policy = write_policy(tmp_path / "policy.json", WEIGHTLESS)
@@ -162,7 +162,7 @@ def test_a_bad_file_ends_serve_with_one_line(run: Run, where: tuple[str, str], t
 
 
 def test_serve_loads_a_changed_policy(tmp_path: Path) -> None:
-    """The whole program: its scores before and after."""
+    """The scores of the running program change."""
     fit = {"predicates": [{"name": "LonghornVolumeFit"}]}
     path = write_policy(tmp_path / "policy.json", EQUAL | fit)
     sized = {"status": {"capacity": {"pods": "10"}}}
@@ -219,7 +219,7 @@ async def test_state_and_metrics_show_that_a_changed_policy_cannot_be_used(tmp_p
 
 
 async def test_state_shows_the_policy(tmp_path: Path) -> None:
-    """Null without a file."""
+    """It is null without a file."""
     path = write_policy(tmp_path / "policy.json", {**EQUAL, "predicates": [{"name": "HostName"}], "odd": 1})
     app = create_app(snapshot(small_cluster()), Settings(), NOW, file=PolicyFile(str(path)))
     async with http_client(app) as client:

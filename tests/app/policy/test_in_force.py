@@ -20,9 +20,9 @@ from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce
 from app.settings import LiveOptions, Settings
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.extender_policy import NODES, PODS, SERVICES
+from scheduler_core.generic.policy_filter import NODES, PODS, SERVICES
 from tests.worlds.cluster_cache import PATHS as LONGHORN_PATHS
-from tests.worlds.fake_api import FakeApi, Object, connected, event, failing, sending, served, until
+from tests.worlds.fake_api import FakeApi, Object, connect_client, event, failing, sending, serve, until
 from tests.worlds.generic_objects import ready_node, requesting_pod, service
 from tests.worlds.service import http_client
 
@@ -31,7 +31,7 @@ PATHS = {"Node": "/api/v1/nodes", "Pod": "/api/v1/pods", "Service": "/api/v1/ser
 
 
 def objects() -> list[Object]:
-    """A web pod of 1 CPU on `a`, and one that has no node."""
+    """A cluster with one web pod of 1 CPU on `a`, and one without a node."""
     return [
         ready_node("a"),
         ready_node("b"),
@@ -43,11 +43,11 @@ def objects() -> list[Object]:
 
 @asynccontextmanager
 async def generic_cache(folder: Path, stale_after: float = 60) -> AsyncIterator[tuple[FakeApi, GenericCache]]:
-    """A fake API server with the objects, and a running cache that watches nothing yet."""
+    """Runs a cache, which watches nothing yet, over a fake API server with the objects."""
     api = FakeApi()
     for raw in objects():
         api.add(PATHS[raw["kind"]], raw)
-    async with connected(api, folder) as client:
+    async with connect_client(api, folder) as client:
         cache = GenericCache(client, Timing(time.monotonic, max), stale_after)
         task = asyncio.create_task(cache.run())
         try:
@@ -81,7 +81,7 @@ def contents(state: GenericClusterState) -> Any:
 
 
 async def test_only_wanted_kinds_are_watched(tmp_path: Path) -> None:
-    """From when a kind is wanted until it is not; then its objects are forgotten."""
+    """The objects of a kind are forgotten when it is wanted no more."""
     async with generic_cache(tmp_path) as (api, cache):
         await asyncio.sleep(0.05)
         assert api.requests == []
@@ -99,7 +99,7 @@ async def test_only_wanted_kinds_are_watched(tmp_path: Path) -> None:
 
 
 async def test_an_unreadable_pod_without_a_node_is_no_problem(tmp_path: Path) -> None:
-    """Any user may create one. On a node it is a problem, because what it takes there is unknown."""
+    """Any user may create one. On a node it is a problem, because its requests are unknown."""
     greedy = requesting_pod(name="greedy", uid="g", cpu="much")
     async with generic_cache(tmp_path) as (api, cache):
         api.add(PATHS["Pod"], requesting_pod(name="listed", uid="l", cpu="much"))
@@ -143,7 +143,7 @@ async def test_the_state_follows_the_cluster(tmp_path: Path) -> None:
         )
         await until("the pod's end", lambda: len(cache.state().assigned_pods) == 2)
         followed = contents(cache.state())
-        async with connected(api, tmp_path) as client:
+        async with connect_client(api, tmp_path) as client:
             fresh = GenericCache(client, Timing(time.monotonic, max), 60)
             fresh.want(SERVICES)
             task = asyncio.create_task(fresh.run())
@@ -154,7 +154,7 @@ async def test_the_state_follows_the_cluster(tmp_path: Path) -> None:
 
 
 async def test_a_new_list_replaces_everything(tmp_path: Path) -> None:
-    """No watch delivered what happened before it."""
+    """No watch delivered the earlier changes."""
     async with generic_cache(tmp_path) as (api, cache):
         cache.want(SERVICES)
         await wait_for_sync(api, cache, SERVICES)
@@ -176,7 +176,7 @@ async def test_a_new_list_replaces_everything(tmp_path: Path) -> None:
 
 
 async def test_a_watch_that_fails_is_a_problem(tmp_path: Path) -> None:
-    """As soon as the state may be too old."""
+    """The state may be too old."""
     async with generic_cache(tmp_path, stale_after=0.1) as (api, cache):
         cache.want(NODES)
         await wait_for_sync(api, cache, NODES)
@@ -187,7 +187,7 @@ async def test_a_watch_that_fails_is_a_problem(tmp_path: Path) -> None:
 
 
 async def test_a_kind_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
-    """The API server does not have services, say."""
+    """Here the API server does not have services."""
     async with generic_cache(tmp_path) as (api, cache):
         api.missing.add(PATHS["Service"])
         del api.collections[PATHS["Service"]]
@@ -197,7 +197,7 @@ async def test_a_kind_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
 
 
 async def test_an_unreadable_pod_on_a_node_is_a_problem(tmp_path: Path) -> None:
-    """What it takes of its node is unknown."""
+    """Its requests are unknown."""
     async with generic_cache(tmp_path) as (api, cache):
         api.add(PATHS["Pod"], requesting_pod(name="odd", uid="odd", node="a", cpu="much"))
         cache.want(PODS)
@@ -241,7 +241,7 @@ def first_priority(in_force: PolicyInForce) -> str:
 
 
 async def test_a_policy_comes_into_force_once_what_it_reads_is_listed(tmp_path: Path) -> None:
-    """Until then the previous policy stays, and what only that one reads is watched on."""
+    """Until then the previous policy stays, and its kinds are still watched."""
     file = policy_file(tmp_path, "LeastRequestedPriority")
     source = FakeSource()
     in_force = PolicyInForce(file, source)
@@ -263,7 +263,7 @@ async def test_a_policy_comes_into_force_once_what_it_reads_is_listed(tmp_path: 
 
 
 def test_the_default_policy_reads_nothing() -> None:
-    """So it is in force at once, and is no reason not to be ready."""
+    """It is in force at once, and readiness does not wait for it."""
     source = FakeSource()
     in_force = PolicyInForce(None, source)
     assert (source.wanted, in_force.problem, in_force.answer()) == (frozenset(), "", None)
@@ -272,7 +272,7 @@ def test_the_default_policy_reads_nothing() -> None:
 async def test_the_service_is_ready_once_everything_the_policy_reads_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole service over a fake API server: everything is listed but services, which the policy reads."""
+    """The service runs over a fake API server that lists everything but services."""
     monkeypatch.setattr("app.kube.reflector._MISSING_RETRY_INTERVAL", 0.1)
     api = FakeApi()
     for path in (*LONGHORN_PATHS.values(), PATHS["Pod"], PATHS["Node"], CONFIG_MAPS.path(LONGHORN_NAMESPACE)):
@@ -280,7 +280,7 @@ async def test_the_service_is_ready_once_everything_the_policy_reads_is_listed(
     api.missing.add(PATHS["Service"])
     policy_file(tmp_path, "ServiceSpreadingPriority")
     settings = Settings(policy=str(tmp_path / "policy.json"))
-    async with served(api.handle, tmp_path) as kubeconfig:
+    async with serve(api.handle, tmp_path) as kubeconfig:
         options = LiveOptions(identity="me", kubeconfig=str(kubeconfig))
         app, lifecycle, client = await live_application(options, settings, 1)
         running = asyncio.create_task(lifecycle.run())

@@ -49,7 +49,7 @@ def test_the_boot_clock_advances_at_least_as_the_monotonic_clock() -> None:
 
 
 def test_an_elector_that_has_not_started_does_not_lead() -> None:
-    """And can be stopped."""
+    """It can be stopped."""
     elector = Elector(fail, "pod", "longhorn-system")
     assert not elector.leading()
     assert not elector.alive
@@ -58,8 +58,9 @@ def test_an_elector_that_has_not_started_does_not_lead() -> None:
 
 
 def test_two_processes_of_one_name_are_two_candidates() -> None:
-    """A hung container and its successor in the same pod."""
-    first, second = Elector(fail, "pod", "longhorn-system"), Elector(fail, "pod", "longhorn-system")
+    """A hung container and its successor are in the same pod."""
+    first = Elector(fail, "pod", "longhorn-system")
+    second = Elector(fail, "pod", "longhorn-system")
     assert first.identity != second.identity
     assert first.identity.startswith("pod_")
 
@@ -77,7 +78,7 @@ def test_without_a_cluster_an_elector_has_a_problem_and_goes_on_trying() -> None
 
 
 def test_a_connection_that_hangs_times_out() -> None:
-    """After half the renew deadline."""
+    """It has half the renew deadline."""
     elector = Elector(hang, "pod", "longhorn-system", SHORT)
     started = time.monotonic()
     elector.start()

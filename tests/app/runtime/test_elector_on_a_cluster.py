@@ -63,7 +63,7 @@ class Election:
         return elector
 
     def process(self, name: str, output: Path) -> subprocess.Popen[str]:
-        """Starts a candidate in a process of its own, which writes what it sees to a file."""
+        """Starts a candidate in its own process, which writes its observations to a file."""
         argv = [sys.executable, "-m", "tests.worlds.elector_process"]
         with output.open("w") as file:
             process = subprocess.Popen(
@@ -119,7 +119,7 @@ def lines(output: Path) -> list[list[float]]:
 
 
 def test_exactly_one_of_three_leads(election: Election) -> None:
-    """A Lease that did not exist is waited out once; then its holder renews it, and the others see the holder."""
+    """A missing Lease is waited out; then its holder renews it, and all see the holder."""
     electors = [election.candidate(f"pod-{number}") for number in range(3)]
     took = until(election.leaders)
     assert took < TIMING.lease_duration + 2 * TIMING.retry_period + 2 * SLACK
@@ -134,7 +134,7 @@ def test_exactly_one_of_three_leads(election: Election) -> None:
 
 
 def test_a_released_lease_is_acquired_within_two_seconds(election: Election) -> None:
-    """With the default periods, so that only the release explains it."""
+    """With default periods only the release explains that."""
     first = election.candidate("first")
     until(first.leading)
     second = election.candidate("second", timing=ElectionTiming())
@@ -149,7 +149,7 @@ def test_a_released_lease_is_acquired_within_two_seconds(election: Election) -> 
 
 
 def test_listeners_are_called_at_each_gain_and_loss(election: Election) -> None:
-    """In the elector's thread; a listener that fails does no harm."""
+    """They are called in the elector's thread; a failing listener does no harm."""
     calls: list[tuple[bool, int]] = []
     elector = Elector(connect_with(str(election.cluster.kubeconfig)), "pod", election.namespace, TIMING)
     election.electors.append(elector)
@@ -165,7 +165,7 @@ def test_listeners_are_called_at_each_gain_and_loss(election: Election) -> None:
 
 
 def test_a_disabled_leader_stops_leading_at_once_and_releases_the_lease(election: Election) -> None:
-    """And does not compete."""
+    """It does not compete afterwards."""
     elector = election.candidate("pod")
     until(elector.leading)
     elector.enable(False)
@@ -177,7 +177,7 @@ def test_a_disabled_leader_stops_leading_at_once_and_releases_the_lease(election
 
 
 def test_a_killed_leader_is_replaced_within_the_lease(election: Election, tmp_path: Path) -> None:
-    """SIGKILL: nothing is released."""
+    """SIGKILL releases nothing."""
     output = tmp_path / "first"
     process = election.process("first", output)
     until(lambda: lines(output) and lines(output)[-1][1], 60)
@@ -190,7 +190,7 @@ def test_a_killed_leader_is_replaced_within_the_lease(election: Election, tmp_pa
 
 
 def test_a_stopped_leader_does_not_lead_when_it_is_continued(election: Election, tmp_path: Path) -> None:
-    """SIGSTOP past the Lease's end, SIGCONT: from its first instruction on it does not lead, so never together with its successor."""
+    """After SIGSTOP past the Lease's end it never leads together with its successor."""
     output = tmp_path / "first"
     process = election.process("first", output)
     until(lambda: lines(output) and lines(output)[-1][1], 60)
@@ -210,7 +210,7 @@ def test_a_stopped_leader_does_not_lead_when_it_is_continued(election: Election,
 
 
 def test_a_leader_cut_off_from_the_api_server_steps_down_in_time(election: Election) -> None:
-    """The API server hangs for longer than the deadline: every candidate has that problem, none leads, and one does when it is back."""
+    """No candidate leads while the API server hangs, and one does afterwards."""
     calls: list[float] = []
     electors = [election.candidate(name) for name in ("first", "second")]
     until(election.leaders)
@@ -246,7 +246,7 @@ def test_a_leader_cut_off_from_the_api_server_steps_down_in_time(election: Elect
 
 
 def test_a_clock_that_jumps_ahead_closes_the_fence(election: Election) -> None:
-    """As after the suspension of a machine: the elector acquires the Lease again before it leads again."""
+    """The elector must acquire the Lease again, as after a suspension."""
     ahead = [0.0]
     elector = election.candidate("pod", clock=lambda: boot_clock() + ahead[0])
     until(elector.leading)
@@ -258,7 +258,7 @@ def test_a_clock_that_jumps_ahead_closes_the_fence(election: Election) -> None:
 
 
 def test_a_stolen_lease_ends_leadership_and_is_waited_out(election: Election) -> None:
-    """Another name is written into it."""
+    """It has another holder."""
     elector = election.candidate("pod")
     until(elector.leading)
     election.cluster.api.patch(election.path, {"spec": {"holderIdentity": "thief"}})
@@ -280,7 +280,7 @@ def test_a_stolen_lease_ends_leadership_and_is_waited_out(election: Election) ->
 def test_a_leader_repairs_an_edited_lease_and_leads_on(election: Election, spec: dict[str, Any]) -> None:
     """No other candidate can have acquired it while the fence was open."""
     elector = election.candidate("pod")
-    other = election.candidate("other")
+    follower = election.candidate("other")
     until(election.leaders)
     [leader] = election.leaders()
     election.cluster.api.patch(election.path, {"metadata": {"labels": {"team": "storage"}}, "spec": spec})
@@ -290,12 +290,12 @@ def test_a_leader_repairs_an_edited_lease_and_leads_on(election: Election, spec:
     while time.monotonic() < end:
         assert election.leaders() == [leader]
         time.sleep(0.002)
-    assert {elector.term, other.term} == {0, 1}
+    assert {elector.term, follower.term} == {0, 1}
     assert election.cluster.api.get(election.path)["metadata"]["labels"] == {"team": "storage"}
 
 
 def test_a_deleted_lease_is_created_again_by_its_leader(election: Election) -> None:
-    """Which still leads; the others wait."""
+    """The leader still leads, and the others wait."""
     for name in ("pod", "other"):
         election.candidate(name)
     until(election.leaders)
@@ -311,7 +311,7 @@ def test_a_deleted_lease_is_created_again_by_its_leader(election: Election) -> N
 
 
 def test_a_replace_of_a_deleted_lease_is_refused(election: Election) -> None:
-    """Because of the uid in it: without, the API server creates a Lease from any replace."""
+    """It has the uid; without it the API server would create a Lease."""
     elector = election.candidate("pod")
     until(elector.leading)
     body = election.cluster.api.get(election.path)
@@ -324,7 +324,7 @@ def test_a_replace_of_a_deleted_lease_is_refused(election: Election) -> None:
 def test_an_elector_without_permission_names_verb_and_resource_and_leads_once_they_are_granted(
     election: Election,
 ) -> None:
-    """Without a restart."""
+    """It needs no restart."""
     namespace = election.namespace
     cluster = election.cluster
     cluster.kubectl("create", "serviceaccount", "extender", "-n", namespace)
@@ -345,7 +345,7 @@ def test_an_elector_without_permission_names_verb_and_resource_and_leads_once_th
 
 
 def test_a_namespace_that_is_missing_is_named(cluster: DevCluster) -> None:
-    """In one line."""
+    """The problem is one line."""
     elector = Elector(connect_with(str(cluster.kubeconfig)), "pod", "nowhere", TIMING)
     elector.start()
     try:

@@ -54,7 +54,7 @@ async def _log_of_filter(request: Object, capsys: pytest.CaptureFixture[str], *,
 
 
 async def test_a_decision_is_one_line_with_the_pod_and_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    """A search for the pod in the log shows how many nodes fit and why the others do not."""
+    """It has the number of fitting nodes, and the reasons of the others."""
     configure("json")
     (line,) = (await _log_of_filter(by_names(db_pod()), capsys)).splitlines()
     assert (
@@ -80,7 +80,7 @@ async def test_a_decision_is_one_line_with_the_pod_and_the_counts(capsys: pytest
     ],
 )
 async def test_a_problem_is_one_line_too(body: Object, event: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error text of a request that could not be answered."""
+    """It has the error text of the request."""
     configure("json")
     (line,) = (await _log_of_filter(body, capsys)).splitlines()
     entry = json.loads(line)

@@ -84,7 +84,7 @@ def raising(error: Exception) -> Callable[[], Requeue | None]:
 
 
 def test_a_key_is_never_in_work_twice_and_is_reconciled_again_if_it_changed_meanwhile() -> None:
-    """However many workers there are: two changes during one call cause one more call."""
+    """Two changes during one call cause one more call."""
     busy = 0
     max_busy = 0
     calls = 0
@@ -108,7 +108,7 @@ def test_a_key_is_never_in_work_twice_and_is_reconciled_again_if_it_changed_mean
 
 
 def test_different_keys_are_in_work_at_the_same_time_up_to_the_number_of_workers() -> None:
-    """Five keys, three workers."""
+    """There are five keys and three workers."""
     busy = 0
     max_busy = 0
 
@@ -146,7 +146,7 @@ def test_different_keys_are_in_work_at_the_same_time_up_to_the_number_of_workers
 def test_each_outcome_has_a_back_off_that_doubles_up_to_a_bound(
     outcome: Callable[[], Requeue | None], why: Requeue
 ) -> None:
-    """And no outcome, whatever it is, ends the queue."""
+    """No outcome ends the queue."""
     times = call_times(outcome, 1000)
     pauses = [after - before for before, after in pairwise(times)]
     backoff = BACKOFFS[why]
@@ -156,7 +156,7 @@ def test_each_outcome_has_a_back_off_that_doubles_up_to_a_bound(
 
 
 def test_one_success_resets_the_back_off() -> None:
-    """Three conflicts, a success, and the next conflict has the shortest back-off again."""
+    """The next conflict has the shortest back-off again."""
     outcomes = [Requeue.CONFLICT, Requeue.CONFLICT, Requeue.CONFLICT, None, Requeue.CONFLICT, None]
     times: list[float] = []
 
@@ -176,7 +176,7 @@ def test_one_success_resets_the_back_off() -> None:
 
 
 def test_an_event_ends_a_back_off() -> None:
-    """A key that waits is reconciled as soon as it is added, once."""
+    """A waiting key is reconciled once, as soon as it is added."""
     times: list[float] = []
 
     async def handle(key: str) -> Requeue | None:
@@ -192,7 +192,7 @@ def test_an_event_ends_a_back_off() -> None:
 
 
 def test_a_key_that_always_fails_does_not_delay_others() -> None:
-    """With one worker."""
+    """There is one worker."""
     calls: dict[str, int] = defaultdict(int)
 
     async def handle(key: str) -> Requeue | None:
@@ -231,7 +231,7 @@ def test_a_stopped_queue_leaves_no_timers_and_no_keys() -> None:
 
 
 def test_a_delay_is_spread_over_its_upper_half() -> None:
-    """So that writers in conflict do not meet again."""
+    """Writers in conflict do not meet again."""
     delays = [Backoff(1.0, 8.0).delay(attempt) for attempt in range(5)]
     assert [jitter(delay, 0.0) for delay in delays] == [0.5, 1.0, 2.0, 4.0, 4.0]
     assert [jitter(delay, 1.0) for delay in delays] == [1.0, 2.0, 4.0, 8.0, 8.0]
@@ -285,7 +285,7 @@ def test_a_subclass_chooses_the_next_key() -> None:
 
 
 def test_a_subclass_has_back_offs_of_its_own() -> None:
-    """For each outcome."""
+    """It sets one for each outcome."""
 
     async def then(queue: WorkQueue[str]) -> None:
         queue.add("b")
@@ -294,7 +294,7 @@ def test_a_subclass_has_back_offs_of_its_own() -> None:
 
 
 def test_in_a_subclass_a_delay_may_outlive_an_event() -> None:
-    """As in client-go: the key is reconciled for the event and after the delay; of two delays the earlier one counts."""
+    """As in client-go, the key is reconciled for both. Of two delays the earlier counts."""
 
     async def then(queue: WorkQueue[str]) -> None:
         queue.add_later("a", 5)
@@ -304,7 +304,7 @@ def test_in_a_subclass_a_delay_may_outlive_an_event() -> None:
 
 
 def test_an_event_ends_a_delay() -> None:
-    """Unless a subclass says otherwise."""
+    """A subclass may decide otherwise."""
     times: list[float] = []
 
     async def handle(key: str) -> Requeue | None:

@@ -1,4 +1,4 @@
-"""Binding one pod: what came of it is made certain, and a claim is provisioned for one node only."""
+"""The binder: the result of every Binding becomes definite, and a claim is provisioned for one node only."""
 
 from __future__ import annotations
 
@@ -16,240 +16,250 @@ from app.scheduler.binder import Binder
 from scheduler_core.backoff import Backoff
 from scheduler_core.convert.binding import PendingPod, pending_pod
 from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
-from tests.worlds.fake_api import Behaviour, Object, connected, failing, until
-from tests.worlds.scheduling_api import CLAIMS, CLASSES, PODS, SchedulingApi, plan, pod
+from tests.worlds.fake_api import Behaviour, Object, connect_client, failing, until
+from tests.worlds.scheduling_api import CLAIMS, CLASSES, PODS, SchedulingApi, pod
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short pauses."""
+    """Shortens the back-off."""
     monkeypatch.setattr("app.scheduler.binder._BACKOFF", Backoff(0.01, 0.01))
 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, which stands still."""
+    """The binder's clock, which only the test moves."""
     seconds = [0.0]
     monkeypatch.setattr("app.scheduler.binder.monotonic", lambda: seconds[0])
     return seconds
 
 
 @asynccontextmanager
-async def binding(api: SchedulingApi, folder: Path, may: Callable[[], bool] = lambda: True) -> AsyncIterator[Binder]:
-    """A binder that leads."""
-    async with connected(api, folder) as client:
-        yield Binder(client, may)
+async def binder_for(
+    api: SchedulingApi, folder: Path, leads: Callable[[], bool] = lambda: True
+) -> AsyncIterator[Binder]:
+    """Connects a binder, which leads by default."""
+    async with connect_client(api, folder) as client:
+        yield Binder(client, leads)
 
 
-def read(raw: Object) -> PendingPod:
-    """A pod as the scheduler has it."""
+def decode(raw: Object) -> PendingPod:
+    """Decodes a pod as the scheduler does."""
     return pending_pod(json.dumps(raw).encode())[1]
 
 
-async def break_off(request: web.Request) -> web.StreamResponse:
-    """The request was taken, and the connection ends without an answer."""
+async def abort_connection(request: web.Request) -> web.StreamResponse:
+    """Accepts the request, and aborts the connection without an answer."""
     assert request.transport is not None
     request.transport.abort()
     return web.Response()
 
 
-async def test_a_binding_that_is_made_late_is_found_by_repeating_it(tmp_path: Path) -> None:
-    """The pod was read without a node in between: the API server was still at it."""
+async def test_repeating_a_binding_reveals_that_it_was_made_late(tmp_path: Path) -> None:
+    """In between, the pod was read without a node."""
     raw = pod("web")
     api = SchedulingApi(raw)
 
-    async def late(request: web.Request) -> web.StreamResponse:
+    async def bind_twice(request: web.Request) -> web.StreamResponse:
         await api.bind(request)
         return await api.bind(request)
 
-    plan(break_off, api)
-    plan(late, api)
-    async with binding(api, tmp_path) as binder:
-        assert await binder.bind(read(raw), "a") == ""
-    assert (api.posted, api.bindings) == (2, [("web", "a")])
+    api.plan_bindings(abort_connection)
+    api.plan_bindings(bind_twice)
+    async with binder_for(api, tmp_path) as binder:
+        assert await binder.bind(decode(raw), "a") == ""
+    assert (api.binding_requests, api.bindings) == (2, [("web", "a")])
 
 
-async def test_a_binding_that_was_lost_is_made(tmp_path: Path) -> None:
-    """Nobody had heard the first."""
+async def test_a_lost_binding_is_repeated(tmp_path: Path) -> None:
+    """The API server has not processed the first request."""
     raw = pod("web")
     api = SchedulingApi(raw)
-    plan(break_off, api)
-    async with binding(api, tmp_path) as binder:
-        assert await binder.bind(read(raw), "a") == ""
-    assert (api.posted, api.bindings) == (2, [("web", "a")])
+    api.plan_bindings(abort_connection)
+    async with binder_for(api, tmp_path) as binder:
+        assert await binder.bind(decode(raw), "a") == ""
+    assert (api.binding_requests, api.bindings) == (2, [("web", "a")])
 
 
-async def test_who_was_bound_elsewhere_meanwhile_is_not_bound_here(tmp_path: Path) -> None:
-    """And the message says where it is."""
+async def test_a_pod_that_was_bound_to_another_node_meanwhile_is_not_bound(tmp_path: Path) -> None:
+    """The message names that node."""
     raw = pod("web")
     api = SchedulingApi(raw)
 
-    async def elsewhere(request: web.Request) -> web.StreamResponse:
+    async def bind_elsewhere(request: web.Request) -> web.StreamResponse:
         await api.put(PODS, {**raw, "spec": {**raw["spec"], "nodeName": "b"}})
-        return await break_off(request)
+        return await abort_connection(request)
 
-    plan(elsewhere, api)
-    async with binding(api, tmp_path) as binder:
-        assert await binder.bind(read(raw), "a") == "it was bound to b meanwhile"
-    assert api.posted == 1
+    api.plan_bindings(bind_elsewhere)
+    async with binder_for(api, tmp_path) as binder:
+        assert await binder.bind(decode(raw), "a") == "it was bound to b meanwhile"
+    assert api.binding_requests == 1
 
 
-async def test_another_pod_of_its_name_is_not_the_pod(tmp_path: Path) -> None:
-    """Wherever it is."""
+async def test_a_later_pod_of_the_same_name_is_not_the_bound_pod(tmp_path: Path) -> None:
+    """It is a different pod, though it is on the selected node."""
     raw = pod("web")
     api = SchedulingApi(raw)
 
-    async def replaced(request: web.Request) -> web.StreamResponse:
+    async def replace_pod(request: web.Request) -> web.StreamResponse:
         await api.put(PODS, pod("web", nodeName="a"))
-        return await break_off(request)
+        return await abort_connection(request)
 
-    plan(replaced, api)
-    async with binding(api, tmp_path) as binder:
-        assert await binder.bind(read(raw), "a") == "the pod is gone"
+    api.plan_bindings(replace_pod)
+    async with binder_for(api, tmp_path) as binder:
+        assert await binder.bind(decode(raw), "a") == "the pod is gone"
 
 
-async def test_what_fails_again_and_again_was_not_made(tmp_path: Path) -> None:
-    """The API server was done with each attempt, so the number is bounded."""
+async def test_a_binding_that_fails_repeatedly_is_given_up(tmp_path: Path) -> None:
+    """The API server has finished each request, so four attempts are enough."""
     raw = pod("web")
     api = SchedulingApi(raw)
-    plan(failing(500, "failed calling webhook"), api, 99)
-    async with binding(api, tmp_path) as binder:
-        assert "failed calling webhook" in await binder.bind(read(raw), "a")
-    assert api.posted == 4
+    api.plan_bindings(failing(500, "failed calling webhook"), 99)
+    async with binder_for(api, tmp_path) as binder:
+        assert "failed calling webhook" in await binder.bind(decode(raw), "a")
+    assert api.binding_requests == 4
 
 
 async def test_a_refusal_is_definite(tmp_path: Path) -> None:
-    """Whatever was in doubt before it."""
+    """It settles an earlier request without an answer, too."""
     raw = pod("web")
     api = SchedulingApi(raw)
-    plan(break_off, api)
-    plan(failing(403, "not you", "Forbidden"), api)
-    async with binding(api, tmp_path) as binder:
-        assert "not you" in await binder.bind(read(raw), "a")
-    assert api.posted == 2
+    api.plan_bindings(abort_connection)
+    api.plan_bindings(failing(403, "not you", "Forbidden"))
+    async with binder_for(api, tmp_path) as binder:
+        assert "not you" in await binder.bind(decode(raw), "a")
+    assert api.binding_requests == 2
 
 
-async def test_an_attempt_without_an_answer_is_waited_for(tmp_path: Path, now: list[float]) -> None:
-    """It is repeated a few times, and read for as long as the API server may be at it."""
+async def test_an_unanswered_binding_stays_uncertain_until_no_request_can_be_in_work(
+    tmp_path: Path, now: list[float]
+) -> None:
+    """The Binding is repeated a few times; then the pod is read until the request timeout."""
     raw = pod("web")
     api = SchedulingApi(raw)
-    plan(failing(504, "the server was unable to return a response in time"), api)
-    plan(failing(500, "etcd is away"), api, 9999)
-    async with binding(api, tmp_path) as binder:
-        task = asyncio.create_task(binder.bind(read(raw), "a"))
-        await until("the last attempt", lambda: api.posted == 4)
+    api.plan_bindings(failing(504, "the server was unable to return a response in time"))
+    api.plan_bindings(failing(500, "etcd is away"), 9999)
+    async with binder_for(api, tmp_path) as binder:
+        task = asyncio.create_task(binder.bind(decode(raw), "a"))
+        await until("the last attempt", lambda: api.binding_requests == 4)
         reads = api.count("get")
         await until("more reads", lambda: api.count("get") > reads + 3)
-        assert (task.done(), api.posted) == (False, 4)
+        assert (task.done(), api.binding_requests) == (False, 4)
         now[0] = 60
         assert "etcd is away" in await task
 
 
-async def test_who_does_not_lead_any_more_does_not_repeat_it(tmp_path: Path) -> None:
-    """It has no say in where the pod goes."""
-    raw, leading = pod("web"), [True]
+async def test_a_former_leader_does_not_repeat_a_binding(tmp_path: Path) -> None:
+    """The new leader decides where the pod goes."""
+    raw = pod("web")
     api = SchedulingApi(raw)
+    leading = True
 
-    async def lost(request: web.Request) -> web.StreamResponse:
-        leading.clear()
-        return await break_off(request)
+    async def lose_lease(request: web.Request) -> web.StreamResponse:
+        nonlocal leading
+        leading = False
+        return await abort_connection(request)
 
-    plan(lost, api)
-    async with binding(api, tmp_path, lambda: bool(leading)) as binder:
-        assert await binder.bind(read(raw), "a") != ""
-    assert api.posted == 1
+    api.plan_bindings(lose_lease)
+    async with binder_for(api, tmp_path, lambda: leading) as binder:
+        assert await binder.bind(decode(raw), "a") != ""
+    assert api.binding_requests == 1
 
 
-def sharing(name: str, **spec: Any) -> Object:
+def pod_with_claim(name: str, **spec: Any) -> Object:
     """A pod that mounts the claim `data`."""
     return pod(name, volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}], **spec)
 
 
-def shared(selected: str = "", mode: str = "WaitForFirstConsumer", **spec: Any) -> SchedulingApi:
-    """A claim that many may mount, perhaps on its way to a node."""
+def api_with_claim(selected_node: str = "", mode: str = "WaitForFirstConsumer", **spec: Any) -> SchedulingApi:
+    """An API server with the claim `data`, whose node may be selected."""
     api = SchedulingApi()
     api.add(CLASSES, {"metadata": {"name": "shared"}, "volumeBindingMode": mode})
-    annotations = {SELECTED_NODE_ANNOTATION: selected} if selected else {}
+    annotations = {SELECTED_NODE_ANNOTATION: selected_node} if selected_node else {}
     metadata = {"namespace": "shop", "name": "data", "annotations": annotations}
     api.add(CLAIMS, {"metadata": metadata, "spec": {"storageClassName": "shared", **spec}})
     return api
 
 
-TAKEN = "PersistentVolumeClaim shop/data is being provisioned for node a, because pod shop/first mounts it"
+CONFLICT = "PersistentVolumeClaim shop/data is being provisioned for node a, because pod shop/first mounts it"
 
 
-async def test_a_claim_on_its_way_to_the_node_of_another_pod_is_left_alone(tmp_path: Path) -> None:
-    """A pod that is bound elsewhere would wait there for a volume that never comes."""
-    api, second = shared("a"), sharing("second")
-    api.add(PODS, sharing("first", nodeName="a"), second)
-    async with binding(api, tmp_path) as binder:
-        assert await binder.bind(read(second), "b") == TAKEN
-        assert (api.told, api.posted) == ([], 0)
-        assert await binder.bind(read(second), "a") == ""
-    assert api.told == [("second", "a")]
+async def test_a_pod_is_not_bound_while_its_claim_is_provisioned_for_the_node_of_another_pod(tmp_path: Path) -> None:
+    """On a different node the pod would wait for its volume forever."""
+    api = api_with_claim("a")
+    second = pod_with_claim("second")
+    api.add(PODS, pod_with_claim("first", nodeName="a"), second)
+    async with binder_for(api, tmp_path) as binder:
+        assert await binder.bind(decode(second), "b") == CONFLICT
+        assert (api.assignments, api.binding_requests) == ([], 0)
+        assert await binder.bind(decode(second), "a") == ""
+    assert api.assignments == [("second", "a")]
 
 
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(sharing("first"), id="no node"),
-        pytest.param(sharing("first", nodeName="a") | {"status": {"phase": "Failed"}}, id="finished"),
+        pytest.param(pod_with_claim("first"), id="no node"),
+        pytest.param(pod_with_claim("first", nodeName="a") | {"status": {"phase": "Failed"}}, id="finished"),
         pytest.param(pod("first", nodeName="a"), id="mounts nothing"),
     ],
 )
-async def test_a_claim_whose_pod_has_gone_may_go_elsewhere(first: Object, tmp_path: Path) -> None:
-    """Whoever told it the node before did not come to use it."""
-    api, second = shared("a"), sharing("second")
+async def test_a_claim_without_a_bound_consumer_gets_a_new_node(first: Object, tmp_path: Path) -> None:
+    """The pod that its node was selected for does not use it."""
+    api = api_with_claim("a")
+    second = pod_with_claim("second")
     api.add(PODS, first, second)
-    async with binding(api, tmp_path) as binder:
-        assert await binder.bind(read(second), "b") == ""
-    assert api.told == [("data", "b"), ("second", "b")]
+    async with binder_for(api, tmp_path) as binder:
+        assert await binder.bind(decode(second), "b") == ""
+    assert api.assignments == [("data", "b"), ("second", "b")]
 
 
-@pytest.mark.parametrize(("mode", "spec"), [("Immediate", {}), ("WaitForFirstConsumer", {"volumeName": "there"})])
-async def test_a_claim_that_waits_for_nobody_goes_with_every_pod(mode: str, spec: Object, tmp_path: Path) -> None:
-    """It is there already, or comes wherever its pods are."""
-    api, second = shared("a", mode, **spec), sharing("second")
-    api.add(PODS, sharing("first", nodeName="a"), second)
-    async with binding(api, tmp_path) as binder:
-        assert await binder.bind(read(second), "b") == ""
-    assert api.told == [("second", "b")]
+@pytest.mark.parametrize(("mode", "spec"), [("Immediate", {}), ("WaitForFirstConsumer", {"volumeName": "pv"})])
+async def test_a_claim_that_waits_for_no_consumer_restricts_no_pod(mode: str, spec: Object, tmp_path: Path) -> None:
+    """It is bound, or provisioned immediately on whichever node."""
+    api = api_with_claim("a", mode, **spec)
+    second = pod_with_claim("second")
+    api.add(PODS, pod_with_claim("first", nodeName="a"), second)
+    async with binder_for(api, tmp_path) as binder:
+        assert await binder.bind(decode(second), "b") == ""
+    assert api.assignments == [("second", "b")]
 
 
-@pytest.mark.parametrize("made", [True, False])
-async def test_of_two_pods_that_are_bound_at_once_the_first_says_where_the_claim_goes(
-    made: bool, tmp_path: Path
-) -> None:
-    """Before anything of it can be read off the cluster; and no longer than it is being bound."""
-    api, first, second = shared(), sharing("first"), sharing("second")
+@pytest.mark.parametrize("binds", [True, False])
+async def test_the_first_of_two_concurrent_bindings_decides_the_node_of_a_claim(binds: bool, tmp_path: Path) -> None:
+    """It decides before the cluster shows anything, and only until it has failed."""
+    api = api_with_claim()
+    first = pod_with_claim("first")
+    second = pod_with_claim("second")
     api.add(PODS, first, second)
     go_on = asyncio.Event()
-    then: Behaviour = api.bind if made else failing(403)
+    answer: Behaviour = api.bind if binds else failing(403)
 
-    async def slowly(request: web.Request) -> web.StreamResponse:
+    async def answer_later(request: web.Request) -> web.StreamResponse:
         await go_on.wait()
-        return await then(request)
+        return await answer(request)
 
-    plan(slowly, api)
-    async with binding(api, tmp_path) as binder:
-        binds = asyncio.create_task(binder.bind(read(first), "a"))
-        refused = asyncio.create_task(binder.bind(read(second), "b"))
-        assert await refused == TAKEN
-        await until("the Binding", lambda: api.posted == 1)
+    api.plan_bindings(answer_later)
+    async with binder_for(api, tmp_path) as binder:
+        first_binding = asyncio.create_task(binder.bind(decode(first), "a"))
+        second_binding = asyncio.create_task(binder.bind(decode(second), "b"))
+        assert await second_binding == CONFLICT
+        await until("the Binding", lambda: api.binding_requests == 1)
         go_on.set()
-        assert (await binds == "") is made
-        assert await binder.bind(read(second), "b") == (TAKEN if made else "")
+        assert (await first_binding == "") is binds
+        assert await binder.bind(decode(second), "b") == (CONFLICT if binds else "")
         assert binder._attempts == {}
-    assert [node for name, node in api.told if name == "data"] == (["a"] if made else ["a", "b"])
+    assert [node for name, node in api.assignments if name == "data"] == (["a"] if binds else ["a", "b"])
 
 
-async def test_a_claim_that_cannot_be_read_leaves_its_pod_unbound(tmp_path: Path) -> None:
-    """Nobody would provision it; and no Binding is in doubt."""
-    api, first = shared(), sharing("first")
+async def test_a_pod_whose_claim_cannot_be_read_is_not_bound(tmp_path: Path) -> None:
+    """The claim would never be provisioned. No Binding was requested, so none is uncertain."""
+    api = api_with_claim()
+    first = pod_with_claim("first")
     api.add(PODS, first)
     api.plans["get"].append(failing(500, "etcd is away"))
-    async with binding(api, tmp_path) as binder:
-        assert "etcd is away" in await binder.bind(read(first), "a")
-    assert (api.posted, api.told) == (0, [])
+    async with binder_for(api, tmp_path) as binder:
+        assert "etcd is away" in await binder.bind(decode(first), "a")
+    assert (api.binding_requests, api.assignments) == (0, [])

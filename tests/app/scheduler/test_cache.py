@@ -1,195 +1,173 @@
-"""What the stand-alone scheduler knows of a cluster: assumptions, late news, and a state that is kept current."""
+"""The cache of the stand-alone scheduler: assumed pods, late watch events, and a state that follows every change."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from time import monotonic
 from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.kube.client import KubeClient
 from app.kube.generic_cache import _MAX_PENDING
-from app.kube.reflector import Timing
 from app.scheduler.cache import SchedulerCache
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.extender_policy import SERVICES
+from scheduler_core.generic.policy_filter import SERVICES
 from scheduler_core.model.generic import Node, Pod, PodKey, Service
+from tests.worlds.scheduler import RecordingQueueHandler, unwatched_cache
+from tests.worlds.scheduling_api import SCHEDULER_NAME
 
 KEY = ("shop", "web")
 
 
-class Heard:
-    """What a listener was told last about each pod, and how often something helped."""
+class RecordingBindingObserver:
+    """A `BindingObserver` that records the pods that were bound and are not gone."""
 
     def __init__(self) -> None:
-        self.wanting: dict[PodKey, PendingPod] = {}
-        self.helps = 0
-
-    def enqueue(self, pending: PendingPod) -> None:
-        """Called by the cluster."""
-        self.wanting[pending.pod.key] = pending
-
-    def dequeue(self, key: PodKey) -> None:
-        """Called by the cluster."""
-        self.wanting.pop(key, None)
-
-    def retry_unschedulable(self) -> None:
-        """Called by the cluster."""
-        self.helps += 1
-
-
-class Landed:
-    """A witness that remembers where pods landed that have not left since."""
-
-    def __init__(self) -> None:
-        self.pods: dict[PodKey, tuple[PendingPod, str]] = {}
+        self.bound_pods: dict[PodKey, tuple[PendingPod, str]] = {}
 
     def on_bound(self, pending: PendingPod, node: str) -> None:
-        """Called by the cluster."""
-        self.pods[pending.pod.key] = pending, node
+        """Called by the cache."""
+        self.bound_pods[pending.pod.key] = pending, node
 
     def on_gone(self, key: PodKey) -> None:
-        """Called by the cluster."""
-        self.pods.pop(key, None)
+        """Called by the cache."""
+        self.bound_pods.pop(key, None)
 
 
-def cluster(*nodes: str) -> tuple[SchedulerCache, Heard]:
-    """A cluster that nobody watches; what reflectors would tell is told by hand."""
-    heard = Heard()
-    timing = Timing(monotonic, random.uniform)
-    made = SchedulerCache(cast("KubeClient", None), "mine", heard, timing, stale_after=60)
+def cache_of(*nodes: str) -> tuple[SchedulerCache, RecordingQueueHandler]:
+    """A cache of these nodes, without pods and services."""
+    handler = RecordingQueueHandler()
+    cache = unwatched_cache(handler)
     for kind in SERVICES:
-        made._cache.replaced(kind, {})
+        cache._cache.replaced(kind, {})
     for name in nodes:
-        made._cache.changed("nodes", name, Node(name, cpu=4000, memory=8 << 30, pods=10))
-    return made, heard
+        cache._cache.changed("nodes", name, Node(name, cpu=4000, memory=8 << 30, pods=10))
+    return cache, handler
 
 
-def waiting(name: str = "web", uid: str = "1", **fields: Any) -> PendingPod:
-    """A pod that wants a node of this scheduler."""
-    return PendingPod(Pod("shop", name, cpu=1000, uid=uid, **fields), scheduler_name="mine", needs_node=True)
+def pending_pod(name: str = "web", uid: str = "1", **fields: Any) -> PendingPod:
+    """A pod of this scheduler that needs a node."""
+    return PendingPod(Pod("shop", name, cpu=1000, uid=uid, **fields), scheduler_name=SCHEDULER_NAME, needs_node=True)
 
 
-def bound(found: PendingPod, node: str) -> PendingPod:
-    """The same with a node."""
-    return PendingPod(replace(found.pod, node_name=node))
+def on_node(pending: PendingPod, node: str) -> PendingPod:
+    """The pod once it is bound to the node."""
+    return PendingPod(replace(pending.pod, node_name=node))
 
 
-def on(state: GenericClusterState, node: str) -> list[str]:
-    """The pods on a node."""
+def pods_on(state: GenericClusterState, node: str) -> list[str]:
+    """The names of the pods on a node."""
     return sorted(pod.name for pod in state.nodes[node].pods)
 
 
-def test_an_assumed_pod_counts_before_it_is_seen_there_and_once() -> None:
-    """From the decision on, and not twice when the watch brings it."""
-    known, _ = cluster("a")
-    known._cache.changed("pods", KEY, waiting())
-    known.assume(waiting(), "a")
-    assert (on(known.state, "a"), known.state.nodes["a"].requested_cpu) == (["web"], 1000)
-    known._cache.changed("pods", KEY, bound(waiting(), "a"))
-    assert (on(known.state, "a"), known.state.nodes["a"].requested_cpu, known.assumed_nodes) == (["web"], 1000, {})
+def test_an_assumed_pod_counts_once_on_its_node() -> None:
+    """It counts before and after the watch shows it on its node."""
+    cache, _ = cache_of("a")
+    cache._cache.changed("pods", KEY, pending_pod())
+    cache.assume(pending_pod(), "a")
+    assert (pods_on(cache.state, "a"), cache.state.nodes["a"].requested_cpu) == (["web"], 1000)
+    cache._cache.changed("pods", KEY, on_node(pending_pod(), "a"))
+    assert (pods_on(cache.state, "a"), cache.state.nodes["a"].requested_cpu) == (["web"], 1000)
+    assert cache.assumed_nodes == {}
 
 
-def test_a_witness_hears_where_an_assumed_pod_lands_and_that_it_leaves() -> None:
-    """As it was when it waited, with its claims; wherever it is now. Of pods that others bound it hears nothing."""
-    known, _ = cluster("a")
-    witness = Landed()
-    known.subscribe(witness)
-    known._cache.changed("pods", KEY, waiting())
-    known._cache.changed("pods", ("shop", "other"), bound(waiting("other"), "a"))
-    known.assume(waiting(), "a")
-    assert witness.pods == {}
-    known._cache.changed("pods", KEY, bound(waiting(), "b"))
-    assert witness.pods == {KEY: (waiting(), "b")}
-    known._cache.replaced("pods", {})
-    assert witness.pods == {}
+def test_the_observer_gets_the_node_of_an_assumed_pod_and_its_end() -> None:
+    """It gets the pod as it was assumed. Pods bound by other schedulers do not reach it."""
+    cache, _ = cache_of("a")
+    observer = RecordingBindingObserver()
+    cache.subscribe(observer)
+    cache._cache.changed("pods", KEY, pending_pod())
+    cache._cache.changed("pods", ("shop", "other"), on_node(pending_pod("other"), "a"))
+    cache.assume(pending_pod(), "a")
+    assert observer.bound_pods == {}
+    cache._cache.changed("pods", KEY, on_node(pending_pod(), "b"))
+    assert observer.bound_pods == {KEY: (pending_pod(), "b")}
+    cache._cache.replaced("pods", {})
+    assert observer.bound_pods == {}
 
 
-def test_late_news_without_a_node_ends_no_assumption() -> None:
-    """The watch may still bring what happened before the Binding; the pod is not offered for scheduling again."""
-    known, heard = cluster("a")
-    known._cache.changed("pods", KEY, waiting())
-    known.assume(waiting(), "a")
-    heard.wanting.clear()
-    known._cache.changed("pods", KEY, waiting(labels=frozenset({("late", "news")})))
-    assert (on(known.state, "a"), heard.wanting) == (["web"], {})
+def test_a_late_event_without_a_node_does_not_end_an_assumption() -> None:
+    """The event may be older than the Binding."""
+    cache, handler = cache_of("a")
+    cache._cache.changed("pods", KEY, pending_pod())
+    cache.assume(pending_pod(), "a")
+    handler.pending.clear()
+    cache._cache.changed("pods", KEY, pending_pod(labels=frozenset({("late", "event")})))
+    assert (pods_on(cache.state, "a"), handler.pending) == (["web"], {})
 
 
-def test_a_forgotten_assumption_frees_its_room() -> None:
-    """And may help others."""
-    known, heard = cluster("a")
-    known._cache.changed("pods", KEY, waiting())
-    known.assume(waiting(), "a")
-    helps = heard.helps
-    known.forget(waiting())
-    assert (on(known.state, "a"), known.assumed_nodes, heard.helps > helps) == ([], {}, True)
+def test_a_forgotten_pod_frees_its_node() -> None:
+    """Unschedulable pods are retried, because they may fit now."""
+    cache, handler = cache_of("a")
+    cache._cache.changed("pods", KEY, pending_pod())
+    cache.assume(pending_pod(), "a")
+    retries = handler.retries
+    cache.forget(pending_pod())
+    assert (pods_on(cache.state, "a"), cache.assumed_nodes, handler.retries > retries) == ([], {}, True)
 
 
-def test_forgetting_one_pod_leaves_another_of_its_name_alone() -> None:
-    """The Binding of the first fails when the second has long been bound."""
-    known, heard = cluster("a", "b")
-    known._cache.changed("pods", KEY, waiting())
-    known.assume(waiting(), "a")
-    second = waiting(uid="2")
-    known._cache.changed("pods", KEY, second)
-    assert (on(known.state, "a"), heard.wanting) == ([], {KEY: second})
-    known.assume(second, "b")
-    known.forget(waiting())
-    assert (on(known.state, "b"), dict(known.assumed_nodes)) == (["web"], {KEY: "b"})
+def test_forgetting_a_pod_keeps_the_assumption_of_its_namesake() -> None:
+    """The first Binding fails after a second pod of the name was assumed."""
+    cache, handler = cache_of("a", "b")
+    cache._cache.changed("pods", KEY, pending_pod())
+    cache.assume(pending_pod(), "a")
+    second = pending_pod(uid="2")
+    cache._cache.changed("pods", KEY, second)
+    assert (pods_on(cache.state, "a"), handler.pending) == ([], {KEY: second})
+    cache.assume(second, "b")
+    cache.forget(pending_pod())
+    assert (pods_on(cache.state, "b"), dict(cache.assumed_nodes)) == (["web"], {KEY: "b"})
 
 
-def test_a_pod_that_is_gone_counts_no_more() -> None:
-    """Also if it was only assumed, and if a whole list shows it."""
-    known, heard = cluster("a")
-    known._cache.changed("pods", KEY, waiting())
-    known.assume(waiting(), "a")
-    known._cache.replaced("pods", {})
-    assert (on(known.state, "a"), known.assumed_nodes, heard.wanting) == ([], {}, {})
+def test_a_deleted_pod_does_not_count() -> None:
+    """An assumed pod is deleted, too, if a new list does not have it."""
+    cache, handler = cache_of("a")
+    cache._cache.changed("pods", KEY, pending_pod())
+    cache.assume(pending_pod(), "a")
+    cache._cache.replaced("pods", {})
+    assert (pods_on(cache.state, "a"), cache.assumed_nodes, handler.pending) == ([], {}, {})
 
 
-def test_a_whole_list_keeps_what_is_assumed() -> None:
-    """It may be older than the Binding."""
-    known, _ = cluster("a")
-    known._cache.changed("pods", KEY, waiting())
-    known.assume(waiting(), "a")
-    known._cache.replaced("pods", {KEY: waiting()})
-    assert on(known.state, "a") == ["web"]
+def test_a_new_list_keeps_assumed_pods() -> None:
+    """The list may be older than the Binding."""
+    cache, _ = cache_of("a")
+    cache._cache.changed("pods", KEY, pending_pod())
+    cache.assume(pending_pod(), "a")
+    cache._cache.replaced("pods", {KEY: pending_pod()})
+    assert pods_on(cache.state, "a") == ["web"]
 
 
-def test_what_may_help_is_told_and_what_cannot_is_not() -> None:
-    """A node or a service that changes, a bound pod that goes; not a pod that wants a node."""
-    known, heard = cluster()
+def test_only_changes_that_may_help_cause_a_retry() -> None:
+    """Nodes, services and the end of bound pods may help. Pending pods cannot."""
+    cache, handler = cache_of()
     counts = []
-    steps: tuple[Callable[[], None], ...] = (
-        lambda: known._cache.changed("nodes", "a", Node("a")),
-        lambda: known._cache.changed("nodes", "a", Node("a")),
-        lambda: known._cache.changed("services", ("shop", "web"), Service("shop", "web")),
-        lambda: known._cache.changed("pods", KEY, waiting()),
-        lambda: known._cache.changed("pods", KEY, bound(waiting(), "a")),
-        lambda: known._cache.changed("pods", KEY, None),
-        lambda: known._cache.changed("nodes", "a", None),
+    changes: tuple[Callable[[], None], ...] = (
+        lambda: cache._cache.changed("nodes", "a", Node("a")),
+        lambda: cache._cache.changed("nodes", "a", Node("a")),
+        lambda: cache._cache.changed("services", ("shop", "web"), Service("shop", "web")),
+        lambda: cache._cache.changed("pods", KEY, pending_pod()),
+        lambda: cache._cache.changed("pods", KEY, on_node(pending_pod(), "a")),
+        lambda: cache._cache.changed("pods", KEY, None),
+        lambda: cache._cache.changed("nodes", "a", None),
     )
-    for tell in steps:
-        before = heard.helps
-        tell()
-        counts.append(heard.helps - before)
+    for apply_change in changes:
+        before = handler.retries
+        apply_change()
+        counts.append(handler.retries - before)
     assert counts == [1, 0, 1, 0, 0, 1, 0]
 
 
-def test_changes_that_nobody_asks_about_do_not_pile_up() -> None:
-    """A follower hears of pods for weeks and is never asked; what it answers then is right."""
-    known, _ = cluster("a")
-    assert on(known.state, "a") == []
+def test_changes_do_not_pile_up_while_the_state_is_not_read() -> None:
+    """A follower gets changes for weeks without a decision; its state is right all the same."""
+    cache, _ = cache_of("a")
+    assert pods_on(cache.state, "a") == []
     for number in range(2 * _MAX_PENDING):
-        known._cache.changed("pods", ("shop", f"p{number}"), bound(waiting(f"p{number}"), "a"))
-        known._cache.changed("pods", ("shop", f"p{number - 1}"), None)
-    assert len(known._cache._pending) <= _MAX_PENDING
-    assert on(known.state, "a") == [f"p{number}"]
+        cache._cache.changed("pods", ("shop", f"p{number}"), on_node(pending_pod(f"p{number}"), "a"))
+        cache._cache.changed("pods", ("shop", f"p{number - 1}"), None)
+    assert len(cache._cache._pending) <= _MAX_PENDING
+    assert pods_on(cache.state, "a") == [f"p{number}"]
 
 
 _STEPS = st.lists(
@@ -204,53 +182,53 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_a_state_that_is_kept_current_is_the_one_made_anew(steps: list[tuple[str, str, str, str]]) -> None:
-    """Whatever happens in whatever order; every waiting pod that is not assumed wants a node; and of pods that have landed none is gone."""
-    known, heard = cluster("a")
-    witness = Landed()
-    known.subscribe(witness)
-    for what, name, uid, node in steps:
-        key, seen = ("shop", name), known.pod(("shop", name))
-        _ = known.state
-        if what == "wait":
-            known._cache.changed("pods", key, waiting(name, uid))
-        elif what == "bind":
-            known._cache.changed("pods", key, bound(waiting(name, uid), node))
-        elif what == "finish":
-            known._cache.changed(
-                "pods", key, PendingPod(replace(waiting(name, uid).pod, node_name=node, finished=True))
-            )
-        elif what == "gone":
-            known._cache.changed("pods", key, None)
-        elif what == "assume" and known.needs_scheduling(seen) and key not in known.assumed_nodes:
-            known.assume(cast("PendingPod", seen), node)
-            heard.dequeue(key)
-        elif what == "forget" and key in known.assumed_nodes:
-            known.forget(PendingPod(known._assumed[key].pod))
-            heard.enqueue(cast("PendingPod", seen))
-        elif what == "node":
-            known._cache.changed("nodes", node, Node(node, cpu=int(uid)))
-        elif what == "no node":
-            known._cache.changed("nodes", node, None)
+def test_an_updated_state_equals_one_built_from_the_objects(steps: list[tuple[str, str, str, str]]) -> None:
+    """Queue and observer are right after every step, too."""
+    cache, handler = cache_of("a")
+    observer = RecordingBindingObserver()
+    cache.subscribe(observer)
+    for step, name, uid, node in steps:
+        key = ("shop", name)
+        seen = cache.pod(key)
+        _ = cache.state
+        if step == "wait":
+            cache._cache.changed("pods", key, pending_pod(name, uid))
+        elif step == "bind":
+            cache._cache.changed("pods", key, on_node(pending_pod(name, uid), node))
+        elif step == "finish":
+            finished = replace(pending_pod(name, uid).pod, node_name=node, finished=True)
+            cache._cache.changed("pods", key, PendingPod(finished))
+        elif step == "gone":
+            cache._cache.changed("pods", key, None)
+        elif step == "assume" and cache.needs_scheduling(seen) and key not in cache.assumed_nodes:
+            cache.assume(cast("PendingPod", seen), node)
+            handler.dequeue(key)
+        elif step == "forget" and key in cache.assumed_nodes:
+            cache.forget(PendingPod(cache._assumed[key].pod))
+            handler.enqueue(cast("PendingPod", seen))
+        elif step == "node":
+            cache._cache.changed("nodes", node, Node(node, cpu=int(uid)))
+        elif step == "no node":
+            cache._cache.changed("nodes", node, None)
         else:
-            known._cache.replaced("pods", dict(known._cache._objects["pods"]))
-        current = known.state
-        known._cache._state = None
-        assert _told(current) == _told(known.state)
-        for landed, (found, _) in witness.pods.items():
-            there = known.pod(landed)
-            assert there is not None
-            assert (there.pod.uid, there.pod.finished) == (found.pod.uid, False)
-        assert heard.wanting.keys() == {
+            cache._cache.replaced("pods", dict(cache._cache._objects["pods"]))
+        updated = cache.state
+        cache._cache._state = None
+        assert _contents(updated) == _contents(cache.state)
+        for bound_key, (bound_pod, _) in observer.bound_pods.items():
+            current = cache.pod(bound_key)
+            assert current is not None
+            assert (current.pod.uid, current.pod.finished) == (bound_pod.pod.uid, False)
+        assert handler.pending.keys() == {
             key
-            for key, entry in known._cache._objects["pods"].items()
-            if entry.needs_node and key not in known.assumed_nodes
+            for key, entry in cache._cache._objects["pods"].items()
+            if entry.needs_node and key not in cache.assumed_nodes
         }
 
 
-def _told(state: GenericClusterState) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _contents(state: GenericClusterState) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     nodes = {
-        name: (entry.node, sorted(entry.pods, key=lambda pod: pod.name), entry.pod_count, entry.requested_cpu)
-        for name, entry in state.nodes.items()
+        name: (info.node, sorted(info.pods, key=lambda pod: pod.name), info.pod_count, info.requested_cpu)
+        for name, info in state.nodes.items()
     }
     return nodes, {name: sorted(pods, key=lambda pod: pod.name) for name, pods in state.orphaned_pods.items()}

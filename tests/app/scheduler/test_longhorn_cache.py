@@ -1,4 +1,4 @@
-"""What pods demand that were bound before: of one watch they have landed already, of the other nothing was heard yet."""
+"""`LonghornCache` counts a bound pod before its own watch shows the Binding."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ from scheduler_core.convert.binding import PendingPod
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod
-from tests.app.scheduler.test_cache import Heard
-from tests.app.scheduler.test_policy_sources import LonghornApi, by_file, written
 from tests.builders import NOW
 from tests.worlds.cluster_cache import path_of
 from tests.worlds.fake_api import Object, until
-from tests.worlds.scheduling_api import NAME, PODS
+from tests.worlds.scheduler import (
+    RecordingQueueHandler,
+    running_scheduler_with_policy_file,
+    unwatched_cache,
+    write_policy,
+)
+from tests.worlds.scheduling_api import PODS, SCHEDULER_NAME, LonghornApi
 
 pytestmark = pytest.mark.anyio
 KEY = ("shop", "web")
@@ -38,128 +42,128 @@ SNAPSHOT = Path(__file__).parents[3] / "examples" / "goal-2-multiple-claims" / "
 FIELDS = [entry.kind.field for entry in WATCHED]
 
 
-def mounting(uid: str = "1", version: int = 10, **fields: Any) -> kube.Pod:
-    """A pod with a claim."""
+def pod_with_claim(uid: str = "1", version: int = 10, **fields: Any) -> kube.Pod:
+    """A pod that mounts a claim."""
     return kube.Pod("shop", "web", uid=uid, version=version, volumes=(kube.ClaimVolume("data", "data"),), **fields)
 
 
-def applicant(mounts: kube.Pod | None = None) -> PendingPod:
-    """The same as whoever binds it reads it."""
-    return PendingPod(Pod("shop", "web", uid="1"), mounts or mounting(), scheduler_name="mine", needs_node=True)
+def pending_pod(kube_pod: kube.Pod | None = None) -> PendingPod:
+    """The pod of uid 1 as the scheduler binds it."""
+    return PendingPod(
+        Pod("shop", "web", uid="1"), kube_pod or pod_with_claim(), scheduler_name=SCHEDULER_NAME, needs_node=True
+    )
 
 
-def unwatched() -> LonghornCache:
-    """Nobody runs its cache; what reflectors would tell is told by hand."""
+def unlisted_cache() -> LonghornCache:
+    """A cache that does not run, so nothing is listed."""
     timing = Timing(monotonic, random.uniform)
     cache = ClusterCache(cast("KubeClient", None), LONGHORN_NAMESPACE, timing, lambda: NOW, 60)
     return LonghornCache(cache, FilterOptions(), lambda: NOW)
 
 
-def listed() -> LonghornCache:
-    """Everything is listed, and there is nothing."""
-    made = unwatched()
+def empty_cache() -> LonghornCache:
+    """A cache whose kinds are all listed and empty; tests pass it the changes that reflectors would."""
+    longhorn = unlisted_cache()
     for field in FIELDS:
-        made.cache.replaced(field, {})
-    return made
+        longhorn.cache.replaced(field, {})
+    return longhorn
 
 
-def counted(longhorn: LonghornCache) -> list[str]:
-    """The UIDs of pods that are put on their nodes though the cache does not show them there."""
+def counted_uids(longhorn: LonghornCache) -> list[str]:
+    """UIDs of bound pods whose Binding the cache does not show yet."""
     longhorn._drop_shown_pods()
     return [pod.uid for pod in longhorn._bound.values()]
 
 
 @pytest.mark.parametrize(
-    ("shown", "still"),
+    ("shown", "counts"),
     [
-        pytest.param(None, True, id="not heard of yet"),
-        pytest.param(mounting(version=9), True, id="without a node"),
-        pytest.param(mounting(version=20), True, id="changed, and still without a node"),
-        pytest.param(mounting(node_name="a"), False, id="on its node"),
-        pytest.param(mounting(phase="Failed"), False, id="finished"),
-        pytest.param(mounting(deleting=True), False, id="being deleted"),
-        pytest.param(mounting("0", version=9), True, id="the pod of its name before it"),
-        pytest.param(mounting("2", version=11), False, id="the pod of its name after it"),
+        pytest.param(None, True, id="not delivered yet"),
+        pytest.param(pod_with_claim(version=9), True, id="without a node"),
+        pytest.param(pod_with_claim(version=20), True, id="changed, and still without a node"),
+        pytest.param(pod_with_claim(node_name="a"), False, id="on its node"),
+        pytest.param(pod_with_claim(phase="Failed"), False, id="finished"),
+        pytest.param(pod_with_claim(deleting=True), False, id="being deleted"),
+        pytest.param(pod_with_claim("0", version=9), True, id="an earlier pod of its name"),
+        pytest.param(pod_with_claim("2", version=11), False, id="a later pod of its name"),
     ],
 )
-def test_what_was_bound_counts_until_the_cache_has_heard_of_it(shown: kube.Pod | None, still: bool) -> None:
-    """Of a pod that was not heard of yet that is all there is."""
-    longhorn = listed()
-    longhorn.on_bound(applicant(), "a")
-    assert counted(longhorn) == ["1"]
+def test_a_bound_pod_counts_until_the_cache_shows_its_binding(shown: kube.Pod | None, counts: bool) -> None:
+    """A pod counts before the watch has delivered it, too."""
+    longhorn = empty_cache()
+    longhorn.on_bound(pending_pod(), "a")
+    assert counted_uids(longhorn) == ["1"]
     if shown is not None:
         longhorn.cache.changed("pods", KEY, shown)
-    assert counted(longhorn) == (["1"] if still else [])
+    assert counted_uids(longhorn) == (["1"] if counts else [])
 
 
-def test_what_has_left_counts_no_more() -> None:
-    """Though the cache never heard of it, nor ever will."""
-    longhorn = listed()
-    longhorn.on_bound(applicant(), "a")
+def test_a_deleted_pod_does_not_count() -> None:
+    """The cache's own watch may never deliver the pod."""
+    longhorn = empty_cache()
+    longhorn.on_bound(pending_pod(), "a")
     longhorn.on_gone(KEY)
-    assert counted(longhorn) == []
+    assert counted_uids(longhorn) == []
 
 
-def test_a_pod_without_claims_demands_nothing() -> None:
-    """The cache keeps none of these, so it would never show it."""
-    longhorn = listed()
-    longhorn.on_bound(applicant(replace(mounting(), volumes=())), "a")
-    assert counted(longhorn) == []
+def test_a_pod_without_claims_does_not_count() -> None:
+    """The cache keeps no such pods, so it would never show the Binding."""
+    longhorn = empty_cache()
+    longhorn.on_bound(pending_pod(replace(pod_with_claim(), volumes=())), "a")
+    assert counted_uids(longhorn) == []
 
 
-def sources(make: Callable[[], LonghornCache]) -> tuple[PolicyInputs, SchedulerCache]:
-    """Sources beside a cluster that nobody watches; a pod waits there."""
-    cluster = SchedulerCache(
-        cast("KubeClient", None), "mine", Heard(), Timing(monotonic, random.uniform), stale_after=60
-    )
-    made = PolicyInputs(cluster, make)
-    cluster._cache.replaced("pods", {KEY: applicant()})
-    return made, cluster
+def policy_inputs(new_longhorn_cache: Callable[[], LonghornCache]) -> tuple[PolicyInputs, SchedulerCache]:
+    """A policy's inputs, and the cache they observe, with one pending pod."""
+    cluster = unwatched_cache(RecordingQueueHandler())
+    inputs = PolicyInputs(cluster, new_longhorn_cache)
+    cluster._cache.replaced("pods", {KEY: pending_pod()})
+    return inputs, cluster
 
 
-async def test_longhorn_hears_what_becomes_of_assumed_pods() -> None:
-    """Whatever the policy in force reads: the next one may read it."""
-    longhorn = listed()
-    made, cluster = sources(lambda: longhorn)
-    made.want(frozenset({LONGHORN}))
-    cluster.assume(applicant(), "a")
-    assert counted(longhorn) == []
-    cluster._cache.changed("pods", KEY, PendingPod(replace(applicant().pod, node_name="a")))
+async def test_longhorns_cache_gets_the_binding_and_the_end_of_assumed_pods() -> None:
+    """The policy in force need not read Longhorn's objects: the next policy may."""
+    longhorn = empty_cache()
+    inputs, cluster = policy_inputs(lambda: longhorn)
+    inputs.want(frozenset({LONGHORN}))
+    cluster.assume(pending_pod(), "a")
+    assert counted_uids(longhorn) == []
+    cluster._cache.changed("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
     assert [pod.node_name for pod in longhorn._bound.values()] == ["a"]
     cluster._cache.changed("pods", KEY, None)
-    assert counted(longhorn) == []
+    assert counted_uids(longhorn) == []
 
 
-async def test_caches_that_are_not_listed_yet_need_not_hear() -> None:
-    """They catch up once they are; until then, which may take weeks, nothing piles up."""
-    longhorn = unwatched()
-    made, cluster = sources(lambda: longhorn)
-    made.want(frozenset({LONGHORN}))
-    cluster.assume(applicant(), "a")
-    cluster._cache.changed("pods", KEY, PendingPod(replace(applicant().pod, node_name="a")))
+async def test_a_cache_that_is_not_listed_yet_gets_no_bindings() -> None:
+    """It catches up once it is listed; until then, which may take weeks, nothing piles up."""
+    longhorn = unlisted_cache()
+    inputs, cluster = policy_inputs(lambda: longhorn)
+    inputs.want(frozenset({LONGHORN}))
+    cluster.assume(pending_pod(), "a")
+    cluster._cache.changed("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
     assert longhorn._bound == {}
 
 
 def four_disks() -> tuple[list[Object], Object]:
-    """The cluster of an example, with claims for two pods that fit node-4 one by one; and its pod."""
-    lists = (raw for raw in yaml.safe_load_all(SNAPSHOT.read_text()) if raw)
-    objects = [each for raw in lists for each in (raw["items"] if raw["kind"].endswith("List") else [raw])]
+    """An example's cluster and pod, with its claims twice; only one such pod fits."""
+    documents = (raw for raw in yaml.safe_load_all(SNAPSHOT.read_text()) if raw)
+    objects = [item for raw in documents for item in (raw["items"] if raw["kind"].endswith("List") else [raw])]
     (pod,) = (raw for raw in objects if raw["kind"] == "Pod")
-    others = [raw for raw in objects if raw["kind"] != "Pod"]
-    for raw in others:
+    cluster = [raw for raw in objects if raw["kind"] != "Pod"]
+    for raw in cluster:
         if (raw["kind"], raw["apiVersion"]) == ("Node", "v1"):
             raw["status"] = {**raw.get("status", {}), "conditions": [{"type": "Ready", "status": "True"}]}
-    claims = [copy.deepcopy(raw) for raw in others if raw["kind"] == "PersistentVolumeClaim"]
-    for claim in claims:
+    second_claims = [copy.deepcopy(raw) for raw in cluster if raw["kind"] == "PersistentVolumeClaim"]
+    for claim in second_claims:
         claim["metadata"] = {**claim["metadata"], "name": f"{claim['metadata']['name']}-2", "uid": "second"}
-    pod["spec"]["schedulerName"] = NAME
-    return [*others, *claims], pod
+    pod["spec"]["schedulerName"] = SCHEDULER_NAME
+    return [*cluster, *second_claims], pod
 
 
-async def test_a_bound_pods_volumes_count_though_longhorns_own_watch_lags(
+async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first pod is seen on its node by one watch, and the other, which tells what volumes demand, has heard nothing of it."""
+    """One watch shows the first pod on its node; the watch that demand is derived from does not."""
     monkeypatch.setattr("app.scheduler.policy_sources.POLL_INTERVAL", 0.02)
     objects, first = four_disks()
     first["metadata"]["uid"] = "first"
@@ -170,28 +174,29 @@ async def test_a_bound_pods_volumes_count_though_longhorns_own_watch_lags(
     api = LonghornApi()
     for raw in objects:
         api.add(path_of(raw), raw)
-    path = written(tmp_path / "policy.json", {"name": "LonghornVolumeFit"})
-    async with by_file(api, tmp_path, path) as scheduler:
+    path = write_policy(tmp_path / "policy.json", {"name": "LonghornVolumeFit"})
+    async with running_scheduler_with_policy_file(api, tmp_path, path) as scheduler:
         await until("the cluster", lambda: not scheduler.problem)
         longhorn = scheduler._policy_sources._inputs.longhorn
         assert longhorn is not None
-        cache, held = longhorn.cache, list[tuple[str, Any, Any]]()
-        tell = cache.changed
+        cache = longhorn.cache
+        apply_change = cache.changed
+        delayed: list[tuple[str, Any, Any]] = []
 
-        def hold(field: str, key: Any, value: Any) -> None:
+        def delay_pods(field: str, key: Any, value: Any) -> None:
             if field == "pods":
-                held.append((field, key, value))
+                delayed.append((field, key, value))
             else:
-                tell(field, key, value)
+                apply_change(field, key, value)
 
-        monkeypatch.setattr(cache, "changed", hold)
+        monkeypatch.setattr(cache, "changed", delay_pods)
         await api.put(PODS, first)
         await until("the first pod", lambda: len(api.bindings) == 1)
-        await until("its news", lambda: not scheduler._cache.assumed_nodes)
+        await until("the end of its assumption", lambda: not scheduler._cache.assumed_nodes)
         await api.put(PODS, second)
-        await until("the refusal", lambda: api.happened("FailedScheduling"))
-        await until("the late news", lambda: any(value and value.node_name for _, _, value in held))
-        for late in held:
-            tell(*late)
-        assert counted(longhorn) == []
+        await until("the refusal", lambda: api.events_with("FailedScheduling"))
+        await until("the delayed change", lambda: any(value and value.node_name for _, _, value in delayed))
+        for change in delayed:
+            apply_change(*change)
+        assert counted_uids(longhorn) == []
     assert len(api.bindings) == 1

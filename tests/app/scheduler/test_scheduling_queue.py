@@ -1,4 +1,4 @@
-"""The queue of the stand-alone scheduler: who is tried when."""
+"""The scheduling queue of the stand-alone scheduler: the order of pods, and when each is tried."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ KEY = ("shop", "web")
 
 
 def pod(name: str = "web", uid: str = "1", **fields: object) -> PendingPod:
-    """A pod that wants a node."""
+    """A pod that needs a node."""
     return replace(PendingPod(Pod("shop", name, uid=uid), needs_node=True), **fields)  # type: ignore[arg-type]
 
 
-def drained(queue: SchedulingQueue, now: float) -> list[str]:
-    """The names of all pods that are due."""
-    found = []
-    while (entry := queue.pop(now)) is not None:
-        found.append(entry.pod.name)
-    return found
+def pop_due(queue: SchedulingQueue, now: float) -> list[str]:
+    """Pops all due pods; returns their names in order."""
+    names = []
+    while (pending := queue.pop(now)) is not None:
+        names.append(pending.pod.name)
+    return names
 
 
-def failing_times(queue: SchedulingQueue, attempts: int, *, changes: bool = False) -> list[float]:
-    """When a pod is tried, if every attempt fails at once; and something changes right after each."""
-    times, now = [], 0.0
+def fail_attempts(queue: SchedulingQueue, attempts: int, *, changes: bool = False) -> list[float]:
+    """Tries a pod whenever it is due, and fails at once; returns the times of the attempts.
+
+    With `changes` something that may help changes right after each attempt.
+    """
+    times = []
+    now = 0.0
     for _ in range(attempts):
         assert queue.pop(now) is not None
         times.append(now)
@@ -43,164 +47,167 @@ def failing_times(queue: SchedulingQueue, attempts: int, *, changes: bool = Fals
     return times
 
 
-def test_priority_goes_first_then_age_then_name() -> None:
-    """Whatever order they came in."""
+def test_pods_are_ordered_by_priority_then_age_then_name() -> None:
+    """The order in which they were added does not count."""
     queue = SchedulingQueue()
-    for entry in (
+    for pending in (
         pod("young", created="2026-01-02T00:00:00Z"),
         pod("b", created="2026-01-01T00:00:00Z"),
         pod("a", created="2026-01-01T00:00:00Z"),
         pod("urgent", created="2026-01-03T00:00:00Z", priority=7),
     ):
-        queue.put(entry, 0)
-    assert drained(queue, 0) == ["urgent", "a", "b", "young"]
+        queue.put(pending, 0)
+    assert pop_due(queue, 0) == ["urgent", "a", "b", "young"]
 
 
 def test_the_back_off_doubles_from_a_second_to_a_minute() -> None:
-    """Per pod."""
+    """Each pod has its own back-off."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
-    times = failing_times(queue, 9)
+    times = fail_attempts(queue, 9)
     pauses = [later - earlier for earlier, later in pairwise(times)]
     assert pauses == [MIN_BACKOFF, 2, 4, 8, 16, 32, MAX_BACKOFF, MAX_BACKOFF]
 
 
 def test_a_change_that_may_help_shortens_the_back_off() -> None:
-    """It doubles all the same, to ten seconds instead of sixty."""
+    """The back-off still doubles, but to ten seconds instead of sixty."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
-    times = failing_times(queue, 9, changes=True)
+    times = fail_attempts(queue, 9, changes=True)
     pauses = [later - earlier for earlier, later in pairwise(times)]
     assert pauses == [MIN_BACKOFF, 2, 4, 8, *[MAX_BACKOFF_AFTER_CHANGE] * 4]
 
 
-def test_a_change_that_may_help_ends_a_back_off_that_has_lasted() -> None:
-    """At once, if that is longer ago than the back-off after a change."""
+def test_a_change_that_may_help_ends_a_long_back_off() -> None:
+    """The pod has waited longer than the back-off after a change already."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
-    last = failing_times(queue, 6)[-1]
+    last = fail_attempts(queue, 6)[-1]
     queue.shorten_backoffs(last + 15)
-    assert drained(queue, last + 15) == ["web"]
+    assert pop_due(queue, last + 15) == ["web"]
 
 
-def test_nobody_is_tried_twice_within_a_second() -> None:
-    """However much changes."""
+def test_no_pod_is_tried_twice_within_a_second() -> None:
+    """Repeated changes do not shorten the back-off further."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
-    last = failing_times(queue, 1)[-1]
+    last = fail_attempts(queue, 1)[-1]
     queue.shorten_backoffs(last + 0.1)
     queue.shorten_backoffs(last + 0.2)
-    assert drained(queue, last + 0.9) == []
-    assert drained(queue, last + MIN_BACKOFF) == ["web"]
+    assert pop_due(queue, last + 0.9) == []
+    assert pop_due(queue, last + MIN_BACKOFF) == ["web"]
 
 
 @pytest.mark.parametrize(("stuck", "seconds"), [(15, 0.06), (20, 0.06), (12, 0.1), (500, 0.1)])
-def test_a_young_pod_is_tried_among_many_old_ones_that_fit_nowhere(stuck: int, seconds: float) -> None:
-    """Something changes twice a second. It waits for the attempt that goes on, and for one more."""
-    queue, now, changed = SchedulingQueue(), 0.0, 0.0
+def test_many_unschedulable_pods_do_not_delay_a_new_pod(stuck: int, seconds: float) -> None:
+    """Something changes twice a second; the new pod waits for two attempts at most."""
+    queue = SchedulingQueue()
+    now = 0.0
+    changed_at = 0.0
     for number in range(stuck):
         queue.put(pod(f"stuck-{number}", created="2026-01-01T00:00:00Z"), now)
-    came = None
+    added_at = None
     while now < 600:
-        if now - changed >= 0.5:
+        if now - changed_at >= 0.5:
             queue.shorten_backoffs(now)
-            changed = now
-        if came is None and now >= 300:
+            changed_at = now
+        if added_at is None and now >= 300:
             queue.put(pod("young", created="2026-01-02T00:00:00Z"), now)
-            came = now
-        found = queue.pop(now)
-        if found is not None and found.pod.name == "young":
-            assert came is not None
-            assert now - came <= seconds + 0.01
+            added_at = now
+        pending = queue.pop(now)
+        if pending is not None and pending.pod.name == "young":
+            assert added_at is not None
+            assert now - added_at <= seconds + 0.01
             return
-        now += 0.01 if found is None else seconds
-        if found is not None:
-            queue.back_off(found.pod.key, now)
+        now += 0.01 if pending is None else seconds
+        if pending is not None:
+            queue.back_off(pending.pod.key, now)
     raise AssertionError("it was never tried")
 
 
-def test_an_old_pod_is_tried_among_ever_new_ones() -> None:
-    """As many new ones as can be tried, all the time: every other attempt is for those that were tried before."""
-    queue, now = SchedulingQueue(), 0.0
+def test_many_new_pods_do_not_starve_a_retried_pod() -> None:
+    """Every other attempt is for a retried pod, however many new pods arrive."""
+    queue = SchedulingQueue()
+    now = 0.0
     queue.put(pod("old", created="2026-01-01T00:00:00Z"), now)
-    tried = []
+    attempts = []
     for number in range(200):
         queue.put(pod(f"new-{number}", created="2026-01-02T00:00:00Z"), now)
-        found = queue.pop(now)
-        assert found is not None
+        pending = queue.pop(now)
+        assert pending is not None
         now += 0.125
-        if found.pod.name == "old":
-            tried.append(now)
-            queue.back_off(found.pod.key, now)
+        if pending.pod.name == "old":
+            attempts.append(now)
+            queue.back_off(pending.pod.key, now)
         else:
-            queue.discard(found.pod.key)
-    assert [later - earlier for earlier, later in pairwise(tried)] == [1.125, 2.125, 4.125, 8.125]
+            queue.discard(pending.pod.key)
+    assert [later - earlier for earlier, later in pairwise(attempts)] == [1.125, 2.125, 4.125, 8.125]
 
 
-def test_who_was_tried_longest_ago_goes_first() -> None:
-    """Whatever their ages; nobody is tried twice before all that are due were tried."""
+def test_the_least_recently_tried_pod_goes_first() -> None:
+    """Age does not count among retried pods."""
     queue = SchedulingQueue()
     for name, created in (("a", "2026-01-03"), ("b", "2026-01-02"), ("c", "2026-01-01")):
         queue.put(pod(name, created=created), 0)
-        (only,) = drained(queue, 0)
+        (only,) = pop_due(queue, 0)
         queue.back_off(("shop", only), {"a": 0.0, "b": 0.2, "c": 0.1}[name])
-    assert drained(queue, 5) == ["a", "c", "b"]
+    assert pop_due(queue, 5) == ["a", "c", "b"]
 
 
 def test_priority_goes_before_fairness() -> None:
-    """As kube-scheduler has it: who was tried and who was not take turns only among equals."""
+    """New and retried pods take turns only among equal priorities, as in kube-scheduler."""
     queue = SchedulingQueue()
     for name, priority in (("tried", 1), ("stuck", 2)):
         queue.put(pod(name, priority=priority), 0)
-    for name in drained(queue, 0):
+    for name in pop_due(queue, 0):
         queue.back_off(("shop", name), 0)
     for name, priority in (("urgent", 3), ("fresh-1", 1), ("fresh-2", 1)):
         queue.put(pod(name, priority=priority), 1)
-    assert drained(queue, 1) == ["urgent", "stuck", "fresh-1", "tried", "fresh-2"]
+    assert pop_due(queue, 1) == ["urgent", "stuck", "fresh-1", "tried", "fresh-2"]
 
 
-def test_a_change_during_an_attempt_is_not_missed() -> None:
-    """The attempt may have begun before it."""
+def test_a_change_during_an_attempt_shortens_the_back_off() -> None:
+    """The attempt may have begun before the change."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
-    last = failing_times(queue, 5)[-1] + 16
+    last = fail_attempts(queue, 5)[-1] + 16
     assert queue.pop(last) is not None
     queue.shorten_backoffs(last)
     queue.back_off(KEY, last)
     assert queue.next_due() == last + MAX_BACKOFF_AFTER_CHANGE
 
 
-def test_a_pod_that_is_tried_is_not_tried_again_meanwhile() -> None:
-    """Nor is one that has changed."""
+def test_a_pod_is_not_tried_again_during_its_attempt() -> None:
+    """This holds for a pod that has changed meanwhile, too."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
-    assert drained(queue, 0) == ["web"]
+    assert pop_due(queue, 0) == ["web"]
     queue.put(pod(priority=3), 0)
-    assert drained(queue, 100) == []
+    assert pop_due(queue, 100) == []
     assert not queue.is_unchanged(pod())
     assert queue.is_unchanged(pod(priority=3))
 
 
 def test_an_unchanged_pod_keeps_its_back_off() -> None:
-    """A watch repeats itself."""
+    """A watch may deliver the same pod twice."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
-    failing_times(queue, 3)
+    fail_attempts(queue, 3)
     due = queue.next_due()
     queue.put(pod(), 3.5)
     assert queue.next_due() == due
 
 
-def test_a_pod_that_was_only_told_why_it_waits_keeps_its_back_off() -> None:
-    """Its condition is written after an attempt, and must not cause the next one; nor end one that goes on."""
+def test_a_changed_condition_keeps_the_back_off() -> None:
+    """The attempt itself writes it."""
 
     def version(number: int, condition: str = "", priority: int = 0) -> PendingPod:
-        mounts = kube.Pod("shop", "web", "1", version=number, unschedulable=condition)
-        return pod(kube_pod=mounts, priority=priority)
+        kube_pod = kube.Pod("shop", "web", "1", version=number, unschedulable=condition)
+        return pod(kube_pod=kube_pod, priority=priority)
 
     queue = SchedulingQueue()
     queue.put(version(1), 0)
-    failing_times(queue, 3)
+    fail_attempts(queue, 3)
     due = queue.next_due()
     assert due is not None
     queue.put(version(2, "since then Unschedulable: why"), 3.5)
@@ -212,32 +219,32 @@ def test_a_pod_that_was_only_told_why_it_waits_keeps_its_back_off() -> None:
     assert not queue.is_unchanged(version(2))
 
 
-def test_another_pod_of_the_same_name_is_tried_at_once() -> None:
-    """What its predecessor went through is not its own."""
+def test_a_later_pod_of_the_same_name_is_tried_at_once() -> None:
+    """The attempts of the earlier pod do not count."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
-    failing_times(queue, 5)
+    fail_attempts(queue, 5)
     queue.put(pod(uid="2"), 16)
-    assert drained(queue, 16) == ["web"]
+    assert pop_due(queue, 16) == ["web"]
     assert not queue.is_unchanged(pod())
 
 
-def test_a_discarded_pod_comes_no_more() -> None:
-    """Not even if its attempt fails afterwards."""
+def test_a_discarded_pod_is_not_tried_again() -> None:
+    """This holds if its attempt fails afterwards, too."""
     queue = SchedulingQueue()
     queue.put(pod(), 0)
     assert queue.pop(0) is not None
     queue.discard(KEY)
     queue.back_off(KEY, 0)
-    assert (len(queue), queue.next_due(), drained(queue, 1000)) == (0, None, [])
+    assert (len(queue), queue.next_due(), pop_due(queue, 1000)) == (0, None, [])
 
 
-def test_who_tries_nobody_keeps_no_pod_that_is_gone() -> None:
-    """A follower sees pods come and go for months."""
+def test_discarded_pods_do_not_pile_up_in_a_follower() -> None:
+    """A follower pops no pods, while pods come and go for months."""
     queue = SchedulingQueue()
     queue.put(pod("stays"), 0)
     for number in range(10_000):
         queue.put(pod(f"web-{number}"), number)
         queue.discard(("shop", f"web-{number}"))
     assert (len(queue), len(queue._active_new) < 200) == (1, True)
-    assert drained(queue, 10_000) == ["stays"]
+    assert pop_due(queue, 10_000) == ["stays"]

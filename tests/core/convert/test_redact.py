@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler_core.convert.redact import PROVISIONER, STORAGE_CLASS_PARAMETERS, redact
 from scheduler_core.convert.snapshot_kinds import KINDS, group_of
 from scheduler_core.errors import ObjectError
-from scheduler_core.longhorn.provisioning import DRIVER, volume_for_claim
+from scheduler_core.longhorn.provisioned_volume import DRIVER, volume_for_claim
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube
 from tests import builders as make

@@ -16,6 +16,7 @@ from tests.builders import (
     as_pod,
     bound,
     claim,
+    competing,
     disk,
     ephemeral_spec,
     explained,
@@ -234,6 +235,15 @@ class TestRemoteVolumes:
         nodes = [longhorn_node("compute", {}), longhorn_node("storage", 5)]
         explanation = explained(pod("a"), nodes, self.REMOTE, claim("a", 10, storage_class="remote"))
         assert reasons(explanation) == dict.fromkeys(("compute", "storage"), "NO_ROOM_IN_CLUSTER")
+
+    def test_no_space_in_the_cluster_is_the_reason_even_where_all_candidates_are_excluded(self) -> None:
+        """The reason of a node does not depend on which other nodes are candidates."""
+        nodes = [longhorn_node("n1"), longhorn_node("n2")]
+        volume = bound("a", locality="strict-local")
+        far = claim("b", 5000, storage_class="remote")
+        objects = [*nodes, self.REMOTE, *volume, replica("r1", "vol-a", "n1"), far]
+        explanation = explained(pod("a", "b"), objects, nodes=["n2"])
+        assert reasons(explanation) == {"n2": "NO_ROOM_IN_CLUSTER"}
 
     def test_a_placed_volume_needs_no_more_space(self) -> None:
         """Its replica is on a node already."""
@@ -509,3 +519,17 @@ def test_a_refusal_says_what_is_missing(
     (verdict,) = explained(requested, node, extra).verdicts
     assert all(word in verdict.detail for word in words), verdict.detail
     assert verdict.missing == missing
+
+
+def test_a_pod_that_returns_home_counts_no_competitors() -> None:
+    """Nothing new is written at its home; which equal pods were evaluated before does not matter."""
+    chosen = claim("c")
+    chosen["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "n2"}
+    objects = [*bound("a"), replica("r1", "vol-a", "n1"), claim("b"), chosen, storage_class(), pod("c", name="other")]
+    current = state(longhorn_node("n1"), longhorn_node("n2"), objects)
+    contenders = competing(current)
+    new = run_to_end(filter_nodes(as_pod(pod("b")), ["n1", "n2"], current, FilterOptions(), contenders))
+    returning = run_to_end(filter_nodes(as_pod(pod("a")), ["n1", "n2"], current, FilterOptions(), contenders))
+    assert list(new.competitors) == ["n2"]
+    assert [reason.name for reason in returning.reasons] == ["HOME", "HOME_ELSEWHERE"]
+    assert list(returning.competitors) == []

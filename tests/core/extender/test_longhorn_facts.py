@@ -7,8 +7,8 @@ import pytest
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import NO_CONTENDERS, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.volume_facts import PlanCache
-from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
+from scheduler_core.extender.longhorn_facts import PlanCache
+from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.model.verdict import Reason
 from tests.builders import (
     GI,
@@ -58,7 +58,7 @@ def cluster(*even_disks: Object) -> list[Object]:
 
 def facts_for(*claims: str, options: FilterOptions = EXACT, objects: list[Object] | None = None) -> LonghornFacts:
     """The facts for a pod with these claims."""
-    return run_to_end(PlanCache().volume_facts(as_pod(pod(*claims)), NAMES, state(objects or cluster()), options))
+    return run_to_end(PlanCache().longhorn_facts(as_pod(pod(*claims)), NAMES, state(objects or cluster()), options))
 
 
 @pytest.mark.parametrize("packing", list(Packing), ids=lambda packing: packing.value)
@@ -81,7 +81,7 @@ def test_order_safety_is_examined_where_every_fitting_node_is_offered() -> None:
 def test_order_safety_is_examined_where_only_an_unsafe_node_is_offered() -> None:
     """With packing AUTO, because no other node fits."""
     facts = run_to_end(
-        PlanCache().volume_facts(as_pod(pod("y", "z")), ["tight", "full"], state(cluster()), FilterOptions())
+        PlanCache().longhorn_facts(as_pod(pod("y", "z")), ["tight", "full"], state(cluster()), FilterOptions())
     )
     assert (facts.nodes["tight"].reason, facts.nodes["tight"].order_safe) == (Reason.ROOM, False)
     assert not facts.nodes["full"].reason.fits
@@ -138,7 +138,7 @@ BOUND_POD_OF_Z = pod("z", name="other", uid="uid-other", node="even")
 def test_the_demand_of_other_pods_is_subtracted_from_the_disks() -> None:
     """The pod of z is bound to `even` and has no replica there yet."""
     current = state(cluster(), BOUND_POD_OF_Z)
-    nodes = run_to_end(PlanCache().volume_facts(as_pod(pod("y")), NAMES, current, EXACT, competing(current))).nodes
+    nodes = run_to_end(PlanCache().longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, competing(current))).nodes
     assert sum(entry.free for entry in nodes["even"].disks) == (200 - 60 - 30) * GI
     assert sum(entry.free for entry in nodes["home"].disks) == (200 - 30 - 30) * GI
 
@@ -151,8 +151,8 @@ def test_facts_from_cached_plans_equal_facts_without_a_cache() -> None:
     with_demand = state(cluster(), BOUND_POD_OF_Z)
     for current in (before, before, filled, with_demand):
         contenders = competing(current) if current is with_demand else NO_CONTENDERS
-        cached = run_to_end(plans.volume_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
-        assert cached == run_to_end(PlanCache().volume_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
+        cached = run_to_end(plans.longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
+        assert cached == run_to_end(PlanCache().longhorn_facts(as_pod(pod("y")), NAMES, current, EXACT, contenders))
         assert cached.nodes["even"].disks
 
 

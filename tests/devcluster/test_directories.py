@@ -1,4 +1,4 @@
-"""A cluster's folder belongs to one cluster, and nobody else's files are touched."""
+"""A cluster's folder belongs to one cluster, and other files are safe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devcluster.errors import ConfigError
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
-    """And they are still there."""
+    """The files stay."""
     (tmp_path / "logs").mkdir()
     with pytest.raises(ConfigError, match="holds other files"):
         Directories(tmp_path).occupy()
@@ -27,8 +27,8 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     os.close(lock)
 
 
-def test_what_a_former_cluster_left_is_removed(tmp_path: Path) -> None:
-    """Its state above all."""
+def test_the_files_of_a_former_cluster_are_removed(tmp_path: Path) -> None:
+    """The state of etcd is the most important one."""
     directories = Directories(tmp_path / "new")
     os.close(directories.occupy())
     (directories.etcd / "state").write_text("old")
@@ -36,8 +36,8 @@ def test_what_a_former_cluster_left_is_removed(tmp_path: Path) -> None:
     assert list(directories.etcd.iterdir()) == []
 
 
-def test_nobody_else_can_look_into_it(tmp_path: Path) -> None:
-    """Kubeconfigs lie in it."""
+def test_only_its_owner_can_read_the_folder(tmp_path: Path) -> None:
+    """It contains kubeconfigs."""
     directories = Directories(tmp_path / "new")
     os.close(directories.occupy())
     assert directories.directory.stat().st_mode & 0o777 == 0o700

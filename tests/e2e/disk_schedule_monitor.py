@@ -1,4 +1,4 @@
-"""Somebody who sees every version of every DiskSchedule, and says when one promises more than it may."""
+"""Monitors every version of every DiskSchedule, and reports over-allocations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, Fa
 _START_SECONDS = 20.0
 
 
-class Witness:
+class DiskScheduleMonitor:
     """Watches one namespace, while entered.
 
     Attributes:
         faults: what was wrong, as sentences
-        grants: how many grants were seen, growth included
-        rejections: how many requests were seen to become rejected
-        relists: how often all were listed; with each after the first, versions may have been missed
+        grants: the number of grants, growth included
+        rejections: the number of rejected requests
+        relists: how often all objects were listed; with each list after the first, versions may have been missed
     """
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
@@ -36,14 +36,14 @@ class Witness:
         self.relists = 0
         self._kubeconfig = kubeconfig
         self._namespace = namespace
-        self._known: dict[str, DiskSchedule] = {}
+        self._schedules: dict[str, DiskSchedule] = {}
         self._listed = threading.Event()
         self._end = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._watch()), name="witness")
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._watch()), name="monitor")
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._listed.wait(_START_SECONDS), "the witness sees nothing"
+        assert self._listed.wait(_START_SECONDS), "the monitor sees nothing"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,47 +54,47 @@ class Witness:
         client = await KubeClient.connect(str(self._kubeconfig))
         timing = Timing(time.monotonic, random.uniform)
         reflector = Reflector(client, DISK_SCHEDULES, decode_schedule, self, timing, namespace=self._namespace)
-        running = asyncio.create_task(reflector.run())
+        task = asyncio.create_task(reflector.run())
         while not self._end.is_set():
             if reflector.status.phase is Phase.SYNCED:
                 self._listed.set()
             await asyncio.sleep(0.05)
         await reflector.catch_up()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
         await client.close()
 
     def replaced(self, objects: Mapping[Key, InformerObject[DiskSchedule]]) -> None:
-        """Called by the reflector."""
+        """Receives a list from the reflector."""
         self.relists += 1
-        for key, seen in objects.items():
-            self.changed(key, seen)
+        for key, value in objects.items():
+            self.changed(key, value)
 
     def changed(self, key: Key, value: InformerObject[DiskSchedule] | None) -> None:
-        """Called by the reflector for every version."""
+        """Receives a version from the reflector."""
         name = str(key)
         if value is None:
-            self._known.pop(name, None)
+            self._schedules.pop(name, None)
             return
         if isinstance(value.value, Fault):
             self.faults.append(f"{name}: {value.value}")
             return
-        before, now = self._known.get(name, DiskSchedule(name)), value.value
-        self._known[name] = now
-        self._judge(before, now)
+        before = self._schedules.get(name, DiskSchedule(name))
+        self._schedules[name] = value.value
+        self._check(before, value.value)
 
-    def _judge(self, before: DiskSchedule, now: DiskSchedule) -> None:
+    def _check(self, before: DiskSchedule, now: DiskSchedule) -> None:
         status = now.status
         total = sum(entry.size for kind in RequestKind for entry in status.allocations(kind).values())
         if status.storage_scheduled != total:
             self.faults.append(f"{now.name}: storageScheduled is {status.storage_scheduled}, the sum is {total}")
         for kind in RequestKind:
             for name, entry in status.allocations(kind).items():
-                was = before.status.allocations(kind).get(name)
-                grown = entry.size > (was.size if was else 0)
-                self.grants += grown
+                previous = before.status.allocations(kind).get(name)
+                is_grant = entry.size > (previous.size if previous else 0)
+                self.grants += is_grant
                 self.rejections += entry.state is AllocationState.REJECTED and (
-                    was is None or was.state is not AllocationState.REJECTED
+                    previous is None or previous.state is not AllocationState.REJECTED
                 )
-                if grown and total > (status.storage_available or 0):
+                if is_grant and total > (status.storage_available or 0):
                     self.faults.append(f"{now.name}: {name} was granted beyond {status.storage_available}: {total}")

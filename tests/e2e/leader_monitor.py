@@ -1,4 +1,4 @@
-"""Watches over candidates: two that answer at once are two leaders."""
+"""Monitors the candidates: two that answer at once are two leaders."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from typing import Self
 from tests.e2e.rig import Rig
 
 
-class Witness:
-    """Asks every candidate again and again whether it answers, and notes when two did, and when nobody did."""
+class LeaderMonitor:
+    """Asks every candidate repeatedly whether it answers, while entered.
+
+    Attributes:
+        double_answers: times at which several candidates answered, and their names
+        silent_since: since when no candidate answers, None if one does
+        longest_silence: the longest time in which no candidate answered, in seconds
+    """
 
     def __init__(self, rig: Rig) -> None:
-        self.both: list[tuple[float, list[str]]] = []
+        self.double_answers: list[tuple[float, list[str]]] = []
         self.silent_since: float | None = None
         self.longest_silence = 0.0
         self._rig = rig
@@ -35,12 +41,13 @@ class Witness:
 
     def _answers(self, name: str) -> bool:
         return (
-            self._rig.ask(name, "/filter", {"Pod": {"metadata": {"name": "witness"}}, "NodeNames": []}, 0.5)[0] == 200
+            self._rig.request(name, "/filter", {"Pod": {"metadata": {"name": "monitor"}}, "NodeNames": []}, 0.5)[0]
+            == 200
         )
 
     def _note(self, now: float, answering: list[str]) -> None:
         if len(answering) > 1:
-            self.both.append((now, answering))
+            self.double_answers.append((now, answering))
         if answering and self.silent_since is not None:
             self.longest_silence = max(self.longest_silence, now - self.silent_since)
             self.silent_since = None

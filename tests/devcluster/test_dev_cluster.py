@@ -1,4 +1,4 @@
-"""The real thing: etcd, API server, controllers, scheduler and kwok."""
+"""A real cluster: etcd, API server, controllers, scheduler and kwok."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from devcluster.errors import KubectlError, ProcessError
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(1800),  # the first of them may have to build everything
-    pytest.mark.xdist_group("devcluster"),  # where groups are kept together, two clusters do for all of them
+    pytest.mark.timeout(1800),  # the first test may have to build everything
+    pytest.mark.xdist_group("devcluster"),  # in one process, two clusters are enough for all tests
 ]
 
 CONTAINERS = [{"name": "main", "image": "nothing"}]
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 30) -> bool:
-    """Whether it holds within so many seconds."""
+    """Whether a condition holds within some seconds."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -43,38 +43,38 @@ def eventually(holds: Callable[[], bool], seconds: float = 30) -> bool:
 
 
 def apply(cluster: DevCluster, *objects: dict[str, Any]) -> None:
-    """Creates these."""
+    """Creates or changes objects."""
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
 
 
 def running_in(folder: Path) -> list[str]:
-    """The programs whose command line names this folder, the one that started them aside."""
-    found = []
+    """The programs whose command line names a file in a folder."""
+    names = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             argv = entry.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
         if any(f"{folder}/" in argument for argument in argv[1:]):
-            found.append(Path(argv[0]).name)
-    return found
+            names.append(Path(argv[0]).name)
+    return names
 
 
 class Greeting(BaseHTTPRequestHandler):
-    """Says hello."""
+    """Answers every GET with "hello"."""
 
     def do_GET(self) -> None:
-        """To everybody."""
+        """Sends the answer."""
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"hello")
 
     def log_message(self, *_: object) -> None:
-        """Quietly."""
+        """Logs nothing."""
 
 
-def answer(address: str) -> str:
-    """What is answered there to a GET."""
+def get_body(address: str) -> str:
+    """The body of the answer to a GET."""
     connection = HTTPConnection(address, timeout=10)
     connection.request("GET", "/")
     with closing(connection):
@@ -82,19 +82,19 @@ def answer(address: str) -> str:
 
 
 def accepts(address: str) -> bool:
-    """Whether anybody accepts connections there."""
+    """Whether an address accepts connections."""
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
 
 
 def pod(name: str, **spec: Any) -> dict[str, Any]:
-    """A pod that needs no real image."""
+    """A pod without a real image."""
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": CONTAINERS, **spec}}
 
 
-def attached_volume(name: str) -> list[dict[str, Any]]:
-    """A PersistentVolume of a CSI driver, the claim bound to it, and a pod that uses it."""
+def pod_with_volume(name: str) -> list[dict[str, Any]]:
+    """A pod, its claim, and a PersistentVolume of a CSI driver."""
     claim = {"namespace": "default", "name": name}
     size = {"storage": "1Gi"}
     return [
@@ -107,8 +107,8 @@ def attached_volume(name: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def test_a_stateful_set_without_volumes_becomes_ready_and_goes_at_once(cluster: DevCluster) -> None:
-    """Controllers, scheduler and kubelets work together; no grace period is waited for."""
+def test_a_stateful_set_becomes_ready_and_is_deleted_at_once(cluster: DevCluster) -> None:
+    """Controllers, scheduler and kubelets work together, without a grace period."""
     labels = {"app": "plain"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": CONTAINERS}}
     spec = {"replicas": 3, "serviceName": "plain", "selector": {"matchLabels": labels}, "template": template}
@@ -117,9 +117,9 @@ def test_a_stateful_set_without_volumes_becomes_ready_and_goes_at_once(cluster: 
     cluster.kubectl("delete", "statefulset", "plain", "--cascade=foreground", "--timeout=25s")
 
 
-def test_a_pod_with_a_claim_runs_only_when_its_volumes_are_attached(cluster: DevCluster) -> None:
-    """The attach/detach controller asks for that, and whoever attaches them says so by an annotation."""
-    apply(cluster, *attached_volume("claimed"))
+def test_a_pod_with_a_claim_runs_once_its_volumes_are_attached(cluster: DevCluster) -> None:
+    """The attach/detach controller requests that, and an annotation reports it."""
+    apply(cluster, *pod_with_volume("claimed"))
 
     def attachments() -> list[str]:
         items = cluster.api.get("/apis/storage.k8s.io/v1/volumeattachments")["items"]
@@ -133,8 +133,8 @@ def test_a_pod_with_a_claim_runs_only_when_its_volumes_are_attached(cluster: Dev
     cluster.kubectl("delete", "pod", "claimed", "--timeout=25s")
 
 
-def test_a_node_is_created_as_asked(cluster: DevCluster) -> None:
-    """Labels, annotations and taints are its own; it becomes ready like the others."""
+def test_a_node_has_the_given_labels_annotations_and_taints(cluster: DevCluster) -> None:
+    """It becomes ready like the others."""
     taint = {"key": "reserved", "value": "yes", "effect": "NoSchedule"}
     cluster.create_node("special", {"zone": "a"}, {"note": "b"}, [taint])
     cluster.wait_nodes_ready()
@@ -145,16 +145,16 @@ def test_a_node_is_created_as_asked(cluster: DevCluster) -> None:
     assert node["status"]["allocatable"].items() >= {"cpu": "32", "memory": "256Gi", "pods": "200"}.items()
 
 
-def test_a_fresh_service_account_may_do_nothing(cluster: DevCluster) -> None:
-    """RBAC is on, and its kubeconfig is known to the API server."""
+def test_a_new_service_account_has_no_permissions(cluster: DevCluster) -> None:
+    """The API server knows the account of its kubeconfig."""
     credentials = cluster.service_account_kubeconfig("default", "default")
-    answer = cluster.kubectl("--kubeconfig", str(credentials), "get", "pods", check=False)
-    assert 'Forbidden): pods is forbidden: User "system:serviceaccount:default:default"' in answer
+    get_body = cluster.kubectl("--kubeconfig", str(credentials), "get", "pods", check=False)
+    assert 'Forbidden): pods is forbidden: User "system:serviceaccount:default:default"' in get_body
     assert credentials.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_audit_log_says_who_asked_for_what(cluster: DevCluster) -> None:
-    """By the time the answer is there."""
+def test_the_audit_log_has_user_verb_and_result_of_a_call(cluster: DevCluster) -> None:
+    """It has them by the time the call is answered."""
     cluster.kubectl("get", "configmap", "asked-for", check=False)
     asked = [it for it in cluster.audit_events() if it.get("objectRef", {}).get("name") == "asked-for"]
     assert [(it["user"]["username"], it["verb"], it["responseStatus"]["code"]) for it in asked] == [
@@ -162,36 +162,36 @@ def test_the_audit_log_says_who_asked_for_what(cluster: DevCluster) -> None:
     ]
 
 
-def test_without_an_audit_log_asking_for_it_is_an_error(clusters: list[DevCluster]) -> None:
-    """Not an empty answer that proves nothing."""
+def test_reading_a_disabled_audit_log_is_an_error(clusters: list[DevCluster]) -> None:
+    """An empty answer would prove nothing."""
     with pytest.raises(ConfigError, match="audit=True"):
         next(clusters[1].audit_events())
 
 
-def test_clusters_side_by_side_know_nothing_of_each_other(clusters: list[DevCluster]) -> None:
+def test_concurrent_clusters_are_independent(clusters: list[DevCluster]) -> None:
     """They were started at the same moment."""
     nodes = [it.kubectl("get", "nodes", "-o", "name").split() for it in clusters]
     assert nodes == [["node/node-1", "node/node-2", "node/node-3"], ["node/node-1"]]
 
 
-def test_kubectl_says_why_it_failed(cluster: DevCluster) -> None:
-    """In kubectl's words."""
+def test_a_failed_kubectl_raises_its_own_message(cluster: DevCluster) -> None:
+    """The error names the command, too."""
     with pytest.raises(
         KubectlError, match=r'get pods nothing: Error from server \(NotFound\): pods "nothing" not found'
     ):
         cluster.kubectl("get", "pods", "nothing")
 
 
-def test_a_kustomization_is_applied_as_one(cluster: DevCluster, tmp_path: Path) -> None:
-    """The kustomize inside kubectl does it."""
+def test_a_kustomization_is_built_and_applied(cluster: DevCluster, tmp_path: Path) -> None:
+    """No other program than kubectl is necessary."""
     (tmp_path / "kustomization.yaml").write_text(
         "namePrefix: pre-\nconfigMapGenerator: [{name: made, literals: [a=b]}]\n"
     )
     assert "configmap/pre-made" in cluster.apply(tmp_path)
 
 
-def test_a_second_scheduler_serves_the_pods_that_ask_for_it(cluster: DevCluster) -> None:
-    """Beside the first."""
+def test_a_second_scheduler_serves_the_pods_that_name_it(cluster: DevCluster) -> None:
+    """The first one runs at the same time."""
     second = cluster.start_scheduler("second", scheduler_name="second")
     apply(cluster, pod("mine", schedulerName="second"))
     cluster.kubectl("wait", "pod", "mine", "--for=condition=Ready", "--timeout=60s")
@@ -199,8 +199,8 @@ def test_a_second_scheduler_serves_the_pods_that_ask_for_it(cluster: DevCluster)
     second.stop()
 
 
-def test_an_extender_of_a_new_configuration_is_asked_where_it_runs(cluster: DevCluster, tmp_path: Path) -> None:
-    """An address where nobody listens shows in the pod's event."""
+def test_a_configured_extender_is_called_at_the_given_address(cluster: DevCluster, tmp_path: Path) -> None:
+    """Nothing listens there, so a pod's event names the address."""
     file = tmp_path / "scheduler.yaml"
     extender = {"urlPrefix": "http://in-cluster.example:9504", "filterVerb": "filter", "nodeCacheCapable": True}
     kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -213,7 +213,7 @@ def test_an_extender_of_a_new_configuration_is_asked_where_it_runs(cluster: DevC
     scheduler.stop()
 
 
-def test_the_scheduler_can_be_given_another_configuration(clusters: list[DevCluster], tmp_path: Path) -> None:
+def test_the_scheduler_restarts_with_another_configuration(clusters: list[DevCluster], tmp_path: Path) -> None:
     """A wrong one is refused before anything is restarted."""
     scheduler = clusters[1].processes["kube-scheduler"]
     before = scheduler.pid
@@ -228,8 +228,8 @@ def test_the_scheduler_can_be_given_another_configuration(clusters: list[DevClus
     assert scheduler.pid != before
 
 
-def test_nothing_is_lost_when_etcd_and_the_api_server_are_killed(clusters: list[DevCluster]) -> None:
-    """They come back at the same addresses, and the others find them."""
+def test_the_cluster_survives_a_kill_of_etcd_and_the_api_server(clusters: list[DevCluster]) -> None:
+    """Both return at the same addresses, and the others reconnect."""
     cluster = clusters[1]
     server = cluster.server
     for name in ("kube-apiserver", "etcd"):
@@ -243,7 +243,7 @@ def test_nothing_is_lost_when_etcd_and_the_api_server_are_killed(clusters: list[
 
 
 def test_the_forwarder_follows_the_endpoints_of_a_service(cluster: DevCluster) -> None:
-    """Without any, connections are refused; then they reach the endpoint."""
+    """Connections are refused without endpoints, and then reach the endpoint."""
     address = programs.primary_address()
     metadata = {
         "name": "leader",
@@ -253,21 +253,21 @@ def test_the_forwarder_follows_the_endpoints_of_a_service(cluster: DevCluster) -
     cluster.kubectl("create", "namespace", programs.NAMESPACE)
     forwarded = programs.start_forwarder(cluster)
     with pytest.raises(ConnectionRefusedError):
-        answer(forwarded)
+        get_body(forwarded)
     with HTTPServer((address, 0), Greeting) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoints = {"endpoints": [{"addresses": [address]}], "ports": [{"name": "http", "port": server.server_port}]}
         kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
         apply(cluster, {**kind, "metadata": metadata, **endpoints})
         assert eventually(lambda: accepts(forwarded))
-        assert answer(forwarded) == "hello"
+        assert get_body(forwarded) == "hello"
         server.shutdown()
     cluster.processes["forwarder"].stop()
     assert cluster.processes["forwarder"].returncode == 0
 
 
-def test_a_process_that_does_not_start_shows_its_log_and_leaves_nothing(tmp_path: Path) -> None:
-    """Everything else is stopped."""
+def test_a_failed_start_shows_a_log_and_leaves_no_process(tmp_path: Path) -> None:
+    """The log is that of the process that failed."""
     cluster = DevCluster(tmp_path / "c", ClusterOptions(extra_args={"kube-apiserver": ["--no-such-flag"]}))
     with pytest.raises(
         ProcessError, match=r"(?s)kube-apiserver ended .* the end of .*kube-apiserver\.log:.*no-such-flag"
@@ -277,8 +277,8 @@ def test_a_process_that_does_not_start_shows_its_log_and_leaves_nothing(tmp_path
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)])
-def test_nothing_outlives_the_command(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    """Interrupted or killed in the middle of its start, when some processes run."""
+def test_no_process_outlives_the_command(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """It is interrupted or killed in the middle of its start."""
     ensure_built()
     folder = tmp_path / "c"
     with subprocess.Popen(

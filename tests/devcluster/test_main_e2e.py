@@ -1,4 +1,4 @@
-"""``python -m devcluster up`` as somebody at a terminal uses it."""
+"""``python -m devcluster up`` as a user at a terminal runs it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class Terminal:
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         number = sum(1 for _ in folder.parent.glob("*.err"))
-        self._out, self._err = folder.with_suffix(f".{number}.out"), folder.with_suffix(f".{number}.err")
+        self._out = folder.with_suffix(f".{number}.out")
+        self._err = folder.with_suffix(f".{number}.err")
         argv = [sys.executable, "-m", "devcluster", "up", "--directory", str(folder), "--no-prometheus", *options]
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(argv, stdout=out, stderr=err)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Standard output so far."""
         return self._out.read_text()
 
@@ -49,21 +50,21 @@ class Terminal:
             time.sleep(0.05)
 
     def pids(self, program: str) -> list[int]:
-        """The processes of this run whose command line names the program."""
-        found = []
+        """The processes of this run whose command line names a program."""
+        pids = []
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 argv = entry.read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
             if any(f"{self.folder}/" in argument for argument in argv) and any(program in part for part in argv[:3]):
-                found.append(int(entry.parent.name))
-        return found
+                pids.append(int(entry.parent.name))
+        return pids
 
 
 @contextmanager
-def running(folder: Path, *options: str) -> Iterator[Terminal]:
-    """A run that is killed in the end, should it not have ended."""
+def run_up(folder: Path, *options: str) -> Iterator[Terminal]:
+    """Runs the command, and kills it in the end if it still runs."""
     ensure_built()
     terminal = Terminal(folder, *options)
     try:
@@ -74,27 +75,30 @@ def running(folder: Path, *options: str) -> Iterator[Terminal]:
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it holds within a generous time."""
+    """Whether a condition holds within 20 seconds."""
     deadline = time.monotonic() + 20
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)
     return holds()
 
 
-def test_it_becomes_ready_says_what_to_type_and_stops_at_ctrl_c(tmp_path: Path) -> None:
-    """What it says works; a second one in the same folder is refused; nothing is left running."""
+def test_up_prints_commands_once_ready_and_stops_at_ctrl_c(tmp_path: Path) -> None:
+    """The commands work, and no process remains.
+
+    A second run in the same folder is refused.
+    """
     folder = tmp_path / "c"
-    with running(folder, "--nodes", "2", "--disks", "100Gi,50Gi") as terminal:
+    with run_up(folder, "--nodes", "2", "--disks", "100Gi,50Gi") as terminal:
         terminal.until(r" s  ready\n")
-        assert eventually(lambda: "Logs:" in terminal.said)
-        assert f"export KUBECONFIG={folder}/kubeconfig" in terminal.said
-        assert f"Logs: {folder}/logs" in terminal.said
-        curl = re.search(r"curl -s (http://\S+/state)", terminal.said)
+        assert eventually(lambda: "Logs:" in terminal.output)
+        assert f"export KUBECONFIG={folder}/kubeconfig" in terminal.output
+        assert f"Logs: {folder}/logs" in terminal.output
+        curl = re.search(r"curl -s (http://\S+/state)", terminal.output)
         assert curl is not None
         state = subprocess.run(["curl", "-s", "--noproxy", "*", curl[1]], capture_output=True, text=True, check=True)
         assert '"node-2"' in state.stdout
         assert '"disk-2"' in state.stdout
-        with running(folder) as second:
+        with run_up(folder) as second:
             assert second.process.wait(60) == 2
             assert "another cluster runs in" in second.progress
         assert "\033" not in terminal.progress  # no colours in a file
@@ -103,17 +107,17 @@ def test_it_becomes_ready_says_what_to_type_and_stops_at_ctrl_c(tmp_path: Path) 
     assert eventually(lambda: terminal.pids("") == [])
 
 
-def test_a_killed_candidate_is_replaced_and_a_crash_ends_everything(tmp_path: Path) -> None:
-    """The other candidate answers meanwhile; of the crash the end of the log is shown."""
-    with running(tmp_path / "c", "--nodes", "1") as terminal:
+def test_a_killed_candidate_is_restarted_and_a_crash_ends_everything(tmp_path: Path) -> None:
+    """The other candidate answers meanwhile; the end of a crash's log is shown."""
+    with run_up(tmp_path / "c", "--nodes", "1") as terminal:
         terminal.until(r" s  ready\n")
-        assert eventually(lambda: "kill -9" in terminal.said)
-        found = re.search(r"kill -9 (\d+) +# (\S+):", terminal.said)
-        assert found is not None
-        os.kill(int(found[1]), signal.SIGKILL)
-        terminal.until(rf"{found[2]} was ended by SIGKILL")
+        assert eventually(lambda: "kill -9" in terminal.output)
+        leader = re.search(r"kill -9 (\d+) +# (\S+):", terminal.output)
+        assert leader is not None
+        os.kill(int(leader[1]), signal.SIGKILL)
+        terminal.until(rf"{leader[2]} was ended by SIGKILL")
         terminal.until(r"answers kube-scheduler, [\d.]+ s later")
-        terminal.until(rf"{found[2]} is started again\n")
+        terminal.until(rf"{leader[2]} is started again\n")
         for pid in terminal.pids("kwok"):
             os.kill(pid, signal.SIGKILL)
         assert terminal.process.wait(60) == 1

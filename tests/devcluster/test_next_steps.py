@@ -1,0 +1,63 @@
+"""The text that a user reads once the stack has started."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devcluster import next_steps
+from devcluster.next_steps import StackFacts
+
+FACTS = StackFacts(
+    kubeconfig=Path("/c/kubeconfig"),
+    kubectl=None,
+    example=Path("examples/dev/statefulset.yaml"),
+    address="127.0.0.1:1",
+    leader=("extender-1", 42),
+    others=["extender-2"],
+    serve=["longhorn-extender", "serve"],
+    simulator="http://127.0.0.1:2",
+    prometheus="",
+    logs=Path("/c/logs"),
+)
+
+
+def test_the_text_has_the_commands_to_type() -> None:
+    """They cover credentials, a workload, both states, a kill and the logs."""
+    lines = next_steps.text(FACTS).splitlines()
+    for line in (
+        "  export KUBECONFIG=/c/kubeconfig",
+        "  kubectl apply -f examples/dev/statefulset.yaml",
+        "  kubectl get pods -o wide -w",
+        "  curl -s http://127.0.0.1:2/status",
+        "Logs: /c/logs",
+    ):
+        assert line in lines
+    assert any(line.startswith("  curl -s http://127.0.0.1:1/state") for line in lines)
+    assert any(line.startswith("  kill -9 42") for line in lines)
+
+
+def test_paths_are_quoted_for_the_shell() -> None:
+    """A path may contain spaces."""
+    text = next_steps.text(replace(FACTS, kubeconfig=Path("/a b/kubeconfig")))
+    assert "export KUBECONFIG='/a b/kubeconfig'" in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "present", "absent"),
+    [
+        ({"kubectl": Path("/built")}, 'export PATH="$PATH:/built"', "nothing"),
+        ({"prometheus": "http://127.0.0.1:3"}, "Prometheus: http://127.0.0.1:3", "nothing"),
+        ({"others": []}, "/state ", "kill -9"),
+        ({"leader": None}, "  longhorn-extender serve", "/state "),
+        ({"address": ""}, "Logs:", "extender, where"),
+    ],
+    ids=["no kubectl", "prometheus", "one candidate", "no candidate", "no extender"],
+)
+def test_the_text_mentions_only_what_exists(changed: dict[str, object], present: str, absent: str) -> None:
+    """Each part depends on one fact."""
+    text = next_steps.text(replace(FACTS, **changed))  # type: ignore[arg-type]
+    assert present in text
+    assert absent not in text

@@ -1,0 +1,134 @@
+"""The stand-alone scheduler over a fake API server, and its cache without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any, cast
+
+from prometheus_client import generate_latest
+
+from app.kube.client import KubeClient
+from app.kube.cluster_cache import ClusterCache
+from app.kube.reflector import Timing
+from app.kube.resources import LONGHORN_NAMESPACE
+from app.policy.file import PolicyFile
+from app.scheduler.cache import SchedulerCache
+from app.scheduler.event_recorder import EventRecorder
+from app.scheduler.longhorn_cache import LonghornCache
+from app.scheduler.metrics import SchedulerMetrics
+from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, SchedulerParts
+from scheduler_core.convert.binding import PendingPod
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
+from scheduler_core.model.generic import PodKey
+from tests.worlds.fake_api import Object, connect_client
+from tests.worlds.scheduling_api import SCHEDULER_NAME, SchedulingApi
+
+STALE_AFTER = 60
+
+
+class RecordingQueueHandler:
+    """A `PodQueueHandler` that records its calls.
+
+    Attributes:
+        pending: the pods that need a node
+        retries: how often something may have helped unschedulable pods
+    """
+
+    def __init__(self) -> None:
+        self.pending: dict[PodKey, PendingPod] = {}
+        self.retries = 0
+
+    def enqueue(self, pending: PendingPod) -> None:
+        """Called by the cache."""
+        self.pending[pending.pod.key] = pending
+
+    def dequeue(self, key: PodKey) -> None:
+        """Called by the cache."""
+        self.pending.pop(key, None)
+
+    def retry_unschedulable(self) -> None:
+        """Called by the cache."""
+        self.retries += 1
+
+
+def unwatched_cache(handler: RecordingQueueHandler) -> SchedulerCache:
+    """A cache without an API server; tests pass it the changes that reflectors would."""
+    timing = Timing(monotonic, random.uniform)
+    return SchedulerCache(cast("KubeClient", None), SCHEDULER_NAME, handler, timing, stale_after=STALE_AFTER)
+
+
+@asynccontextmanager
+async def running_scheduler(
+    api: SchedulingApi,
+    folder: Path,
+    policy: Policy = DEFAULT_POLICY,
+    leads: Callable[[], bool] = lambda: True,
+    clock: Callable[[], float] = monotonic,
+) -> AsyncIterator[GenericScheduler]:
+    """Runs an active scheduler. Of equally good nodes it selects the first by name."""
+    async with connect_client(api, folder) as client:
+        parts = SchedulerParts(client, Timing(clock, random.uniform), leads, _recorder(client), SchedulerMetrics())
+        scheduler = GenericScheduler(SchedulerConfig(SCHEDULER_NAME, policy, min, STALE_AFTER), parts)
+        async with _active(scheduler):
+            yield scheduler
+
+
+@asynccontextmanager
+async def running_scheduler_with_policy_file(
+    api: SchedulingApi, folder: Path, path: Path, leads: Callable[[], bool] = lambda: True
+) -> AsyncIterator[GenericScheduler]:
+    """Runs an active scheduler with a policy file."""
+    async with connect_client(api, folder) as client:
+        timing = Timing(monotonic, random.uniform)
+
+        def new_longhorn_cache() -> LonghornCache:
+            cache = ClusterCache(client, LONGHORN_NAMESPACE, timing, _now, STALE_AFTER)
+            return LonghornCache(cache, FilterOptions(), _now)
+
+        config = SchedulerConfig(SCHEDULER_NAME, DEFAULT_POLICY, min, STALE_AFTER, PolicyFile(str(path)))
+        parts = SchedulerParts(client, timing, leads, _recorder(client), SchedulerMetrics(), new_longhorn_cache)
+        scheduler = GenericScheduler(config, parts)
+        async with _active(scheduler):
+            yield scheduler
+
+
+def write_policy(path: Path, *predicates: Object) -> Path:
+    """Replaces a policy file in one step; the policy has these predicates."""
+    new_file = path.with_suffix(".new")
+    policy: dict[str, Any] = {"predicates": predicates, "priorities": [{"name": "EqualPriority", "weight": 1}]}
+    new_file.write_text(json.dumps(policy))
+    return new_file.replace(path)
+
+
+def has_metric(scheduler: GenericScheduler, sample: str) -> bool:
+    """Whether a metric, named without its prefix, has the value in `sample`."""
+    return f"longhorn_generic_scheduler_{sample}\n" in generate_latest(scheduler._metrics.registry).decode()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _recorder(client: KubeClient) -> EventRecorder:
+    return EventRecorder(client, SCHEDULER_NAME, "test", monotonic, _now)
+
+
+@asynccontextmanager
+async def _active(scheduler: GenericScheduler) -> AsyncIterator[None]:
+    """Runs a scheduler; fails if it ended with an error."""
+    scheduler.activate()
+    running = asyncio.create_task(scheduler.run())
+    try:
+        yield
+    finally:
+        assert not running.done() or running.exception() is None
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
