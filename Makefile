@@ -6,8 +6,10 @@ BIN := .venv/bin
 SNAPSHOT ?= examples/mixed-cluster/snapshot.yaml
 HOST ?= 127.0.0.1
 PORT ?= 9504
+# Many tests wait for processes and timers, so more of them than there are processors keep these busy.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 
-.PHONY: help run dev test check e2e e2e-report controlplane lint bench lock clean
+.PHONY: help run dev test check unit e2e e2e-report controlplane lint bench lock clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,8 +32,11 @@ e2e-report: .venv/dev controlplane ## run the proposal's test plan and the compa
 controlplane: .venv/dev ## build etcd, Kubernetes and kwok for the end-to-end tests, once (five to ten minutes)
 	@$(BIN)/python -m devcluster build
 
-check: .venv/dev lint ## format, lint, types, architecture and unit tests
-	$(BIN)/pytest -n auto -m "not e2e" -q
+check: .venv/dev ## format, lint, types, architecture and unit tests
+	@$(MAKE) --no-print-directory -j2 lint unit
+
+unit: .venv/dev
+	$(BIN)/pytest -n $(WORKERS) -m "not e2e" -q
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

@@ -7,7 +7,7 @@ but cannot be copied in order and refuses an entry heavier than the capacity; bo
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, ItemsView
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -75,6 +75,13 @@ class LruMap(Generic[_Key, _Value]):
         self._weights.clear()
         self._total = 0
 
-    def items(self) -> ItemsView[_Key, _Value]:
-        """Keys and values, the least recently used first."""
-        return self._entries.items()
+    def copy(self) -> LruMap[_Key, _Value]:
+        """Returns an independent map with the same entries in the same order."""
+        twin = LruMap(self._capacity, self._weight, self._on_evict)
+        twin._entries = self._entries.copy()
+        twin._weights = self._weights.copy()
+        twin._total = self._total
+        return twin
+
+    def __iter__(self) -> Iterator[_Key]:
+        return iter(self._entries)

@@ -97,7 +97,7 @@ class SnapshotService:
         """Does nothing: nothing is reserved over a snapshot."""
 
     def log_failure(self, error: BaseException) -> None:
-        """Raises the error: reading the policy file fails only by a fault of the program."""
+        """Raises the error: a policy file that cannot be read is none, so only a bug ends the service."""
         raise error
 
     def log_drain_failure(self, error: BaseException) -> None:

@@ -1,1 +1,11 @@
-"""The command line, one module per command."""
+"""The command line, one module per command.
+
+main              the entry point, and the exit code of every command
+serve             the HTTP service
+explain           why a pod or a volume's replica does or does not fit
+explain_tables    the tables that `explain` prints
+schedule          the stand-alone scheduler, for a snapshot or a live cluster
+snapshot          writes the live cluster to a file
+disk_schedule     the DiskSchedule controllers
+options           flags that commands share
+"""

@@ -63,9 +63,9 @@ class Evaluator:
         return await self._run(pod, lambda state: filter_nodes(pod, candidates, state, self._options, contenders()))
 
     async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
-        """Decides from the state as it is.
+        """Decides as `filter`, but fetches no missing objects.
 
-        It does no I/O, so a caller may hold a lock meanwhile.
+        There is no I/O, so a caller may hold a lock meanwhile.
 
         Raises:
             MissingObjectError: the state lacks an object that the pod names; see `fetch_missing`

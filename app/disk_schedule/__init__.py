@@ -6,6 +6,9 @@ Data flow: `watches` (one `informer` per kind) → a controller subscribes to ch
 (`app.runtime.work_queue`) → `reconcile(key)` → a decision of `scheduler_core.disk_schedule` → `writer` carries it out, each
 write against the version that was read.
 
+    watches                    everything that the controllers watch
+    informer                   cache of the objects of one kind, which notifies subscribers
+    writer                     carries out decisions, write by write
     controller                 base class of the controllers, and what they share
     node_controller            one DiskSchedule for each disk (node sync)
     disk_controller            statuses of DiskSchedules: allocate, or mirror

@@ -28,7 +28,7 @@ log = structlog.get_logger("controllers")
 class UnreadableError(CoreError):
     """A backing image cannot be read.
 
-    It has no condition that could say so; the log and a metric do.
+    A backing image has no condition that could say so; the log and a metric do.
     """
 
 

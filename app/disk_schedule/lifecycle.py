@@ -1,8 +1,10 @@
-"""When the controllers run, and as which process.
+"""When the controllers run: caches, leadership and shutdown.
 
-    every kind listed, no longhorn-manager runs here, elected → reconcile every object, then the objects that change
-    Lease lost, a watch silent for too long, longhorn-manager appears → stop at once
-    SIGTERM → stop, release the Lease
+    elected, every required kind listed, no longhorn-manager runs here → reconcile every object, then the objects that change
+    Lease lost, a watch silent for too long, longhorn-manager appears → no more writes, stop
+    SIGTERM → no more writes, stop, release the Lease
+
+`DiskScheduleLifecycle` is the program that `LeaderLoop` runs; `run_controllers` connects it to the cluster and serves its probes.
 
 Two processes that reconcile at the same time do no harm, because every write is against the version that was read. The Lease
 keeps them from doing the same work twice.
@@ -123,14 +125,17 @@ class DiskScheduleLifecycle(Program):
 
     @property
     def problem(self) -> str:
-        """Why the leader could not decide now, in one sentence, or ""."""
+        """Why nothing can be decided now, in one sentence, or "".
+
+        A running longhorn-manager is a reason, unless this is the mirror.
+        """
         return self.watches.problem or (self._managers.problem if self._managers else "")
 
     @property
     def refusal(self) -> str:
         """Why this process must not write now, or "".
 
-        It is checked before every write.
+        The writer checks it before every write.
         """
         if self._draining:
             return "it is being stopped"
@@ -142,7 +147,7 @@ class DiskScheduleLifecycle(Program):
         """Watches, competes and reconciles until cancelled.
 
         Raises:
-            RuntimeError: the elector has ended
+            ExceptionGroup: a task has failed, or the elector has ended
         """
         try:
             await self._loop.run()
@@ -154,7 +159,7 @@ class DiskScheduleLifecycle(Program):
         await self._loop.drain()
 
     def log_failure(self, error: BaseException) -> None:
-        """Logs the error that ended the controllers."""
+        """Logs the error that ended the controllers, the watches, the leader loop or the server."""
         log.error("the controllers have failed", exc_info=error)
 
     def log_drain_failure(self, error: BaseException) -> None:
@@ -175,21 +180,21 @@ class DiskScheduleLifecycle(Program):
 
     @property
     def can_start(self) -> bool:
-        """Whether everything that decisions read is known."""
+        """Whether decisions can be made now (see `problem`)."""
         return not self.problem
 
     @property
     def must_stop(self) -> bool:
-        """Whether nothing can be decided any more."""
+        """Whether decisions cannot be made any more (see `problem`)."""
         return bool(self.problem)
 
     async def before_step(self) -> None:
-        """Ends this process if a controller has failed."""
+        """Raises the error of a controller that has failed, which ends this process."""
         if self._controllers_task is not None and self._controllers_task.done():
             self._controllers_task.result()
 
     async def after_step(self) -> None:
-        """Logs why this process reconciles or does not, whenever that changes."""
+        """Reports whether this process reconciles, in a metric and, with the reason, in the log."""
         self._report()
 
     def _report(self) -> None:
@@ -200,7 +205,7 @@ class DiskScheduleLifecycle(Program):
         self._metrics.working(now=self._controllers_task is not None)
 
     def start(self, term: int) -> None:
-        """Starts the controllers."""
+        """Starts the controllers, which reconcile every object first."""
         del term
         self._controllers_task = asyncio.create_task(self._run_controllers(), name="controllers")
 
@@ -228,7 +233,7 @@ def run_controllers(
 ) -> None:
     """Reconciles until a signal.
 
-    `connected` is called once there is a cluster to work in.
+    `connected` is called once the checks have passed, before the first watch.
 
     Raises:
         CoreError: there is no cluster, it refuses, or longhorn-manager runs there

@@ -46,7 +46,7 @@ class ManagerPods:
     def problem(self) -> str:
         """Why nothing may be allocated, in one sentence, or "".
 
-        That the pods are not known is a reason, too.
+        It is a reason, too, that the pods are not known.
         """
         status = self._reflector.status
         problem = cache_problem("pods of longhorn-manager", status, self._clock(), self._stale_after)

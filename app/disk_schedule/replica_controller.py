@@ -80,7 +80,7 @@ class ReplicaController(Controller):
 def _read_deletion(name: str, raw: bytes) -> Replica:
     """Returns the replica, or one that only says whether it is being deleted.
 
-    Of a replica that cannot be read this is known, and it is enough.
+    A replica that cannot be read still shows that, and more is not needed.
     """
     replica = read_replica(raw)
     if not isinstance(replica, Fault):

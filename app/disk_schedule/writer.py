@@ -203,7 +203,7 @@ class ObjectWriter:
     async def _is_on_disk(self, write: SetRequirement) -> bool:
         """Whether the object of a stray request is on the disk after all.
 
-        It is read once more. One that cannot be read may be on the disk.
+        The object is read once more. If it cannot be read, it may be on the disk.
         """
         raw = await self.read(_OBJECTS[write.kind], write.name)
         if raw is None:

@@ -1,1 +1,13 @@
-"""Program 1: the scheduler extender that kube-scheduler calls."""
+"""Program 1: the scheduler extender that kube-scheduler calls.
+
+verbs                 filter, prioritize, preempt and explain
+availability          whether requests may be answered now
+offers                `reservation: capacity`: what pods were offered counts for other pods
+node_reservation      `reservation: node`: a pod's node takes no other pod's volumes for a while
+placements            whether Longhorn places the volumes of decided pods, and where
+nudger                makes kube-scheduler retry refused pods that would fit now
+refusals              the refused pods that the nudger remembers
+endpoint_publisher    points the Service to the leader
+lifecycle             when this process competes and answers: takeover, handover, shutdown
+metrics               metrics for Prometheus
+"""

@@ -240,9 +240,9 @@ class Metrics:
         self._outcomes.offers_ended.labels(became=kind).inc()
 
     def outstanding(self, read: Callable[[], Outstanding]) -> None:
-        """Adds the numbers of what is outstanding.
+        """Adds gauges of demand, offers, misplacements and waiting pods.
 
-        `read` is called in another thread when Prometheus scrapes, and must change nothing.
+        Their values are the result of `read`. It is called in another thread when Prometheus scrapes, and must change nothing.
         """
         self.registry.register(_OutstandingCollector(read))
 

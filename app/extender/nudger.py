@@ -392,7 +392,7 @@ class Nudger:
     def _on_failure(self, refusal: RefusedPod, error: ApiError) -> None:
         """Counts a failed nudge and logs the first of its kind.
 
-        It is repeated after the pod's back-off.
+        The nudge is repeated after the pod's back-off.
         """
         self._metrics.nudged("failed")
         kind = (error.status, error.reason)

@@ -33,7 +33,7 @@ _MAX_PENDING: Final = 10_000
 
 
 class CacheObserver(Protocol):
-    """Receives every change, and decides as what a pod counts.
+    """Receives every change, and decides how a pod counts.
 
     It may know more of a pod than the cache does, and must not block the event loop.
     """

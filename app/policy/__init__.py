@@ -1,1 +1,5 @@
-"""Reads the policy file, and decides which policy is in force."""
+"""Reads the policy file, and decides which policy is in force.
+
+file        reads the file again whenever its content changes
+in_force    which policy is in force, and whether it can be evaluated
+"""

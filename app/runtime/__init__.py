@@ -1,1 +1,11 @@
-"""What every long-running program needs: leader election, server, probes, work queue, logs and metrics."""
+"""What every long-running program needs: leader election, server, probes, work queue, logs and metrics.
+
+elector        leader election on a Lease, in a thread of its own
+leader_loop    runs a program while this process leads
+server         serves HTTP next to a service, until a signal
+probes         /healthz, /readyz and /metrics
+work_queue     keys to handle, one worker per key at a time
+time_slices    long computations in slices, so that the event loop serves others in between
+logs           structured logs
+metrics        what the metrics of several programs share
+"""

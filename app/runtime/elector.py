@@ -166,7 +166,7 @@ class Elector:
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Registers a callback for each won or lost lead, before `start`.
 
-        It is called in the elector's thread and must not block.
+        The callback runs in the elector's thread and must not block.
         """
         self._callbacks.append(callback)
 

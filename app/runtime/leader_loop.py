@@ -181,7 +181,7 @@ class LeaderLoop:
         """Competes, and runs the program while this process leads, until cancelled.
 
         Raises:
-            RuntimeError: the elector has ended
+            ExceptionGroup: a task has failed, or the elector has ended
         """
         loop = asyncio.get_running_loop()
 

@@ -1,4 +1,7 @@
-"""Serves HTTP next to a long-running service: the first signal drains, the second ends the drain.
+"""Serves HTTP next to a long-running service, until a signal.
+
+The first signal drains the service and then stops the server, the second ends the drain, and SIGINT after the first signal also cuts off
+open requests.
 
 uvicorn is set up for kube-scheduler: one process, and connections that outlive its idle ones.
 """
@@ -27,13 +30,13 @@ class Service(Protocol):
     """What runs next to the HTTP server."""
 
     async def run(self) -> None:
-        """Runs until cancelled; an error ends the process."""
+        """Runs until cancelled; its end, or an error, ends the process."""
 
     async def drain(self) -> None:
         """Finishes what was accepted, bounded, before the process ends."""
 
     def log_failure(self, error: BaseException) -> None:
-        """Logs the error that ended the service."""
+        """Logs the error that ended the service or the server."""
 
     def log_drain_failure(self, error: BaseException) -> None:
         """Logs an error in `drain`."""
@@ -86,10 +89,11 @@ class _Server(uvicorn.Server):
 async def serve(service: Service, app: FastAPI | None, listener: socket.socket | None) -> None:
     """Runs a service and its HTTP server until a signal.
 
-    It also returns when one of the two ends. A second signal cuts the drain short; requests that were accepted are answered all the same,
-    unless it is SIGINT (uvicorn's own rule).
+    The signal drains the service; a second one cuts the drain short. Then the server stops: it still answers the requests that it accepted,
+    for at most `SHUTDOWN_SECONDS`, unless a signal after the first is SIGINT (uvicorn's own rule). If the service or the server ends by
+    itself, there is no drain.
 
-    After an error of the service the process exits with code 1. Without a listener there is no HTTP server.
+    If one of the two ended with an error, the process exits with code 1. Without an application or a listener there is no HTTP server.
     """
     loop = asyncio.get_running_loop()
     signals = _Signals()

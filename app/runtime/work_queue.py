@@ -212,9 +212,9 @@ class WorkQueue(Generic[_Key]):
 
 
 def jitter(seconds: float, chance: float) -> float:
-    """Spreads a pause over its upper half.
+    """Returns a pause in the upper half of `seconds`.
 
-    So writers that collided do not collide again.
+    Writers that collided then pause for different times.
 
     Args:
         seconds: the longest pause

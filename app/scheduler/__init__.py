@@ -1,6 +1,19 @@
 """The stand-alone scheduler: schedules pods by the classic rules and a policy file.
 
-`whatif` schedules the pending pods of a snapshot. In a live cluster `cache` watches nodes and pods, `policy_sources` provides the
-policy in force, `scheduling_queue` orders the pods, `scheduler` decides, `binder` binds, `event_recorder` and `pod_condition` report the
-result, and `lifecycle` leads or follows.
+Data flow in a live cluster: `cache` → `scheduling_queue` → `scheduler` → `decide` → `binder`, and the result → `event_recorder` and
+`pod_condition`.
+
+    cache               watched nodes, services and pods, with assumed pods on their nodes
+    policy_sources      the policy in force, and the caches that its rules read
+    longhorn_cache      what a policy's Longhorn rules read
+    scheduling_queue    pods that need a node, by priority, with back-off
+    scheduler           takes pods off the queue, decides, assumes and binds
+    decide              one decision by a policy
+    binder              binds one pod to its node
+    event_recorder      Events about pods
+    pod_condition       the condition PodScheduled
+    api_dispatcher      API calls that scheduling does not wait for
+    lifecycle           when this process schedules: leadership, shutdown, probes
+    metrics             metrics for Prometheus
+    whatif              schedules the pending pods of a snapshot instead
 """

@@ -83,7 +83,7 @@ class ApiDispatcher(Generic[_Key, _Call]):
     def put(self, key: _Key, call: _Call) -> None:
         """Queues a call in place of an earlier call of the key.
 
-        It is written when the earlier one would have been.
+        The new call is made when the earlier one would have been.
         """
         queued = self._calls.get(key)
         if queued is None:

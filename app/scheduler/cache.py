@@ -41,9 +41,9 @@ class PodQueueHandler(Protocol):
 
 
 class BindingObserver(Protocol):
-    """Receives the end of assumptions; called as a `PodQueueHandler` is.
+    """Notified when an assumed pod is bound, and when a pod is gone.
 
-    For a cache that watches pods itself, and may learn their nodes later than `SchedulerCache`.
+    It is called as a `PodQueueHandler` is. It is for a cache that watches pods itself, and may see their nodes later than `SchedulerCache`.
     """
 
     def on_bound(self, pending: PendingPod, node: str) -> None:

@@ -101,9 +101,9 @@ class LonghornCache:
 
 
 def _shows_binding(shown: kube.Pod, bound: kube.Pod) -> bool:
-    """Whether the shown pod is as late as the Binding.
+    """Whether the cache shows a pod's Binding, or something later.
 
-    It has a node or has ended, or it is a later pod of the name.
+    The shown pod has a node or has ended, or it is a later pod of the name.
     """
     if shown.uid == bound.uid:
         return bool(shown.node_name) or not shown.live

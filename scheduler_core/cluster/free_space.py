@@ -71,7 +71,7 @@ def _disk_schedule_space(
 ) -> DiskSpace:
     """Returns the space of a disk with a DiskSchedule.
 
-    There is none where its controller would refuse every request.
+    No bytes are free where its controller would refuse every request.
     """
     accounting = account(disk, schedule, replicas)
     limit = limit_of(schedule, node if schedule.spec.node == node.name else None)
@@ -83,7 +83,7 @@ def _disk_schedule_space(
 def unlisted_bytes(disk: longhorn.Disk, replicas: Replicas) -> int:
     """Bytes of the replicas beyond what the status lists.
 
-    For a replica that grew this is the difference to its listed size.
+    A replica that is listed with its size before it grew counts with the difference.
     """
     return sum(replica.size - disk.scheduled_replicas.get(replica.name, 0) for replica in replicas)
 

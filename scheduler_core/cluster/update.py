@@ -44,7 +44,7 @@ class Update:
 
 
 def empty_snapshot() -> Snapshot:
-    """Returns a snapshot without objects that `update` can grow.
+    """Returns an empty snapshot, to which `update` can add objects.
 
     Every kind counts as listed.
     """

@@ -130,7 +130,8 @@ class View:
     def uncounted_bytes(self, node: str, disk: longhorn.Disk) -> int:
         """Bytes that Longhorn's status of a disk does not count.
 
-        These are the bytes of unlisted replicas, or with a DiskSchedule whatever it does not grant.
+        Without a DiskSchedule these are the bytes of unlisted replicas. With one they are the difference between what Longhorn's scheduling
+        limit leaves free and what `free_space` does.
         """
         if self.schedule_of(disk) is None:
             return unlisted_bytes(disk, self.unlisted_on(disk))

@@ -4,7 +4,7 @@ Data flow: bytes or YAML (`app/kube`) → a wire Struct (`kube`, `longhorn`; msg
 a frozen model value. The package is in the core because recorded decisions (`longhorn/vectors.py`) are written in the same
 fields; it is pure: values in, values out.
 
-registry                the kinds that a snapshot may hold, and how each is read
+snapshot_kinds          the kinds that a snapshot may hold, and how each is read
 kube                    nodes, pods, claims, volumes, classes and attachments
 longhorn                Longhorn's custom resources
 generic                 nodes, pods and services as the generic scheduler reads them

@@ -27,7 +27,7 @@ from scheduler_core.volumes.resolve import PodVolume, future_volume, is_in_view,
 class DemandSource(IntEnum):
     """What ties a volume to a node.
 
-    Of the sources that name a node the lowest counts.
+    If several sources name a node, the one with the lowest value counts.
     """
 
     POD = 1
@@ -81,9 +81,9 @@ class _NodeTie(NamedTuple):
 
 
 def unplaced_claim(claim: kube.Claim, view: View) -> PodVolume | None:
-    """Returns the future volume of an unbound claim of a placed pod.
+    """Returns an unbound claim's future volume if any node may hold it.
 
-    Only if the volume may go to any node; None otherwise.
+    None if the volume needs space on its pod's node, or if no live pod with the claim has a node or a selected node.
     """
     future = _future_volume(claim, view)
     if future is None:
@@ -93,9 +93,9 @@ def unplaced_claim(claim: kube.Claim, view: View) -> PodVolume | None:
 
 
 def unplaced_volume(volume: longhorn.Volume, view: View) -> PodVolume | None:
-    """Returns a Longhorn volume if no replica is placed.
+    """Returns a Longhorn volume that any node may still hold.
 
-    Only if it may go to any node; None otherwise.
+    None if a replica is placed, if the volume needs space on its pod's node, or if it is being deleted.
     """
     replicas = view.replicas_of(volume.name)
     if volume.deleting or is_local(volume) or any(replica.node_id for replica in replicas):
@@ -186,7 +186,7 @@ def _node_of(
 def _node_of_pods(claim: kube.Claim, view: View) -> _NodeTie | None:
     """Returns the node of a live pod that mounts the claim.
 
-    Without one, the node selected for such a pod.
+    If no such pod has a node, returns the node selected for one of them.
     """
     live = [pod for pod in view.pods_of(claim.namespace, claim.name) if pod.live]
     for pod in live:

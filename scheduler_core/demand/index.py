@@ -96,9 +96,9 @@ class DemandIndex:
         return self._attachments.get(persistent_volume) or ()
 
     def updated(self, before: View, changes: Changes, view: View) -> DemandIndex:
-        """Returns the demand of a later `view`.
+        """Returns the demand of `view`.
 
-        This is the demand of `before`, and `changes` lead from one view to the other.
+        `self` is the demand of the view `before`, and `changes` are the difference between the two views.
         """
         if any(kind in _REBUILDING_KINDS for kind, _ in changes):
             return DemandIndex.of(view, self.unplaced)
@@ -162,7 +162,7 @@ def _derive(subject: Subject, view: View, users: DemandIndex) -> Demand | None:
 def _affected_subjects(changes: Changes, view: View, demand: DemandIndex) -> Iterator[Subject]:
     """Yields the volumes and claims whose demand may have changed.
 
-    Those that are in the given view; the caller asks for the views before and after the changes.
+    They are found through the objects of this view, so the caller passes the views before and after the changes.
     """
     for kind, key in changes:
         affected_by = _AFFECTED.get(kind)

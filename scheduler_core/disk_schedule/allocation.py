@@ -104,9 +104,9 @@ def _allocations_of(held: dict[_Key, Allocation], kind: RequestKind) -> Allocati
 
 
 def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:
-    """Returns the bytes that count for each name.
+    """Returns the bytes that count against the disk, by name.
 
-    That is what is held or may still be granted: a pending request and a pending growth count in full, a rejected request
+    They are what is held or may still be granted: a pending request and a pending growth count in full, a rejected request
     only what it holds: 0 if it is new. A withdrawn request counts until it is released.
     """
     return {
@@ -115,7 +115,7 @@ def claims(requests: Requests, allocations: Allocations) -> dict[str, int]:
 
 
 def claim(size: int | None, entry: Allocation | None) -> int:
-    """Returns the bytes that count for one name.
+    """Returns the bytes of one name that count against the disk.
 
     `size` is the requested size, None without a request that can be read; `entry` is its allocation.
     """

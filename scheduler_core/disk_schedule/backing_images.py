@@ -120,7 +120,7 @@ def _refuses_copy(snapshot: ImageSnapshot, uuid: str) -> bool:
 def _may_list(node: NodeLookup, uuid: str) -> bool:
     """Whether a node's status lists, or may list, a disk.
 
-    Then node sync will create the disk's DiskSchedule, or created it and a cache has yet to show it.
+    If so, node sync will create the disk's DiskSchedule, or has created it and the cache does not show it yet.
     """
     if isinstance(node, Node):
         return any(disk.uuid == uuid and disk.in_status for disk in node.disks)
@@ -128,9 +128,9 @@ def _may_list(node: NodeLookup, uuid: str) -> bool:
 
 
 def _needs_request(snapshot: ImageSnapshot, uuid: str) -> bool:
-    """Whether the request on a disk has to change.
+    """Whether the image's request on a disk must be written.
 
-    It does not grow while its DiskSchedule is being deleted, because that is to become empty.
+    A request is not made or enlarged while the DiskSchedule is being deleted, because that is to become empty.
     """
     schedule = snapshot.schedules.get(uuid)
     size = snapshot.image.size
@@ -141,9 +141,9 @@ def _needs_request(snapshot: ImageSnapshot, uuid: str) -> bool:
 
 
 def _needs_requeue(snapshot: ImageSnapshot, uuid: str) -> bool:
-    """Whether no event may show that a copy can go on.
+    """Whether a copy waits for something that no event may show.
 
-    It waits for space on its disk, or a DiskSchedule that does not exist yet.
+    It waits for space on its disk, for a DiskSchedule that does not exist yet, or for the successor of one that is being deleted.
     """
     schedule = snapshot.schedules.get(uuid)
     if schedule is None:

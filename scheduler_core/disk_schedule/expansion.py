@@ -130,7 +130,7 @@ def _growth_requests(volume: Volume, growing: Iterable[ReplicaAllocation]) -> tu
 def _rollback_requests(allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
     """Returns requests for the current size where more is requested.
 
-    Then an expansion failed or was called off.
+    More is requested when an expansion failed or was called off.
     """
     return tuple(
         SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, entry.current_size)
@@ -146,9 +146,9 @@ def _size_writes(allocations: Iterable[ReplicaAllocation], size: int) -> tuple[W
 def _disks_without_space(
     volume: Volume, growing: Iterable[ReplicaAllocation], schedules: Mapping[str, DiskSchedule], cluster: Cluster
 ) -> frozenset[str]:
-    """Returns the UUIDs of disks without space for the growth.
+    """Returns the UUIDs of disks that cannot grant the growth.
 
-    They would not grant what all of their replicas lack together.
+    A disk must be able to grant what all of the volume's growing replicas on it lack together.
     """
     growth = Counter[str]()
     for entry in growing:
@@ -178,10 +178,10 @@ def _rejected_condition(
     full_disks: Collection[str] = (),
     current_condition: Condition | None = None,
 ) -> Condition:
-    """Returns the condition that names the refusing disks.
+    """Returns the condition that names the disks refusing an expansion.
 
-    They refused, or would refuse. While replicas go back to the old size, perhaps only the message of the current condition
-    still names them.
+    A disk is named if it refused a request or is one of `full_disks`. While replicas go back to the old size there may be no such
+    disk: the message of the current condition then stays.
     """
     start = f"the volume cannot grow to {format_bytes(volume.size)}"
     refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in full_disks]

@@ -109,9 +109,9 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
 
 
 def _needs_requeue(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> bool:
-    """Whether no event may show that a replica can go on.
+    """Whether a replica waits for something that no event may show.
 
-    It waits for space on its disk, or a DiskSchedule that does not exist yet.
+    Either its disk has no DiskSchedule yet, or it has data and its disk refuses the request.
     """
     missing = entry.stage is Stage.PENDING and entry.replica.disk_id not in snapshot.schedules
     return missing or entry.stage is Stage.REFUSED
@@ -129,7 +129,7 @@ def _condition_writes(current: Condition | None, wanted: Condition, now: str) ->
 def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
     """Returns withdrawals of requests on other disks than the replica's.
 
-    They were left by a controller that was stopped, or was behind.
+    Such a request was left by a controller that was stopped, or whose cache was behind.
     """
     return tuple(
         SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0, stray=True)
@@ -144,8 +144,8 @@ def _place_next_replica(
 ) -> tuple[tuple[Write, ...], tuple[str, ...]]:
     """Places the first replica that can be placed.
 
-    Only one, because the next one's place depends on it. Returns the writes, and the names of the replicas without a disk that
-    come before it.
+    Only one is placed, because the next one's place depends on it. Returns the writes, and the names of the replicas before it
+    for which there is no disk.
     """
     writes: list[Write] = []
     without_disk: list[str] = []

@@ -6,7 +6,8 @@ disk_profile       a node's open disks, without names
 fit                whether a disk profile fits the requirements
 profile_cache      profiles per volume class, and their results
 single_node        one node on its own, with the disks' names
-contention         volumes of other pods that compete for a node
+competitors        the volumes of other pods on one node, and the pod that they compete with
+contention         which volumes of other pods compete for a node
 equivalence_cache  results per node for equivalent pods
 reasons            from Longhorn's rules to the reasons users see
 """

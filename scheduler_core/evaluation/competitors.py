@@ -23,9 +23,9 @@ Volumes = tuple[PodVolume, ...]
 
 
 def identity(volume: PodVolume) -> str:
-    """Returns what identifies a volume.
+    """Returns the key that identifies a volume.
 
-    It is the Longhorn volume, or the claim while there is none.
+    The key is the name of the Longhorn volume, or the claim's identity while there is none.
     """
     return volume.volume.name if volume.bound else claim_identity(volume.claim)
 

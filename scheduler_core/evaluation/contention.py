@@ -138,8 +138,8 @@ class Contention:
     def unplaced_share(self, query: ContentionQuery) -> Volumes:
         """Returns one node's share of the unplaced volumes.
 
-        They are sorted largest first, without the requester's. n replicas over N nodes count as the n / N largest on each. Counting all of
-        them on every node would block every pod: like offers, the more there are, the fewer nodes each counts on.
+        The largest come first, and the requester's are left out. n replicas over N nodes count as the n / N largest on each. Counting all
+        of them on every node would block every pod: like offers, the more there are, the fewer nodes each counts on.
         """
         unplaced = query.demand.unplaced
         own = query.requester.volumes
@@ -221,9 +221,9 @@ class Contention:
     def _fitting_competitors(
         self, query: ContentionQuery, name: str, demands: Sequence[Demand], offers: Sequence[Sequence[PodVolume]]
     ) -> Cooperative[Competitors]:
-        """Returns the volumes that fit together.
+        """Returns the competing volumes that fit on the node together.
 
-        Older demand comes before younger, then older offers.
+        If not all of them fit, demand comes before offers, and older before younger.
         """
         demanded = {identity(demand.volume): demand.volume for demand in demands}
         volumes = demanded | {identity(volume): volume for part in offers for volume in part}
@@ -251,7 +251,7 @@ class Contention:
 def _volumes_of(offer: Offer, name: str, view: View) -> list[PodVolume]:
     """Returns an offer's volumes that need new space on a node.
 
-    They are as the view has them.
+    The offer holds its volumes as they were when it was made; they are returned as the view has them.
     """
     stored: tuple[Any, ...] = offer.volumes
     volumes = [current_volume(volume, view) for volume in stored]
@@ -272,9 +272,10 @@ def _without_requester(
 
 
 def _offer_parts(offers: Iterable[Sequence[PodVolume]]) -> Iterator[Sequence[PodVolume]]:
-    """Yields volumes that are placed on a node together.
+    """Yields the parts of offers that count as a whole.
 
-    A volume that only prefers its pod's node may go to another node alone.
+    The volumes of an offer that need space on the pod's node are one part. A volume that only prefers that node is a part of its own,
+    because it may go to another node alone.
     """
     for volumes in offers:
         yield [volume for volume in volumes if volume.local]

@@ -285,7 +285,7 @@ def evaluate_jointly(
 ) -> Cooperative[dict[str, Reason]]:
     """Returns the reasons of nodes with equal competitors.
 
-    All of them fit the pod alone.
+    The pod alone fits each of these nodes.
     """
     profiles = query.competition.state.profiles
     required = requirements((*query.resolution.local, *volumes), query.resolution.volumes)
@@ -300,8 +300,8 @@ def evaluate_jointly(
 
 
 def attribute_to_competitors(reason: Reason) -> Reason:
-    """Returns the reason of a node that fits the pod alone.
+    """Returns SPOKEN_FOR in place of a refusal caused by competitors.
 
-    Where the pod does not fit together with its competitors it is SPOKEN_FOR.
+    The pod alone fits the node. A reason that fits, ORDER_UNSAFE and UNDECIDED are returned as they are.
     """
     return reason if reason.fits or reason in (Reason.ORDER_UNSAFE, Reason.UNDECIDED) else Reason.SPOKEN_FOR

@@ -149,8 +149,8 @@ def order_safety(
 ) -> Safety:
     """Returns whether every placement order finds space.
 
-    It does so whichever open disks Longhorn chooses. The answer is only meaningful for a profile that fits. The bytes of missing backing
-    images are subtracted on every disk beforehand: a profile that is safe then is safe, otherwise nothing is claimed.
+    An order must succeed whichever open disks Longhorn chooses. The answer is only meaningful for a profile that fits. The bytes of missing
+    backing images are subtracted on every disk beforehand: a profile that is safe then is safe, otherwise nothing is claimed.
     """
     if not required.sizes:
         return Safety(PackingAnswer.YES)
@@ -237,9 +237,10 @@ def allowed_masks(required: Requirements, profile: Profile, allowed: AllowedDisk
 def packing_variants(
     required: Requirements, profile: Profile, allowed: AllowedDisks | None = None
 ) -> Iterator[Variant | None]:
-    """Yields the packing problems to solve.
+    """Yields packing problems, one of which must be solvable.
 
-    There is one for each choice of disks to copy backing images to. None at the end: there are more choices than are tried.
+    There is one problem for each choice of disks to copy missing backing images to. A final None means that there are more choices than
+    are tried.
     """
     if required.uniform and not allowed:
         yield profile.free, None

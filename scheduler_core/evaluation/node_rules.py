@@ -17,8 +17,8 @@ from scheduler_core.volumes.resolve import Resolution
 def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
     """Returns why Longhorn refuses a local volume on every node.
 
-    It does so before it looks at any node. A setting that cannot be read is such a reason, whichever it is: its default may be far from
-    what was meant.
+    Longhorn finds these reasons before it looks at any node. A setting that cannot be read is such a reason, whichever it is: its default
+    may be far from what was meant.
     """
     for name in sorted(view.settings.faults):
         return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))

@@ -84,8 +84,8 @@ class ProfileCache:
             return cache
         cache.changelog = self.changelog.append(changed_nodes)
         cache._results = self._results
-        for classes, table in self._tables.items():
-            cache._tables.put(classes, table)
+        cache._tables = self._tables.copy()
+        for classes in self._tables:
             # Shared with this cache, whose requests then profile some nodes once more: copying would cost the cluster's size.
             cache._stale[classes] = self._stale.get(classes) or set()
             cache._stale[classes].update(changed_nodes)

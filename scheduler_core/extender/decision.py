@@ -72,7 +72,7 @@ class ExcludedNodes:
 class Competing:
     """Demand and offers of other pods.
 
-    They are packed jointly with the pod.
+    Their volumes are packed jointly with the pod's.
 
     Attributes:
         demand: derived from the view that the pod is evaluated on
@@ -119,22 +119,22 @@ class Decision:
 
     @property
     def takes_space(self) -> bool:
-        """Whether the pod will take space that no object shows yet."""
+        """Whether the pod needs new space on its node."""
         return any(reason.fits and reason not in _TAKES_NO_SPACE for reason in self.reasons)
 
     @property
     def prefers_space(self) -> bool:
-        """Whether a volume will take space that it only prefers.
+        """Whether a volume prefers space on the pod's node.
 
-        It takes space on the pod's node if there is some, though it needs none.
+        It takes space there if there is some, though it does not need it. False if the pod fits nowhere.
         """
         return any(not volume.local for volume in volumes_on_pod_node(self.resolution)) and self.fits
 
     @property
     def unplaced_volumes(self) -> tuple[PodVolume, ...]:
-        """The volumes that will take space on some node.
+        """The volumes that will take space, on whichever node.
 
-        None if the pod fits nowhere.
+        Empty if the pod fits nowhere.
         """
         unplaced = self.resolution.unplaced
         return unplaced if unplaced and self.fits else ()
@@ -143,7 +143,7 @@ class Decision:
     def needs_offer(self) -> bool:
         """Whether the pod will take space that no object shows yet.
 
-        The space may be on any node, not only on the pod's.
+        The space may be on the pod's node or on any other.
         """
         return self.takes_space or self.prefers_space or bool(self.unplaced_volumes)
 

@@ -141,7 +141,7 @@ def _failing_order(placed: Sequence[tuple[str, int | None]], labels: Sequence[st
 def _kept_replicas(node: _Node) -> str:
     """Says which volumes keep a replica on the node.
 
-    They need nothing new there.
+    These volumes need no new space there.
     """
     uses = ((volume, replica_uses(volume, node.view.cluster).get(node.name)) for volume in node.resolution.local)
     return "; ".join(
@@ -219,7 +219,7 @@ def _too_full(evaluation: NodeEvaluation, labels: list[str]) -> str:
 
 
 def _least_missing(evaluation: NodeEvaluation, budget: Budget) -> int:
-    """Returns the least bytes more on one disk that help.
+    """Returns the fewest additional bytes on one disk that help.
 
     With them the volumes pack. 0 if no amount helps, or the budget ends first.
     """
@@ -233,9 +233,9 @@ def _least_missing(evaluation: NodeEvaluation, budget: Budget) -> int:
 
 
 def _least_missing_on(evaluation: NodeEvaluation, disk: int, limit: int, budget: Budget) -> int | None:
-    """Returns the least bytes that would help on this disk.
+    """Returns the fewest additional bytes on this disk that help.
 
-    They are at most `limit`, and found by bisection. 0 if they do not help, None if undecided.
+    With them the volumes pack. The bytes are found by bisection up to `limit`. 0 if `limit` bytes do not help, None if undecided.
     """
     masks = _allowed_masks(evaluation)
     low = 0

@@ -11,6 +11,9 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
                   → nodes with a replica of the pod: one by one (`evaluation/single_node.py`)
                   → all other nodes: by disk profile (`evaluation/equivalence_cache.py`)
 
+The steps from the constrained nodes to the nodes with a replica are the functions of `_STAGES`, in this order. `_room_in_cluster` refuses
+all candidates, whatever `_constrained_nodes` decided. Every later stage decides only nodes that are still undecided.
+
 `explain.py` runs this very decision and adds plans and numbers per node, so the two cannot differ.
 """
 
@@ -73,9 +76,9 @@ class _Request:
 
 
 class _Evaluated(NamedTuple):
-    """What one stage decides.
+    """The reasons that one stage decides, by node.
 
-    It has reasons by node, and the competitors that were counted.
+    `competitors` are the competitors that the stage counted, by node.
     """
 
     reasons: Mapping[str, Reason]
@@ -207,7 +210,7 @@ def _fits_somewhere(request: _Request, volume: PodVolume) -> Cooperative[bool]:
 def _homes(request: _Request, decided: _Reasons) -> _Evaluated:
     """Refuses all nodes but the homes, if there are any.
 
-    A home counts if all local volumes can be attached there.
+    A home has a usable replica of every local volume, and all of them can be attached there.
     """
     view = request.view
     classes = request.required.classes
@@ -239,10 +242,7 @@ def _excluded_nodes(request: _Request, decided: _Reasons) -> _Evaluated:
 
 
 def _nodes_with_replicas(request: _Request, decided: _Reasons) -> Cooperative[_Evaluated]:
-    """Evaluates the nodes that hold a replica one by one.
-
-    Replicas of local volumes count.
-    """
+    """Evaluates nodes with a local volume's replica one by one."""
     names = _with_replica(request, decided)
     competitors: Mapping[str, Competitors] = {}
     if request.query is not None and names:
@@ -290,7 +290,7 @@ _STAGES: Final[tuple[_Stage, ...]] = (
 def _allow_order_unsafe(reasons: list[Reason]) -> list[Reason]:
     """Offers order-unsafe nodes if there are no others.
 
-    It does so only with packing AUTO.
+    The caller applies this only with packing AUTO.
     """
     if Reason.ORDER_UNSAFE not in reasons or Reason.ROOM in reasons:
         return reasons
@@ -300,10 +300,10 @@ def _allow_order_unsafe(reasons: list[Reason]) -> list[Reason]:
 def _mark_waiting(
     request: _Request, query: NodeQuery, reasons: list[Reason], competitors: Mapping[str, Competitors]
 ) -> Cooperative[list[Reason]]:
-    """Marks the nodes that would fit without offers.
+    """Marks nodes that only offers refuse, if no node fits.
 
-    It does so only if no node fits. On a marked node the pod would fit if offered volumes went to other nodes. With packing ORDER_SAFE such
-    a node must be order-safe then, because no other is offered.
+    A node is marked WAITING if the pod would fit there once the offered volumes went to other nodes. With packing ORDER_SAFE the node must
+    then be order-safe, too, because no other node is offered.
     """
     if any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
         return reasons

@@ -92,9 +92,9 @@ _PlansByNode = dict[str, tuple[_PlanInputs, Disks]]
 
 
 class PlanCache:
-    """What plans left free, by requirements and node.
+    """Caches what plans leave free, by requirements and node.
 
-    There is one for each `Contention`, which numbers the competitors.
+    All requests to one cache must come with the same `Contention`, because its numbers of equal competitors are part of the entries.
 
     Attributes:
         by_free_space: the disks of each node, by name
@@ -176,9 +176,9 @@ class _Planner:
 
 
 def _fitting_reasons(reasons: Iterable[Reason], packing: Packing) -> Iterable[Reason]:
-    """Yields the reasons of nodes that get new volumes.
+    """Yields the reasons with which a node gets new volumes.
 
-    They depend on the packing option.
+    They are ROOM and, depending on the packing option, ORDER_UNSAFE.
     """
     yield Reason.ROOM
     if packing is Packing.EXACT or (packing is Packing.AUTO and Reason.ROOM not in reasons):
@@ -197,7 +197,7 @@ def _replica_bytes_by_node(volumes: Iterable[PodVolume], view: View) -> dict[str
 def _free_disks(planner: _Planner, names: Sequence[str]) -> Cooperative[dict[str, Disks]]:
     """Returns what plans leave free on fitting nodes.
 
-    Only open disks count. The result is () where nothing new is placed.
+    Only open disks count. A node where nothing new is placed has ().
     """
     view = planner.view
     decision = planner.decision
@@ -251,7 +251,7 @@ def _disks_of_equivalent_nodes(
 ) -> Cooperative[dict[str, Disks]]:
     """Plans nodes with equal competitors and without replicas.
 
-    There is one plan for each profile.
+    Nodes with equal profiles share one plan.
     """
     table = yield from planner.state.profiles.table(required.classes)
     profiles = table.of(names)
@@ -302,7 +302,7 @@ def _free_after_plan(
 ) -> _Free:
     """Returns the free bytes of the disks after the plan.
 
-    They are unchanged without a plan within the budget.
+    Without a plan within the budget they stay as they are.
     """
     if not required.uniform or allowed:
         return _free_after_packing(required, profile, plan(required, profile, budget, allowed) or ())

@@ -114,9 +114,9 @@ def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | 
 
 
 def previously_refused_pods(view: View) -> Iterator[Pod]:
-    """Yields waiting pods that an extender refused.
+    """Yields waiting pods that an extender refused on some node.
 
-    Their condition says that it did so on some node.
+    A pod is one of them if the message of its condition PodScheduled has the text of a refusal.
     """
     texts = [reason.text for reason in Reason if not reason.fits]
     for pod in view.snapshot.pods.values():
@@ -147,7 +147,7 @@ class PendingNudges:
     def add(self, pod: Pod, decision: Decision, view: View, now: float) -> None:
         """Counts a fitting pod as an offer of one node.
 
-        It is the node with most free space.
+        The node is the one with most free space.
         """
         self.end(pod.uid)
         # Competing with as many offers as there are nodes, one node is offered.
@@ -180,9 +180,9 @@ class PendingNudges:
         self.ended += 1
 
     def added_to(self, ledger: Ledger) -> Ledger:
-        """Returns a ledger with the pending nudges.
+        """Returns the ledger with the pending nudges as offers.
 
-        They are its youngest offers. A pod's own offer replaces its nudge.
+        They are the youngest offers. A pod's own offer replaces its nudge.
         """
         # A ledger after a tick has the very same offers.
         if self._cached is not None and self._cached[0].offers is ledger.offers:

@@ -92,7 +92,7 @@ def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[
 
 
 def _facts(moment: Moment) -> tuple[Mapping[str, object], ...]:
-    """Returns what is stored by node.
+    """Returns the values by node that a decision was made from.
 
     An unchanged value is the same object in the next view.
     """
@@ -103,9 +103,9 @@ def _facts(moment: Moment) -> tuple[Mapping[str, object], ...]:
 
 
 def exclude(decision: Decision, names: frozenset[str]) -> Decision:
-    """Returns the decision without these nodes.
+    """Returns the decision with these nodes marked WAITING.
 
-    It no longer holds for them.
+    The decision no longer holds for them.
     """
     if not names:
         return decision
@@ -161,7 +161,7 @@ def current_pod(pod: Pod, view: View) -> Pod | None:
 def _newer(pod: Pod, view: View) -> Pod:
     """Returns the newer of the requested and the viewed pod.
 
-    Its state is still older than the offer.
+    Either state is older than the offer.
     """
     current = current_pod(pod, view)
     return pod if current is None or current.version < pod.version else current
@@ -224,8 +224,8 @@ def _free_after_competitors(space: FreeSpace | None, competitors: Competitors | 
 def _usable_bytes(decision: Decision, competitors: Mapping[str, Competitors | None]) -> Callable[[str, int], int]:
     """Returns a function for the bytes that the pod can use.
 
-    They are among the bytes left on a node. The disks of competitors of other classes are unknown. Their bytes count against what is left
-    in sum, not against the disks that are open to the pod.
+    The function takes a node and the bytes that competitors leave there. The disks of competitors of other classes are unknown, so their
+    bytes reduce only what is left in sum, and not what is free on the disks that are open to the pod.
     """
 
     def usable(name: str, left: int) -> int:

@@ -42,9 +42,9 @@ _NODES_PER_PAUSE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A volume that Longhorn placed on another node.
+    """A volume that Longhorn placed on the wrong node.
 
-    It was new then, and it is still not where it is demanded.
+    It was new then, and it is still not on the node where it is demanded.
 
     Attributes:
         pod: the pod that uses it, as ``namespace/name``; "" if that was never seen
@@ -324,7 +324,7 @@ def _stuck_pods(demands: tuple[Demand, ...], since: Mapping[tuple[str, str], flo
 
 
 def _pod_and_claim(demand: Demand) -> tuple[str, str]:
-    """Returns what identifies a wait.
+    """Returns the pod and the claim, which identify a wait.
 
     The claim stays the same while its volume is provisioned.
     """
@@ -343,17 +343,14 @@ def _misplaced_since(demand: Demand, before: _NodeReport, now: float) -> float |
 
 
 def _accepts_other_node(demand: Demand) -> bool:
-    """Whether a volume is placed elsewhere and may be.
-
-    It only prefers the node.
-    """
+    """Whether a volume is elsewhere and only prefers the node."""
     return not is_local(demand.volume.volume, require_best_effort=False) and _elsewhere(demand) != ()
 
 
 def _elsewhere(demand: Demand) -> tuple[str, ...]:
-    """Returns the nodes of the volume's replicas.
+    """Returns the nodes of a volume that is placed elsewhere.
 
-    There are none if a replica is where the volume is demanded.
+    They are the nodes of its replicas; empty if one of these is the node where the volume is demanded.
     """
     nodes = {replica.node_id for replica in demand.volume.replicas if not replica.deleting and not replica.failed_at}
     return () if demand.node in nodes else tuple(sorted(nodes - {""}))

@@ -24,9 +24,9 @@ _MAX_SECONDS: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class SettingsSource:
-    """A place where settings may be written.
+    """A place where settings may be written, such as a ConfigMap.
 
-    It has a name for messages, and values.
+    Messages name the source by its `name`.
     """
 
     name: str
@@ -74,7 +74,8 @@ class SettingsHistory:
     def resolve(self, sources: Sequence[SettingsSource]) -> ExtenderSettings:
         """Returns the settings in force.
 
-        Of the sources with a value the first counts. Remembers the good values.
+        Each setting comes from the first source that has a value for it. Good values are remembered: a value that cannot be used does not
+        replace the last good one of its source.
         """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}

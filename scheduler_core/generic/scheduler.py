@@ -194,7 +194,7 @@ def _split_by_availability(names: Sequence[str], cluster: GenericClusterState) -
 def _bind_predicates(cycle_state: CycleState, policy: Policy) -> tuple[dict[str, Check], dict[str, str]]:
     """The policy's predicates as checks of a node.
 
-    The second result is the undecidable ones, with why. An undecidable predicate fails on every node.
+    The second result has the reasons of the undecidable predicates, by name. An undecidable predicate fails on every node.
     """
     checks: dict[str, Check] = {}
     undecidable: dict[str, str] = {}

@@ -18,7 +18,7 @@ _DEPLOYED = ("deployed", "deploying")
 def v2_disabled(cluster: Cluster, node: str) -> bool:
     """Whether v2 volumes cannot use a node (IsV2DataEngineDisabledForNode).
 
-    There is no Kubernetes node, or its label says so.
+    They cannot if there is no such Kubernetes node, or if its label disables them.
     """
     kube_node = cluster.kube_nodes.get(node)
     return kube_node is None or kube_node.labels.get(DISABLE_V2_LABEL) == "true"

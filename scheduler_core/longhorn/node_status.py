@@ -113,7 +113,7 @@ def _is_not_ready(cluster: Cluster, ready: Condition) -> bool:
 def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
     """The node's Schedulable condition (SetSchedulableCondition).
 
-    Only a cordon counts, and only if the setting says so.
+    It is False only on a cordoned node, and only if the setting `disable-scheduling-on-cordoned-node` is true.
     """
     kube_node = cluster.kube_nodes.get(node.name)
     cordoned = kube_node is not None and kube_node.unschedulable

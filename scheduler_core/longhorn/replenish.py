@@ -35,7 +35,7 @@ NO_REPLENISHMENT = Replenishment()
 
 
 def replenishments(cluster: Cluster, volume: Volume, replicas: Sequence[Replica]) -> frozenset[Replenishment]:
-    """Every answer Longhorn may give.
+    """Every number of replicas that Longhorn may add, and where.
 
     There are several where the answer depends on Go's map order.
     """

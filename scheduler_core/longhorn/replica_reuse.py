@@ -29,7 +29,7 @@ def replica_to_reuse(
 ) -> frozenset[str]:
     """Names of the failed replicas Longhorn may reuse (CheckAndReuseFailedReplica).
 
-    Of the reusable replicas they are those that failed last. Anti-affinity ignores failed replicas, and space is not
+    They are the reusable replicas that failed last. Anti-affinity ignores failed replicas, and space is not
     checked: their data is on the disk already.
     """
     if not _allows_reuse(cluster, volume):

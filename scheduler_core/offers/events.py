@@ -66,7 +66,7 @@ class NominationAdopted:
 class NodeSelected:
     """A claim of the pod has a `volume.kubernetes.io/selected-node` annotation.
 
-    It must not be from the time before the pod.
+    The annotation must not be older than the pod.
     """
 
     uid: str

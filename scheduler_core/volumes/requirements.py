@@ -43,7 +43,7 @@ class VolumeClasses:
 class Requirements:
     """The volumes that need space together.
 
-    It has what Longhorn's two space rules read of each.
+    `sizes` and `written` are what Longhorn's two space rules read of each volume.
 
     Attributes:
         volumes: the volumes, largest first
@@ -112,9 +112,9 @@ def engine_classes(volumes: Iterable[PodVolume]) -> tuple[ReplicaRequest, ...]:
 
 
 def volume_class(volume: longhorn.Volume) -> ReplicaRequest:
-    """Returns a replica request without fields that open no disk.
+    """Returns a replica request for all volumes of a class.
 
-    Left out are the volume's name, exact size and state.
+    It has only the fields that decide which disks are open. The volume's name, exact size and state are left out.
     """
     linked = volume.clone_mode != ""
     return _interned_class(
@@ -137,7 +137,7 @@ def volume_class(volume: longhorn.Volume) -> ReplicaRequest:
 def _interned_class(values: _ClassValues) -> ReplicaRequest:
     """Returns one object for equal values.
 
-    So classes are compared by identity.
+    Classes can then be compared by identity.
     """
     fields: dict[str, Any] = dict(zip(_CLASS_FIELDS, values, strict=True))
     return ReplicaRequest.for_volume(longhorn.Volume(**fields))

@@ -115,7 +115,7 @@ def _volume(pod: kube.Pod, mount: kube.ClaimVolume, view: View, *, require_best_
 def volume_of_claim(claim: kube.Claim, view: View, *, require_best_effort: bool = True) -> PodVolume | None:
     """Returns the Longhorn volume of a claim.
 
-    It exists or will be created. None if the claim belongs to another driver.
+    The volume exists or will be created. None if the claim belongs to another driver.
 
     Raises:
         MissingObjectError: the PersistentVolume or Longhorn volume it is bound to does not exist

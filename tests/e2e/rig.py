@@ -109,9 +109,13 @@ class Rig:
         """Whether a candidate answers kube-scheduler's verbs."""
         return self._stack.answers(name)
 
+    def url(self, name: str) -> str:
+        """The address of a candidate."""
+        return self._stack.url(name)
+
     def request(self, name: str, path: str, body: object | None = None, seconds: float = 15) -> tuple[int, Any]:
         """Sends a request to a candidate; status 0 means no answer."""
-        return http_request(f"{self._stack.url(name)}{path}", body, seconds)
+        return http_request(f"{self.url(name)}{path}", body, seconds)
 
     def status(self) -> Object:
         """The simulator's report."""

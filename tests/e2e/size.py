@@ -29,6 +29,7 @@ from tests.e2e.observer import Observer, state_line
 from tests.e2e.rig import LEASE_BOUND, RECOMMENDED_MANAGED, Rig
 
 NODES: Final = 100
+RUNNING: Final = "Running"
 _SLOW: Final = {
     "provision_seconds": [0.5, 8],
     # Long enough for many pods to be bound and not placed at once, even where only two pods a second are bound.
@@ -241,10 +242,11 @@ class _Scenario:
         self._note("nodes drained", ", ".join(nodes))
 
     def _arriving(self, nodes: Sequence[str]) -> list[str]:
+        # From the watch: a list of all pods ten times a second would be a good part of the API server's work.
         return [
-            _name(pod)
-            for pod in self._pods()
-            if not _runs(pod) and (pod["spec"].get("nodeName") or pod["status"].get("nominatedNodeName")) in nodes
+            pod.key
+            for pod in self._observer.view().snapshot.pods.values()
+            if pod.phase != RUNNING and (pod.node_name or pod.nominated_node) in nodes
         ]
 
     def _pods(self) -> list[Object]:
@@ -256,8 +258,9 @@ class _Scenario:
         since = time.monotonic()
         deadline = time.monotonic() + _REST_SECONDS
         while time.monotonic() - since < _QUIET_SECONDS:
-            pods = self._pods()
-            now = (sum(map(_runs, pods)), len(pods), len(self._observer.demands()), self._moving())
+            pods = self._observer.view().snapshot.pods.values()
+            running = sum(pod.phase == RUNNING for pod in pods)
+            now = (running, len(pods), len(self._observer.demands()), self._moving())
             if now != last or self._moving():
                 last = now
                 since = time.monotonic()
@@ -332,7 +335,7 @@ def _quantiles(times: Sequence[float]) -> str:
 
 
 def _runs(pod: Any) -> bool:
-    return bool(pod["status"].get("phase") == "Running")
+    return bool(pod["status"].get("phase") == RUNNING)
 
 
 def _name(raw: Object) -> str:
