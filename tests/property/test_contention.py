@@ -1,4 +1,4 @@
-"""Decisions in view of other pods' demand and offers, compared with trying every assignment of every volume to every disk."""
+"""Decisions about pods that compete with demand and offers, compared with trying every assignment."""
 
 from __future__ import annotations
 
@@ -88,17 +88,17 @@ def _decide(
 
 
 def _expected(layout: Layout, others: Sequence[OtherPod], requested: Sequence[int]) -> list[bool]:
-    """Whether the request packs on each node: demand counts one volume at a time, an offer only as a whole."""
+    """Whether the request packs on each node: demand counts by volume, an offer as a whole."""
     fits = []
     for name, free in zip(NODES, layout, strict=True):
-        taken: list[int] = []
+        competing: list[int] = []
         for node, sizes, _ in others:
             for size in sizes if node == name else ():
-                taken = [*taken, size] if _packs([*taken, size], free) else taken
+                competing = [*competing, size] if _packs([*competing, size], free) else competing
         for node, sizes, offered in others:
-            if not node and name in offered and _packs([*taken, *sizes], free):
-                taken = [*taken, *sizes]
-        fits.append(_packs([*taken, *requested], free))
+            if not node and name in offered and _packs([*competing, *sizes], free):
+                competing = [*competing, *sizes]
+        fits.append(_packs([*competing, *requested], free))
     return fits
 
 
@@ -151,7 +151,7 @@ def test_a_pod_waits_for_space_that_is_only_offered_to_another_pod() -> None:
 
 
 def test_a_pod_waits_for_a_node_that_only_an_offer_makes_order_unsafe() -> None:
-    """With order-safe packing no other node is offered. A node that is unsafe without the offer too is not waited for."""
+    """With order-safe packing; a node that is unsafe without the offer is not waited for."""
     others: list[OtherPod] = [("", [50], {"a"})]
     state = make.state(_cluster([[60, 50], [60], [2]], others, [60]))
     options = FilterOptions(packing=Packing.ORDER_SAFE)
@@ -203,7 +203,7 @@ def _sharing_cluster(
     layout: Layout, others: Sequence[SharingPod], requested: Sequence[int], *, provisioned: bool
 ) -> list[Object]:
     """As `_cluster`, with a claim that the requesting pod and some others share."""
-    objects = _cluster(layout, [other[:3] for other in others], requested)
+    objects = _cluster(layout, [pod[:3] for pod in others], requested)
     mount = {"name": "shared", "persistentVolumeClaim": {"claimName": "s"}}
     for raw in objects:
         name = raw["metadata"]["name"]
@@ -213,9 +213,9 @@ def _sharing_cluster(
 
 
 def _expected_with_shared_claim(layout: Layout, others: Sequence[SharingPod], requested: Sequence[int]) -> list[bool]:
-    """The shared claim counts for the requesting pod alone; a bound pod that uses it ties the claim to its node."""
+    """The shared claim counts for the requesting pod alone; a bound user ties it to its node."""
     users = {node for node, _, _, shares in others if node and shares}
-    fits = _expected(layout, [other[:3] for other in others], [*requested, SHARED_SIZE])
+    fits = _expected(layout, [pod[:3] for pod in others], [*requested, SHARED_SIZE])
     return [fit and (not users or name in users) for name, fit in zip(NODES, fits, strict=True)]
 
 
@@ -227,7 +227,7 @@ def test_a_claim_that_several_pods_mount_counts_once(
     """Whether demanded, offered to several pods, or provisioned since; and whichever pod was evaluated before."""
     before = make.state(_sharing_cluster(layout, others, requested, provisioned=False))
     after = make.state(_sharing_cluster(layout, others, requested, provisioned=provisioned))
-    ledger = _ledger(before, [other[:3] for other in others])
+    ledger = _ledger(before, [pod[:3] for pod in others])
     contention = Contention()
     equivalence = EquivalenceCache()
     for state in (before, after):

@@ -1,4 +1,4 @@
-"""Demand kept current change by change equals demand derived from scratch."""
+"""Demand that is updated change by change equals demand that is derived from scratch."""
 
 from __future__ import annotations
 
@@ -28,45 +28,47 @@ def _attachment(name: str, volume: str, node: str) -> Object:
     }
 
 
-def _unbound(name: str, selected: str) -> Object:
+def _unbound_claim(name: str, selected: str) -> Object:
     raw = make.claim(name, 10)
     raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": selected} if selected else {}
     return raw
 
 
-def _bound(name: str) -> list[Object]:
-    return [make.claim(name, 10, bound=True), _persistent(name), make.volume(f"vol-{name}", 10)]
+def _bound_volume(name: str) -> list[Object]:
+    return [make.claim(name, 10, bound=True), _persistent_volume(name), make.volume(f"vol-{name}", 10)]
 
 
-def _persistent(name: str) -> Object:
+def _persistent_volume(name: str) -> Object:
     return make.persistent_volume(name, uid=f"uid-{name}")
 
 
 TIMES = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z")
 
 
-def _provisioned(name: str, selected: str, at: str) -> list[Object]:
-    """A bound claim with a selected node, and a volume of this time."""
-    claim, persistent = make.claim(name, 10, bound=True), _persistent(name)
+def _provisioned_claim(name: str, selected: str, at: str) -> list[Object]:
+    """A bound claim with a selected node, and a volume created at this time."""
+    claim = make.claim(name, 10, bound=True)
+    persistent = _persistent_volume(name)
     claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": selected} if selected else {}
     persistent["metadata"]["creationTimestamp"] = at
     return [claim, persistent]
 
 
-def _timed(raw: Object, at: str) -> Object:
+def _with_creation_time(raw: Object, at: str) -> Object:
     raw["metadata"]["creationTimestamp"] = at
     return raw
 
 
-nodes, names = st.sampled_from(("", *NODES)), st.sampled_from(NAMES)
+nodes = st.sampled_from(("", *NODES))
+names = st.sampled_from(NAMES)
 changes = st.one_of(
     st.builds(lambda name, node: make.replica(f"r-{name}", f"vol-{name}", node=node, size=10), names, nodes),
     st.builds(lambda name, node: make.replica(f"s-{name}", f"vol-{name}", node=node, size=10), names, nodes),
     st.builds(
         lambda name, node: make.replica(f"r-{name}", f"vol-{name}", size=10, hardNodeAffinity=node), names, nodes
     ),
-    st.builds(_bound, names),
-    st.builds(_persistent, names),
+    st.builds(_bound_volume, names),
+    st.builds(_persistent_volume, names),
     st.builds(lambda name: make.claim(name, 10, bound=True), names),
     st.builds(
         lambda name, locality: make.volume(f"vol-{name}", 10, locality=locality),
@@ -74,12 +76,12 @@ changes = st.one_of(
         st.sampled_from(["disabled", "strict-local"]),
     ),
     st.builds(lambda name, node: make.volume(f"vol-{name}", 10, nodeID=node), names, nodes),
-    st.builds(_unbound, names, nodes),
+    st.builds(_unbound_claim, names, nodes),
     st.builds(_attachment, st.sampled_from(["t1", "t2"]), names, st.sampled_from(NODES)),
-    st.builds(_provisioned, names, nodes, st.sampled_from(TIMES)),
-    st.builds(lambda name, at: _provisioned(name, "", at)[1], names, st.sampled_from(TIMES)),
+    st.builds(_provisioned_claim, names, nodes, st.sampled_from(TIMES)),
+    st.builds(lambda name, at: _provisioned_claim(name, "", at)[1], names, st.sampled_from(TIMES)),
     st.builds(
-        lambda name, node, claims, phase, at: _timed(
+        lambda name, node, claims, phase, at: _with_creation_time(
             make.pod(*claims, name=name, uid=name, node=node, phase=phase), at
         ),
         st.sampled_from(["p", "q"]),
@@ -94,7 +96,7 @@ changes = st.one_of(
 BASE: list[Object] = [
     make.storage_class("longhorn"),
     *(make.longhorn_node(name) for name in NODES),
-    *(raw for name in NAMES for raw in _bound(name)),
+    *(raw for name in NAMES for raw in _bound_volume(name)),
     make.replica("r-x", "vol-x", node="a", size=10),
     make.pod("x", name="p", uid="p", node="a"),
     make.pod("y", name="r", uid="r", node="b"),
@@ -120,7 +122,8 @@ def test_every_change_leads_to_the_demand_that_a_fresh_start_derives(
             continue
         later = update(view, pending, NOW).view
         demands = demands.updated(view, pending, later)
-        view, pending = later, {}
+        view = later
+        pending = {}
         fresh = DemandIndex.of(view)
         assert demands.all == fresh.all
         assert dict(demands.by_node) == dict(fresh.by_node)

@@ -1,4 +1,4 @@
-"""What holds for the generic scheduler whatever the cluster, the pod and the policy."""
+"""The generic scheduler holds to these rules for every cluster, pod and policy."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from hypothesis import strategies as st
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import Argument
+from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.generic.policy import Policy, PolicyError, PolicyPredicate, PolicyPriority, parse_policy
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.scheduler import ScheduleResult, prioritize_names, schedule
-from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.model.generic import Cloud, CloudDisk, Labels, Node, Pod, Service
 from scheduler_core.model.verdict import Reason
 
 NAMES = ("a", "b", "c", "d", "e")
-KEYS, VALUES = ("zone", "rack"), ("", "1", "2")
+KEYS = ("zone", "rack")
+VALUES = ("", "1", "2")
 amounts = st.integers(min_value=0, max_value=20)
 
 labels = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES))
 pod_labels: st.SearchStrategy[Labels] = st.dictionaries(
     st.sampled_from(("app", "tier")), st.sampled_from(("x", "y"))
-).map(lambda found: frozenset(found.items()))
+).map(lambda labels: frozenset(labels.items()))
 namespaces = st.sampled_from(("shop", "other"))
 
 nodes = st.builds(
@@ -57,8 +58,8 @@ pods = st.builds(
     finished=st.booleans(),
 )
 new_pods = st.builds(
-    lambda pod, selector, on: replace(
-        pod, name="new", namespace="shop", node_selector=selector, node_name=on, finished=False
+    lambda pod, selector, node_name: replace(
+        pod, name="new", namespace="shop", node_selector=selector, node_name=node_name, finished=False
     ),
     pods,
     st.one_of(st.just({}), labels),
@@ -82,15 +83,15 @@ priorities = st.builds(
 )
 
 
-def by_name(entry: PolicyPredicate | PolicyPriority) -> str:
-    """Names are unique in a policy."""
+def name_of(entry: PolicyPredicate | PolicyPriority) -> str:
+    """The name, which is unique in a policy."""
     return entry.name
 
 
 policies = st.builds(
     Policy,
-    st.lists(predicates, max_size=4, unique_by=by_name).map(tuple),
-    st.lists(priorities, max_size=4, unique_by=by_name).map(tuple),
+    st.lists(predicates, max_size=4, unique_by=name_of).map(tuple),
+    st.lists(priorities, max_size=4, unique_by=name_of).map(tuple),
 )
 disks = st.builds(DiskFacts, st.integers(0, 50), st.integers(-20, 60))
 node_facts = st.builds(
@@ -109,18 +110,18 @@ states = st.builds(GenericClusterState.of, listed_nodes, listed_pods, listed_ser
 
 
 def decide(
-    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts, order: list[str] | None = None
+    pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts, order: list[str] | None = None
 ) -> ScheduleResult:
-    """A decision with the first of equals."""
-    return run_to_end(schedule(pod, order, state, policy, min, known))
+    """Decides; of equally good nodes the first by name is chosen."""
+    return run_to_end(schedule(pod, order, state, policy, min, longhorn_facts))
 
 
 @given(new_pods, states, policies, facts)
 def test_a_score_is_from_0_to_10_and_totals_are_weighted_sums(
-    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts
+    pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
 ) -> None:
-    """Of feasible nodes and no others."""
-    decision = decide(pod, state, policy, known)
+    """Only feasible nodes have scores."""
+    decision = decide(pod, state, policy, longhorn_facts)
     for scores in decision.ranking.scores.values():
         assert tuple(scores) == decision.feasible
         assert all(0 <= score <= 10 for score in scores.values())
@@ -134,10 +135,10 @@ def test_a_score_is_from_0_to_10_and_totals_are_weighted_sums(
 
 @given(new_pods, states, policies, facts)
 def test_the_best_nodes_are_those_of_the_highest_total(
-    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts
+    pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
 ) -> None:
-    """One of them is chosen if any node fits."""
-    decision = decide(pod, state, policy, known)
+    """One of them is chosen if any node is feasible."""
+    decision = decide(pod, state, policy, longhorn_facts)
     totals = decision.ranking.totals
     assert list(decision.best) == sorted(name for name in totals if totals[name] == max(totals.values()))
     assert bool(decision.node) == bool(decision.feasible)
@@ -145,59 +146,68 @@ def test_the_best_nodes_are_those_of_the_highest_total(
 
 @given(new_pods, states, policies, facts)
 def test_a_node_fits_if_it_fits_each_predicate_alone(
-    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts
+    pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
 ) -> None:
-    """And fails those that refuse it alone, no others."""
-    decision = decide(pod, state, policy, known)
-    alone = {entry.name: decide(pod, state, Policy((entry,)), known) for entry in policy.predicates}
+    """It fails exactly the predicates that refuse it alone."""
+    decision = decide(pod, state, policy, longhorn_facts)
+    alone = {entry.name: decide(pod, state, Policy((entry,)), longhorn_facts) for entry in policy.predicates}
     for name in (*decision.feasible, *decision.failures):
-        failing = {entry for entry, found in alone.items() if name in found.failures}
+        failing = {predicate for predicate, decision_alone in alone.items() if name in decision_alone.failures}
         assert {failure.predicate for failure in decision.failures.get(name, ())} == failing
 
 
 @given(new_pods, states, policies, predicates, facts)
 def test_another_predicate_never_adds_a_node(
-    pod: Pod, state: GenericClusterState, policy: Policy, more: PolicyPredicate, known: LonghornFacts
+    pod: Pod, state: GenericClusterState, policy: Policy, added: PolicyPredicate, longhorn_facts: LonghornFacts
 ) -> None:
-    """Neither does it change which nodes are looked at."""
-    before = decide(pod, state, policy, known)
-    after = decide(pod, state, replace(policy, predicates=(*policy.predicates, replace(more, name="More"))), known)
+    """It does not change which nodes are evaluated either."""
+    before = decide(pod, state, policy, longhorn_facts)
+    after = decide(
+        pod, state, replace(policy, predicates=(*policy.predicates, replace(added, name="More"))), longhorn_facts
+    )
     assert set(after.feasible) <= set(before.feasible)
     assert {*after.feasible, *after.failures} == {*before.feasible, *before.failures}
 
 
 @given(new_pods, states, policies, facts, st.randoms(use_true_random=False))
 def test_the_order_of_nodes_does_not_matter(
-    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts, random: Random
+    pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts, random: Random
 ) -> None:
-    """Asked in any order they get the same answers, and the same one is chosen."""
+    """In any order they get the same results, and the same one is chosen."""
     names = list(state.node_names)
     random.shuffle(names)
-    one, other = decide(pod, state, policy, known), decide(pod, state, policy, known, names)
-    assert (one.ranking, one.failures, one.best, one.node) == (other.ranking, other.failures, other.best, other.node)
-    assert other.feasible == tuple(name for name in names if name in one.feasible)
+    decision = decide(pod, state, policy, longhorn_facts)
+    shuffled = decide(pod, state, policy, longhorn_facts, names)
+    assert (shuffled.ranking, shuffled.failures) == (decision.ranking, decision.failures)
+    assert (shuffled.best, shuffled.node) == (decision.best, decision.node)
+    assert shuffled.feasible == tuple(name for name in names if name in decision.feasible)
 
 
 @given(new_pods, st.tuples(listed_nodes, listed_pods), policies, facts, st.randoms(use_true_random=False))
 def test_the_order_of_pods_matters_to_service_affinity_only(
-    pod: Pod, there: tuple[list[Node], list[Pod]], policy: Policy, known: LonghornFacts, random: Random
+    pod: Pod,
+    nodes_and_pods: tuple[list[Node], list[Pod]],
+    policy: Policy,
+    longhorn_facts: LonghornFacts,
+    random: Random,
 ) -> None:
-    """With one service, everything else counts pods."""
+    """With one service, all other rules count pods."""
     policy = replace(policy, predicates=tuple(entry for entry in policy.predicates if entry.rule != "serviceAffinity"))
     service = Service("shop", "s", frozenset({("app", "x")}))
-    bound, shuffled = there[1], random.sample(there[1], len(there[1]))
-    one, other = (
-        decide(pod, GenericClusterState.of(there[0], order, [service]), policy, known) for order in (bound, shuffled)
+    nodes, pods = nodes_and_pods
+    decision, shuffled = (
+        decide(pod, GenericClusterState.of(nodes, order, [service]), policy, longhorn_facts)
+        for order in (pods, random.sample(pods, len(pods)))
     )
-    assert (one.ranking, one.failures, one.node) == (other.ranking, other.failures, other.node)
+    assert (shuffled.ranking, shuffled.failures, shuffled.node) == (decision.ranking, decision.failures, decision.node)
 
 
 @given(new_pods, states, policies, facts)
-def test_an_extenders_answer_is_from_0_to_10_for_every_node_asked(
-    pod: Pod, state: GenericClusterState, policy: Policy, known: LonghornFacts
+def test_an_extender_s_answer_is_from_0_to_10_for_every_requested_node(
+    pod: Pod, state: GenericClusterState, policy: Policy, longhorn_facts: LonghornFacts
 ) -> None:
-    """Known or not."""
-    answer = run_to_end(prioritize_names(pod, NAMES, state, policy, known))
+    """Unknown nodes included."""
+    answer = run_to_end(prioritize_names(pod, NAMES, state, policy, longhorn_facts))
     assert tuple(answer) == NAMES
     assert all(0 <= score <= 10 for score in answer.values())
 
@@ -213,24 +223,24 @@ changes: st.SearchStrategy[Callable[[GenericClusterState], GenericClusterState]]
 
 
 @given(states, st.lists(changes, max_size=30))
-def test_a_state_kept_current_equals_one_made_anew(
-    state: GenericClusterState, made: list[Callable[[GenericClusterState], GenericClusterState]]
+def test_a_state_updated_change_by_change_equals_a_rebuilt_one(
+    state: GenericClusterState, history: list[Callable[[GenericClusterState], GenericClusterState]]
 ) -> None:
-    """After any changes, from the objects that are left, in the order of their turns."""
-    for change in made:
+    """From the remaining objects, in the order in which they were delivered."""
+    for change in history:
         state = change(state)
-    assert comparable(state) == comparable(anew(state))
+    assert comparable(state) == comparable(rebuild(state))
 
 
-def anew(state: GenericClusterState) -> GenericClusterState:
-    """The same objects, counted from nothing."""
-    turns = sorted(state.assigned_pods.values(), key=lambda entry: entry[0])
-    kept = [found.service for found in (entry for selections in state.services.values() for entry in selections)]
-    return GenericClusterState.of([entry.node for entry in state.nodes.values()], [pod for _, pod in turns], kept)
+def rebuild(state: GenericClusterState) -> GenericClusterState:
+    """Builds a state of the same objects."""
+    pods = sorted(state.assigned_pods.values(), key=lambda entry: entry[0])
+    services = [selection.service for selections in state.services.values() for selection in selections]
+    return GenericClusterState.of([entry.node for entry in state.nodes.values()], [pod for _, pod in pods], services)
 
 
 def comparable(state: GenericClusterState) -> dict[str, Any]:
-    """Everything a decision reads; turns by their order, because their numbers have gaps."""
+    """Everything that a decision reads; turns by their order, because their numbers have gaps."""
     return {
         "nodes": {
             name: replace(entry, pods=tuple(sorted(entry.pods, key=lambda pod: pod.key)))
@@ -239,8 +249,8 @@ def comparable(state: GenericClusterState) -> dict[str, Any]:
         "names": state.node_names,
         "strays": {name: {pod.key: pod for pod in stray} for name, stray in state.orphaned_pods.items()},
         "services": {
-            namespace: [(entry.service, [entry.pods[turn] for turn in sorted(entry.pods)]) for entry in found]
-            for namespace, found in state.services.items()
+            namespace: [(entry.service, [entry.pods[turn] for turn in sorted(entry.pods)]) for entry in selections]
+            for namespace, selections in state.services.items()
         },
     }
 
@@ -291,7 +301,7 @@ near_policies = st.fixed_dictionaries(
 
 
 def read(text: bytes) -> Policy | str:
-    """The policy, or what is wrong with it."""
+    """The policy, or the error about it."""
     try:
         return parse_policy(text)
     except PolicyError as error:
@@ -300,7 +310,7 @@ def read(text: bytes) -> Policy | str:
 
 @given(st.one_of(near_policies, json_values), new_pods, states)
 def test_a_policy_is_refused_or_decides(raw: object, pod: Pod, state: GenericClusterState) -> None:
-    """Nothing that is nearly a policy crashes anything, then or later."""
+    """No text that is nearly a policy causes an exception, then or later."""
     policy = read(msgspec.json.encode(raw))
     if isinstance(policy, str):
         assert policy.startswith("policy: ")
@@ -313,6 +323,6 @@ def test_a_policy_is_refused_or_decides(raw: object, pod: Pod, state: GenericClu
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_refused_or_read(text: bytes) -> None:
-    """What is wrong is told in one line."""
-    found = read(text)
-    assert isinstance(found, Policy) or "\n" not in found
+    """The error is one line."""
+    result = read(text)
+    assert isinstance(result, Policy) or "\n" not in result

@@ -1,4 +1,4 @@
-"""What holds for every cluster: order of input, more space, agreement of the parts."""
+"""Longhorn's placement holds to these rules on every cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduler_core.longhorn.anti_affinity import Tier
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
 from scheduler_core.longhorn.explain import explain
-from scheduler_core.longhorn.new_volume import create_volume
+from scheduler_core.longhorn.new_volume_placement import create_volume
 from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.placement import find_candidates, schedule_replica, uncounted_bytes
 from scheduler_core.longhorn.replica_request import ReplicaRequest
@@ -22,9 +22,9 @@ from scheduler_core.model import longhorn as lh
 from scheduler_core.model.snapshot import Snapshot
 from tests.worlds.longhorn import GIB, LONG_AGO, NOW, conditions, disk, node, replica, volume
 
-NAMES = ("n1", "n2", "n3")
-SIZES = st.integers(-1, 120).map(lambda size: size * GIB)
-FLAGS = st.sampled_from(["true", "true", "false"])
+NODE_NAMES = ("n1", "n2", "n3")
+sizes = st.integers(-1, 120).map(lambda size: size * GIB)
+booleans = st.sampled_from(["true", "true", "false"])
 BOOLEANS = (
     "replica-soft-anti-affinity",
     "replica-zone-soft-anti-affinity",
@@ -32,20 +32,20 @@ BOOLEANS = (
     "allow-empty-node-selector-volume",
     "allow-empty-disk-selector-volume",
 )
-MOSTLY = st.sampled_from([True, True, True, False])
-TAGS = st.sampled_from([(), (), ("ssd",), ("ssd", "fast")])
+mostly_true = st.sampled_from([True, True, True, False])
+tag_sets = st.sampled_from([(), (), ("ssd",), ("ssd", "fast")])
 EXAMPLES = settings(max_examples=60, deadline=None)
 
 
 @st.composite
 def disks(draw: st.DrawFn, name: str) -> lh.Disk:
-    """A disk, usually open."""
+    """A disk that is usually open."""
     return disk(
         name,
-        allow_scheduling=draw(MOSTLY),
-        tags=draw(TAGS),
-        storage_available=draw(SIZES),
-        storage_scheduled=draw(SIZES),
+        allow_scheduling=draw(mostly_true),
+        tags=draw(tag_sets),
+        storage_available=draw(sizes),
+        storage_scheduled=draw(sizes),
         storage_reserved=draw(st.sampled_from([0, 0, 30 * GIB])),
         conditions=conditions(Schedulable=draw(st.sampled_from(["True", "True", "False"]))),
     )
@@ -54,56 +54,56 @@ def disks(draw: st.DrawFn, name: str) -> lh.Disk:
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> lh.Node:
     """A node with one or two disks in one of two zones, usually open."""
-    own = [draw(disks(f"d{index}")) for index in range(1, draw(st.integers(1, 2)) + 1)]
+    node_disks = [draw(disks(f"d{index}")) for index in range(1, draw(st.integers(1, 2)) + 1)]
     ready = draw(st.sampled_from(["True", "True", "True", "False"]))
     zone = draw(st.sampled_from(["a", "b"]))
-    return node(name, *own, zone=zone, tags=draw(TAGS), conditions=conditions(Ready=ready))
+    return node(name, *node_disks, zone=zone, tags=draw(tag_sets), conditions=conditions(Ready=ready))
 
 
 @st.composite
 def replicas(draw: st.DrawFn, name: str) -> lh.Replica:
-    """A placed replica in one of the states that matter."""
+    """A placed replica in one of several states."""
     states: list[dict[str, Any]] = [{}, {}, {"failed_at": LONG_AGO}, {"eviction_requested": True}, {"deleting": True}]
-    place = f"{draw(st.sampled_from(NAMES))}/d{draw(st.integers(1, 2))}"
+    place = f"{draw(st.sampled_from(NODE_NAMES))}/d{draw(st.integers(1, 2))}"
     return replica(name, place, **draw(st.sampled_from(states)))
 
 
 @st.composite
-def clusters(draw: st.DrawFn, *, placed: bool = True) -> tuple[Cluster, lh.Volume]:
-    """A cluster of up to three nodes and a volume, with some replicas of it if `placed`."""
+def clusters(draw: st.DrawFn, *, with_replicas: bool = True) -> tuple[Cluster, lh.Volume]:
+    """A cluster of up to three nodes, and a volume with or without replicas."""
     entry = volume(
         size=draw(st.integers(1, 60)) * GIB,
         number_of_replicas=draw(st.integers(1, 3)),
-        node_selector=draw(TAGS),
-        disk_selector=draw(TAGS),
+        node_selector=draw(tag_sets),
+        disk_selector=draw(tag_sets),
         data_locality=draw(st.sampled_from(["disabled", "best-effort"])),
         node_id=draw(st.sampled_from(["", "n1"])),
     )
-    found = [draw(nodes(name)) for name in draw(st.sets(st.sampled_from(NAMES), min_size=1))]
-    own = [draw(replicas(f"r{index}")) for index in range(draw(st.integers(0, 3)))] if placed else []
+    longhorn_nodes = [draw(nodes(name)) for name in draw(st.sets(st.sampled_from(NODE_NAMES), min_size=1))]
+    own_replicas = [draw(replicas(f"r{index}")) for index in range(draw(st.integers(0, 3)))] if with_replicas else []
     snapshot = Snapshot(
-        longhorn_nodes={each.name: each for each in found},
+        longhorn_nodes={each.name: each for each in longhorn_nodes},
         volumes={entry.name: entry},
-        replicas={each.name: each for each in own},
+        replicas={each.name: each for each in own_replicas},
     )
-    values = {name: draw(FLAGS) for name in BOOLEANS}
+    values = {name: draw(booleans) for name in BOOLEANS}
     values["replica-auto-balance"] = draw(st.sampled_from(["disabled", "best-effort"]))
     return Cluster.of(snapshot, NOW, Settings.read(values)), entry
 
 
-def turned(cluster: Cluster) -> Cluster:
-    """The same objects, listed the other way round."""
+def reverse(cluster: Cluster) -> Cluster:
+    """The same objects, listed in reverse order."""
     snapshot = cluster.snapshot
-    other = replace(
+    reversed_snapshot = replace(
         snapshot,
         longhorn_nodes=dict(reversed(list(snapshot.longhorn_nodes.items()))),
         replicas=dict(reversed(list(snapshot.replicas.items()))),
     )
-    return Cluster.of(other, cluster.now, cluster.settings)
+    return Cluster.of(reversed_snapshot, cluster.now, cluster.settings)
 
 
-def roomier(cluster: Cluster, extra: int) -> Cluster:
-    """The same cluster with so many bytes more available and less scheduled on every disk."""
+def with_more_space(cluster: Cluster, extra: int) -> Cluster:
+    """The same cluster with so many bytes more available, and fewer scheduled, on every disk."""
     return cluster.with_nodes(
         replace(
             entry,
@@ -123,75 +123,79 @@ def roomier(cluster: Cluster, extra: int) -> Cluster:
 @EXAMPLES
 @given(clusters())
 def test_the_order_of_the_input_does_not_matter(case: tuple[Cluster, lh.Volume]) -> None:
-    """Candidates, choices, outcomes and explanation are equal for shuffled input."""
+    """Candidates, choices, outcomes and explanation are equal for reversed input."""
     cluster, entry = case
-    other = turned(cluster)
-    own, turned_own = cluster.replicas_of(entry.name), tuple(reversed(other.replicas_of(entry.name)))
+    reversed_cluster = reverse(cluster)
+    own_replicas = cluster.replicas_of(entry.name)
+    reversed_replicas = tuple(reversed(reversed_cluster.replicas_of(entry.name)))
     pending = replica("new", size=entry.size)
-    assert explain(cluster, ReplicaRequest.for_volume(entry), own) == explain(
-        other, ReplicaRequest.for_volume(entry), turned_own
+    assert explain(cluster, ReplicaRequest.for_volume(entry), own_replicas) == explain(
+        reversed_cluster, ReplicaRequest.for_volume(entry), reversed_replicas
     )
-    assert schedule_replica(cluster, entry, pending, own) == schedule_replica(other, entry, pending, turned_own)
-    assert create_volume(cluster, entry) == create_volume(other, entry)
+    assert schedule_replica(cluster, entry, pending, own_replicas) == schedule_replica(
+        reversed_cluster, entry, pending, reversed_replicas
+    )
+    assert create_volume(cluster, entry) == create_volume(reversed_cluster, entry)
 
 
 @EXAMPLES
-@given(clusters(placed=False), st.integers(0, 50))
+@given(clusters(with_replicas=False), st.integers(0, 50))
 def test_more_space_never_removes_a_candidate(case: tuple[Cluster, lh.Volume], extra: int) -> None:
-    """For a volume without replicas all nodes are alike, so more space only adds disks."""
+    """Without replicas of the volume all nodes are in one tier."""
     cluster, entry = case
     request = ReplicaRequest.for_volume(entry)
     before = {each.disk_uuid for each in find_candidates(cluster, request, ()).disks}
-    after = {each.disk_uuid for each in find_candidates(roomier(cluster, extra * GIB), request, ()).disks}
+    after = {each.disk_uuid for each in find_candidates(with_more_space(cluster, extra * GIB), request, ()).disks}
     assert before <= after
 
 
 @EXAMPLES
 @given(clusters())
 def test_candidates_pass_every_rule(case: tuple[Cluster, lh.Volume]) -> None:
-    """Asked one by one, no rule refuses a candidate, but for the node tags a used node is spared."""
+    """Except the node tags on a node that is used already."""
     cluster, entry = case
-    request, own = ReplicaRequest.for_volume(entry), cluster.replicas_of(entry.name)
-    found = find_candidates(cluster, request, own)
-    for each in found.disks:
-        pending = uncounted_bytes(each.node, each.disk, own)
+    request = ReplicaRequest.for_volume(entry)
+    own_replicas = cluster.replicas_of(entry.name)
+    candidates = find_candidates(cluster, request, own_replicas)
+    for each in candidates.disks:
+        pending = uncounted_bytes(each.node, each.disk, own_replicas)
         assert disk_and_space_refusal(cluster, request, each.node, each.disk, pending) is None
-        assert found.tier is Tier.USED_NODE or node_refusal(cluster, request, each.node) is None
+        assert candidates.tier is Tier.USED_NODE or node_refusal(cluster, request, each.node) is None
 
 
 @EXAMPLES
 @given(clusters())
 def test_the_explanation_agrees_with_the_candidates(case: tuple[Cluster, lh.Volume]) -> None:
-    """What it leaves open is exactly what Longhorn may use."""
+    """Its open disks are exactly the candidates."""
     cluster, entry = case
-    found = explain(cluster, ReplicaRequest.for_volume(entry), cluster.replicas_of(entry.name))
+    explanation = explain(cluster, ReplicaRequest.for_volume(entry), cluster.replicas_of(entry.name))
     open_disks = {
         each.disk.uuid
-        for each_node in found.nodes
+        for each_node in explanation.nodes
         if each_node.refusal is None
         for each in each_node.disks
         if each.refusal is None
     }
-    assert open_disks == {each.disk_uuid for each in found.candidates.disks}
+    assert open_disks == {each.disk_uuid for each in explanation.candidates.disks}
 
 
 @EXAMPLES
 @given(clusters())
 def test_choices_are_candidates(case: tuple[Cluster, lh.Volume]) -> None:
-    """Something is chosen if and only if there is a candidate; a certain choice is the only one."""
+    """There is a choice exactly if there is a candidate; a certain choice is the only one."""
     cluster, entry = case
-    own = cluster.replicas_of(entry.name)
-    candidates = find_candidates(cluster, ReplicaRequest.for_volume(entry), own).disks
-    found = schedule_replica(cluster, entry, replica("new", size=entry.size), own).choices
-    assert {choice.candidate.disk_uuid for choice in found} <= {each.disk_uuid for each in candidates}
-    assert bool(found) == bool(candidates)
-    assert len(found) == 1 or all(choice.reason.chance for choice in found)
+    own_replicas = cluster.replicas_of(entry.name)
+    candidates = find_candidates(cluster, ReplicaRequest.for_volume(entry), own_replicas).disks
+    choices = schedule_replica(cluster, entry, replica("new", size=entry.size), own_replicas).choices
+    assert {choice.candidate.disk_uuid for choice in choices} <= {each.disk_uuid for each in candidates}
+    assert bool(choices) == bool(candidates)
+    assert len(choices) == 1 or all(choice.reason.chance for choice in choices)
 
 
 @EXAMPLES
-@given(clusters(placed=False))
-def test_a_new_volume_keeps_to_its_own_rules(case: tuple[Cluster, lh.Volume]) -> None:
-    """Every outcome accounts for all replicas, and hard anti-affinity holds in it."""
+@given(clusters(with_replicas=False))
+def test_a_new_volume_keeps_hard_anti_affinity(case: tuple[Cluster, lh.Volume]) -> None:
+    """Every outcome accounts for all replicas."""
     cluster, entry = case
     for outcome in create_volume(cluster, entry):
         used = [name for name, _ in outcome.placements]
@@ -213,10 +217,10 @@ def test_a_new_volume_keeps_to_its_own_rules(case: tuple[Cluster, lh.Volume]) ->
     over=st.integers(0, 1000),
     minimal=st.integers(0, 100),
 )
-def test_the_space_rules_are_longhorns(  # one value each
+def test_the_space_rules_are_longhorn_s_two_conditions(  # one value each
     size: int, required: int, fields: dict[str, Any], over: int, minimal: int
 ) -> None:
-    """The space of a disk says the same as Longhorn's two conditions written out."""
+    """They are written out here."""
     entry = disk(**fields)
     values = Settings(storage_over_provisioning_percentage=over, storage_minimal_available_percentage=minimal)
     fits = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,8 +34,15 @@ PodSpec = tuple[Volumes, str, str]
 """A pod's volumes, the state of the first of them, and the pod's node."""
 
 gap_lists = st.lists(st.one_of(st.floats(0, 0.2), st.floats(0, 200)), max_size=400)
-disk_sizes = st.lists(st.integers(3, 12), min_size=1, max_size=2)
-volume_lists = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(CLASSES)), min_size=1, max_size=2)
+DISK_SIZES = range(3, 13)
+VOLUMES = list(product(range(1, 5), CLASSES))
+# Lists of one or two, each a single draw.
+disk_sizes = st.sampled_from([[size] for size in DISK_SIZES]) | st.sampled_from(
+    [*map(list, product(DISK_SIZES, repeat=2))]
+)
+volume_lists = st.sampled_from([[volume] for volume in VOLUMES]) | st.sampled_from(
+    [*map(list, product(VOLUMES, repeat=2))]
+)
 # The state of a pod's first volume; "shared": the pod mounts a claim of the first pod.
 volume_states = st.sampled_from(("new", "new", "new", "bound", "placed", "selected", "shared"))
 pod_specs = st.lists(

@@ -1,4 +1,4 @@
-"""Order safety against every order and every choice of disks, and against Longhorn's own balance rule."""
+"""Order safety, compared with every order and every choice of disks, and with Longhorn's own balance rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler_core.packing.order_safe_batch import order_safe_many
 
 @dataclass(frozen=True)
 class Node:
-    """The volumes, what each writes and where it may go, and the disks' free bytes and headroom."""
+    """Volumes, the bytes each writes and its allowed disks, and the free bytes and headroom of the disks."""
 
     sizes: tuple[int, ...]
     required: tuple[int, ...] | None
@@ -27,40 +27,40 @@ class Node:
     headroom: tuple[int, ...] | None
     allowed: tuple[int, ...] | None
 
-    def written(self, volume: int) -> int:
-        """What the volume takes from a disk's headroom."""
+    def written_bytes(self, volume: int) -> int:
+        """The bytes that the volume takes from a disk's headroom."""
         return 0 if self.required is None or self.headroom is None else self.required[volume]
 
-    def eligible(self, volume: int, left: tuple[int, ...], room: tuple[int, ...] | None) -> list[int]:
-        """Longhorn's two space rules and the tags."""
+    def eligible(self, volume: int, remaining: tuple[int, ...], room: tuple[int, ...] | None) -> list[int]:
+        """The disks that Longhorn's two space rules and the tags allow."""
         return [
             disk
-            for disk in range(len(left))
+            for disk in range(len(remaining))
             if (self.allowed is None or self.allowed[volume] >> disk & 1)
-            and self.sizes[volume] <= left[disk]
-            and (room is None or self.written(volume) < room[disk])
+            and self.sizes[volume] <= remaining[disk]
+            and (room is None or self.written_bytes(volume) < room[disk])
         ]
 
     def after(
-        self, volume: int, disk: int, left: tuple[int, ...], room: tuple[int, ...] | None
+        self, volume: int, disk: int, remaining: tuple[int, ...], room: tuple[int, ...] | None
     ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-        """The disks once the volume is there."""
-        left = (*left[:disk], left[disk] - self.sizes[volume], *left[disk + 1 :])
+        """The free bytes and headroom of the disks after the volume is placed."""
+        remaining = (*remaining[:disk], remaining[disk] - self.sizes[volume], *remaining[disk + 1 :])
         if room is not None:
-            room = (*room[:disk], room[disk] - self.written(volume), *room[disk + 1 :])
-        return left, room
+            room = (*room[:disk], room[disk] - self.written_bytes(volume), *room[disk + 1 :])
+        return remaining, room
 
 
 def every_order_succeeds(node: Node) -> bool:
-    """Brute force over all orders and all eligible disks."""
+    """Tries all orders and all eligible disks."""
 
     @cache
-    def succeeds(waiting: frozenset[int], left: tuple[int, ...], room: tuple[int, ...] | None) -> bool:
+    def succeeds(waiting: frozenset[int], remaining: tuple[int, ...], room: tuple[int, ...] | None) -> bool:
         for volume in waiting:
-            disks = node.eligible(volume, left, room)
+            disks = node.eligible(volume, remaining, room)
             if not disks:
                 return False
-            if not all(succeeds(waiting - {volume}, *node.after(volume, disk, left, room)) for disk in disks):
+            if not all(succeeds(waiting - {volume}, *node.after(volume, disk, remaining, room)) for disk in disks):
                 return False
         return True
 
@@ -69,65 +69,69 @@ def every_order_succeeds(node: Node) -> bool:
 
 @st.composite
 def nodes(draw: st.DrawFn) -> Node:
-    """Up to five volumes and three disks, mostly tight; with and without headroom and masks."""
-    count, disks = draw(st.integers(0, 5)), draw(st.integers(1, 3))
+    """Up to five volumes and three disks, mostly tight, with and without headroom and masks."""
+    count = draw(st.integers(0, 5))
+    disks = draw(st.integers(1, 3))
     sizes = draw(st.lists(st.integers(0, draw(st.sampled_from([3, 10]))), min_size=count, max_size=count))
     around = sum(sizes) // disks
     free = draw(st.lists(st.integers(around - 2, 2 * around + 4), min_size=disks, max_size=disks))
     masks = st.lists(st.integers(1, (1 << disks) - 1), min_size=count, max_size=count).map(tuple)
-    required = headroom = None
+    required = None
+    headroom = None
     if draw(st.booleans()):
         required = draw(st.one_of(st.none(), st.tuples(*[st.integers(0, size) for size in sizes])))
-        written = sum(required or ()) // disks
-        headroom = tuple(draw(st.lists(st.integers(written - 1, 2 * written + 3), min_size=disks, max_size=disks)))
+        share = sum(required or ()) // disks
+        headroom = tuple(draw(st.lists(st.integers(share - 1, 2 * share + 3), min_size=disks, max_size=disks)))
     return Node(tuple(sizes), required, tuple(free), headroom, draw(st.one_of(st.none(), masks)))
 
 
-def ask(node: Node) -> Safety:
-    """The answer with a whole budget."""
+def evaluate(node: Node) -> Safety:
+    """The result with a whole budget."""
     return order_safe(Items(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget())
 
 
 @settings(max_examples=800, deadline=None)
 @given(nodes())
-def test_order_safe_says_what_all_orders_say(node: Node) -> None:
-    """Never a wrong answer, and nothing undecided up to five volumes."""
-    assert ask(node).answer is (PackingAnswer.YES if every_order_succeeds(node) else PackingAnswer.NO)
+def test_order_safe_agrees_with_trying_all_orders(node: Node) -> None:
+    """No answer is wrong, and none of up to five volumes is missing."""
+    assert evaluate(node).answer is (PackingAnswer.YES if every_order_succeeds(node) else PackingAnswer.NO)
 
 
 @settings(max_examples=400, deadline=None)
 @given(nodes())
 def test_a_counter_example_can_be_replayed(node: Node) -> None:
-    """Each step goes to an eligible disk, and the last volume, still waiting, finds none."""
-    safety = ask(node)
+    """Each step goes to an eligible disk; the last volume has none."""
+    safety = evaluate(node)
     if safety.answer is not PackingAnswer.NO:
         assert safety.counter_example == ()
         return
-    *placed, (last, nowhere) = safety.counter_example
-    left, room = node.free, node.headroom
-    for volume, disk in placed:
-        assert disk in node.eligible(volume, left, room)
+    *steps, (last, no_disk) = safety.counter_example
+    remaining = node.free
+    room = node.headroom
+    for volume, disk in steps:
+        assert disk in node.eligible(volume, remaining, room)
         assert disk is not None
-        left, room = node.after(volume, disk, left, room)
+        remaining, room = node.after(volume, disk, remaining, room)
 
-    assert nowhere is None
+    assert no_disk is None
     assert len({volume for volume, _ in safety.counter_example}) == len(safety.counter_example)
-    assert node.eligible(last, left, room) == []
+    assert node.eligible(last, remaining, room) == []
 
 
 @settings(max_examples=200, deadline=None)
 @given(nodes())
-def test_what_is_safe_also_fits(node: Node) -> None:
-    """An order-safe node has a packing: any order ends in one."""
-    if ask(node).answer is PackingAnswer.YES:
+def test_volumes_that_are_order_safe_fit(node: Node) -> None:
+    """Any order ends in a packing."""
+    if evaluate(node).answer is PackingAnswer.YES:
         assert fits(Items(node.sizes), node.free, node.allowed, Budget()) is PackingAnswer.YES
 
 
 @settings(max_examples=200, deadline=None)
 @given(nodes(), st.randoms(use_true_random=False))
 def test_the_order_of_volumes_and_disks_does_not_matter(node: Node, random: Random) -> None:
-    """Names and positions decide nothing."""
-    volumes, disks = list(range(len(node.sizes))), list(range(len(node.free)))
+    """Shuffled volumes and disks get the same answer."""
+    volumes = list(range(len(node.sizes)))
+    disks = list(range(len(node.free)))
     random.shuffle(volumes)
     random.shuffle(disks)
     allowed = node.allowed and tuple(
@@ -141,13 +145,13 @@ def test_the_order_of_volumes_and_disks_does_not_matter(node: Node, random: Rand
         allowed,
     )
 
-    assert ask(shuffled).answer is ask(node).answer
+    assert evaluate(shuffled).answer is evaluate(node).answer
 
 
 @settings(max_examples=200, deadline=None)
 @given(nodes())
-def test_many_nodes_are_answered_as_one(node: Node) -> None:
-    """The table for two disks says what the search says."""
+def test_each_of_many_nodes_gets_the_answer_it_gets_alone(node: Node) -> None:
+    """The table for two disks agrees with the search."""
     alone = order_safe(Items(node.sizes), None, node.free, None, None, Budget()).answer
 
     assert run_to_end(order_safe_many(Items(node.sizes), [node.free, node.free], Budget())) == [alone, alone]
@@ -156,10 +160,10 @@ def test_many_nodes_are_answered_as_one(node: Node) -> None:
 @settings(max_examples=100, deadline=None)
 @given(nodes(), st.integers(0, 12))
 def test_a_small_budget_makes_answers_missing_but_never_wrong(node: Node, steps: int) -> None:
-    """Whatever was being looked at when the steps ended, nothing is claimed that is not known."""
+    """A search that runs out of steps is undecided."""
     answer = order_safe(Items(node.sizes), node.required, node.free, node.headroom, node.allowed, Budget(steps)).answer
 
-    assert answer is PackingAnswer.UNDECIDED or answer is ask(node).answer
+    assert answer is PackingAnswer.UNDECIDED or answer is evaluate(node).answer
 
 
 def balanced_choices(size: int, eligible: list[int], usable: tuple[int, ...]) -> set[int]:
@@ -170,7 +174,7 @@ def balanced_choices(size: int, eligible: list[int], usable: tuple[int, ...]) ->
     room = {disk: max(0, usable[disk]) for disk in eligible}
     ranges: dict[int, int] = {}
     for disk in eligible:
-        after = [room[other] - size * (other == disk) for other in eligible]
+        after = [room[each] - size * (each == disk) for each in eligible]
         if room[disk] >= size and sum(after) > 0:
             ranges[disk] = max(after) - min(after)
     if len(eligible) == 1 or not ranges:
@@ -179,20 +183,23 @@ def balanced_choices(size: int, eligible: list[int], usable: tuple[int, ...]) ->
 
 
 def balance_rule_succeeds(node: Node, usable: tuple[int, ...]) -> bool:
-    """Every order under the balance rule, every tie explored; `usable` is what the score sees, not what the checks see."""
+    """Tries every order and every tie of the balance rule.
+
+    `usable` are the bytes that the score reads, not those that the checks read.
+    """
 
     @cache
     def succeeds(
-        waiting: frozenset[int], left: tuple[int, ...], room: tuple[int, ...] | None, seen: tuple[int, ...]
+        waiting: frozenset[int], remaining: tuple[int, ...], room: tuple[int, ...] | None, scored: tuple[int, ...]
     ) -> bool:
         for volume in waiting:
             size = node.sizes[volume]
-            disks = balanced_choices(size, node.eligible(volume, left, room), seen)
+            disks = balanced_choices(size, node.eligible(volume, remaining, room), scored)
             if not disks or not all(
                 succeeds(
                     waiting - {volume},
-                    *node.after(volume, disk, left, room),
-                    (*seen[:disk], seen[disk] - size, *seen[disk + 1 :]),
+                    *node.after(volume, disk, remaining, room),
+                    (*scored[:disk], scored[disk] - size, *scored[disk + 1 :]),
                 )
                 for disk in disks
             ):
@@ -204,7 +211,7 @@ def balance_rule_succeeds(node: Node, usable: tuple[int, ...]) -> bool:
 
 @settings(max_examples=300, deadline=None)
 @given(nodes(), st.lists(st.integers(-5, 40), min_size=3, max_size=3))
-def test_what_is_safe_succeeds_under_longhorns_balance_rule(node: Node, usable: list[int]) -> None:
-    """Whatever bytes the score looks at and however its ties fall."""
-    if ask(node).answer is PackingAnswer.YES:
+def test_order_safe_volumes_are_placed_by_longhorn_s_balance_rule(node: Node, usable: list[int]) -> None:
+    """Whatever bytes the score reads, and whichever disk it picks among ties."""
+    if evaluate(node).answer is PackingAnswer.YES:
         assert balance_rule_succeeds(node, tuple(usable[: len(node.free)]))

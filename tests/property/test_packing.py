@@ -1,4 +1,4 @@
-"""The packing search against brute force that shares no code and no idea with it."""
+"""The packing search, compared with trying every disk for every volume."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.items import Items
 
-Question = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]
+Problem = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]
 
 
 def brute_force(sizes: Sequence[int], free: Sequence[int], allowed: Sequence[int] | None) -> bool:
-    """Try every disk for every volume, in the order given."""
+    """Tries every disk for every volume, in the given order."""
 
     @cache
-    def place(volume: int, left: tuple[int, ...]) -> bool:
+    def place(volume: int, remaining: tuple[int, ...]) -> bool:
         if volume == len(sizes):
             return True
         return any(
-            place(volume + 1, (*left[:disk], room - sizes[volume], *left[disk + 1 :]))
-            for disk, room in enumerate(left)
+            place(volume + 1, (*remaining[:disk], room - sizes[volume], *remaining[disk + 1 :]))
+            for disk, room in enumerate(remaining)
             if sizes[volume] <= room and (allowed is None or allowed[volume] >> disk & 1)
         )
 
@@ -34,10 +34,10 @@ def brute_force(sizes: Sequence[int], free: Sequence[int], allowed: Sequence[int
 
 
 @st.composite
-def questions(draw: st.DrawFn, most_volumes: int = 8, most_disks: int = 4) -> Question:
-    """Sizes with zeros and duplicates; free bytes at random, or from a packing that is known, give or take a little."""
-    disks = draw(st.integers(1, most_disks))
-    sizes = tuple(draw(st.lists(st.integers(0, draw(st.sampled_from([2, 6, 20, 100]))), max_size=most_volumes)))
+def problems(draw: st.DrawFn, max_volumes: int = 8, max_disks: int = 4) -> Problem:
+    """Sizes with zeros and duplicates; free bytes at random, or about those of a known packing."""
+    disks = draw(st.integers(1, max_disks))
+    sizes = tuple(draw(st.lists(st.integers(0, draw(st.sampled_from([2, 6, 20, 100]))), max_size=max_volumes)))
     everywhere = (1 << disks) - 1
     masks = st.lists(st.integers(1, everywhere), min_size=len(sizes), max_size=len(sizes)).map(tuple)
     allowed: tuple[int, ...] | None = draw(st.one_of(st.none(), masks))
@@ -52,83 +52,84 @@ def questions(draw: st.DrawFn, most_volumes: int = 8, most_disks: int = 4) -> Qu
     return sizes, tuple(free), allowed
 
 
-def ask(question: Question) -> PackingAnswer:
+def pack(problem: Problem) -> PackingAnswer:
     """The answer with a whole budget."""
-    sizes, free, allowed = question
+    sizes, free, allowed = problem
     return fits(Items(sizes), free, allowed, Budget())
 
 
 @settings(max_examples=600, deadline=None)
-@given(questions())
-def test_fits_says_what_brute_force_says(question: Question) -> None:
-    """Never a wrong answer, and none missing at this size."""
-    assert ask(question) is (PackingAnswer.YES if brute_force(*question) else PackingAnswer.NO)
+@given(problems())
+def test_fits_agrees_with_trying_everything(problem: Problem) -> None:
+    """No answer is wrong, and none of this size is missing."""
+    assert pack(problem) is (PackingAnswer.YES if brute_force(*problem) else PackingAnswer.NO)
 
 
 @settings(max_examples=300, deadline=None)
-@given(questions())
-def test_assign_agrees_with_fits_and_its_plan_holds(question: Question) -> None:
-    """A plan where there is one: allowed disks only, none overfull."""
-    sizes, free, allowed = question
+@given(problems())
+def test_assign_agrees_with_fits_and_its_plan_holds(problem: Problem) -> None:
+    """A plan uses allowed disks only and overfills none."""
+    sizes, free, allowed = problem
     plan = assign(Items(sizes), free, allowed, Budget())
-    answer = ask(question)
+    answer = pack(problem)
 
     if isinstance(plan, PackingAnswer):
         assert plan is answer
         assert plan is PackingAnswer.NO
         return
     assert answer is PackingAnswer.YES
-    left = list(free)
+    remaining = list(free)
     for volume, disk in enumerate(plan):
-        left[disk] -= sizes[volume]
+        remaining[disk] -= sizes[volume]
         assert allowed is None or allowed[volume] >> disk & 1
-    assert all(left[disk] >= 0 for disk in plan)
+    assert all(remaining[disk] >= 0 for disk in plan)
 
 
 @settings(max_examples=200, deadline=None)
-@given(questions(), st.data())
-def test_more_free_space_never_turns_yes_into_no(question: Question, data: st.DataObject) -> None:
-    """Room is never in the way."""
-    sizes, free, allowed = question
-    more = tuple(room + data.draw(st.integers(0, 5)) for room in free)
+@given(problems(), st.data())
+def test_more_free_space_never_turns_yes_into_no(problem: Problem, data: st.DataObject) -> None:
+    """A packing remains one."""
+    sizes, free, allowed = problem
+    larger = tuple(room + data.draw(st.integers(0, 5)) for room in free)
 
-    if ask(question) is PackingAnswer.YES:
-        assert ask((sizes, more, allowed)) is PackingAnswer.YES
+    if pack(problem) is PackingAnswer.YES:
+        assert pack((sizes, larger, allowed)) is PackingAnswer.YES
 
 
 @settings(max_examples=200, deadline=None)
-@given(questions(), st.randoms(use_true_random=False))
-def test_the_order_of_volumes_and_disks_does_not_matter(question: Question, random: Random) -> None:
-    """Names and positions decide nothing."""
-    sizes, free, allowed = question
-    volumes, disks = list(range(len(sizes))), list(range(len(free)))
+@given(problems(), st.randoms(use_true_random=False))
+def test_the_order_of_volumes_and_disks_does_not_matter(problem: Problem, random: Random) -> None:
+    """Shuffled volumes and disks get the same answer."""
+    sizes, free, allowed = problem
+    volumes = list(range(len(sizes)))
+    disks = list(range(len(free)))
     random.shuffle(volumes)
     random.shuffle(disks)
     masks = None
     if allowed is not None:
         masks = tuple(sum(1 << at for at, disk in enumerate(disks) if allowed[v] >> disk & 1) for v in volumes)
 
-    assert ask((tuple(sizes[v] for v in volumes), tuple(free[d] for d in disks), masks)) is ask(question)
+    assert pack((tuple(sizes[v] for v in volumes), tuple(free[d] for d in disks), masks)) is pack(problem)
 
 
 @settings(max_examples=150, deadline=None)
-@given(questions(), st.sampled_from([2, 3, 1 << 21, 1_000_003]))
-def test_the_unit_does_not_matter(question: Question, unit: int) -> None:
-    """Bytes, 2 MiB blocks or odd multiples: the same answer, also with free bytes that no volume can use."""
-    sizes, free, allowed = question
+@given(problems(), st.sampled_from([2, 3, 1 << 21, 1_000_003]))
+def test_the_unit_does_not_matter(problem: Problem, unit: int) -> None:
+    """Bytes, 2 MiB blocks or odd multiples get the same answer, with or without a remainder."""
+    sizes, free, allowed = problem
     scaled = tuple(size * unit for size in sizes)
 
-    assert ask((scaled, tuple(room * unit for room in free), allowed)) is ask(question)
-    assert ask((scaled, tuple(room * unit + unit - 1 for room in free), allowed)) is ask(question)
+    assert pack((scaled, tuple(room * unit for room in free), allowed)) is pack(problem)
+    assert pack((scaled, tuple(room * unit + unit - 1 for room in free), allowed)) is pack(problem)
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(questions(most_volumes=5), min_size=1, max_size=5))
-def test_many_nodes_are_answered_as_one(asked: list[Question]) -> None:
-    """The same items against many profiles give what each profile alone gives."""
-    items = Items(asked[0][0])
-    same_masks = [allowed for sizes, _, allowed in asked if allowed is None or len(sizes) == len(items)]
-    profiles = [free for sizes, free, allowed in asked if allowed is None or len(sizes) == len(items)]
+@given(st.lists(problems(max_volumes=5), min_size=1, max_size=5))
+def test_each_of_many_nodes_gets_the_answer_it_gets_alone(variants: list[Problem]) -> None:
+    """The same items are packed into many profiles."""
+    items = Items(variants[0][0])
+    same_masks = [allowed for sizes, _, allowed in variants if allowed is None or len(sizes) == len(items)]
+    profiles = [free for sizes, free, allowed in variants if allowed is None or len(sizes) == len(items)]
 
     answers = run_to_end(fits_many(items, profiles, Budget(), same_masks))
 
@@ -138,7 +139,7 @@ def test_many_nodes_are_answered_as_one(asked: list[Question]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 500), min_size=1, max_size=5), min_size=2, max_size=7), st.data())
 def test_a_known_packing_without_slack_is_never_denied(contents: list[list[int]], data: st.DataObject) -> None:
-    """Larger than brute force can check: disks filled to the last byte by construction."""
+    """These are larger than brute force can check: the disks are exactly full by construction."""
     sizes = data.draw(st.permutations([size for disk in contents for size in disk]))
     free = tuple(sum(disk) for disk in contents)
 
@@ -146,10 +147,10 @@ def test_a_known_packing_without_slack_is_never_denied(contents: list[list[int]]
 
 
 @settings(max_examples=100, deadline=None)
-@given(questions(), st.integers(0, 60))
-def test_a_small_budget_makes_answers_missing_but_never_wrong(question: Question, steps: int) -> None:
-    """Whatever the search was doing when its steps ended, it claims nothing it does not know."""
-    sizes, free, allowed = question
+@given(problems(), st.integers(0, 60))
+def test_a_small_budget_makes_answers_missing_but_never_wrong(problem: Problem, steps: int) -> None:
+    """A search that runs out of steps is undecided."""
+    sizes, free, allowed = problem
     answer = fits(Items(sizes), free, allowed, Budget(steps))
 
-    assert answer is PackingAnswer.UNDECIDED or answer is ask(question)
+    assert answer is PackingAnswer.UNDECIDED or answer is pack(problem)

@@ -1,4 +1,7 @@
-"""Each idea of the packing search on its own against brute force: the ladder above would hide one that is never wrong alone."""
+"""Each part of the packing search on its own, compared with trying everything.
+
+The whole search would hide a wrong part behind an earlier one that is right.
+"""
 
 from __future__ import annotations
 
@@ -15,63 +18,63 @@ from scheduler_core.packing.greedy import best_fit_succeeds, greedy_packings, wo
 from scheduler_core.packing.minimum_bin_slack import fullest_subset, minimum_bin_slack
 from scheduler_core.packing.patterns import PatternLimits
 from scheduler_core.packing.presolve import DoesNotFitError, components, defer_small_items, place_deferred, place_forced
-from scheduler_core.packing.subproblem import Subproblem
+from scheduler_core.packing.problem import PackingProblem
 
 PLENTY = PatternLimits(max_partial=10**6, max_complete=10**6)
 
 
-def packs(subproblem: Subproblem) -> bool:
-    """Brute force: every disk for every volume."""
+def packs(problem: PackingProblem) -> bool:
+    """Tries every disk for every volume."""
 
     @cache
-    def place(volume: int, left: tuple[int, ...]) -> bool:
-        if volume == len(subproblem.sizes):
+    def place(volume: int, remaining: tuple[int, ...]) -> bool:
+        if volume == len(problem.sizes):
             return True
-        size = subproblem.sizes[volume]
+        size = problem.sizes[volume]
         return any(
-            place(volume + 1, (*left[:disk], room - size, *left[disk + 1 :]))
-            for disk, room in enumerate(left)
-            if size <= room and subproblem.masks[volume] >> disk & 1
+            place(volume + 1, (*remaining[:disk], room - size, *remaining[disk + 1 :]))
+            for disk, room in enumerate(remaining)
+            if size <= room and problem.masks[volume] >> disk & 1
         )
 
-    return place(0, tuple(subproblem.capacities))
+    return place(0, tuple(problem.capacities))
 
 
-def holds(subproblem: Subproblem, assignment: list[int]) -> bool:
-    """Whether a plan is one."""
-    left = list(subproblem.capacities)
+def holds(problem: PackingProblem, assignment: list[int]) -> bool:
+    """Whether the assignment is a packing."""
+    remaining = list(problem.capacities)
     for volume, disk in enumerate(assignment):
-        left[disk] -= subproblem.sizes[volume]
-    return min(left) >= 0 and all(mask >> disk & 1 for mask, disk in zip(subproblem.masks, assignment, strict=True))
+        remaining[disk] -= problem.sizes[volume]
+    return min(remaining) >= 0 and all(mask >> disk & 1 for mask, disk in zip(problem.masks, assignment, strict=True))
 
 
 @st.composite
-def subproblems(draw: st.DrawFn, most_volumes: int = 8, *, planted: bool | None = None) -> Subproblem:
-    """Positive sizes; half of the time capacities that a known packing fills to the last byte, give or take a little."""
+def problems(draw: st.DrawFn, max_volumes: int = 8, *, exactly_full: bool | None = None) -> PackingProblem:
+    """Positive sizes; capacities at random, or about those of a known packing."""
     disks = draw(st.integers(1, 4))
     lowest, highest = draw(st.sampled_from([(1, 4), (1, 12), (5, 12), (20, 60)]))
-    sizes = draw(st.lists(st.integers(lowest, highest), min_size=1, max_size=most_volumes))
+    sizes = draw(st.lists(st.integers(lowest, highest), min_size=1, max_size=max_volumes))
     masks = [(1 << disks) - 1] * len(sizes)
     if draw(st.booleans()):
         masks = draw(st.lists(st.integers(1, (1 << disks) - 1), min_size=len(sizes), max_size=len(sizes)))
-    if planted is None and draw(st.booleans()):
-        return Subproblem(sizes, masks, draw(st.lists(st.integers(0, 60), min_size=disks, max_size=disks)))
+    if exactly_full is None and draw(st.booleans()):
+        return PackingProblem(sizes, masks, draw(st.lists(st.integers(0, 60), min_size=disks, max_size=disks)))
     capacities = [0] * disks
     for size, mask in zip(sizes, masks, strict=True):
         capacities[draw(st.sampled_from([disk for disk in range(disks) if mask >> disk & 1]))] += size
-    if planted is None:
+    if exactly_full is None:
         capacities = [max(0, room + draw(st.sampled_from([0, 0, 1, -1]))) for room in capacities]
-    return Subproblem(sizes, masks, capacities)
+    return PackingProblem(sizes, masks, capacities)
 
 
 @settings(max_examples=500, deadline=None)
-@given(subproblems())
-def test_the_exact_search_alone_is_exact(subproblem: Subproblem) -> None:
-    """Without presolve, greedy packings and bounds before it."""
-    assignment = search(subproblem, PLENTY, Budget(10**9))
+@given(problems())
+def test_the_exact_search_alone_is_exact(problem: PackingProblem) -> None:
+    """Without presolve, greedy packings and bounds."""
+    assignment = search(problem, PLENTY, Budget(10**9))
 
-    assert (assignment is not None) == packs(subproblem)
-    assert assignment is None or holds(subproblem, assignment)
+    assert (assignment is not None) == packs(problem)
+    assert assignment is None or holds(problem, assignment)
 
 
 @settings(max_examples=300, deadline=None)
@@ -79,15 +82,15 @@ def test_the_exact_search_alone_is_exact(subproblem: Subproblem) -> None:
 def test_the_exact_search_finds_known_packings_through_its_dead_ends(
     contents: list[list[int]], data: st.DataObject
 ) -> None:
-    """Tight and of few sizes: many states are met again, and only truly equal ones may share a verdict."""
+    """Many states recur, and only equal ones may share a result."""
     sizes = data.draw(st.permutations([size for disk in contents for size in disk]))
     capacities = [sum(disk) + data.draw(st.sampled_from([0, 0, 0, 1])) for disk in contents]
-    subproblem = Subproblem(sizes, [(1 << len(capacities)) - 1] * len(sizes), capacities)
+    problem = PackingProblem(sizes, [(1 << len(capacities)) - 1] * len(sizes), capacities)
 
-    assignment = search(subproblem, PLENTY, Budget(10**6))
+    assignment = search(problem, PLENTY, Budget(10**6))
 
     assert assignment is not None
-    assert holds(subproblem, assignment)
+    assert holds(problem, assignment)
 
 
 @pytest.mark.parametrize(
@@ -100,73 +103,73 @@ def test_the_exact_search_finds_known_packings_through_its_dead_ends(
     ],
     ids=lambda value: "-".join(map(str, value)),
 )
-def test_a_dead_end_is_one_only_with_the_same_disks_left(sizes: list[int], capacities: list[int]) -> None:
-    """The same volumes come back with other disks to go to; remembering the volumes alone would deny these packings."""
-    subproblem = Subproblem(sizes, [(1 << len(capacities)) - 1] * len(sizes), capacities)
+def test_a_dead_end_holds_only_for_the_same_remaining_disks(sizes: list[int], capacities: list[int]) -> None:
+    """Remembering the volumes alone would deny these packings."""
+    problem = PackingProblem(sizes, [(1 << len(capacities)) - 1] * len(sizes), capacities)
 
-    assignment = search(subproblem, PLENTY, Budget())
+    assignment = search(problem, PLENTY, Budget())
 
     assert assignment is not None
-    assert holds(subproblem, assignment)
+    assert holds(problem, assignment)
 
 
 @settings(max_examples=300, deadline=None)
-@given(subproblems(planted=True))
-def test_no_proof_rules_out_a_known_packing(subproblem: Subproblem) -> None:
-    """Proofs say "does not fit" or nothing."""
-    assert not some_class_overflows(subproblem)
-    if not subproblem.is_restricted:
-        assert not too_many_items(subproblem.sizes, subproblem.capacities)
+@given(problems(exactly_full=True))
+def test_no_proof_rules_out_a_known_packing(problem: PackingProblem) -> None:
+    """Bounds answer "does not fit" or nothing."""
+    assert not some_class_overflows(problem)
+    if not problem.is_restricted:
+        assert not too_many_items(problem.sizes, problem.capacities)
 
 
 @settings(max_examples=300, deadline=None)
-@given(subproblems())
-def test_cutting_capacities_to_reachable_sums_changes_no_answer(subproblem: Subproblem) -> None:
-    """Bytes no sum of volumes reaches stay free in every packing."""
-    assert packs(with_reachable_capacities(subproblem)) == packs(subproblem)
+@given(problems())
+def test_cutting_capacities_to_reachable_sums_changes_no_answer(problem: PackingProblem) -> None:
+    """Bytes that no sum of volumes reaches stay free in every packing."""
+    assert packs(with_reachable_capacities(problem)) == packs(problem)
 
 
 @settings(max_examples=200, deadline=None)
-@given(subproblems())
-def test_greedy_packings_only_claim_packings_that_hold(subproblem: Subproblem) -> None:
-    """A success is a proof."""
-    assert all(holds(subproblem, assignment) for assignment in greedy_packings(subproblem) if assignment is not None)
-    if not subproblem.is_restricted and subproblem.masks[0] == (1 << len(subproblem.capacities)) - 1:
-        descending = sorted(subproblem.sizes, reverse=True)
-        assert packs(subproblem) or not best_fit_succeeds(descending, subproblem.capacities)
-        assert packs(subproblem) or not worst_fit_succeeds(descending, subproblem.capacities)
+@given(problems())
+def test_greedy_packings_are_packings(problem: PackingProblem) -> None:
+    """Their success is a proof."""
+    assert all(holds(problem, assignment) for assignment in greedy_packings(problem) if assignment is not None)
+    if not problem.is_restricted and problem.masks[0] == (1 << len(problem.capacities)) - 1:
+        descending = sorted(problem.sizes, reverse=True)
+        assert packs(problem) or not best_fit_succeeds(descending, problem.capacities)
+        assert packs(problem) or not worst_fit_succeeds(descending, problem.capacities)
 
 
 @settings(max_examples=300, deadline=None)
-@given(subproblems())
-def test_placing_forced_volumes_changes_no_answer(subproblem: Subproblem) -> None:
-    """What only one disk can take goes there in every packing."""
+@given(problems())
+def test_placing_forced_volumes_changes_no_answer(problem: PackingProblem) -> None:
+    """In every packing a volume with one allowed disk is on that disk."""
     try:
-        partial = place_forced(subproblem.sizes, subproblem.masks, subproblem.capacities)
+        partial = place_forced(problem.sizes, problem.masks, problem.capacities)
     except DoesNotFitError:
-        assert not packs(subproblem)
+        assert not packs(problem)
         return
-    remainder = Subproblem(partial.sizes, partial.masks, partial.capacities).restrict(
-        partial.unassigned, range(len(subproblem.capacities))
+    remainder = PackingProblem(partial.sizes, partial.masks, partial.capacities).restrict(
+        partial.unassigned, range(len(problem.capacities))
     )
 
     assert min(partial.capacities) >= 0
-    assert packs(remainder) == packs(subproblem)
+    assert packs(remainder) == packs(problem)
 
 
 @settings(max_examples=300, deadline=None)
-@given(subproblems())
-def test_deferred_small_volumes_always_fit_afterwards(subproblem: Subproblem) -> None:
-    """Whatever packing of the others is chosen, they still fit."""
+@given(problems())
+def test_deferred_small_volumes_always_fit_afterwards(problem: PackingProblem) -> None:
+    """Whatever packing of the other volumes is chosen."""
     try:
-        partial = place_forced(subproblem.sizes, subproblem.masks, subproblem.capacities)
+        partial = place_forced(problem.sizes, problem.masks, problem.capacities)
     except DoesNotFitError:
         return
     deferred = defer_small_items(partial)
-    remainder = Subproblem(partial.sizes, partial.masks, partial.capacities).restrict(
-        partial.unassigned, range(len(subproblem.capacities))
+    remainder = PackingProblem(partial.sizes, partial.masks, partial.capacities).restrict(
+        partial.unassigned, range(len(problem.capacities))
     )
-    assert packs(remainder) == packs(subproblem)
+    assert packs(remainder) == packs(problem)
     assignment = search(remainder, PLENTY, Budget(10**9)) if remainder.sizes else []
     assume(assignment is not None)
     for volume, disk in zip(partial.unassigned, assignment or [], strict=True):
@@ -174,15 +177,15 @@ def test_deferred_small_volumes_always_fit_afterwards(subproblem: Subproblem) ->
         partial.capacities[disk] -= partial.sizes[volume]
     place_deferred(partial, deferred)
 
-    assert holds(subproblem, partial.assignment)
+    assert holds(problem, partial.assignment)
 
 
 @settings(max_examples=200, deadline=None)
-@given(subproblems())
-def test_components_share_no_disk_and_leave_no_volume_out(subproblem: Subproblem) -> None:
+@given(problems())
+def test_components_share_no_disk_and_leave_no_volume_out(problem: PackingProblem) -> None:
     """Each is an independent packing problem."""
     try:
-        partial = place_forced(subproblem.sizes, subproblem.masks, subproblem.capacities)
+        partial = place_forced(problem.sizes, problem.masks, problem.capacities)
     except DoesNotFitError:
         return
     groups = components(partial)
@@ -193,29 +196,29 @@ def test_components_share_no_disk_and_leave_no_volume_out(subproblem: Subproblem
 
 
 @settings(max_examples=200, deadline=None)
-@given(subproblems(most_volumes=12))
-def test_minimum_bin_slack_only_claims_packings_that_hold(subproblem: Subproblem) -> None:
-    """Filling disks one by one and repairing the remainder ends in a plan or in nothing."""
-    assignment = minimum_bin_slack(subproblem, Budget(20_000))
+@given(problems(max_volumes=12))
+def test_a_packing_of_minimum_bin_slack_is_one(problem: PackingProblem) -> None:
+    """Filling disks one by one and repairing the remainder ends in a packing or in nothing."""
+    assignment = minimum_bin_slack(problem, Budget(20_000))
 
-    assert assignment is None or holds(subproblem, assignment)
+    assert assignment is None or holds(problem, assignment)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(0, 80))
-def test_the_fullest_subset_is_the_fullest(sizes: list[int], room: int) -> None:
-    """No subset of the volumes comes closer to the room without exceeding it."""
-    chosen = fullest_subset(sizes, room, 1)
+def test_the_fullest_subset_has_the_largest_sum_that_fits(sizes: list[int], room: int) -> None:
+    """No other subset is larger without exceeding the room."""
+    subset = fullest_subset(sizes, room, 1)
     sums = {0}
     for size in sizes:
         sums |= {total + size for total in sums}
 
-    assert len(set(chosen)) == len(chosen)
-    assert sum(sizes[at] for at in chosen) == max(total for total in sums if total <= room)
+    assert len(set(subset)) == len(subset)
+    assert sum(sizes[index] for index in subset) == max(total for total in sums if total <= room)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(0, 80), st.integers(2, 9))
 def test_a_coarser_unit_never_overfills(sizes: list[int], room: int, unit: int) -> None:
-    """Rounding sizes up may leave a gap, nothing worse."""
-    assert sum(sizes[at] for at in fullest_subset(sizes, room, unit)) <= room
+    """Rounding sizes up may only leave a gap."""
+    assert sum(sizes[index] for index in fullest_subset(sizes, room, unit)) <= room

@@ -163,7 +163,7 @@ def test_objects_added_to_an_empty_state_lead_to_the_view_and_decisions_of_a_fre
 def test_every_change_leads_to_the_view_and_decisions_of_a_fresh_state(
     history: list[tuple[Object | list[Object], bool, bool]],
 ) -> None:
-    """Objects appear, change and vanish in any order, one by one and several at once. At the end the plans are equal too."""
+    """Objects appear, change and vanish in any order, also several at once."""
     objects: dict[tuple[str, Key], object] = dict(BASE_OBJECTS)
     state = ClusterState.of(BASE_VIEW)
     for pod in PODS:

@@ -80,7 +80,7 @@ def test_a_text_that_is_no_quantity_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["10E", "9Ei", "1e30", str(2**63), 2**63, 1e30])
 def test_a_quantity_beyond_64_bits_counts_as_the_largest(text: str | float) -> None:
-    """Any user may write one into a pod: it can be read, and no node has room for it."""
+    """A pod with one can be read, and no node has room for it."""
     pod = read_pod(container(cpu=text, memory=text), container(cpu=text))
     assert (pod.cpu, pod.memory, pod.nonzero_cpu) == (2 * MAX, MAX, 2 * MAX)
     capacity = {"cpu": text, "memory": text, "pods": text}

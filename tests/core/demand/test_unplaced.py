@@ -101,7 +101,7 @@ def test_a_local_volume_is_never_unplaced() -> None:
 
 
 def test_an_unplaced_volume_stops_counting_after_its_lifetime() -> None:
-    """One that can never be placed would block other pods for ever; changed settings do not restart its time."""
+    """One that can never be placed would block other pods for ever."""
     before = view_at(0, bound_remote())
     demand = DemandIndex.of(before)
     just_before_end = view_at(UNPLACED_LIFETIME.total_seconds() - 1, bound_remote())
@@ -142,8 +142,8 @@ def test_an_unplaced_volume_does_not_count_where_it_does_not_fit_with_the_demand
 
 def test_a_pod_does_not_compete_with_its_own_unplaced_volume() -> None:
     """Longhorn places both; the remote volume may go to another node."""
-    mixed = pod("x", "y", name="mixed", uid="uid-mixed")
-    view = view_at(0, with_selected_node(unbound_remote(), "a"), claim("y", 80), mixed)
+    requester = pod("x", "y", name="mixed", uid="uid-mixed")
+    view = view_at(0, with_selected_node(unbound_remote(), "a"), claim("y", 80), requester)
     assert reasons(decide(view, "mixed"))[0] == "ROOM"
 
 
@@ -207,10 +207,10 @@ def test_a_volume_provisioned_after_its_claim_stopped_counting_has_a_lifetime_of
     """Only now is it about to be placed."""
     selected, provisioned, _ = provisioning()
     before = view_at(0, *selected)
-    late = view_at(30, *provisioned)
-    demand = DemandIndex.of(before).updated(before, changes_of(*provisioned), late)
+    after = view_at(30, *provisioned)
+    demand = DemandIndex.of(before).updated(before, changes_of(*provisioned), after)
     assert counted_since(demand) == [("pvc-uid-x", 30)]
-    assert counted_since(demand.updated(late, {}, view_at(59, *provisioned))) == [("pvc-uid-x", 30)]
+    assert counted_since(demand.updated(after, {}, view_at(59, *provisioned))) == [("pvc-uid-x", 30)]
 
 
 def test_unplaced_volumes_are_sorted_by_age_and_by_size() -> None:

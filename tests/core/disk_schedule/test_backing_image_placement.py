@@ -17,7 +17,8 @@ from tests.builders import GI, NOW, disk, longhorn_node, snapshot
 def cluster(settings: dict[str, str] | None = None, **nodes: dict[str, Any]) -> Cluster:
     """Longhorn nodes by name, with the arguments of their node and disk."""
     objects = [
-        longhorn_node(name, {"disk-1": disk(**more.pop("disk", {}))}, **more) for name, more in sorted(nodes.items())
+        longhorn_node(name, {"disk-1": disk(**fields.pop("disk", {}))}, **fields)
+        for name, fields in sorted(nodes.items())
     ]
     return Cluster.of(snapshot(objects), NOW, Settings.read(settings or {}))
 
@@ -36,7 +37,7 @@ def candidate_nodes(
 
 
 def test_the_disk_with_the_most_free_bytes_comes_first() -> None:
-    """Neither scheduled nor pending; ties by name."""
+    """Scheduled and pending bytes are not free; ties by name."""
     nodes = cluster(a={}, b={"disk": {"available": 90}}, c={})
     assert candidate_nodes(nodes) == ["a", "c", "b"]
     assert candidate_nodes(nodes, requested={"a": 20 * GI}) == ["c", "b", "a"]
@@ -52,7 +53,7 @@ def test_a_node_that_has_a_copy_on_another_disk_comes_last() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    "unusable",
     [
         {"ready": False},
         {"schedulable": False},
@@ -66,10 +67,10 @@ def test_a_node_that_has_a_copy_on_another_disk_comes_last() -> None:
     ],
     ids=str,
 )
-def test_a_node_or_disk_that_longhorn_would_not_use_is_left_out(other: dict[str, Any]) -> None:
-    """One with tags, too, unless an empty selector may use them."""
+def test_a_node_or_disk_that_longhorn_would_not_use_is_left_out(unusable: dict[str, Any]) -> None:
+    """Tagged ones too, unless settings allow them for an empty selector."""
     strict = {"allow-empty-node-selector-volume": "false", "allow-empty-disk-selector-volume": "false"}
-    assert candidate_nodes(cluster(strict, a={}, b=other)) == ["a"]
+    assert candidate_nodes(cluster(strict, a={}, b=unusable)) == ["a"]
 
 
 def test_selectors_of_the_image_choose_nodes_and_disks() -> None:
@@ -81,13 +82,13 @@ def test_selectors_of_the_image_choose_nodes_and_disks() -> None:
 
 
 def test_without_a_disk_schedule_or_with_an_unreadable_setting_there_is_no_candidate() -> None:
-    """No request could be made, or Longhorn places nothing."""
+    """No request can be made, or Longhorn places nothing."""
     assert candidate_disks(cluster(a={}), {}, BackingImage("i")) == ()
     assert candidate_nodes(cluster({"allow-empty-node-selector-volume": "perhaps"}, a={})) == []
 
 
 def test_an_image_is_needed_where_replicas_of_its_volumes_are() -> None:
-    """Not of other volumes, and no replicas without a place, failed or in deletion."""
+    """Replicas without a place, failed replicas and deleted ones do not count."""
     volumes = [Volume("v", backing_image="i"), Volume("w", backing_image="other")]
     replicas = [
         Replica("v1", "v", disk_id="d1"),

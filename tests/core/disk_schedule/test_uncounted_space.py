@@ -1,4 +1,4 @@
-"""The extender and DiskSchedules: a replica counts once wherever it is seen, and what a DiskSchedule refuses nobody is sent to."""
+"""Free space on a disk with a DiskSchedule: every replica counts once, and both limits hold."""
 
 from __future__ import annotations
 
@@ -14,90 +14,59 @@ from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal
+from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.space import space_detail, space_refusal
 from scheduler_core.model.longhorn import Volume
 from tests import builders as make
 from tests.builders import GI, NOW, Object
+from tests.worlds.disk_schedules import Sizes, disk_schedule
 
 UUID = "n-disk-1"
-Sizes = Mapping[str, float]
-Answers = Mapping[str, tuple[str, float]]
-
-
-def disk_schedule(
-    uuid: str = UUID,
-    *,
-    replicas: Sizes | None = None,
-    answers: Answers | None = None,
-    images: Sizes | None = None,
-    image_answers: Answers | None = None,
-    node: str = "n",
-    disk: str = "disk-1",
-    deleting: bool = False,
-) -> Object:
-    """A diskschedules.longhorn.io; sizes in Gi, answers as (state, size)."""
-
-    def asked(sizes: Sizes | None) -> Object:
-        return {name: int(size * GI) for name, size in (sizes or {}).items()}
-
-    def answered(entries: Answers | None) -> Object:
-        found = (entries or {}).items()
-        return {name: {"state": state, "scheduledSize": int(size * GI)} for name, (state, size) in found}
-
-    metadata: Object = {"name": uuid, "namespace": "longhorn-system", "finalizers": ["longhorn.io"]}
-    if deleting:
-        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return {
-        "apiVersion": make.LONGHORN,
-        "kind": "DiskSchedule",
-        "metadata": metadata,
-        "spec": {"name": disk, "nodeID": node, "replicas": asked(replicas), "backingImages": asked(images)},
-        "status": {"replicas": answered(answers), "backingImages": answered(image_answers)},
-    }
 
 
 def free(*objects: Object, listed: Sizes | None = None, percent: int = 100, available: float = 100) -> float:
-    """The Gi that the only disk, of 100 Gi, can still take."""
-    view = seen(*objects, listed=listed, percent=percent, available=available)
+    """The free Gi of the only disk, which has 100 Gi."""
+    view = view_of(*objects, listed=listed, percent=percent, available=available)
     return view.free_space("n")["disk-1"].free / GI
 
 
-def seen(*objects: Object, listed: Sizes | None = None, percent: int = 100, available: float = 100) -> View:
-    """A view of that disk."""
+def view_of(*objects: Object, listed: Sizes | None = None, percent: int = 100, available: float = 100) -> View:
+    """A view of a node with that disk."""
     node = make.longhorn_node("n", {"disk-1": make.disk(100, listed=listed, available=available)})
     return make.view(node, make.setting("storage-over-provisioning-percentage", str(percent)), *objects)
 
 
 PLACES = ("replica", "scheduledReplica", "request", "answer")
-SUBSETS = [set(found) for count in range(5) for found in itertools.combinations(PLACES, count)]
+SUBSETS = [set(places) for count in range(5) for places in itertools.combinations(PLACES, count)]
 
 
-def placed(seen_as: Mapping[str, set[str]], sizes: Sizes) -> tuple[list[Object], dict[str, float]]:
-    """Some replicas where each is seen: the objects, and what Longhorn's status lists."""
-    asked = {name: sizes[name] for name, places in seen_as.items() if "request" in places}
-    answers = {name: ("scheduled", sizes[name]) for name, places in seen_as.items() if "answer" in places}
+def objects_with_replicas(
+    places_by_name: Mapping[str, set[str]], sizes: Sizes
+) -> tuple[list[Object], dict[str, float]]:
+    """The objects in which each replica appears, and the replicas that Longhorn's status lists."""
+    requests = {name: sizes[name] for name, places in places_by_name.items() if "request" in places}
+    answers = {name: ("scheduled", sizes[name]) for name, places in places_by_name.items() if "answer" in places}
     objects = [
         make.replica(name, f"vol-{name}", "n", size=sizes[name])
-        for name, places in seen_as.items()
+        for name, places in places_by_name.items()
         if "replica" in places
     ]
-    listed = {name: sizes[name] for name, places in seen_as.items() if "scheduledReplica" in places}
-    return [*objects, disk_schedule(replicas=asked, answers=answers)], listed
+    listed = {name: sizes[name] for name, places in places_by_name.items() if "scheduledReplica" in places}
+    return [*objects, disk_schedule(replicas=requests, answers=answers)], listed
 
 
 @pytest.mark.parametrize(
     ("percent", "available"), [(100, 1000), (1000, 100)], ids=["Longhorn's limit", "its own limit"]
 )
-def test_replicas_count_once_wherever_they_are_seen(percent: int, available: float) -> None:
-    """Every one of two replicas in every subset of places: nowhere is 0, anywhere is its size, for either limit."""
+def test_a_replica_counts_once_in_however_many_objects_it_appears(percent: int, available: float) -> None:
+    """Each of two replicas appears in every subset of the objects."""
     sizes = {"r1": 7, "r2": 11}
     for first, second in itertools.product(SUBSETS, SUBSETS):
-        objects, listed = placed({"r1": first, "r2": second}, sizes)
+        objects, listed = objects_with_replicas({"r1": first, "r2": second}, sizes)
         counted = (7 if first else 0) + (11 if second else 0)
-        found = free(*objects, listed=listed, percent=percent, available=available)
-        assert found == 100 - counted, (first, second)
+        size = free(*objects, listed=listed, percent=percent, available=available)
+        assert size == 100 - counted, (first, second)
 
 
 NAMES = st.sampled_from(["r1", "r2", "r3"])
@@ -112,31 +81,32 @@ GIBS = st.integers(1, 12)
     st.sampled_from([20, 60, 100, 200]),
     st.integers(1, 100),
 )
-def test_the_room_is_what_is_left_of_both_limits_when_every_name_counts_once(  # noqa: PLR0917
-    there: dict[str, int],
+def test_free_space_is_the_smaller_remainder_of_both_limits(  # noqa: PLR0917
+    placed: dict[str, int],
     listed: dict[str, int],
-    asked: dict[str, int],
+    requests: dict[str, int],
     answers: dict[str, tuple[str, int]],
     percent: int,
     available: int,
 ) -> None:
-    """Name by name: by Longhorn's limit the largest size at which it is seen, by the DiskSchedule's what that says, if it knows it."""
-    longhorn = granted = 0
-    for name in there.keys() | listed.keys() | asked.keys() | answers.keys():
-        state, held = answers.get(name, ("", 0))
-        claim = held if state == "rejected" else max(held, asked.get(name, 0))
-        leaving = state == "rejected" and not held
-        longhorn += max(listed.get(name, 0), 0 if leaving else max(claim, there.get(name, 0)))
-        known = name in asked or name in answers
-        granted += claim if known else max(there.get(name, 0), listed.get(name, 0))
-    replicas = [make.replica(name, f"vol-{name}", "n", size=size) for name, size in there.items()]
-    schedule = disk_schedule(replicas=asked, answers=answers)
-    found = free(schedule, *replicas, listed=listed, percent=percent, available=available)
-    assert found == min(percent - longhorn, available - granted)
+    """By Longhorn's limit each name counts with its largest size, by the other with its claim."""
+    longhorn = 0
+    granted = 0
+    for name in placed.keys() | listed.keys() | requests.keys() | answers.keys():
+        state, held_size = answers.get(name, ("", 0))
+        claim = held_size if state == "rejected" else max(held_size, requests.get(name, 0))
+        leaving = state == "rejected" and not held_size
+        longhorn += max(listed.get(name, 0), 0 if leaving else max(claim, placed.get(name, 0)))
+        has_claim = name in requests or name in answers
+        granted += claim if has_claim else max(placed.get(name, 0), listed.get(name, 0))
+    replicas = [make.replica(name, f"vol-{name}", "n", size=size) for name, size in placed.items()]
+    schedule = disk_schedule(replicas=requests, answers=answers)
+    size = free(schedule, *replicas, listed=listed, percent=percent, available=available)
+    assert size == min(percent - longhorn, available - granted)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "listed", "replicas", "taken"),
+    ("schedule", "listed", "replicas", "used"),
     [
         pytest.param(disk_schedule(replicas={"r": 30}), {}, [], 30, id="pending"),
         pytest.param(disk_schedule(replicas={"r": 30}, answers={"r": ("scheduled", 30)}), {}, [], 30, id="scheduled"),
@@ -163,34 +133,34 @@ def test_the_room_is_what_is_left_of_both_limits_when_every_name_counts_once(  #
             30,
             id="growth rejected: the old size",
         ),
-        pytest.param(disk_schedule(), {}, [make.replica("r", "vol", "n", size=30)], 30, id="placed, not asked for yet"),
+        pytest.param(disk_schedule(), {}, [make.replica("r", "vol", "n", size=30)], 30, id="placed, not requested yet"),
         pytest.param(disk_schedule(images={"b": 3}), {}, [], 3, id="backing image pending"),
         pytest.param(disk_schedule(image_answers={"b": ("scheduled", 3)}), {}, [], 3, id="backing image held"),
     ],
 )
-def test_what_a_disk_schedule_says_counts(
-    schedule: Object, listed: Sizes, replicas: list[Object], taken: float
+def test_requests_and_answers_of_a_disk_schedule_count(
+    schedule: Object, listed: Sizes, replicas: list[Object], used: float
 ) -> None:
-    """By Longhorn's limit as by its own."""
-    assert free(schedule, *replicas, listed=listed, percent=100, available=1000) == 100 - taken
-    assert free(schedule, *replicas, listed=listed, percent=1000, available=100) == 100 - taken
+    """They count by Longhorn's limit and by the DiskSchedule's own."""
+    assert free(schedule, *replicas, listed=listed, percent=100, available=1000) == 100 - used
+    assert free(schedule, *replicas, listed=listed, percent=1000, available=100) == 100 - used
 
 
-def test_the_limit_of_a_disk_schedule_holds_beside_longhorns_over_provisioning() -> None:
-    """Longhorn alone would promise 200 Gi here; the DiskSchedule promises what is available, less as data is written."""
+def test_the_limit_of_a_disk_schedule_holds_in_addition_to_longhorn_s() -> None:
+    """Longhorn alone would allow 200 Gi here; the DiskSchedule allows the available bytes."""
     assert free(percent=200, available=40) == 200
     assert free(disk_schedule(), percent=200, available=40) == 40
     assert free(disk_schedule(), percent=50, available=80) == 50
 
 
-def test_an_over_allocated_disk_takes_nothing() -> None:
-    """What is held is more than what is available, and stays held."""
+def test_an_over_allocated_disk_has_negative_free_space() -> None:
+    """More bytes are held than are available, and they stay held."""
     schedule = disk_schedule(replicas={"r": 70}, answers={"r": ("scheduled", 70)})
     assert free(schedule, percent=200, available=40) == -30
 
 
-def faulty(field: str, value: object) -> Object:
-    """A DiskSchedule with one field that is not what it should be."""
+def schedule_with_field(field: str, value: object) -> Object:
+    """A DiskSchedule with this value in one field."""
     part, _, name = field.partition(".")
     raw = disk_schedule()
     return {**raw, part: {**raw[part], name: value}}
@@ -201,129 +171,134 @@ def faulty(field: str, value: object) -> Object:
     [
         pytest.param(disk_schedule(deleting=True), id="being deleted"),
         pytest.param(disk_schedule(node="other"), id="of another node"),
-        pytest.param(disk_schedule(disk="disk-9"), id="of a disk that is not there"),
-        pytest.param(faulty("spec.replicas", [3]), id="requests unreadable"),
-        pytest.param(faulty("spec.backingImages", "none"), id="requests for images unreadable"),
-        pytest.param(faulty("status.replicas", 3), id="answers unreadable"),
+        pytest.param(disk_schedule(disk="disk-9"), id="of an unknown disk"),
+        pytest.param(schedule_with_field("spec.replicas", [3]), id="requests unreadable"),
+        pytest.param(schedule_with_field("spec.backingImages", "none"), id="requests for images unreadable"),
+        pytest.param(schedule_with_field("status.replicas", 3), id="answers unreadable"),
     ],
 )
-def test_a_disk_whose_disk_schedule_would_refuse_everything_takes_nothing(schedule: Object) -> None:
-    """And so does one of which nobody knows what it holds."""
+def test_a_disk_whose_disk_schedule_would_refuse_everything_has_no_free_space(schedule: Object) -> None:
+    """Neither has one whose held bytes are unknown."""
     assert free(schedule) == 0
 
 
 @pytest.mark.parametrize("condition", ["ready", "schedulable"])
-def test_a_disk_that_is_not_ready_or_not_schedulable_takes_nothing(condition: str) -> None:
-    """Longhorn's own space rules do not look at that; the DiskSchedule's controller does."""
+def test_a_disk_that_is_not_ready_or_not_schedulable_has_no_free_space(condition: str) -> None:
+    """Longhorn's own space rules ignore that; the DiskSchedule's controller does not."""
     node = make.longhorn_node("n", {"disk-1": make.disk(100, ready=condition != "ready", schedulable=False)})
     assert make.view(node).free_space("n")["disk-1"].free == 100 * GI
     assert make.view(node, disk_schedule()).free_space("n")["disk-1"].free == 0
 
 
-def test_one_request_that_cannot_be_read_counts_nothing_and_leaves_the_others_alone() -> None:
-    """Its controller rejects it: nothing is held for it."""
+def test_an_unreadable_request_counts_nothing() -> None:
+    """The controller rejects it, so it holds no bytes; the other requests count."""
     schedule = disk_schedule(replicas={"r": 30})
     schedule["spec"]["replicas"]["x"] = "many"
     assert free(schedule) == 70
 
 
-def test_a_disk_without_a_disk_schedule_is_judged_by_longhorn_alone() -> None:
-    """Others' do not matter, nor do those of disks that are not there."""
+def test_only_longhorn_s_limit_counts_without_a_disk_schedule() -> None:
+    """DiskSchedules of other disks and of removed disks do not matter."""
     assert free(disk_schedule("other-disk-1", replicas={"r": 30}), disk_schedule("gone", node="n"), percent=200) == 200
 
 
-def test_every_way_to_look_at_a_disk_finds_the_same_room() -> None:
-    """The rules for nodes with replicas of the volume take bytes that are not counted, all others the room."""
-    view = seen(disk_schedule(replicas={"r": 30}), percent=200, available=80)
+def test_all_rules_read_the_same_free_space() -> None:
+    """Some rules read the uncounted bytes instead of the free space."""
+    view = view_of(disk_schedule(replicas={"r": 30}), percent=200, available=80)
     node = view.cluster.nodes["n"]
     (disk,) = node.disks
-    room = view.free_space("n")["disk-1"]
-    assert room.free == 50 * GI
-    for gib, refused in ((50, None), (51, Rule.SCHEDULING_SPACE)):
+    free_space = view.free_space("n")["disk-1"]
+    assert free_space.free == 50 * GI
+    for gib, expected in ((50, None), (51, Rule.SCHEDULING_SPACE)):
         volume = Volume("v", size=gib * GI)
-        found = disk_and_space_refusal(
+        refusal = disk_and_space_refusal(
             view.cluster, ReplicaRequest.for_volume(volume), node, disk, view.uncounted_bytes(node.name, disk)
         )
-        assert (found.rule if found else None) is refused
-        assert space_refusal(volume.size, 0, room) is refused
+        assert (refusal.rule if refusal else None) is expected
+        assert space_refusal(volume.size, 0, free_space) is expected
 
 
-def test_a_refusal_names_the_limit_that_refused() -> None:
-    """The DiskSchedule's, or Longhorn's where that is the smaller one."""
+def test_a_refusal_names_the_smaller_limit() -> None:
+    """The DiskSchedule's or Longhorn's."""
     volume = Volume("v", size=60 * GI)
 
-    def told(percent: int) -> str:
-        view = seen(disk_schedule(), percent=percent, available=40)
+    def refusal_detail(percent: int) -> str:
+        view = view_of(disk_schedule(), percent=percent, available=40)
         (disk,) = view.cluster.nodes["n"].disks
         return space_detail(Rule.SCHEDULING_SPACE, disk, view.settings, view.free_space("n")["disk-1"], volume)
 
-    assert told(200) == "disk disk-1: 60Gi must be at most the 40Gi its DiskSchedule still grants"
-    assert "30 %" in told(30)
+    assert refusal_detail(200) == "disk disk-1: 60Gi must be at most the 40Gi its DiskSchedule still grants"
+    assert "30 %" in refusal_detail(30)
 
 
-@pytest.mark.parametrize(("held", "fits"), [(50, True), (51, False)])
-def test_a_pod_fits_only_where_the_disk_schedule_leaves_room(held: float, fits: bool) -> None:
-    """Its own limit and what is pending are part of the decision."""
-    found = make.explained(
+@pytest.mark.parametrize(("requested", "fits"), [(50, True), (51, False)])
+def test_a_pod_fits_only_where_the_disk_schedule_has_room(requested: float, fits: bool) -> None:
+    """The decision reads the DiskSchedule's limit and its pending requests."""
+    explanation = make.explained(
         make.pod("data"),
         make.storage_class("longhorn"),
         make.kube_node("n"),
         make.longhorn_node("n", {"disk-1": make.disk(100)}),
         make.setting("storage-over-provisioning-percentage", "200"),
         make.claim("data", 50),
-        disk_schedule(replicas={"r": held}),
+        disk_schedule(replicas={"r": requested}),
     )
-    assert make.fitting(found) == (["n"] if fits else [])
+    assert make.fitting(explanation) == (["n"] if fits else [])
 
 
-def changed(view: View, *objects: Object, gone: bool = False) -> Update:
-    """The view after some objects came, changed or went."""
+def update_view(view: View, *objects: Object, deleted: bool = False) -> Update:
+    """Creates, changes or deletes objects."""
     changes: dict[tuple[str, Key], object | None] = {}
     for raw in objects:
         kind = KINDS[group_of(raw["apiVersion"]), raw["kind"]]
         key, value = kind.read(raw)
-        changes[kind.field, key] = None if gone else value
+        changes[kind.field, key] = None if deleted else value
     return update(view, changes, NOW)
 
 
-def started(*objects: Object) -> View:
-    """A view of some objects that can be advanced."""
-    return changed(build_view(empty_snapshot(), NOW, 0), *objects).view
+def updatable_view(*objects: Object) -> View:
+    """A view of some objects that `update_view` accepts."""
+    return update_view(build_view(empty_snapshot(), NOW, 0), *objects).view
 
 
-def test_a_changed_disk_schedule_touches_its_node_and_no_other() -> None:
-    """So that only there profiles are looked at again."""
-    base, schedule = started(make.longhorn_node("n"), make.longhorn_node("m")), disk_schedule(replicas={"r": 30})
-    there = changed(base, schedule)
-    assert there.changed_nodes == frozenset({"n"})
-    assert there.view.free_space("n")["disk-1"].free == 70 * GI
-    gone = changed(there.view, schedule, gone=True)
-    assert gone.changed_nodes == frozenset({"n"})
-    assert gone.view.free_space("n") == base.free_space("n")
+def test_a_changed_disk_schedule_changes_its_node_and_no_other() -> None:
+    """So only that node is profiled again."""
+    base = updatable_view(make.longhorn_node("n"), make.longhorn_node("m"))
+    schedule = disk_schedule(replicas={"r": 30})
+    created = update_view(base, schedule)
+    assert created.changed_nodes == frozenset({"n"})
+    assert created.view.free_space("n")["disk-1"].free == 70 * GI
+    deleted = update_view(created.view, schedule, deleted=True)
+    assert deleted.changed_nodes == frozenset({"n"})
+    assert deleted.view.free_space("n") == base.free_space("n")
 
 
-def test_what_says_nothing_about_bytes_is_not_a_change() -> None:
-    """Its controller's conditions and sums come with every decision; a view need not be made for them."""
+def test_conditions_and_sums_of_a_disk_schedule_are_no_change() -> None:
+    """Its controller writes them with every decision; they need no new view."""
     raw = disk_schedule(replicas={"r": 30})
     conditions = [{"type": "Schedulable", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
-    told = {**raw, "status": {**raw["status"], "storageScheduled": 0, "storageAvailable": 5, "conditions": conditions}}
+    reconciled = {
+        **raw,
+        "status": {**raw["status"], "storageScheduled": 0, "storageAvailable": 5, "conditions": conditions},
+    }
     kind = KINDS[group_of(make.LONGHORN), "DiskSchedule"]
-    assert kind.read(told) == kind.read(raw)
+    assert kind.read(reconciled) == kind.read(raw)
 
 
 def test_a_disk_that_changes_nodes_takes_its_disk_schedule_along() -> None:
-    """The new node counts what is held; while spec.nodeID still names the old one, nothing is granted there."""
-    moved = make.longhorn_node("m", {"disk-1": make.disk(100)})
-    moved["status"]["diskStatus"]["disk-1"]["diskUUID"] = UUID
+    """While spec.nodeID names the old node, nothing is granted."""
+    new_node = make.longhorn_node("m", {"disk-1": make.disk(100)})
+    new_node["status"]["diskStatus"]["disk-1"]["diskUUID"] = UUID
     schedule = disk_schedule(answers={"r": ("scheduled", 30)})
-    view = changed(started(make.longhorn_node("n"), schedule), moved, make.longhorn_node("n", {})).view
+    view = updatable_view(make.longhorn_node("n"), schedule)
+    view = update_view(view, new_node, make.longhorn_node("n", {})).view
     assert view.free_space("m")["disk-1"].free == 0
-    view = changed(view, {**schedule, "spec": {**schedule["spec"], "nodeID": "m"}}).view
+    view = update_view(view, {**schedule, "spec": {**schedule["spec"], "nodeID": "m"}}).view
     assert view.free_space("m")["disk-1"].free == 70 * GI
 
 
-def test_a_volume_whose_replica_was_rejected_demands_its_node_until_it_has_another_place() -> None:
-    """Otherwise its bytes would count nowhere until the controller moves it; once the answer is another one, they count there."""
+def test_a_volume_whose_replica_was_rejected_is_demand_on_its_node() -> None:
+    """Otherwise its bytes would count nowhere until the controller moves the replica."""
     bound = [
         make.claim("x", 20, bound=True),
         make.persistent_volume("x", uid="uid-x"),
@@ -334,33 +309,31 @@ def test_a_volume_whose_replica_was_rejected_demands_its_node_until_it_has_anoth
     rejected = disk_schedule(replicas={"r": 20}, answers={"r": ("rejected", 0)})
     granted = disk_schedule(replicas={"r": 20}, answers={"r": ("scheduled", 20)})
     node = make.longhorn_node("n", {"disk-1": make.disk(100)})
-    before = started(make.storage_class(), node, *bound, granted)
+    before = updatable_view(make.storage_class(), node, *bound, granted)
     assert DemandIndex.of(before).all == ()
-    changes: Changes = {
-        ("disk_schedules", "n-disk-1"): changed(before, rejected).view.snapshot.disk_schedules["n-disk-1"]
-    }
-    after = changed(before, rejected).view
+    after = update_view(before, rejected).view
+    changes: Changes = {("disk_schedules", "n-disk-1"): after.snapshot.disk_schedules["n-disk-1"]}
     demands = DemandIndex.of(before).updated(before, changes, after)
     assert [demand.volume.name for demand in demands.all] == ["vol-x"]
     assert demands == DemandIndex.of(after)
 
 
-def test_one_that_mirrors_what_longhorn_does_by_itself_counts_nothing() -> None:
-    """Nothing is allocated through it, so its limit holds for nobody."""
+def test_a_mirror_s_limit_does_not_count() -> None:
+    """Nothing is allocated through it."""
     mirror = disk_schedule(replicas={"r": 60}, answers={"r": ("scheduled", 60)})
     assert free(mirror, available=70) == 10
     mirror["metadata"]["labels"] = {"longhorn.io/disk-schedule-mirror": "true"}
     assert free(mirror, available=70) == 100
 
 
-def test_a_disk_that_two_nodes_list_is_looked_at_on_each() -> None:
-    """It was moved, and the node it left does not know yet: there is no room on a node that its DiskSchedule does not name."""
-    moved = make.longhorn_node("m", {"moved": make.disk(100)})
-    moved["status"]["diskStatus"]["moved"]["diskUUID"] = UUID
-    view = make.view(make.longhorn_node("n", {"disk-1": make.disk(100)}), moved, disk_schedule())
-    left = {
+def test_a_disk_that_two_nodes_list_has_free_space_only_on_its_disk_schedule_s_node() -> None:
+    """It was moved, and the status of its old node still lists it."""
+    other_node = make.longhorn_node("m", {"moved": make.disk(100)})
+    other_node["status"]["diskStatus"]["moved"]["diskUUID"] = UUID
+    view = make.view(make.longhorn_node("n", {"disk-1": make.disk(100)}), other_node, disk_schedule())
+    free_by_node = {
         node.name: [100 * GI - view.uncounted_bytes(node.name, disk) for disk in node.disks]
         for node in view.cluster.nodes.values()
     }
-    assert left["n"][0] > 0
-    assert left["m"][0] <= 0
+    assert free_by_node["n"][0] > 0
+    assert free_by_node["m"][0] <= 0

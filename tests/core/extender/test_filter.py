@@ -203,7 +203,7 @@ class TestPacking:
         assert reasons(large) == {"n1": "NOT_TOGETHER"}
 
     def test_a_volume_s_data_must_fit_in_the_available_bytes(self) -> None:
-        """A volume with 40Gi of data needs a disk with more than that above its minimum, whatever is scheduled there."""
+        """40Gi of data need a disk with more than that above its minimum."""
         node = longhorn_node("n1", {"a": disk(100, available=60), "b": disk(100, available=90)})
         explanation = explained(pod("a", "b"), node, bound("a", 50, actual=40), bound("b", 100))
         assert explanation.verdicts[0].plan == {"vol-a": "n1-b", "vol-b": "n1-a"}

@@ -88,7 +88,7 @@ def test_order_safety_is_examined_where_only_an_unsafe_node_is_offered() -> None
 
 
 def test_kept_replicas_count_with_the_size_of_their_volume() -> None:
-    """For all the pod's volumes, whether the node fits or not; a replica that is being evicted is not kept."""
+    """On nodes that fit or not; a replica that is being evicted is not kept."""
     facts = facts_for("x", "y")
     assert facts.total_bytes == 60 * GI
     replica_bytes = {name: node.replica_bytes for name, node in facts.nodes.items()}

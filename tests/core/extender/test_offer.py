@@ -79,7 +79,7 @@ def test_nodes_are_ranked_by_the_space_that_the_pod_can_use() -> None:
 
 
 def test_volumes_that_only_prefer_their_node_count_on_the_offered_nodes() -> None:
-    """They fit anywhere, but take space where they are offered it: two of 8Gi and a third do not fit on 20Gi."""
+    """Two of 8Gi and a third do not fit on 20Gi."""
     names = tuple("abcdefghij")
     nodes = [make.longhorn_node(name, 20 if name == "a" else 4) for name in names]
     claims = [make.claim("x", 8), make.claim("y", 8), make.claim("z", 8, storage_class="strict")]

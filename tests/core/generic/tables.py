@@ -1,4 +1,4 @@
-"""The tables of docs/generic-scheduler.md: what each policy of examples/policies does on the cluster that lies beside them.
+"""The tables of docs/generic-scheduler.md: what each policy of examples/policies decides on the cluster in that folder.
 
 ``python -m tests.core.generic.tables`` writes them into the document, between the comments that name them.
 """
@@ -25,10 +25,10 @@ from scheduler_core.convert.meta import decode_object
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, CycleState
+from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.generic.policy import Policy, parse_policy
 from scheduler_core.generic.rule_registry import PRIORITIES
 from scheduler_core.generic.scheduler import ScheduleResult, prioritize_names
-from scheduler_core.generic.volume_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.model.generic import Node, Pod
 from scheduler_core.model.verdict import Reason
 from tests.worlds.policy_rules import decide
@@ -44,10 +44,10 @@ GI: Final = 1024**3
 
 
 def policy(name: str) -> Policy:
-    """A policy of the folder, which must read without a warning."""
-    found = parse_policy((POLICIES / f"{name}.json").read_bytes())
-    assert found.warnings == ()
-    return found
+    """Reads a policy of the folder, which must not cause a warning."""
+    parsed = parse_policy((POLICIES / f"{name}.json").read_bytes())
+    assert parsed.warnings == ()
+    return parsed
 
 
 @cache
@@ -67,19 +67,19 @@ def cluster() -> tuple[GenericClusterState, tuple[Pod, ...]]:
 
 
 def decisions(name: str) -> tuple[ScheduleResult, ...]:
-    """What a policy decides about the six pods; of equally good nodes it takes the first by name."""
+    """A policy's decisions about the six pods; of equally good nodes it takes the first by name."""
     state, pods = cluster()
-    made = []
+    decided = []
     for pod in pods:
         decision = decide(pod, state, policy(name))
-        made.append(decision)
+        decided.append(decision)
         if decision.node:
             state = state.with_binding(pod, decision.node)
-    return tuple(made)
+    return tuple(decided)
 
 
 def sample_table(name: str) -> str:
-    """One row per pod: where it went, why there, and what kept it from other nodes."""
+    """One row per pod: its node, the node's scores, and the reasons against other nodes."""
     rows = []
     for decision in decisions(name):
         scores = (f"{entry.name} {score(decision, entry.name)}" for entry in policy(name).priorities)
@@ -92,7 +92,7 @@ def sample_table(name: str) -> str:
 
 
 def score(decision: ScheduleResult, priority: str) -> int:
-    """What a priority gave the chosen node."""
+    """The score that a priority gives the chosen node."""
     return decision.ranking.scores[priority][decision.node]
 
 
@@ -105,7 +105,7 @@ def cluster_table() -> str:
     return table(("node", *LEVELS), rows)
 
 
-# A pod with two volumes of 100Gi on five nodes: home of one, room on even and uneven disks, unsafe, and without room.
+# A pod with two volumes of 100Gi on five nodes: a home of one, even and uneven disks, order-unsafe, and full.
 FACTS: Final = LonghornFacts(
     {
         "home-of-one": NodeFacts(
@@ -121,7 +121,7 @@ FACTS: Final = LonghornFacts(
 
 
 def longhorn_table() -> str:
-    """What Longhorn's priorities give made-up nodes, and what /prioritize answers by the default policy."""
+    """Longhorn's priorities for made-up nodes, and the answer of /prioritize by the default policy."""
     state = GenericClusterState.of([Node(name) for name in FACTS.nodes], [], [])
     pod = Pod("shop", "db-0")
     names = [rule for rule in PRIORITIES.static if rule.startswith("Longhorn")]
@@ -129,13 +129,13 @@ def longhorn_table() -> str:
     scores = [PRIORITIES[name](CycleState(pod, state, FACTS), NO_ARGUMENT, entries) for name in names]
     answer = run_to_end(prioritize_names(pod, list(FACTS.nodes), state, policy("extender"), FACTS))
     rows = [
-        (f"`{name}`", _described(facts), *(found[at] for found in scores), answer[name])
-        for at, (name, facts) in enumerate(FACTS.nodes.items())
+        (f"`{name}`", _describe_disks(facts), *(column[index] for column in scores), answer[name])
+        for index, (name, facts) in enumerate(FACTS.nodes.items())
     ]
     return table(("node", "left free after the plan", *(f"`{name}`" for name in names), "/prioritize"), rows)
 
 
-def _described(facts: NodeFacts) -> str:
+def _describe_disks(facts: NodeFacts) -> str:
     disks = " + ".join(f"{disk.free // GI}Gi of {disk.limit // GI}Gi" for disk in facts.disks)
     return disks or f"no room: {facts.reason.text}"
 
@@ -153,10 +153,10 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
 }
 
 
-def written(text: str) -> str:
-    """The document with every table as it is now."""
+def fill_tables(text: str) -> str:
+    """Returns the document with the current tables."""
     return _MARKED.sub(lambda match: f"<!-- table: {match[1]} -->\n\n{TABLES[match[1]]()}\n\n<!-- end -->", text)
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(written(DOCUMENT.read_text()))
+    DOCUMENT.write_text(fill_tables(DOCUMENT.read_text()))

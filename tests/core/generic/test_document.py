@@ -1,67 +1,70 @@
-"""docs/generic-scheduler.md and the examples say what the code does."""
+"""docs/generic-scheduler.md and the examples match the code."""
 
 from __future__ import annotations
 
 import re
 
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
-from tests.core.generic.tables import DOCUMENT, POLICIES, SAMPLES, TABLES, cluster, decisions, written
+from tests.core.generic.tables import DOCUMENT, POLICIES, SAMPLES, TABLES, cluster, decisions, fill_tables
 
 
-def test_the_tables_are_those_the_code_prints() -> None:
-    """``python -m tests.core.generic.tables`` writes them anew."""
+def test_the_document_has_the_current_tables() -> None:
+    """``python -m tests.core.generic.tables`` writes them."""
     text = DOCUMENT.read_text()
-    assert written(text) == text
+    assert fill_tables(text) == text
     assert set(re.findall(r"<!-- table: ([a-z-]+) -->", text)) == set(TABLES)
 
 
-def test_every_rule_is_documented_in_the_registrys_order() -> None:
-    """By its name, or by its argument."""
+def test_every_rule_is_documented_in_the_registry_s_order() -> None:
+    """Static rules by their names, configurable ones by their arguments."""
     rules = DOCUMENT.read_text().partition("## Predicates")[2].partition("## Policy file")[0]
     rows = re.findall(r"^\| (any, with )?`([A-Za-z]+)`", rules, re.MULTILINE)
-    found = {custom: [name for also, name in rows if also == custom] for custom in ("", "any, with ")}
-    assert found[""] == [*PREDICATES.static, *PRIORITIES.static]
-    assert found["any, with "] == [*PREDICATES.configurable, *PRIORITIES.configurable]
+    names = {prefix: [name for row_prefix, name in rows if row_prefix == prefix] for prefix in ("", "any, with ")}
+    assert names[""] == [*PREDICATES.static, *PRIORITIES.static]
+    assert names["any, with "] == [*PREDICATES.configurable, *PRIORITIES.configurable]
 
 
 def test_every_example_is_documented() -> None:
-    """Policies that nobody explains would be guessed at."""
+    """The document explains each example policy by its file name."""
     text = DOCUMENT.read_text()
     assert [path.name for path in POLICIES.glob("*.json") if f"{path.name}" not in text] == []
 
 
-def placed(name: str, level: str) -> list[str]:
-    """The value of a label on the nodes of the six pods."""
+def values_of_label(name: str, level: str) -> list[str]:
+    """The value of a label on the nodes chosen for the six pods."""
     nodes = cluster()[0].nodes
     return [nodes[decision.node].node.labels.get(level, "") for decision in decisions(name)]
 
 
 def test_all_pods_of_all_samples_are_placed() -> None:
-    """The cluster has room for them."""
+    """The cluster has enough capacity for them."""
     assert all(decision.node for name in SAMPLES for decision in decisions(name))
 
 
 def test_region_zone_rack_keeps_a_zone_and_spreads_over_its_racks() -> None:
     """Two pods on each of three racks."""
-    assert {*placed("region-zone-rack", "region"), *placed("region-zone-rack", "zone")} == {"r1", "z1"}
-    assert sorted(placed("region-zone-rack", "rack")) == ["s1", "s1", "s2", "s2", "s3", "s3"]
+    assert {*values_of_label("region-zone-rack", "region"), *values_of_label("region-zone-rack", "zone")} == {
+        "r1",
+        "z1",
+    }
+    assert sorted(values_of_label("region-zone-rack", "rack")) == ["s1", "s1", "s2", "s2", "s3", "s3"]
 
 
 def test_city_building_room_keeps_a_city_and_spreads_over_rooms() -> None:
     """Two pods in each of three rooms, and both buildings from the second pod on."""
-    assert set(placed("city-building-room", "city")) == {"c1"}
-    assert set(placed("city-building-room", "building")[:2]) == {"b1", "b2"}
-    assert sorted(placed("city-building-room", "room")) == ["m1", "m1", "m2", "m2", "m3", "m3"]
+    assert set(values_of_label("city-building-room", "city")) == {"c1"}
+    assert set(values_of_label("city-building-room", "building")[:2]) == {"b1", "b2"}
+    assert sorted(values_of_label("city-building-room", "room")) == ["m1", "m1", "m2", "m2", "m3", "m3"]
 
 
 def test_require_region_stays_on_nodes_with_region_and_prefers_those_with_zone() -> None:
-    """Seven nodes have both, so nobody needs another."""
-    assert "" not in placed("require-region", "region")
-    assert "" not in placed("require-region", "zone")
+    """Seven nodes have both labels, enough for all pods."""
+    assert "" not in values_of_label("require-region", "region")
+    assert "" not in values_of_label("require-region", "zone")
 
 
 def test_combined_keeps_a_region_avoids_buildings_and_spreads_over_zones() -> None:
     """Three pods in each of its two zones, by turns."""
-    assert set(placed("combined", "region")) == {"r1"}
-    assert set(placed("combined", "building")) == {""}
-    assert placed("combined", "zone") == ["z1", "z2"] * 3
+    assert set(values_of_label("combined", "region")) == {"r1"}
+    assert set(values_of_label("combined", "building")) == {""}
+    assert values_of_label("combined", "zone") == ["z1", "z2"] * 3

@@ -1,4 +1,4 @@
-"""The policy file: what it may say, what it may not, and how that is told."""
+"""The policy file: what it may contain, and the errors and warnings about it."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ ZONE = {"name": "Zone", "argument": {"serviceAffinity": {"labels": ["zone"]}}}
 RACK = {"name": "RackSpread", "weight": 2, "argument": {"serviceAntiAffinity": {"label": "rack"}}}
 
 
-def read(predicates: object = (PORTS,), priorities: object = (EQUAL,), **more: object) -> Policy:
-    """A policy of these sections."""
-    return parse_policy(json.dumps({"predicates": predicates, "priorities": priorities, **more}).encode())
+def read(predicates: object = (PORTS,), priorities: object = (EQUAL,), **fields: object) -> Policy:
+    """Reads a policy of these sections."""
+    return parse_policy(json.dumps({"predicates": predicates, "priorities": priorities, **fields}).encode())
 
 
-def refused(predicates: object = (PORTS,), priorities: object = (EQUAL,), **more: object) -> PolicyError:
+def read_error(predicates: object = (PORTS,), priorities: object = (EQUAL,), **fields: object) -> PolicyError:
     """The error about a policy of these sections."""
     with pytest.raises(PolicyError) as caught:
-        read(predicates, priorities, **more)
+        read(predicates, priorities, **fields)
     return caught.value
 
 
-def given(arguments: dict[str, Any], name: str = "Mine", **more: object) -> dict[str, Any]:
+def entry_with(arguments: dict[str, Any], name: str = "Mine", **fields: object) -> dict[str, Any]:
     """An entry with an argument."""
-    return {"name": name, "argument": arguments, **more}
+    return {"name": name, "argument": arguments, **fields}
 
 
 def test_a_policy_is_read_entry_by_entry() -> None:
@@ -63,32 +63,40 @@ def test_a_policy_is_read_entry_by_entry() -> None:
 @pytest.mark.parametrize(
     ("section", "entry", "argument"),
     [
-        (0, given({"labelsPresence": {"labels": ["a", "b"], "presence": True}}), Argument(("a", "b"), presence=True)),
-        (0, given({"labelsPresence": {"labels": ["a"]}}), Argument(("a",))),
-        (1, given({"labelPreference": {"label": "a", "presence": True}}, weight=1), Argument(("a",), presence=True)),
-        (1, given({"labelPreference": {"label": "a"}}, weight=1), Argument(("a",))),
+        (
+            0,
+            entry_with({"labelsPresence": {"labels": ["a", "b"], "presence": True}}),
+            Argument(("a", "b"), presence=True),
+        ),
+        (0, entry_with({"labelsPresence": {"labels": ["a"]}}), Argument(("a",))),
+        (
+            1,
+            entry_with({"labelPreference": {"label": "a", "presence": True}}, weight=1),
+            Argument(("a",), presence=True),
+        ),
+        (1, entry_with({"labelPreference": {"label": "a"}}, weight=1), Argument(("a",))),
     ],
 )
 def test_presence_is_false_where_it_is_absent(section: int, entry: dict[str, Any], argument: Argument) -> None:
-    """As in the document's sample RackPreferred, which then prefers nodes without the label."""
-    found = read([entry]).predicates if section == 0 else read(priorities=[entry]).priorities
-    assert found[0].argument == argument
+    """As in the document's sample RackPreferred, which thus prefers nodes without the label."""
+    entries = read([entry]).predicates if section == 0 else read(priorities=[entry]).priorities
+    assert entries[0].argument == argument
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in POLICIES.glob("*.json")))
 def test_every_example_reads_without_a_warning(name: str) -> None:
-    """Those of the document and this project's."""
+    """The document's samples and this project's policies."""
     assert policy(name).predicates
 
 
 def test_the_default_policies_are_the_examples() -> None:
-    """What is in force without a file can be had as a file, to be changed."""
+    """So the policy in force without a file can be copied and changed."""
     assert policy("default") == DEFAULT_POLICY
     assert policy("extender") == EXTENDER_POLICY
 
 
 def test_only_policies_with_longhorns_rules_need_facts() -> None:
-    """So nobody looks for them in vain."""
+    """So they are not collected in vain."""
     assert not DEFAULT_POLICY.reads_longhorn
     assert EXTENDER_POLICY.reads_longhorn
     assert read(priorities=[{"name": "LonghornOrderSafe", "weight": 1}]).reads_longhorn
@@ -98,7 +106,7 @@ def test_only_policies_with_longhorns_rules_need_facts() -> None:
     "versions", [{}, {"version": "v1"}, {"apiVersion": "v1"}, {"kind": "Policy"}, {"kind": "", "apiVersion": ""}]
 )
 def test_version_and_api_version_are_both_accepted(versions: dict[str, str]) -> None:
-    """And neither is needed."""
+    """Neither is required."""
     assert read(**versions) == read()
 
 
@@ -109,18 +117,18 @@ def test_a_byte_order_mark_is_skipped() -> None:
 
 
 def test_keys_may_be_written_in_any_case() -> None:
-    """Go reads JSON so."""
+    """As Go reads JSON."""
     text = b'{"Predicates": [{"NAME": "Zone", "Argument": {"ServiceAffinity": {"Labels": ["zone"]}}}], "PRIORITIES": [{"Name": "EqualPriority", "Weight": 1}]}'
     assert parse_policy(text) == read([ZONE])
 
 
 @pytest.mark.parametrize("absent", [{}, {"predicates": None, "priorities": None}])
-def test_absent_sections_are_empty_and_told(absent: dict[str, None]) -> None:
+def test_absent_sections_are_empty_with_a_warning(absent: dict[str, None]) -> None:
     """Nothing of the default policy is added."""
-    found = parse_policy(json.dumps(absent).encode())
-    assert (found.predicates, found.priorities) == ((), ())
-    assert [text for text in found.warnings if "replaces the default" in text] == list(found.warnings)
-    assert len(found.warnings) == 2
+    parsed = parse_policy(json.dumps(absent).encode())
+    assert (parsed.predicates, parsed.priorities) == ((), ())
+    assert [text for text in parsed.warnings if "replaces the default" in text] == list(parsed.warnings)
+    assert len(parsed.warnings) == 2
 
 
 @pytest.mark.parametrize(
@@ -144,8 +152,8 @@ def test_absent_sections_are_empty_and_told(absent: dict[str, None]) -> None:
         ),
     ],
 )
-def test_what_is_no_policy_is_refused_when_decoding(text: bytes, problem: str) -> None:
-    """With the place."""
+def test_a_file_that_is_no_policy_is_refused_when_decoding(text: bytes, problem: str) -> None:
+    """The error names the place."""
     with pytest.raises(PolicyError) as caught:
         parse_policy(text)
     assert caught.value.stage is PolicyStage.DECODE
@@ -154,8 +162,8 @@ def test_what_is_no_policy_is_refused_when_decoding(text: bytes, problem: str) -
 
 @pytest.mark.parametrize("weight", ["1", 1.5, 1.0, True, [], 2**63, -(2**63) - 1])
 def test_a_weight_that_is_no_whole_number_is_refused_when_decoding(weight: object) -> None:
-    """Also 1.0, as Go does."""
-    error = refused(priorities=[EQUAL, {"name": "EqualPriority", "weight": weight}])
+    """1.0 is refused too, as by Go."""
+    error = read_error(priorities=[EQUAL, {"name": "EqualPriority", "weight": weight}])
     assert error.stage is PolicyStage.DECODE
     assert "priorities[1] (EqualPriority): weight: " in str(error)
 
@@ -170,16 +178,16 @@ def test_a_weight_that_is_no_whole_number_is_refused_when_decoding(weight: objec
         ({"labelsPresence": {"labels": [], "presence": "true"}}, "presence: must be true or false"),
     ],
 )
-def test_an_argument_of_another_type_is_refused_when_decoding(arguments: Any, where: str) -> None:
-    """With the entry's name."""
-    error = refused([PORTS, given(arguments)])
+def test_an_argument_of_a_wrong_type_is_refused_when_decoding(arguments: Any, where: str) -> None:
+    """The error names the entry and the field."""
+    error = read_error([PORTS, entry_with(arguments)])
     assert error.stage is PolicyStage.DECODE
     assert "predicates[1] (Mine)" in str(error)
     assert where in str(error)
 
 
 @pytest.mark.parametrize(
-    ("weight", "told"),
+    ("weight", "problem"),
     [
         ({}, "weight is missing"),
         ({"weight": None}, "weight is missing"),
@@ -187,17 +195,17 @@ def test_an_argument_of_another_type_is_refused_when_decoding(arguments: Any, wh
         ({"weight": -1}, "is -1"),
     ],
 )
-def test_a_weight_must_be_positive(weight: dict[str, Any], told: str) -> None:
-    """Of static and of configurable priorities, in one message."""
-    error = refused(priorities=[{"name": "EqualPriority", **weight}, EQUAL, {**RACK, "weight": 0}])
+def test_a_weight_must_be_positive(weight: dict[str, Any], problem: str) -> None:
+    """One message names all wrong weights, of static and configurable priorities."""
+    error = read_error(priorities=[{"name": "EqualPriority", **weight}, EQUAL, {**RACK, "weight": 0}])
     assert error.stage is PolicyStage.VALIDATE
     assert "priorities[0] (EqualPriority): weight " in str(error)
-    assert told in str(error)
+    assert problem in str(error)
     assert "priorities[2] (RackSpread): weight is 0" in str(error)
 
 
 @pytest.mark.parametrize(
-    ("predicates", "priorities", "told"),
+    ("predicates", "priorities", "problem"),
     [
         pytest.param(
             ["PodFitsPort"], [], "predicates[0] (PodFitsPort): no predicate has this name (PodFitsPorts", id="unknown"
@@ -206,56 +214,60 @@ def test_a_weight_must_be_positive(weight: dict[str, Any], told: str) -> None:
         pytest.param([], ["HostName"], "no priority has this name", id="a predicate's name"),
         pytest.param(["Zone"], [], "needs an argument: serviceAffinity or labelsPresence", id="argument missing"),
         pytest.param([""], [], "predicates[0] (): no predicate", id="no name"),
-        pytest.param([given({})], [], "argument must have serviceAffinity or labelsPresence", id="argument empty"),
-        pytest.param([given({"serviceAffinity": None})], [], "must have serviceAffinity or", id="argument null"),
-        pytest.param([given({"labelPreference": {}})], [], "not labelPreference", id="argument of the other section"),
+        pytest.param([entry_with({})], [], "argument must have serviceAffinity or labelsPresence", id="argument empty"),
+        pytest.param([entry_with({"serviceAffinity": None})], [], "must have serviceAffinity or", id="argument null"),
         pytest.param(
-            [given({"serviceAffinity": {}, "labelsPresence": {}})],
+            [entry_with({"labelPreference": {}})], [], "not labelPreference", id="argument of the other section"
+        ),
+        pytest.param(
+            [entry_with({"serviceAffinity": {}, "labelsPresence": {}})],
             [],
             "has both serviceAffinity and labelsPresence",
             id="both",
         ),
         pytest.param(
-            [], [given({"serviceAntiAffinity": {}, "labelPreference": {}})], "has both", id="both of priorities"
+            [], [entry_with({"serviceAntiAffinity": {}, "labelPreference": {}})], "has both", id="both of priorities"
         ),
     ],
 )
-def test_what_no_rule_can_be_made_of_is_refused(predicates: list[Any], priorities: list[Any], told: str) -> None:
-    """With the entry, and what would be right."""
+def test_an_entry_that_is_no_rule_is_refused(predicates: list[Any], priorities: list[Any], problem: str) -> None:
+    """The error names the entry and what would be right."""
     bare = [
         [{"name": entry} if isinstance(entry, str) else entry for entry in section]
         for section in (predicates, priorities)
     ]
-    error = refused(bare[0], [{**entry, "weight": 1} for entry in bare[1]])
+    error = read_error(bare[0], [{**entry, "weight": 1} for entry in bare[1]])
     assert error.stage is PolicyStage.BUILD
-    assert told in str(error)
+    assert problem in str(error)
 
 
 @pytest.mark.parametrize("name", ["", "x", "-ab", "ab-", "my_zone", "Zone 1", "zöne"])
-def test_names_of_ones_own_are_letters_digits_and_hyphens(name: str) -> None:
-    """At least two; a static rule's name needs no such test."""
-    error = refused([given({"serviceAffinity": {"labels": ["zone"]}}, name)])
+def test_custom_names_have_only_letters_digits_and_hyphens(name: str) -> None:
+    """A name has at least two characters; static rules have no such limit."""
+    error = read_error([entry_with({"serviceAffinity": {"labels": ["zone"]}}, name)])
     assert error.stage is PolicyStage.BUILD
     assert f"predicates[0] ({name}): a name of your own" in str(error)
 
 
 @pytest.mark.parametrize("name", ["ab", "1a", "A-b"])
 def test_short_and_hyphenated_names_are_allowed(name: str) -> None:
-    """Two characters will do."""
-    assert read([given({"serviceAffinity": {"labels": ["zone"]}}, name)]).predicates[0].name == name
+    """Two characters are enough."""
+    assert read([entry_with({"serviceAffinity": {"labels": ["zone"]}}, name)]).predicates[0].name == name
 
 
 def test_every_wrong_entry_is_named() -> None:
-    """So that nobody has to start the scheduler once per mistake."""
-    told = str(refused([{"name": "A"}, PORTS, {"name": "B"}], [EQUAL, {"name": "C", "weight": 1}]))
-    assert ["predicates[0] (A)" in told, "predicates[2] (B)" in told, "priorities[1] (C)" in told] == [True] * 3
-    assert "predicates[1]" not in told
+    """So that all mistakes can be corrected at once."""
+    message = str(read_error([{"name": "A"}, PORTS, {"name": "B"}], [EQUAL, {"name": "C", "weight": 1}]))
+    assert ["predicates[0] (A)" in message, "predicates[2] (B)" in message, "priorities[1] (C)" in message] == [
+        True
+    ] * 3
+    assert "predicates[1]" not in message
 
 
 def test_every_wrong_entry_is_named_when_decoding() -> None:
-    """Of both sections, and what is wrong beside them."""
-    predicates = [{"name": 1}, PORTS, given({"serviceAffinity": []}), "HostName"]
-    error = refused(predicates, [{**EQUAL, "weight": "1"}, EQUAL, {**RACK, "weight": 1.5}], kind="Pod", apiVersion=2)
+    """In addition to wrong fields outside the sections."""
+    predicates = [{"name": 1}, PORTS, entry_with({"serviceAffinity": []}), "HostName"]
+    error = read_error(predicates, [{**EQUAL, "weight": "1"}, EQUAL, {**RACK, "weight": 1.5}], kind="Pod", apiVersion=2)
     assert error.stage is PolicyStage.DECODE
     assert str(error) == (
         "policy: kind: 'Pod' is not 'Policy'; the file: apiVersion: must be a text, not 2; "
@@ -268,7 +280,7 @@ def test_every_wrong_entry_is_named_when_decoding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "argument", "told"),
+    ("section", "argument", "problem"),
     [
         (0, {"serviceAffinity": {"label": "zone"}}, "serviceAffinity: needs labels, and 'label' is not known"),
         (
@@ -285,87 +297,87 @@ def test_every_wrong_entry_is_named_when_decoding() -> None:
         (1, {"labelPreference": {"lable": "a", "presence": True}}, "labelPreference: needs label, and 'lable' is not"),
     ],
 )
-def test_a_misspelt_argument_is_refused(section: int, argument: dict[str, Any], told: str) -> None:
-    """It would be a rule that tells no nodes apart, in silence."""
-    entry = given(argument) if section == 0 else given(argument, weight=1)
-    error = refused([PORTS, entry]) if section == 0 else refused(priorities=[EQUAL, entry])
+def test_a_misspelt_argument_is_refused(section: int, argument: dict[str, Any], problem: str) -> None:
+    """It would silently be a rule that treats all nodes alike."""
+    entry = entry_with(argument) if section == 0 else entry_with(argument, weight=1)
+    error = read_error([PORTS, entry]) if section == 0 else read_error(priorities=[EQUAL, entry])
     assert error.stage is PolicyStage.DECODE
-    assert f"{('predicates', 'priorities')[section]}[1] (Mine): argument: {told}" in str(error)
+    assert f"{('predicates', 'priorities')[section]}[1] (Mine): argument: {problem}" in str(error)
 
 
-@pytest.mark.parametrize(("name", "shown"), [("A\nB", r"('A\nB')"), ("x" * 100, f"({'x' * 60}...)")])
-def test_an_odd_name_is_told_in_one_line(name: str, shown: str) -> None:
-    """Escaped or cut."""
-    assert f"predicates[0] {shown}: no predicate" in str(refused([{"name": name}]))
+@pytest.mark.parametrize(("name", "printed"), [("A\nB", r"('A\nB')"), ("x" * 100, f"({'x' * 60}...)")])
+def test_an_odd_name_is_printed_in_one_line(name: str, printed: str) -> None:
+    """It is escaped or cut."""
+    assert f"predicates[0] {printed}: no predicate" in str(read_error([{"name": name}]))
 
 
-def test_weights_are_looked_at_before_names() -> None:
-    """As in Kubernetes: one stage after the other."""
-    assert refused([{"name": "A"}], [{"name": "B", "weight": 0}]).stage is PolicyStage.VALIDATE
+def test_weights_are_checked_before_names() -> None:
+    """Validation comes before building, as in Kubernetes."""
+    assert read_error([{"name": "A"}], [{"name": "B", "weight": 0}]).stage is PolicyStage.VALIDATE
 
 
-def test_the_last_of_several_priorities_of_a_name_wins() -> None:
+def test_the_last_of_several_priorities_of_a_name_counts() -> None:
     """It counts once, with its own weight."""
-    found = read(priorities=[EQUAL, {"name": "EqualPriority", "weight": 5}])
-    assert [(entry.name, entry.weight) for entry in found.priorities] == [("EqualPriority", 5)]
-    assert "priorities[1] (EqualPriority): the name was used before" in found.warnings[0]
+    parsed = read(priorities=[EQUAL, {"name": "EqualPriority", "weight": 5}])
+    assert [(entry.name, entry.weight) for entry in parsed.priorities] == [("EqualPriority", 5)]
+    assert "priorities[1] (EqualPriority): the name was used before" in parsed.warnings[0]
 
 
-def test_the_last_of_several_predicates_of_a_name_wins() -> None:
-    """With its argument."""
-    found = read([ZONE, given({"labelsPresence": {"labels": ["rack"]}}, "Zone")])
-    assert [(entry.rule, entry.argument.labels) for entry in found.predicates] == [("labelsPresence", ("rack",))]
-    assert len(found.warnings) == 1
+def test_the_last_of_several_predicates_of_a_name_counts() -> None:
+    """It has its own argument."""
+    parsed = read([ZONE, entry_with({"labelsPresence": {"labels": ["rack"]}}, "Zone")])
+    assert [(entry.rule, entry.argument.labels) for entry in parsed.predicates] == [("labelsPresence", ("rack",))]
+    assert len(parsed.warnings) == 1
 
 
-def test_a_bare_name_may_stand_for_an_earlier_rule_of_ones_own() -> None:
-    """It changes the weight and nothing else."""
-    found = read(priorities=[RACK, {"name": "RackSpread", "weight": 7}])
-    assert found.priorities == (PolicyPriority("RackSpread", "serviceAntiAffinity", 7, Argument(("rack",))),)
+def test_a_bare_name_may_repeat_an_earlier_custom_rule() -> None:
+    """It changes only the weight."""
+    parsed = read(priorities=[RACK, {"name": "RackSpread", "weight": 7}])
+    assert parsed.priorities == (PolicyPriority("RackSpread", "serviceAntiAffinity", 7, Argument(("rack",))),)
 
 
 def test_an_argument_under_a_static_name_replaces_the_static_rule() -> None:
-    """Also for a bare entry of that name that follows; both are told."""
-    found = read([given({"labelsPresence": {"labels": ["a"]}}, "HostName"), {"name": "HostName"}])
-    assert [(entry.name, entry.rule) for entry in found.predicates] == [("HostName", "labelsPresence")]
-    assert [text.rpartition("): ")[2][:12] for text in found.warnings] == ["the argument", "the name was"]
+    """Also for a bare entry of that name that follows; each causes a warning."""
+    parsed = read([entry_with({"labelsPresence": {"labels": ["a"]}}, "HostName"), {"name": "HostName"}])
+    assert [(entry.name, entry.rule) for entry in parsed.predicates] == [("HostName", "labelsPresence")]
+    assert [text.rpartition("): ")[2][:12] for text in parsed.warnings] == ["the argument", "the name was"]
 
 
 @pytest.mark.parametrize(
-    ("predicate", "told"),
+    ("predicate", "problem"),
     [
         ({"name": "HostName", "foo": 1}, "predicates[0] (HostName): 'foo' is not known and is ignored"),
         ({"name": "HostName", "weight": "x"}, "'weight' is not known"),
-        (given({"serviceAffinity": {"labels": []}}), "serviceAffinity names no label"),
-        (given({"labelsPresence": {"presence": True}}), "labelsPresence names no label"),
-        (given({"serviceAffinity": {"labels": ["a"]}, "x": {}}), "'x' is not known"),
-        (given({"serviceAffinity": {"labels": ["a"], "label": "b"}}), "'label' is not known"),
+        (entry_with({"serviceAffinity": {"labels": []}}), "serviceAffinity names no label"),
+        (entry_with({"labelsPresence": {"presence": True}}), "labelsPresence names no label"),
+        (entry_with({"serviceAffinity": {"labels": ["a"]}, "x": {}}), "'x' is not known"),
+        (entry_with({"serviceAffinity": {"labels": ["a"], "label": "b"}}), "'label' is not known"),
     ],
 )
-def test_what_is_odd_is_accepted_with_a_warning(predicate: dict[str, Any], told: str) -> None:
-    """As Kubernetes accepts it, in silence."""
-    assert [told in text for text in read([predicate]).warnings] == [True]
+def test_an_odd_predicate_is_accepted_with_a_warning(predicate: dict[str, Any], problem: str) -> None:
+    """Kubernetes accepts it without one."""
+    assert [problem in text for text in read([predicate]).warnings] == [True]
 
 
 def test_a_priority_without_label_is_accepted_with_a_warning() -> None:
-    """It tells no nodes apart."""
-    found = read(priorities=[given({"labelPreference": {}}, weight=1)])
-    assert found.priorities[0].argument == Argument(("",))
-    assert "names no label" in found.warnings[0]
+    """It gives all nodes the same score."""
+    parsed = read(priorities=[entry_with({"labelPreference": {}}, weight=1)])
+    assert parsed.priorities[0].argument == Argument(("",))
+    assert "names no label" in parsed.warnings[0]
 
 
-def test_another_version_is_not_looked_at() -> None:
-    """With a warning, because it may be a mistake."""
+def test_an_unknown_version_is_ignored_with_a_warning() -> None:
+    """It may be a mistake."""
     assert read(version="v9").warnings == ("version: 'v9' is not looked at",)
 
 
-def test_a_policy_error_is_one_of_the_cores() -> None:
-    """So commands tell it in one line."""
-    assert isinstance(refused([{"name": "A"}]), CoreError)
-    assert "\n" not in str(refused([{"name": "A"}, {"name": "B"}]))
+def test_a_policy_error_is_a_core_error() -> None:
+    """So commands print it in one line."""
+    assert isinstance(read_error([{"name": "A"}]), CoreError)
+    assert "\n" not in str(read_error([{"name": "A"}, {"name": "B"}]))
 
 
-def test_static_and_configurable_names_never_meet() -> None:
-    """The registry is asked for both in one look-up."""
+def test_static_and_configurable_names_differ() -> None:
+    """The registry reads both in one look-up."""
     for rules in (PREDICATES, PRIORITIES):
         assert not set(rules.static) & set(rules.configurable)

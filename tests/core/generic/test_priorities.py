@@ -21,11 +21,11 @@ RACKS = [node("a1", rack="a"), node("a2", rack="a"), node("b1", rack="b"), node(
         pytest.param(1001, 0, 5, id="one exceeded counts 0, the other still counts"),
     ],
 )
-def test_least_requested(cpu: int, memory: int, score: int) -> None:
-    """Of 1000 each, a fifth of what is asked is there already."""
-    there = state([node("a", cpu=1000, memory=1000)], [pod("x", "a", cpu=cpu // 5, memory=memory // 5)])
-    asked = pod(cpu=cpu - cpu // 5, memory=memory - memory // 5)
-    assert scores("LeastRequestedPriority", asked, there) == [score]
+def test_least_requested_gives_the_free_share_in_tenths(cpu: int, memory: int, score: int) -> None:
+    """Of each row's amounts a bound pod has a fifth, the new pod the rest."""
+    cluster = state([node("a", cpu=1000, memory=1000)], [pod("x", "a", cpu=cpu // 5, memory=memory // 5)])
+    new_pod = pod(cpu=cpu - cpu // 5, memory=memory - memory // 5)
+    assert scores("LeastRequestedPriority", new_pod, cluster) == [score]
 
 
 @pytest.mark.parametrize(
@@ -38,92 +38,92 @@ def test_least_requested(cpu: int, memory: int, score: int) -> None:
         pytest.param(1500, 1500, 0, id="both are exceeded"),
     ],
 )
-def test_balanced(cpu: int, memory: int, score: int) -> None:
+def test_balanced_resource_allocation(cpu: int, memory: int, score: int) -> None:
     """10 less the difference of the shares in tenths."""
-    there = state([node("a", cpu=1000, memory=1000)])
-    assert scores("BalancedResourceAllocation", pod(cpu=cpu, memory=memory), there) == [score]
+    cluster = state([node("a", cpu=1000, memory=1000)])
+    assert scores("BalancedResourceAllocation", pod(cpu=cpu, memory=memory), cluster) == [score]
 
 
 def test_a_node_without_capacity_is_the_worst() -> None:
-    """Though it takes any pod."""
-    there = state([node("a", cpu=0, memory=0)])
-    assert scores("LeastRequestedPriority", pod(), there) == [0]
-    assert scores("BalancedResourceAllocation", pod(), there) == [0]
+    """Although every pod fits there."""
+    cluster = state([node("a", cpu=0, memory=0)])
+    assert scores("LeastRequestedPriority", pod(), cluster) == [0]
+    assert scores("BalancedResourceAllocation", pod(), cluster) == [0]
 
 
-def test_the_priorities_assume_what_containers_do_not_say() -> None:
-    """100m of 1000m leave nine tenths, though nothing is requested."""
-    there = state([node("a", cpu=1000, memory=1000)])
-    assert scores("LeastRequestedPriority", pod(nonzero_cpu=100, nonzero_memory=100), there) == [9]
+def test_priorities_assume_requests_for_containers_without_them() -> None:
+    """The assumed 100m of 1000m leave nine tenths."""
+    cluster = state([node("a", cpu=1000, memory=1000)])
+    assert scores("LeastRequestedPriority", pod(nonzero_cpu=100, nonzero_memory=100), cluster) == [9]
 
 
 def test_spreading_compares_with_the_fullest_node() -> None:
-    """7, 3 and 0 pods; tenths are cut off."""
+    """The nodes have 7, 3 and 0 pods; scores are rounded down."""
     pods = [web(f"x{i}", "a") for i in range(7)] + [web(f"y{i}", "b") for i in range(3)]
-    there = state([node("a"), node("b"), node("c")], pods)
-    assert scores("ServiceSpreadingPriority", web(), there) == [0, 5, 10]
+    cluster = state([node("a"), node("b"), node("c")], pods)
+    assert scores("ServiceSpreadingPriority", web(), cluster) == [0, 5, 10]
 
 
-def test_spreading_counts_finished_pods_and_nodes_that_are_gone() -> None:
-    """The fullest node does not exist any more, so nobody gets 0."""
+def test_spreading_counts_finished_pods_and_deleted_nodes() -> None:
+    """The fullest node is deleted, so no node gets 0."""
     pods = [web("x", "gone"), web("y", "gone", finished=True), web("z", "a", finished=True)]
     assert scores("ServiceSpreadingPriority", web(), state([node("a"), node("b")], pods)) == [5, 10]
 
 
 def test_spreading_counts_a_pod_of_two_services_once() -> None:
-    """And pods of any of the services."""
+    """Pods of each of the services count."""
     services = [service("one"), service("two"), service("three", tier="front")]
     pods = [web("x", "a"), pod("y", "b", labels={"tier": "front"}), pod("z", "b", labels={"tier": "front"})]
-    there = state([node("a"), node("b")], pods, services)
-    assert scores("ServiceSpreadingPriority", pod(labels={"app": "web", "tier": "front"}), there) == [5, 0]
+    cluster = state([node("a"), node("b")], pods, services)
+    assert scores("ServiceSpreadingPriority", pod(labels={"app": "web", "tier": "front"}), cluster) == [5, 0]
 
 
 @pytest.mark.parametrize("others", [[], [pod("x", "a", labels={"app": "db"})], [web("x", "a", namespace="other")]])
-def test_without_pods_of_the_service_spreading_gives_ten(others: list[Pod]) -> None:
-    """Whether or not others are there."""
+def test_spreading_gives_ten_without_pods_of_the_service(others: list[Pod]) -> None:
+    """Whether or not there are other pods."""
     assert scores("ServiceSpreadingPriority", web(), state([node("a")], others)) == [10]
 
 
 def test_a_pod_without_service_is_not_spread() -> None:
-    """A service without selector selects nobody."""
+    """Its labels match no service's selector."""
     services = [service(app="db")]
-    there = state([node("a", rack="a")], [web("x", "a")], services)
-    assert scores("ServiceSpreadingPriority", web(), there) == [10]
-    assert scores("serviceAntiAffinity", web(), there, labels=("rack",)) == [10]
+    cluster = state([node("a", rack="a")], [web("x", "a")], services)
+    assert scores("ServiceSpreadingPriority", web(), cluster) == [10]
+    assert scores("serviceAntiAffinity", web(), cluster, labels=("rack",)) == [10]
 
 
 def test_anti_affinity_is_relative_to_all_pods_of_the_service() -> None:
-    """Two of three in rack a, one in b; nodes without the label get nothing."""
-    there = state(RACKS, [web("x", "a1"), web("y", "a2"), web("z", "b1")])
-    assert scores("serviceAntiAffinity", web(), there, labels=("rack",)) == [3, 3, 6, 0]
+    """Two of three pods are in rack a, one in b; nodes without the label get 0."""
+    cluster = state(RACKS, [web("x", "a1"), web("y", "a2"), web("z", "b1")])
+    assert scores("serviceAntiAffinity", web(), cluster, labels=("rack",)) == [3, 3, 6, 0]
 
 
 def test_pods_on_nodes_without_the_label_count_in_the_total() -> None:
-    """So both racks gain."""
-    there = state(RACKS, [web("x", "a1"), web("y", "u")])
-    assert scores("serviceAntiAffinity", web(), there, labels=("rack",)) == [5, 5, 10, 0]
+    """So both racks have higher scores."""
+    cluster = state(RACKS, [web("x", "a1"), web("y", "u")])
+    assert scores("serviceAntiAffinity", web(), cluster, labels=("rack",)) == [5, 5, 10, 0]
 
 
-def test_anti_affinity_before_the_first_pod() -> None:
-    """10 with the label, also with an empty value, 0 without."""
-    there = state([*RACKS, node("v", rack="")])
-    assert scores("serviceAntiAffinity", web(), there, labels=("rack",)) == [10, 10, 10, 0, 10]
+def test_anti_affinity_scores_the_label_alone_before_the_first_pod() -> None:
+    """Nodes with the label get 10, also with an empty value, nodes without it 0."""
+    cluster = state([*RACKS, node("v", rack="")])
+    assert scores("serviceAntiAffinity", web(), cluster, labels=("rack",)) == [10, 10, 10, 0, 10]
 
 
-def test_anti_affinity_asks_the_first_service_only() -> None:
-    """The other service's pods are everywhere."""
+def test_anti_affinity_counts_pods_of_the_first_service_only() -> None:
+    """The second service's pod changes no score."""
     services = [service("one"), service("two", tier="front")]
-    there = state(RACKS, [web("x", "a1"), pod("y", "b1", labels={"tier": "front"})], services)
-    asked = pod(labels={"app": "web", "tier": "front"})
-    assert scores("serviceAntiAffinity", asked, there, labels=("rack",)) == [0, 0, 10, 0]
+    cluster = state(RACKS, [web("x", "a1"), pod("y", "b1", labels={"tier": "front"})], services)
+    new_pod = pod(labels={"app": "web", "tier": "front"})
+    assert scores("serviceAntiAffinity", new_pod, cluster, labels=("rack",)) == [0, 0, 10, 0]
 
 
-@pytest.mark.parametrize(("presence", "found"), [(True, [10, 10, 10, 0]), (False, [0, 0, 0, 10])])
-def test_label_preference(presence: bool, found: list[int]) -> None:
-    """All or nothing."""
-    assert scores("labelPreference", pod(), state(RACKS), labels=("rack",), presence=presence) == found
+@pytest.mark.parametrize(("presence", "expected"), [(True, [10, 10, 10, 0]), (False, [0, 0, 0, 10])])
+def test_label_preference_gives_ten_or_nothing(presence: bool, expected: list[int]) -> None:
+    """With `presence` nodes with the label get 10, otherwise nodes without it."""
+    assert scores("labelPreference", pod(), state(RACKS), labels=("rack",), presence=presence) == expected
 
 
 def test_equal_priority_gives_one() -> None:
-    """Everywhere."""
+    """On every node."""
     assert scores("EqualPriority", pod(), state(RACKS)) == [1, 1, 1, 1]

@@ -1,4 +1,4 @@
-"""Filter, prioritise, select."""
+"""The generic scheduler: it filters, prioritises and selects."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ZONE = Policy((PolicyPredicate("Zone", "serviceAffinity", Argument(("zone",))),)
 EQUAL = Policy((), (PolicyPriority("EqualPriority", "EqualPriority", 3),))
 
 
-def test_every_failing_predicate_is_told_by_node() -> None:
-    """In the policy's order, by the names used there; what fits is left."""
-    there = state([node("a", cpu=100), node("b"), node("c", disk="ssd")])
-    asked = pod(cpu=200, memory=1, node_selector={"disk": "ssd"})
-    decision = decide(asked, there)
+def test_a_decision_names_every_failing_predicate_of_each_node() -> None:
+    """In the policy's order and by its names; the other nodes are feasible."""
+    cluster = state([node("a", cpu=100), node("b"), node("c", disk="ssd")])
+    new_pod = pod(cpu=200, memory=1, node_selector={"disk": "ssd"})
+    decision = decide(new_pod, cluster)
     assert decision.failures == {
         "a": (
             PredicateFailure("PodFitsResources", texts.NO_CPU),
@@ -33,7 +33,7 @@ def test_every_failing_predicate_is_told_by_node() -> None:
 
 
 def test_scores_are_weighted_and_added() -> None:
-    """Of every priority, for nodes that fit only."""
+    """Only feasible nodes have scores."""
     policy = Policy(
         (PolicyPredicate("HasRack", "labelsPresence", Argument(("rack",), presence=True)),),
         (
@@ -47,46 +47,46 @@ def test_scores_are_weighted_and_added() -> None:
     assert decision.node == "b"
 
 
-def test_without_priorities_all_nodes_that_fit_are_equal() -> None:
-    """Each counts 1."""
+def test_without_priorities_all_feasible_nodes_are_equal() -> None:
+    """Each has a total of 1."""
     decision = decide(pod(), state([node("a"), node("b")]), Policy())
     assert (decision.ranking.scores, decision.ranking.totals) == ({}, {"a": 1, "b": 1})
     assert decision.best == ("a", "b")
 
 
 def test_a_total_of_zero_still_wins() -> None:
-    """A node that fits is better than none."""
+    """A feasible node is better than none."""
     policy = Policy((), (PolicyPriority("Zoned", "labelPreference", 1, Argument(("zone",), presence=True)),))
     assert decide(pod(), state([node("a")]), policy).node == "a"
 
 
-def test_the_choice_is_among_the_best_in_order_of_names() -> None:
-    """Whatever order the nodes are asked in, so that one seed means one choice."""
-    offered = []
+def test_the_best_nodes_are_sorted_by_name_for_the_choice() -> None:
+    """So one seed leads to one choice, whatever the order of the request."""
+    choices = []
 
     def choose(names: object) -> str:
-        offered.append(names)
+        choices.append(names)
         return "c"
 
-    there = state([node("c"), node("a"), node("b", cpu=50)])
+    cluster = state([node("c"), node("a"), node("b", cpu=50)])
     for nodes in (["c", "b", "a"], ["a", "b", "c"]):
-        assert run_to_end(schedule(pod(cpu=100), nodes, there, DEFAULT_POLICY, choose)).node == "c"
-    assert offered == [("a", "c"), ("a", "c")]
+        assert run_to_end(schedule(pod(cpu=100), nodes, cluster, DEFAULT_POLICY, choose)).node == "c"
+    assert choices == [("a", "c"), ("a", "c")]
 
 
 def test_ties_are_broken_at_random_from_a_seed() -> None:
-    """Every one of the best is taken some time, and the same seed takes the same."""
-    there = state([node(name) for name in "abc"])
+    """Each of the best nodes is chosen now and then; equal seeds choose alike."""
+    cluster = state([node(name) for name in "abc"])
     runs = [
-        [run_to_end(schedule(pod(), None, there, EQUAL, random.choice)).node for _ in range(50)]
+        [run_to_end(schedule(pod(), None, cluster, EQUAL, random.choice)).node for _ in range(50)]
         for random in (Random(7), Random(7))  # noqa: S311 # no secret
     ]
     assert runs[0] == runs[1]
     assert set(runs[0]) == set("abc")
 
 
-def test_only_ready_nodes_that_are_not_cordoned_are_looked_at() -> None:
-    """The others are told apart from those that do not fit."""
+def test_only_ready_nodes_that_are_not_cordoned_are_evaluated() -> None:
+    """The other nodes are unavailable, which is no failure of a predicate."""
     nodes = [node("a"), Node("b", unschedulable=True), Node("c", ready=False)]
     decision = run_to_end(schedule(pod(), ["d", "c", "b", "a"], state(nodes), DEFAULT_POLICY, min))
     assert decision.unavailable == {"d": scheduler.NODE_NOT_FOUND, "c": scheduler.NOT_READY, "b": scheduler.CORDONED}
@@ -94,14 +94,14 @@ def test_only_ready_nodes_that_are_not_cordoned_are_looked_at() -> None:
 
 
 def test_no_available_node_is_an_error_of_its_own() -> None:
-    """Not a pod that does not fit."""
+    """It differs from a pod that does not fit."""
     for nodes in ([], [Node("a", ready=False)]):
         decision = decide(pod(), state(nodes))
         assert (decision.node, decision.error) == ("", scheduler.NO_NODES)
 
 
-def test_a_predicate_that_cannot_be_decided_ends_the_attempt() -> None:
-    """It fails on every node, beside those that fail anyway, and the decision says why."""
+def test_an_undecidable_predicate_ends_the_attempt() -> None:
+    """It fails on every node, and the decision has the reason."""
     policy = Policy((*ZONE.predicates, PolicyPredicate("HostName", "HostName")))
     decision = decide(web("new", "a"), state([node("a"), node("b")], [web("x", "gone")]), policy)
     assert {name: [entry.predicate for entry in failed] for name, failed in decision.failures.items()} == {
@@ -112,8 +112,8 @@ def test_a_predicate_that_cannot_be_decided_ends_the_attempt() -> None:
     assert "node 'gone' of pod shop/x" in decision.error
 
 
-def test_why_nothing_fits_is_counted_most_first() -> None:
-    """A text counts once per node."""
+def test_reasons_are_sorted_by_their_number_of_nodes() -> None:
+    """A reason counts once for each node."""
     nodes = [node("a", cpu=1), node("b", cpu=1), node("c", pods=0), Node("d", ready=False)]
     policy = Policy(tuple(PolicyPredicate(name, "PodFitsResources") for name in ("One", "Two")))
     assert list(decide(pod(cpu=2), state(nodes), policy).count_by_reason().items()) == [
@@ -123,8 +123,8 @@ def test_why_nothing_fits_is_counted_most_first() -> None:
     ]
 
 
-def test_an_extenders_answer_is_the_weighted_mean_for_every_node_asked() -> None:
-    """Cordoned ones too, because kube-scheduler has filtered them; an unknown one gets 0."""
+def test_an_extender_s_answer_is_the_weighted_mean_for_every_requested_node() -> None:
+    """kube-scheduler has filtered them, so cordoned nodes count; unknown ones get 0."""
     policy = Policy(
         (),
         (
@@ -132,11 +132,11 @@ def test_an_extenders_answer_is_the_weighted_mean_for_every_node_asked() -> None
             PolicyPriority("EqualPriority", "EqualPriority", 1),
         ),
     )
-    there = state([node("a"), Node("b", {"zone": "z"}, unschedulable=True)])
-    assert run_to_end(prioritize_names(pod(), ["c", "b", "a"], there, policy)) == {"c": 0, "b": 7, "a": 0}
+    cluster = state([node("a"), Node("b", {"zone": "z"}, unschedulable=True)])
+    assert run_to_end(prioritize_names(pod(), ["c", "b", "a"], cluster, policy)) == {"c": 0, "b": 7, "a": 0}
 
 
 def test_a_long_decision_pauses() -> None:
-    """Often enough that an event loop serves others in between."""
-    there = state([node(f"n{index}") for index in range(1000)])
-    assert len(list(schedule(pod(), None, there, DEFAULT_POLICY, min))) >= 4
+    """So that the event loop serves other requests in between."""
+    cluster = state([node(f"n{index}") for index in range(1000)])
+    assert len(list(schedule(pod(), None, cluster, DEFAULT_POLICY, min))) >= 4

@@ -15,7 +15,7 @@ GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "generic").glob("*.jsonl
 
 
 def line(**changes: Any) -> dict[str, Any]:
-    """A recorded decision: one node, nothing asked, 1 for everybody."""
+    """A recorded decision: one node, a pod without requests, a total of 1."""
     node = {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     scenario = {"policy": {}, "nodes": [node], "pods": [], "services": [], "pod": {"metadata": {"name": "x"}}}
     expect = {"available": ["n1"], "fails": {}, "feasible": ["n1"], "scores": {}, "totals": {"n1": 1}, "best": ["n1"]}
@@ -23,35 +23,35 @@ def line(**changes: Any) -> dict[str, Any]:
 
 
 def write(path: Path, *vectors: dict[str, Any]) -> str:
-    """A file of decisions."""
+    """Writes decisions to a file."""
     path.write_text("".join(json.dumps(vector) + "\n" for vector in vectors))
     return str(path)
 
 
 def test_there_are_recorded_decisions() -> None:
-    """Without any, the tests below would hold of nothing."""
+    """Otherwise the tests below would check nothing."""
     assert GOLDEN
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_recorded_decisions(path: Path) -> None:
-    """The engine decides as Kubernetes did, and every file holds some decisions."""
+def test_recorded_decisions_are_reproduced(path: Path) -> None:
+    """The engine decides as Kubernetes did; no file is empty."""
     vectors = list(RUNNER.read(path))
     assert vectors
     assert [str(mismatch) for mismatch in map(check, vectors) if mismatch] == []
 
 
-def test_decisions_that_depend_on_the_listing_order() -> None:
-    """What was recorded for other orders of services and pods is what the engine decides in some other order."""
-    for vector in (found for path in GOLDEN for found in RUNNER.read(path)):
-        wanted = vector["expect"].get("alternatives", [])
-        possible = [decide_scenario(scenario) for scenario in reordered(vector["scenario"])] if wanted else []
-        shown = [{key: found[key] for key in ("feasible", "totals", "best")} for found in possible]
-        assert all(alternative in shown for alternative in wanted), vector["id"]
+def test_decisions_recorded_for_other_listing_orders_are_reproduced() -> None:
+    """Some order of services and pods leads to each of them."""
+    for vector in (vector for path in GOLDEN for vector in RUNNER.read(path)):
+        alternatives = vector["expect"].get("alternatives", [])
+        decisions = [decide_scenario(scenario) for scenario in reorder(vector["scenario"])] if alternatives else []
+        summaries = [{key: decision[key] for key in ("feasible", "totals", "best")} for decision in decisions]
+        assert all(alternative in summaries for alternative in alternatives), vector["id"]
 
 
-def reordered(scenario: dict[str, Any]) -> list[dict[str, Any]]:
-    """The scenario with every order of its services, and each of its pods first."""
+def reorder(scenario: dict[str, Any]) -> list[dict[str, Any]]:
+    """The scenario in every order of its services, with each of its pods as the first."""
     orders = []
     for services in permutations(scenario["services"]):
         for first in range(len(scenario["pods"])):
@@ -61,8 +61,10 @@ def reordered(scenario: dict[str, Any]) -> list[dict[str, Any]]:
     return orders
 
 
-def test_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is printed but the closing line."""
+def test_only_the_summary_is_printed_if_all_decisions_are_reproduced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code is 0."""
     node = {**line()["scenario"]["nodes"][0], "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     assert (
         RUNNER.main([write(tmp_path / "a.jsonl", line(), line(scenario={**line()["scenario"], "nodes": [node]}))]) == 0
@@ -83,20 +85,20 @@ def test_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("policy_error", "decode: wrong"),
     ],
 )
-def test_a_mismatch_in_any_field_is_shown(
+def test_a_mismatch_in_any_field_is_printed(
     field: str, wrong: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With its id, its reason, and both values."""
+    """With the decision's ID and reason, and the expected value."""
     altered = line(expect={**line()["expect"], field: wrong})
     assert RUNNER.main([write(tmp_path / "a.jsonl", altered, line())]) == 1
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "made-0001 (made up)"
-    assert shown[1].startswith(f"  {field}: expected ")
-    assert shown[-1] == "1 passed, 1 failed"
+    output = capsys.readouterr().out.splitlines()
+    assert output[0] == "made-0001 (made up)"
+    assert output[1].startswith(f"  {field}: expected ")
+    assert output[-1] == "1 passed, 1 failed"
 
 
-def test_the_class_of_a_policys_fault_counts_and_not_its_text(tmp_path: Path) -> None:
-    """A weight of 0 is found when validating."""
+def test_only_the_stage_of_a_policy_error_must_match(tmp_path: Path) -> None:
+    """A weight of 0 is refused by validation, whatever the text."""
     scenario = {**line()["scenario"], "policy": {"priorities": [{"name": "EqualPriority", "weight": 0}]}}
     for recorded, code in (("validate: any text", 0), ("fatal: any text", 1)):
         expect = {"policy_error": recorded}
@@ -113,8 +115,8 @@ def test_the_class_of_a_policys_fault_counts_and_not_its_text(tmp_path: Path) ->
         pytest.param(json.dumps(line(scenario={**line()["scenario"], "pod": {"metadata": 1}})), "Pod", id="malformed"),
     ],
 )
-def test_bad_input(text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Bad input is told in one line, with exit code 2."""
+def test_bad_input_is_an_error(text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is printed in one line, with exit code 2."""
     path = tmp_path / "a.jsonl"
     path.write_text(text)
     assert RUNNER.main([str(path)]) == 2

@@ -19,11 +19,11 @@ DISK_HARD = {"replica-disk-soft-anti-affinity": "false"}
 BEST_EFFORT = {"replica-auto-balance": "best-effort"}
 
 
-def found(
-    *nodes: lh.Node, replicas: list[lh.Replica], settings: dict[str, str] | None = None, **asked: Any
+def find_next(
+    *nodes: lh.Node, replicas: list[lh.Replica], settings: dict[str, str] | None = None, **volume_fields: Any
 ) -> DiskCandidates:
-    """The candidates for one more replica of a volume with these replicas."""
-    entry = volume(**asked)
+    """Finds the candidates for one more replica of a volume with these replicas."""
+    entry = volume(**volume_fields)
     view = cluster(*nodes, volumes=[entry], replicas=replicas, settings=settings)
     return find_candidates(view, ReplicaRequest.for_volume(entry), replicas)
 
@@ -39,70 +39,74 @@ def found(
     ],
 )
 def test_the_volume_overrides_the_setting(value: str, setting: bool, expected: bool) -> None:
-    """Each of the three fields of a volume wins over its setting."""
+    """Each of three fields of a volume overrides its setting."""
     settings = Settings(
         replica_soft_anti_affinity=setting,
         replica_zone_soft_anti_affinity=setting,
         replica_disk_soft_anti_affinity=setting,
     )
     fields = ("replica_soft_anti_affinity", "replica_zone_soft_anti_affinity", "replica_disk_soft_anti_affinity")
-    asked: dict[str, Any] = dict.fromkeys(fields, value)
-    soft = SoftAntiAffinity.of(volume(**asked), settings)
+    volume_fields: dict[str, Any] = dict.fromkeys(fields, value)
+    soft = SoftAntiAffinity.of(volume(**volume_fields), settings)
     assert soft == SoftAntiAffinity(expected, expected, expected)
 
 
 class TestTiers:
-    """The first set of nodes with a disk left wins; later sets are not mixed in."""
+    """Nodes of the first tier with an open disk are candidates; other tiers are not mixed in."""
 
     def test_an_unused_zone_comes_first(self) -> None:
-        """A node in a zone without a replica is preferred to an unused node beside one."""
+        """It is preferred to an unused node in a zone that has a replica."""
         nodes = [node("n1", zone="a"), node("n2", zone="a"), node("n3", zone="b")]
-        result = found(*nodes, replicas=[replica("r", "n1/d1")])
+        result = find_next(*nodes, replicas=[replica("r", "n1/d1")])
         assert (places(result), result.tier) == (["n3/d1"], Tier.UNUSED_ZONE)
 
     def test_an_unused_node_in_a_used_zone_comes_next(self) -> None:
-        """Zones are soft by default."""
-        result = found(node("n1", zone="a"), node("n2", zone="a"), replicas=[replica("r", "n1/d1")])
+        """Zone anti-affinity is soft by default."""
+        result = find_next(node("n1", zone="a"), node("n2", zone="a"), replicas=[replica("r", "n1/d1")])
         assert (places(result), result.tier) == (["n2/d1"], Tier.UNUSED_NODE)
 
     def test_hard_zones_refuse_a_used_zone(self) -> None:
-        """With hard zones there is nothing left, and Longhorn gives no reason."""
-        result = found(node("n1", zone="a"), node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
+        """No node is left, and Longhorn reports no reason."""
+        result = find_next(
+            node("n1", zone="a"), node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD
+        )
         assert result == DiskCandidates()
 
     def test_hard_zones_make_soft_nodes_meaningless(self) -> None:
         """Replicas that must not share a zone cannot share a node."""
-        result = found(node("n1"), replicas=[replica("r", "n1/d1")], settings={**ZONE_HARD, **NODE_SOFT})
+        result = find_next(node("n1"), replicas=[replica("r", "n1/d1")], settings={**ZONE_HARD, **NODE_SOFT})
         assert places(result) == []
 
     def test_a_used_node_is_the_last_resort_of_soft_nodes(self) -> None:
         """With soft nodes a second replica may join the first, on another disk if there is one."""
-        result = found(node("n1", disk("d1"), disk("d2")), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT)
+        result = find_next(node("n1", disk("d1"), disk("d2")), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT)
         assert (places(result), result.tier) == (["n1/d2"], Tier.USED_NODE)
 
     def test_hard_nodes_refuse_a_used_node(self) -> None:
-        """By default there is one replica per node."""
-        assert places(found(node("n1", disk("d1"), disk("d2")), replicas=[replica("r", "n1/d1")])) == []
+        """By default each node has one replica."""
+        assert places(find_next(node("n1", disk("d1"), disk("d2")), replicas=[replica("r", "n1/d1")])) == []
 
     def test_the_used_tier_ignores_node_tags(self) -> None:
         """A wrongly tagged node that holds a replica already is accepted in the last tier."""
-        result = found(node("n1"), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT, node_selector=("ssd",))
+        result = find_next(node("n1"), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT, node_selector=("ssd",))
         assert result.tier is Tier.USED_NODE
 
     def test_a_full_tier_gives_way_to_the_next(self) -> None:
         """A node in an unused zone without space does not keep the replica from a used zone."""
         full = node("n3", disk(storage_scheduled=100 * GIB), zone="b")
-        result = found(node("n1", zone="a"), node("n2", zone="a"), full, replicas=[replica("r", "n1/d1")])
+        result = find_next(node("n1", zone="a"), node("n2", zone="a"), full, replicas=[replica("r", "n1/d1")])
         assert places(result) == ["n2/d1"]
 
     def test_the_empty_zone_is_a_zone(self) -> None:
         """Nodes without zone label share one zone."""
-        result = found(node("n1", zone=""), node("n2", zone=""), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
+        result = find_next(
+            node("n1", zone=""), node("n2", zone=""), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD
+        )
         assert places(result) == []
 
 
 class TestCounting:
-    """Which replicas use their node and zone; n1 and n2 share a zone that must not be shared."""
+    """Some replicas use their node and zone; n1 and n2 share a zone, which is hard."""
 
     @pytest.mark.parametrize(
         ("entry", "counts"),
@@ -118,9 +122,9 @@ class TestCounting:
             pytest.param(replica("r"), False, id="unplaced"),
         ],
     )
-    def test_replica(self, entry: lh.Replica, counts: bool) -> None:
-        """Replicas that are there, or may come back, count."""
-        result = found(node("n1", zone="a"), node("n2", zone="a"), replicas=[entry], settings=ZONE_HARD)
+    def test_a_replica_uses_its_node_and_zone_unless_it_cannot_come_back(self, entry: lh.Replica, counts: bool) -> None:
+        """Failed replicas that may be reused count."""
+        result = find_next(node("n1", zone="a"), node("n2", zone="a"), replicas=[entry], settings=ZONE_HARD)
         assert ("n2/d1" not in places(result)) is counts
 
     @pytest.mark.parametrize(
@@ -132,15 +136,15 @@ class TestCounting:
         ],
     )
     def test_a_node_that_is_no_candidate_frees_its_zone(self, fields: dict[str, Any]) -> None:
-        """A replica on a cordoned node does not make its zone used."""
+        """A replica on a cordoned node does not use its zone."""
         closed = node("n1", zone="a", **fields)
-        result = found(closed, node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
+        result = find_next(closed, node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
         assert places(result) == ["n2/d1"]
 
     def test_a_node_with_closed_disks_still_uses_its_zone(self) -> None:
-        """It is the node that must be a candidate, not its disks."""
+        """Only the state of the node counts, not that of its disks."""
         closed = node("n1", disk(allow_scheduling=False), zone="a")
-        result = found(closed, node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
+        result = find_next(closed, node("n2", zone="a"), replicas=[replica("r", "n1/d1")], settings=ZONE_HARD)
         assert places(result) == []
 
     @pytest.mark.parametrize(
@@ -153,7 +157,7 @@ class TestCounting:
     )
     def test_failed_replicas_stop_counting_when_the_wait_runs_out(self, since: str, replenished: bool) -> None:
         """After 600 s of degradation the failed replica's node may be used again, on another disk if possible."""
-        result = found(
+        result = find_next(
             node("n1", disk("d1"), disk("d2")),
             replicas=[failed("r", "n1/d1")],
             robustness="degraded",
@@ -161,9 +165,9 @@ class TestCounting:
         )
         assert places(result) == (["n1/d2"] if replenished else [])
 
-    def test_an_unreadable_degradation_time_stops_everything(self) -> None:
-        """Longhorn cannot tell the wait."""
-        result = found(node("n1"), replicas=[], robustness="degraded", last_degraded_at="yesterday")
+    def test_an_unreadable_degradation_time_refuses_every_node(self) -> None:
+        """Longhorn cannot compute the wait."""
+        result = find_next(node("n1"), replicas=[], robustness="degraded", last_degraded_at="yesterday")
         assert result.reasons == {"longhorn client operation failed"}
 
 
@@ -173,32 +177,32 @@ class TestEviction:
     def test_an_evicting_replica_still_uses_its_node(self) -> None:
         """An unused node comes first."""
         evicting = replica("r", "n1/d1", eviction_requested=True)
-        result = found(node("n1", zone="a"), node("n2", zone="a"), replicas=[evicting])
+        result = find_next(node("n1", zone="a"), node("n2", zone="a"), replicas=[evicting])
         assert places(result) == ["n2/d1"]
 
-    def test_its_node_is_reopened_for_another_disk(self) -> None:
-        """With nothing else left, the replica moves to another disk of its node."""
+    def test_the_node_of_an_evicting_replica_is_the_last_resort(self) -> None:
+        """The replica moves to another disk of its node."""
         evicting = replica("r", "n1/d1", eviction_requested=True)
-        result = found(node("n1", disk("d1"), disk("d2")), replicas=[evicting])
+        result = find_next(node("n1", disk("d1"), disk("d2")), replicas=[evicting])
         assert (places(result), result.tier) == (["n1/d2"], Tier.EVICTING_NODE)
 
-    def test_not_if_another_replica_stays(self) -> None:
-        """A replica that stays keeps the node used."""
+    def test_a_node_where_a_second_replica_stays_is_not_reopened(self) -> None:
+        """That replica keeps the node used."""
         both = [replica("r", "n1/d1", eviction_requested=True), replica("s", "n1/d2")]
-        assert places(found(node("n1", disk("d1"), disk("d2"), disk("d3")), replicas=both)) == []
+        assert places(find_next(node("n1", disk("d1"), disk("d2"), disk("d3")), replicas=both)) == []
 
     def test_with_hard_zones_the_whole_zone_must_be_evicting(self) -> None:
         """A staying replica in the zone blocks the evicting node."""
         nodes = [node("n1", disk("d1"), disk("d2"), zone="a"), node("n2", zone="a")]
         evicting = replica("r", "n1/d1", eviction_requested=True)
-        assert places(found(*nodes, replicas=[evicting, replica("s", "n2/d1")], settings=ZONE_HARD)) == []
-        assert places(found(*nodes, replicas=[evicting], settings=ZONE_HARD)) == ["n1/d2"]
+        assert places(find_next(*nodes, replicas=[evicting, replica("s", "n2/d1")], settings=ZONE_HARD)) == []
+        assert places(find_next(*nodes, replicas=[evicting], settings=ZONE_HARD)) == ["n1/d2"]
 
     def test_best_effort_balance_ignores_the_zone(self) -> None:
         """With best-effort auto-balance the evicting node is reopened whatever its zone holds."""
         nodes = [node("n1", disk("d1"), disk("d2"), zone="a"), node("n2", zone="a")]
         replicas = [replica("r", "n1/d1", eviction_requested=True), replica("s", "n2/d1")]
-        assert places(found(*nodes, replicas=replicas, settings={**ZONE_HARD, **BEST_EFFORT})) == ["n1/d2"]
+        assert places(find_next(*nodes, replicas=replicas, settings={**ZONE_HARD, **BEST_EFFORT})) == ["n1/d2"]
 
 
 class TestPressure:
@@ -206,14 +210,14 @@ class TestPressure:
 
     PRESSED = (disk("d1", storage_available=5 * GIB), disk("d2"))
 
-    def test_a_pressed_node_is_reopened(self) -> None:
-        """So that a replica can move to the disk beside it."""
-        result = found(node("n1", *self.PRESSED), replicas=[replica("r", "n1/d1")], settings=BEST_EFFORT)
+    def test_a_node_with_a_disk_under_pressure_is_reopened(self) -> None:
+        """So that a replica can move to the node's other disk."""
+        result = find_next(node("n1", *self.PRESSED), replicas=[replica("r", "n1/d1")], settings=BEST_EFFORT)
         assert (places(result), result.tier) == (["n1/d2"], Tier.UNUSED_NODE)
 
-    def test_the_volume_decides(self) -> None:
-        """A volume that balances less is not moved."""
-        result = found(
+    def test_the_volume_s_own_balance_field_counts(self) -> None:
+        """A volume with least-effort is not moved."""
+        result = find_next(
             node("n1", *self.PRESSED),
             replicas=[replica("r", "n1/d1")],
             settings=BEST_EFFORT,
@@ -221,10 +225,10 @@ class TestPressure:
         )
         assert places(result) == []
 
-    def test_zero_switches_it_off(self) -> None:
-        """Percentage 0 means no pressure at all."""
+    def test_percentage_zero_means_no_pressure(self) -> None:
+        """The node is not reopened."""
         settings = {**BEST_EFFORT, "replica-auto-balance-disk-pressure-percentage": "0"}
-        assert places(found(node("n1", *self.PRESSED), replicas=[replica("r", "n1/d1")], settings=settings)) == []
+        assert places(find_next(node("n1", *self.PRESSED), replicas=[replica("r", "n1/d1")], settings=settings)) == []
 
 
 class TestDisks:
@@ -240,28 +244,28 @@ class TestDisks:
             pytest.param(replica("s", "n1/d1", eviction_requested=True), id="evicting"),
         ],
     )
-    def test_these_hold_their_disk(self, entry: lh.Replica) -> None:
-        """Also a replica that no longer uses its node holds its disk."""
-        assert places(found(self.NODE, replicas=[entry], settings=NODE_SOFT)) == ["n1/d2"]
+    def test_a_replica_holds_its_disk_even_if_it_does_not_use_its_node(self, entry: lh.Replica) -> None:
+        """The other disk is the only candidate."""
+        assert places(find_next(self.NODE, replicas=[entry], settings=NODE_SOFT)) == ["n1/d2"]
 
-    def test_a_failed_replica_that_cannot_come_back_does_not(self) -> None:
-        """Its disk is as good as an empty one."""
+    def test_a_failed_replica_that_cannot_come_back_does_not_hold_its_disk(self) -> None:
+        """Both disks are candidates."""
         entry = failed("s", "n1/d1", rebuild_retry_count=5)
-        assert places(found(self.NODE, replicas=[entry])) == ["n1/d1", "n1/d2"]
+        assert places(find_next(self.NODE, replicas=[entry])) == ["n1/d1", "n1/d2"]
 
     def test_soft_disks_take_a_second_replica(self) -> None:
-        """With every disk held, all are possible."""
-        result = found(node("n1"), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT)
+        """If every disk is held, all are candidates."""
+        result = find_next(node("n1"), replicas=[replica("r", "n1/d1")], settings=NODE_SOFT)
         assert places(result) == ["n1/d1"]
 
-    def test_hard_disks_do_not(self) -> None:
-        """With every disk held, none is."""
-        result = found(node("n1"), replicas=[replica("r", "n1/d1")], settings={**NODE_SOFT, **DISK_HARD})
+    def test_hard_disks_take_no_second_replica(self) -> None:
+        """If every disk is held, none is a candidate."""
+        result = find_next(node("n1"), replicas=[replica("r", "n1/d1")], settings={**NODE_SOFT, **DISK_HARD})
         assert result == DiskCandidates()
 
-    def test_a_replica_that_waited_long_enough_still_holds_its_disk(self) -> None:
-        """Replenishment frees the node, not the disk."""
-        result = found(
+    def test_a_replica_past_the_wait_still_holds_its_disk(self) -> None:
+        """The end of the wait frees its node, not its disk."""
+        result = find_next(
             node("n1"),
             replicas=[failed("r", "n1/d1")],
             settings=DISK_HARD,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.capacity import HOSTNAME, ZONE, Capacity, CapacityError, get_capacity
+from scheduler_core.longhorn.csi_capacity import HOSTNAME, ZONE, Capacity, CapacityError, get_capacity
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, node
 
@@ -15,12 +15,12 @@ NOTHING = Capacity()
 
 
 def capacity(entry: lh.Node | None = None, settings: dict[str, str] | None = None, **parameters: str) -> Capacity:
-    """The answer for node n1 and these StorageClass parameters."""
+    """The capacity of node n1 for these StorageClass parameters."""
     return get_capacity(cluster(entry or node(), settings=settings), {HOSTNAME: "n1"}, parameters)
 
 
-def test_a_node_is_the_sum_and_the_largest_of_its_disks() -> None:
-    """Both figures count what is below the over-provisioning limit."""
+def test_a_node_has_the_sum_and_the_largest_of_its_disks() -> None:
+    """Both count the bytes below the over-provisioning limit."""
     entry = node("n1", disk("d1"), disk("d2", storage_reserved=30 * GIB, storage_scheduled=10 * GIB))
     assert capacity(entry, {"storage-over-provisioning-percentage": "200"}) == Capacity(330 * GIB, 200 * GIB)
 
@@ -34,8 +34,8 @@ def test_a_node_is_the_sum_and_the_largest_of_its_disks() -> None:
         pytest.param({"eviction_requested": True}, id="evicting: here it is looked at"),
     ],
 )
-def test_a_closed_node_has_none(fields: dict[str, Any]) -> None:
-    """Conditions, switches and eviction of the node."""
+def test_a_closed_node_has_no_capacity(fields: dict[str, Any]) -> None:
+    """Its conditions, its switch and its eviction count."""
     assert capacity(node(**fields)) == NOTHING
 
 
@@ -53,8 +53,8 @@ def test_a_closed_node_has_none(fields: dict[str, Any]) -> None:
         pytest.param({"storage_reserved": 101 * GIB}, NOTHING, id="reserved beyond the maximum"),
     ],
 )
-def test_disk(fields: dict[str, Any], expected: Capacity) -> None:
-    """Which disks count, and how much of them."""
+def test_only_usable_disks_count_with_what_is_below_their_limit(fields: dict[str, Any], expected: Capacity) -> None:
+    """Available bytes do not matter."""
     assert capacity(node("n1", disk(**fields))) == expected
 
 
@@ -71,19 +71,21 @@ def test_disk(fields: dict[str, Any], expected: Capacity) -> None:
         pytest.param({"dataEngine": ""}, NOTHING, id="an empty engine matches nothing"),
     ],
 )
-def test_parameters(parameters: dict[str, Any], expected: Capacity) -> None:
-    """Tags and data engine of the StorageClass."""
+def test_tags_and_data_engine_of_the_storage_class_choose_the_disks(
+    parameters: dict[str, Any], expected: Capacity
+) -> None:
+    """They are its parameters."""
     entry = node("n1", disk(tags=("ssd",)), tags=("fast",))
     assert capacity(entry, **parameters) == expected
 
 
-def test_tagged_nodes_without_selector() -> None:
+def test_a_tagged_node_needs_a_selector_if_the_setting_says_so() -> None:
     """The allow-empty settings hold here too."""
     assert capacity(node(tags=("fast",)), {"allow-empty-node-selector-volume": "false"}) == NOTHING
 
 
-def test_a_zone_is_all_its_nodes() -> None:
-    """In zone mode all nodes of the zone count, an unknown zone has nothing."""
+def test_a_zone_has_the_capacity_of_all_its_nodes() -> None:
+    """An unknown zone has none."""
     view = cluster(node("n1", zone="a"), node("n2", zone="a"), node("n3", zone="b"))
     zone = {"storageCapacityMode": "zone"}
     assert get_capacity(view, {ZONE: "a"}, zone) == Capacity(200 * GIB, 100 * GIB)
@@ -99,13 +101,13 @@ def test_a_zone_is_all_its_nodes() -> None:
         pytest.param({HOSTNAME: "n1"}, "Zone", "InvalidArgument: unexpected value", id="unknown mode"),
     ],
 )
-def test_errors(topology: dict[str, str], mode: str, error: str) -> None:
-    """GRPC errors, with their code."""
+def test_a_wrong_request_is_a_grpc_error(topology: dict[str, str], mode: str, error: str) -> None:
+    """It has a gRPC code."""
     with pytest.raises(CapacityError, match=error):
         get_capacity(cluster(node()), topology, {"storageCapacityMode": mode})
 
 
-def test_arithmetic_is_in_integers() -> None:
-    """Beyond 2^53 bytes the scheduler's float64 rounds, GetCapacity does not."""
+def test_the_capacity_is_computed_with_integers() -> None:
+    """Beyond 2^53 bytes the scheduler's float64 would round."""
     entry = node("n1", disk(storage_maximum=2**54 + 1))
     assert capacity(entry).available == 2**54 + 1

@@ -14,10 +14,10 @@ def candidates(usable: dict[str, list[int]]) -> list[DiskCandidate]:
         node(name, *(disk(f"d{index}", storage_available=size * GIB) for index, size in enumerate(sizes, start=1)))
         for name, sizes in usable.items()
     ]
-    return [DiskCandidate(entry, each) for entry in nodes for each in entry.disks]
+    return [DiskCandidate(entry, usable_disk) for entry in nodes for usable_disk in entry.disks]
 
 
-def chosen(usable: dict[str, list[int]], size: int) -> dict[str, ChoiceReason]:
+def choices(usable: dict[str, list[int]], size: int) -> dict[str, ChoiceReason]:
     """The possible choices for a replica of so many GiB."""
     return {
         f"{choice.candidate.node.name}/{choice.candidate.disk.name}": choice.reason
@@ -74,19 +74,21 @@ def chosen(usable: dict[str, list[int]], size: int) -> dict[str, ChoiceReason]:
         ),
     ],
 )
-def test_choice(usable: dict[str, list[int]], size: int, expected: dict[str, ChoiceReason]) -> None:
-    """Every disk Longhorn may choose, and why."""
-    assert chosen(usable, size) == expected
+def test_the_possible_choices_are_as_in_this_table(
+    usable: dict[str, list[int]], size: int, expected: dict[str, ChoiceReason]
+) -> None:
+    """Each choice has the reason for it."""
+    assert choices(usable, size) == expected
 
 
-def test_usable_counts_reserved_and_scheduled_as_gone() -> None:
-    """Used bytes count twice: they are not available, and they are scheduled."""
+def test_usable_bytes_exclude_reserved_and_scheduled_bytes() -> None:
+    """Used bytes are subtracted twice: they are neither available nor unscheduled."""
     entry = node("n1", disk(storage_available=60 * GIB, storage_reserved=10 * GIB, storage_scheduled=30 * GIB))
     assert DiskCandidate(entry, entry.disks[0]).usable_bytes == 20 * GIB
 
 
-def test_usable_is_never_negative() -> None:
-    """An over-provisioned disk counts as empty, not as less."""
+def test_usable_bytes_are_never_negative() -> None:
+    """An over-provisioned disk has none."""
     entry = node("n1", disk(storage_scheduled=300 * GIB))
     assert DiskCandidate(entry, entry.disks[0]).usable_bytes == 0
 
@@ -95,6 +97,6 @@ def test_usable_is_never_negative() -> None:
     ("why", "chance"),
     [(ChoiceReason.ONLY, False), (ChoiceReason.BEST, False), (ChoiceReason.TIE, True), (ChoiceReason.NO_DISK, True)],
 )
-def test_only_ties_and_fallbacks_are_chance(why: ChoiceReason, chance: bool) -> None:
+def test_only_ties_and_fallbacks_are_random(why: ChoiceReason, chance: bool) -> None:
     """A best score leaves no choice."""
     assert why.chance is chance

@@ -7,19 +7,21 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.disk_stage import disk_and_space_refusal, disk_refusal
+from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.rules import Rule
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, cluster, conditions, disk, node, replica, volume
 
 TIB16 = 16 * 1024**4
 
 
-def refused(fields: dict[str, Any] | None = None, asked: dict[str, Any] | None = None, **snapshot: Any) -> Rule | None:
-    """The rule that refuses a disk with `fields` to a volume with the fields `asked`."""
+def rule_against(
+    fields: dict[str, Any] | None = None, volume_fields: dict[str, Any] | None = None, **snapshot: Any
+) -> Rule | None:
+    """The rule that refuses a disk with `fields` to a volume with `volume_fields`."""
     entry = node("n1", disk(**fields or {}))
     refusal = disk_refusal(
-        cluster(entry, **snapshot), ReplicaRequest.for_volume(volume(**asked or {})), entry, entry.disks[0]
+        cluster(entry, **snapshot), ReplicaRequest.for_volume(volume(**volume_fields or {})), entry, entry.disks[0]
     )
     return None if refusal is None else refusal.rule
 
@@ -40,9 +42,9 @@ def refused(fields: dict[str, Any] | None = None, asked: dict[str, Any] | None =
         ),
     ],
 )
-def test_state_of_the_disk(fields: dict[str, Any], rule: Rule | None) -> None:
-    """What FindDiskCandidates drops silently."""
-    assert refused(fields) is rule
+def test_the_state_of_the_disk_is_checked_first(fields: dict[str, Any], rule: Rule | None) -> None:
+    """FindDiskCandidates drops such disks without a reason."""
+    assert rule_against(fields) is rule
 
 
 @pytest.mark.parametrize(
@@ -56,10 +58,10 @@ def test_state_of_the_disk(fields: dict[str, Any], rule: Rule | None) -> None:
         pytest.param("v3", "filesystem", None, id="anything else counts as v1"),
     ],
 )
-def test_disk_type(engine: str, kind: str, rule: Rule | None) -> None:
-    """The type in the spec must be the data engine's."""
-    other = "block" if kind == "filesystem" else "filesystem"
-    assert refused({"spec_type": kind, "status_type": other}, {"data_engine": engine}) is rule
+def test_the_disk_type_must_be_the_data_engine_s(engine: str, kind: str, rule: Rule | None) -> None:
+    """The type in the spec counts."""
+    other_type = "block" if kind == "filesystem" else "filesystem"
+    assert rule_against({"spec_type": kind, "status_type": other_type}, {"data_engine": engine}) is rule
 
 
 @pytest.mark.parametrize(
@@ -74,15 +76,15 @@ def test_disk_type(engine: str, kind: str, rule: Rule | None) -> None:
         pytest.param("", TIB16, None, id="unknown"),
     ],
 )
-def test_file_system_limit(filesystem: str, size: int, rule: Rule | None) -> None:
-    """A v1 replica is a file, and file systems have limits."""
-    assert refused({"filesystem_type": filesystem}, {"size": size}) is rule
+def test_a_replica_must_be_below_the_file_system_s_limit(filesystem: str, size: int, rule: Rule | None) -> None:
+    """A v1 replica is a file."""
+    assert rule_against({"filesystem_type": filesystem}, {"size": size}) is rule
 
 
-def test_v2_has_no_size_limit() -> None:
+def test_v2_replicas_have_no_size_limit() -> None:
     """Block disks hold logical volumes of any size."""
-    asked = {"data_engine": "v2", "size": TIB16}
-    assert refused({"spec_type": "block", "filesystem_type": "ext4"}, asked) is None
+    volume_fields = {"data_engine": "v2", "size": TIB16}
+    assert rule_against({"spec_type": "block", "filesystem_type": "ext4"}, volume_fields) is None
 
 
 @pytest.mark.parametrize(
@@ -94,30 +96,32 @@ def test_v2_has_no_size_limit() -> None:
         pytest.param((), (), "false", None, id="untagged disks always fit"),
     ],
 )
-def test_disk_tags(tags: tuple[str, ...], selector: tuple[str, ...], allow_empty: str, rule: Rule | None) -> None:
-    """Every selector must equal a tag."""
+def test_every_disk_selector_must_equal_a_tag(
+    tags: tuple[str, ...], selector: tuple[str, ...], allow_empty: str, rule: Rule | None
+) -> None:
+    """Tagged disks need a selector if the setting says so."""
     settings = {"allow-empty-disk-selector-volume": allow_empty}
-    assert refused({"tags": tags}, {"disk_selector": selector}, settings=settings) is rule
+    assert rule_against({"tags": tags}, {"disk_selector": selector}, settings=settings) is rule
 
 
-def test_backing_image_disk_tags() -> None:
-    """The backing image's disk selector is a second filter."""
+def test_the_backing_image_s_disk_selector_must_match_too() -> None:
+    """It is a second filter."""
     images = {"bi": lh.BackingImage("bi", disk_selector=("ssd",))}
-    assert refused({}, {"backing_image": "bi"}, backing_images=images) is Rule.BACKING_IMAGE_DISK_TAGS
-    assert refused({"tags": ("ssd",)}, {"backing_image": "bi"}, backing_images=images) is None
+    assert rule_against({}, {"backing_image": "bi"}, backing_images=images) is Rule.BACKING_IMAGE_DISK_TAGS
+    assert rule_against({"tags": ("ssd",)}, {"backing_image": "bi"}, backing_images=images) is None
 
 
-def test_unknown_backing_image() -> None:
-    """A volume whose backing image is gone fits no disk."""
-    assert refused({}, {"backing_image": "gone"}) is Rule.BACKING_IMAGE_MISSING
+def test_a_volume_of_an_unknown_backing_image_fits_no_disk() -> None:
+    """Longhorn cannot read the image's selector."""
+    assert rule_against({}, {"backing_image": "gone"}) is Rule.BACKING_IMAGE_MISSING
 
 
-def test_linked_clones_stay_on_their_sources_disk() -> None:
-    """The node of a source replica is not enough: it must be its disk."""
-    asked = {"clone_mode": "linked-clone", "data_source": "snap://src/s1", "data_engine": "v2"}
+def test_a_linked_clone_must_be_on_its_source_s_disk() -> None:
+    """Another disk of the same node is not enough."""
+    volume_fields = {"clone_mode": "linked-clone", "data_source": "snap://src/s1", "data_engine": "v2"}
     fields = {"spec_type": "block"}
-    assert refused(fields, asked, replicas=[replica("s", "n1/d1", volume="src")]) is None
-    assert refused(fields, asked, replicas=[replica("s", "n1/d2", volume="src")]) is Rule.LINKED_CLONE_DISK
+    assert rule_against(fields, volume_fields, replicas=[replica("s", "n1/d1", volume="src")]) is None
+    assert rule_against(fields, volume_fields, replicas=[replica("s", "n1/d2", volume="src")]) is Rule.LINKED_CLONE_DISK
 
 
 @pytest.mark.parametrize(
@@ -128,8 +132,8 @@ def test_linked_clones_stay_on_their_sources_disk() -> None:
         pytest.param({"storage_scheduled": 90 * GIB + 1, "tags": ("x",)}, Rule.DISK_TAGS, id="tags before space"),
     ],
 )
-def test_space_comes_last(fields: dict[str, Any], rule: Rule | None) -> None:
-    """Space is only looked at where everything else fits."""
+def test_space_is_checked_last(fields: dict[str, Any], rule: Rule | None) -> None:
+    """Only disks that fit otherwise are checked."""
     entry = node("n1", disk(**fields))
     view = cluster(entry, settings={"allow-empty-disk-selector-volume": "false"})
     refusal = disk_and_space_refusal(view, ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
@@ -137,7 +141,7 @@ def test_space_comes_last(fields: dict[str, Any], rule: Rule | None) -> None:
 
 
 def test_a_percentage_that_does_not_parse_refuses_every_disk() -> None:
-    """Longhorn cannot tell the space without its settings."""
+    """Longhorn cannot compute the space without it."""
     entry = node()
     view = cluster(entry, settings={"storage-over-provisioning-percentage": "much"})
     refusal = disk_and_space_refusal(view, ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
@@ -145,8 +149,8 @@ def test_a_percentage_that_does_not_parse_refuses_every_disk() -> None:
     assert refusal.rule is Rule.SETTING_FAULT
 
 
-def test_the_detail_has_the_numbers() -> None:
-    """People see the sum, the limit and the percentage."""
+def test_the_detail_of_a_refusal_has_the_numbers() -> None:
+    """Sum, limit and percentage."""
     entry = node("n1", disk(storage_scheduled=95 * GIB))
     refusal = disk_and_space_refusal(cluster(entry), ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
     assert refusal is not None

@@ -1,4 +1,4 @@
-"""docs/placement-policy.md says what the code does: its tables are read and compared."""
+"""docs/placement-policy.md matches the code: its tables are read and compared."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.anti_affinity import TIER_ORDER, Tier
-from scheduler_core.longhorn.capacity import free_size
+from scheduler_core.longhorn.csi_capacity import free_size
 from scheduler_core.longhorn.disk_choice import DiskCandidate
-from scheduler_core.longhorn.rules import Rule
+from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import (
     disk_space,
@@ -29,7 +29,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "placement-policy.md").read_text(en
 
 
 def table(first_header: str) -> list[list[str]]:
-    """The rows of the table whose first column has this header, without code marks."""
+    """Reads the rows of the table whose first column has this header, without code marks."""
     lines = PAGE.splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith(f"| {first_header} |"))
     rows = []
@@ -40,22 +40,22 @@ def table(first_header: str) -> list[list[str]]:
     return rows
 
 
-def test_settings_and_defaults() -> None:
-    """Every setting the engine reads is listed, with its default, in the order of the code."""
+def test_the_page_lists_every_setting_with_its_default() -> None:
+    """In the order of the code."""
     expected = [
         (entry.metadata["name"], entry.metadata["default"]) for entry in fields(Settings) if "name" in entry.metadata
     ]
     assert [(row[0], row[1]) for row in table("setting")] == expected
 
 
-def test_rules_and_reasons() -> None:
-    """Every rule is listed, with its text and what Longhorn reports."""
+def test_the_page_lists_every_rule_with_its_reason() -> None:
+    """With its text and what Longhorn reports."""
     expected = [[rule.name, rule.text, rule.reported or ""] for rule in Rule]
     assert table("rule") == expected
 
 
-def test_order_of_the_tiers() -> None:
-    """The order of preference for each pair of settings."""
+def test_the_page_has_the_order_of_the_tiers() -> None:
+    """For each pair of settings."""
     documented = {
         (row[0] == "true", row[1] == "true"): tuple(Tier[name] for name in row[2].split(", "))
         for row in table("zone soft")
@@ -63,8 +63,8 @@ def test_order_of_the_tiers() -> None:
     assert documented == dict(TIER_ORDER)
 
 
-def test_groups() -> None:
-    """Each group is described as in the code."""
+def test_the_page_describes_each_tier_as_the_code_does() -> None:
+    """By its name and its text."""
     assert table("group") == [[tier.name, tier.value] for tier in Tier]
 
 
@@ -89,8 +89,8 @@ BASE = {
 }
 
 
-def entry_of(values: dict[str, int]) -> Disk:
-    """The disk a case describes."""
+def disk_of(values: dict[str, int]) -> Disk:
+    """The disk of a case."""
     return disk(
         storage_maximum=values["maximum"],
         storage_available=values["available"],
@@ -100,41 +100,43 @@ def entry_of(values: dict[str, int]) -> Disk:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_formulas_for_space(case: dict[str, int]) -> None:
-    """Each formula, evaluated as written, gives what the code computes."""
+def test_the_formulas_for_space_give_what_the_code_computes(case: dict[str, int]) -> None:
+    """Each is evaluated as written."""
     values = {**BASE, **case}
-    entry = entry_of(values)
+    entry = disk_of(values)
     settings = Settings(
         storage_minimal_available_percentage=values["minimal_percentage"],
         storage_over_provisioning_percentage=values["over_percentage"],
     )
-    found = disk_space(entry, settings)
+    space = disk_space(entry, settings)
     computed = {
         "minimal": minimal_available(entry, settings),
         "limit": scheduling_limit(entry, settings),
-        "headroom": found.headroom,
-        "free": found.free,
+        "headroom": space.headroom,
+        "free": space.free,
         "usable": DiskCandidate(node("n1", entry), entry).usable_bytes,
         "capacity": free_size(entry, settings),
     }
-    documented = evaluated(values)
+    documented = evaluate_formulas(values)
     assert {name: documented[name] for name in computed} == computed
     assert documented.keys() - computed.keys() == {"unused_percentage", "relief_percentage"}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_formulas_for_pressure(case: dict[str, int]) -> None:
-    """The two percentages decide where the page says they do, to the per cent."""
+def test_the_formulas_for_pressure_give_the_percentages_that_decide(case: dict[str, int]) -> None:
+    """To the per cent."""
     values = {**BASE, **case}
-    entry, documented = entry_of(values), evaluated(values)
-    unused, relief = documented["unused_percentage"], documented["relief_percentage"]
+    entry = disk_of(values)
+    documented = evaluate_formulas(values)
+    unused = documented["unused_percentage"]
+    relief = documented["relief_percentage"]
     assert not under_pressure(entry, 100 - unused)
     assert under_pressure(entry, 99 - unused)
-    assert not fits_without_pressure(entry, open_settings(relief), 0, values["required"])
-    assert fits_without_pressure(entry, open_settings(relief + 1), 0, values["required"])
+    assert not fits_without_pressure(entry, settings_with_pressure_limit(relief), 0, values["required"])
+    assert fits_without_pressure(entry, settings_with_pressure_limit(relief + 1), 0, values["required"])
 
 
-def open_settings(pressure: int) -> Settings:
+def settings_with_pressure_limit(pressure: int) -> Settings:
     """Settings under which only the pressure percentage can refuse."""
     return Settings(
         storage_minimal_available_percentage=0,
@@ -143,22 +145,23 @@ def open_settings(pressure: int) -> Settings:
     )
 
 
-def evaluated(values: dict[str, Any]) -> dict[str, int]:
-    """The value of each documented formula; later ones may use earlier ones."""
+def evaluate_formulas(values: dict[str, Any]) -> dict[str, int]:
+    """Evaluates each documented formula; later ones may use earlier ones."""
     names = {**values, "trunc": math.trunc, "max": max}
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     for name, formula, _ in table("quantity"):
-        found[name] = names[name] = eval(formula, {"__builtins__": {}}, names)  # noqa: S307 # our own page
-    return found
+        names[name] = eval(formula, {"__builtins__": {}}, names)  # noqa: S307 # our own page
+        results[name] = names[name]
+    return results
 
 
 @pytest.mark.parametrize(("row", "offset"), [(0, -1), (1, 0), (2, 1)], ids=["less", "equal", "more"])
-def test_boundaries(row: int, offset: int) -> None:
-    """What the page says about one byte less, equal and one byte more."""
+def test_the_page_describes_the_boundaries(row: int, offset: int) -> None:
+    """One byte less, equal and one byte more."""
     _, actual, scheduling = table("required or size compared with the limit")[row]
-    found = disk_space(disk(), Settings())
-    by_available = space_refusal(0, found.headroom + offset, found)
-    by_scheduled = space_refusal(found.free + offset, 0, found)
+    space = disk_space(disk(), Settings())
+    by_available = space_refusal(0, space.headroom + offset, space)
+    by_scheduled = space_refusal(space.free + offset, 0, space)
     assert [word(by_available), word(by_scheduled)] == [actual, scheduling]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.longhorn.node_stage import node_refusal
+from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.rules import Rule
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import cluster, conditions, node, replica, volume
@@ -16,20 +16,20 @@ from tests.worlds.longhorn import cluster, conditions, node, replica, volume
 DISABLED = {"node.longhorn.io/disable-v2-data-engine": "true"}
 
 
-def refused(
-    entry: lh.Node | None = None, asked: dict[str, Any] | None = None, affinity: str = "", **snapshot: Any
+def rule_against(
+    entry: lh.Node | None = None, volume_fields: dict[str, Any] | None = None, affinity: str = "", **snapshot: Any
 ) -> Rule | None:
-    """The rule that refuses a node to a volume with the fields `asked`."""
-    found = entry or node()
+    """The rule that refuses a node to a volume with `volume_fields`."""
+    candidate = entry or node()
     refusal = node_refusal(
-        cluster(found, **snapshot), ReplicaRequest.for_volume(volume(**asked or {}), affinity), found
+        cluster(candidate, **snapshot), ReplicaRequest.for_volume(volume(**volume_fields or {}), affinity), candidate
     )
     return None if refusal is None else refusal.rule
 
 
 def test_an_open_node_is_accepted() -> None:
-    """Nothing speaks against a ready, schedulable, untagged node."""
-    assert refused() is None
+    """It is ready, schedulable and untagged."""
+    assert rule_against() is None
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,15 @@ def test_an_open_node_is_accepted() -> None:
         ),
     ],
 )
-def test_state_of_the_node(fields: dict[str, Any], rule: Rule | None) -> None:
-    """ListSchedulableNodes: deletion, Ready, Schedulable, allowScheduling, in this order."""
-    assert refused(node(**fields)) is rule
+def test_the_state_of_the_node_is_checked_in_longhorn_s_order(fields: dict[str, Any], rule: Rule | None) -> None:
+    """ListSchedulableNodes: deletion, Ready, Schedulable, allowScheduling."""
+    assert rule_against(node(**fields)) is rule
 
 
 def test_the_first_condition_of_a_type_counts() -> None:
-    """A second Ready condition does not repair the first."""
+    """A second Ready condition changes nothing."""
     doubled = (kube.Condition("Ready", "False"), *conditions())
-    assert refused(node(conditions=doubled)) is Rule.NODE_NOT_READY
+    assert rule_against(node(conditions=doubled)) is Rule.NODE_NOT_READY
 
 
 @pytest.mark.parametrize(
@@ -66,22 +66,22 @@ def test_the_first_condition_of_a_type_counts() -> None:
         pytest.param(dict.fromkeys(DISABLED, "True"), None, id="exactly true"),
     ],
 )
-def test_v2_switch(labels: dict[str, str], rule: Rule | None) -> None:
-    """A label of the Kubernetes node switches the v2 data engine off."""
-    assert refused(asked={"data_engine": "v2"}, kube_nodes={"n1": kube.Node("n1", labels)}) is rule
+def test_a_node_label_disables_the_v2_data_engine(labels: dict[str, str], rule: Rule | None) -> None:
+    """A label of the Kubernetes node."""
+    assert rule_against(volume_fields={"data_engine": "v2"}, kube_nodes={"n1": kube.Node("n1", labels)}) is rule
 
 
-def test_v2_needs_a_kubernetes_node() -> None:
-    """Without its Kubernetes node a node takes no v2 volume; v1 does not care."""
+def test_a_node_without_kubernetes_node_takes_no_v2_volume() -> None:
+    """It takes v1 volumes."""
     others = {"other": kube.Node("other")}
-    assert refused(asked={"data_engine": "v2"}, kube_nodes=others) is Rule.V2_DISABLED
-    assert refused(kube_nodes=others) is None
+    assert rule_against(volume_fields={"data_engine": "v2"}, kube_nodes=others) is Rule.V2_DISABLED
+    assert rule_against(kube_nodes=others) is None
 
 
-def test_hard_node_affinity() -> None:
-    """A replica bound to a node goes nowhere else."""
-    assert refused(affinity="n1") is None
-    assert refused(affinity="n2") is Rule.HARD_NODE_AFFINITY
+def test_a_replica_with_hard_node_affinity_fits_on_that_node_alone() -> None:
+    """No other node is accepted."""
+    assert rule_against(affinity="n1") is None
+    assert rule_against(affinity="n2") is Rule.HARD_NODE_AFFINITY
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_hard_node_affinity() -> None:
         pytest.param([], None, id="no requirement"),
     ],
 )
-def test_topology_requirement(terms: list[tuple[str, str]], rule: Rule | None) -> None:
-    """A node must match one term, in every field the term has."""
-    asked = {"topology_requirement": tuple(lh.TopologyTerm(*term) for term in terms)}
-    assert refused(node(zone="z1", region="r1"), asked) is rule
+def test_a_node_must_match_one_topology_term(terms: list[tuple[str, str]], rule: Rule | None) -> None:
+    """In every field that the term has."""
+    volume_fields = {"topology_requirement": tuple(lh.TopologyTerm(*term) for term in terms)}
+    assert rule_against(node(zone="z1", region="r1"), volume_fields) is rule
 
 
 def manager(
@@ -122,16 +122,21 @@ def manager(
         pytest.param([manager(), manager("error", name="b")], "v1", Rule.INSTANCE_MANAGER, id="all of several"),
     ],
 )
-def test_instance_manager(managers: list[lh.InstanceManager], engine: str, rule: Rule | None) -> None:
-    """Something must be there to run the replica."""
-    assert refused(asked={"data_engine": engine}, instance_managers={each.name: each for each in managers}) is rule
+def test_a_node_needs_a_running_instance_manager(
+    managers: list[lh.InstanceManager], engine: str, rule: Rule | None
+) -> None:
+    """It runs the replica."""
+    assert (
+        rule_against(volume_fields={"data_engine": engine}, instance_managers={entry.name: entry for entry in managers})
+        is rule
+    )
 
 
 def test_only_the_default_instance_manager_counts_for_v1() -> None:
-    """A manager of another image, left over from an upgrade, takes no new replica."""
+    """A manager of an older image runs no new replica."""
     managers = {"im": manager()}
     settings = {"default-instance-manager-image": "newer"}
-    assert refused(instance_managers=managers, settings=settings) is Rule.INSTANCE_MANAGER
+    assert rule_against(instance_managers=managers, settings=settings) is Rule.INSTANCE_MANAGER
 
 
 @pytest.mark.parametrize(
@@ -144,10 +149,10 @@ def test_only_the_default_instance_manager_counts_for_v1() -> None:
         pytest.param("error", set(), "v2", None, id="v2 needs none"),
     ],
 )
-def test_engine_image(state: str, nodes: set[str], engine: str, rule: Rule | None) -> None:
-    """The volume's engine image must be on the node."""
+def test_a_node_needs_the_volume_s_engine_image(state: str, nodes: set[str], engine: str, rule: Rule | None) -> None:
+    """It must be deployed there."""
     images = {"ei": lh.EngineImage("ei", "engine:1", state, frozenset(nodes))}
-    assert refused(asked={"image": "engine:1", "data_engine": engine}, engine_images=images) is rule
+    assert rule_against(volume_fields={"image": "engine:1", "data_engine": engine}, engine_images=images) is rule
 
 
 @pytest.mark.parametrize(
@@ -159,16 +164,16 @@ def test_engine_image(state: str, nodes: set[str], engine: str, rule: Rule | Non
         pytest.param("", "engine:2", Rule.ENGINE_IMAGE, id="a default that is not deployed"),
     ],
 )
-def test_default_engine_image(image: str, default: str, rule: Rule | None) -> None:
-    """A volume that names no image uses the default one."""
+def test_a_volume_without_an_image_uses_the_default_engine_image(image: str, default: str, rule: Rule | None) -> None:
+    """The default image is a setting."""
     images = {"ei": lh.EngineImage("ei", "engine:1", "deployed", frozenset({"n1"}))}
     settings = {"default-engine-image": default}
-    assert refused(asked={"image": image}, engine_images=images, settings=settings) is rule
+    assert rule_against(volume_fields={"image": image}, engine_images=images, settings=settings) is rule
 
 
 def test_unknown_managers_and_images_count_as_ready() -> None:
-    """A snapshot that lists neither kind is still worth explaining."""
-    assert refused(instance_managers=None, engine_images=None) is None
+    """A snapshot that lists neither kind can still be explained."""
+    assert rule_against(instance_managers=None, engine_images=None) is None
 
 
 @pytest.mark.parametrize(
@@ -183,23 +188,25 @@ def test_unknown_managers_and_images_count_as_ready() -> None:
         pytest.param((), ("",), "true", Rule.NODE_TAGS, id="an empty text is a selector"),
     ],
 )
-def test_node_tags(tags: tuple[str, ...], selector: tuple[str, ...], allow_empty: str, rule: Rule | None) -> None:
-    """Every selector must equal a tag."""
+def test_every_node_selector_must_equal_a_tag(
+    tags: tuple[str, ...], selector: tuple[str, ...], allow_empty: str, rule: Rule | None
+) -> None:
+    """Tagged nodes need a selector if the setting says so."""
     settings = {"allow-empty-node-selector-volume": allow_empty}
-    assert refused(node(tags=tags), {"node_selector": selector}, settings=settings) is rule
+    assert rule_against(node(tags=tags), {"node_selector": selector}, settings=settings) is rule
 
 
-def test_backing_image_node_tags() -> None:
-    """The backing image's node selector is a second filter."""
+def test_the_backing_image_s_node_selector_must_match_too() -> None:
+    """It is a second filter."""
     images = {"bi": lh.BackingImage("bi", node_selector=("ssd",))}
-    asked = {"backing_image": "bi"}
-    assert refused(node(tags=("ssd",)), asked, backing_images=images) is None
-    assert refused(node(), asked, backing_images=images) is Rule.BACKING_IMAGE_NODE_TAGS
+    volume_fields = {"backing_image": "bi"}
+    assert rule_against(node(tags=("ssd",)), volume_fields, backing_images=images) is None
+    assert rule_against(node(), volume_fields, backing_images=images) is Rule.BACKING_IMAGE_NODE_TAGS
 
 
-def test_unknown_backing_image() -> None:
-    """A volume whose backing image is gone fits nowhere."""
-    assert refused(asked={"backing_image": "gone"}) is Rule.BACKING_IMAGE_MISSING
+def test_a_volume_of_an_unknown_backing_image_fits_on_no_node() -> None:
+    """Longhorn cannot read the image's selector."""
+    assert rule_against(volume_fields={"backing_image": "gone"}) is Rule.BACKING_IMAGE_MISSING
 
 
 CLONE: dict[str, Any] = {"clone_mode": "linked-clone", "data_source": "vol://src", "data_engine": "v2"}
@@ -215,14 +222,14 @@ CLONE: dict[str, Any] = {"clone_mode": "linked-clone", "data_source": "vol://src
         pytest.param({"node_id": "n2"}, Rule.LINKED_CLONE, id="elsewhere"),
     ],
 )
-def test_linked_clones_stay_with_their_source(fields: dict[str, Any], rule: Rule | None) -> None:
-    """A linked clone needs a healthy source replica on the node."""
+def test_a_linked_clone_needs_a_healthy_source_replica_on_the_node(fields: dict[str, Any], rule: Rule | None) -> None:
+    """Other nodes are refused."""
     source = replica("s0", "n1/d1", volume="src", **fields)
-    assert refused(asked=CLONE, replicas=[source]) is rule
+    assert rule_against(volume_fields=CLONE, replicas=[source]) is rule
 
 
 def test_a_named_source_replica_must_exist() -> None:
-    """A linked clone bound to a source replica that is gone is a client error in Longhorn."""
+    """A linked clone of a deleted source replica is a client error in Longhorn."""
     entry = node()
     ask = ReplicaRequest.for_replica(volume(**CLONE), replica("r", linked_clone_source="gone", data_engine="v2"))
     refusal = node_refusal(cluster(entry), ask, entry)
@@ -230,8 +237,8 @@ def test_a_named_source_replica_must_exist() -> None:
     assert refusal.rule is Rule.LINKED_CLONE_SOURCE_MISSING
 
 
-def test_the_detail_names_the_node_and_the_numbers() -> None:
-    """People get a sentence, with the condition's reason."""
+def test_the_detail_of_a_refusal_names_the_node_and_the_condition() -> None:
+    """With the condition's reason."""
     entry = node(conditions=(kube.Condition("Ready", "False", "KubernetesNodeNotReady"),))
     refusal = node_refusal(cluster(entry), ReplicaRequest.for_volume(volume()), entry)
     assert refusal is not None

@@ -15,12 +15,12 @@ POD = ManagerPod()
 NOT_READY = kube.Condition("Ready", "False", last_transition_time=LONG_AGO)
 
 
-def kube_node(*found: kube.Condition, **fields: Any) -> kube.Node:
+def kube_node(*node_conditions: kube.Condition, **fields: Any) -> kube.Node:
     """The Kubernetes node of n1."""
-    return kube.Node("n1", conditions=found, **fields)
+    return kube.Node("n1", conditions=node_conditions, **fields)
 
 
-def synced(
+def sync_n1(
     entry: lh.Node | None = None,
     *,
     pods: tuple[ManagerPod, ...] = (POD,),
@@ -28,16 +28,16 @@ def synced(
     collected: dict[str, CollectedDisk] | None = None,
     **snapshot: Any,
 ) -> lh.Node:
-    """Node n1 after a sync."""
-    found = entry or node()
-    view = cluster(found, kube_nodes={"n1": kubernetes or kube_node()}, **snapshot)
-    return sync_node(view, found, pods, collected)
+    """Syncs node n1."""
+    before = entry or node()
+    view = cluster(before, kube_nodes={"n1": kubernetes or kube_node()}, **snapshot)
+    return sync_node(view, before, pods, collected)
 
 
 def reason(of: lh.Node | lh.Disk, kind: str) -> str:
-    """Status and reason of a condition."""
-    found = kube.condition(of.conditions, kind)
-    return f"{found.status} {found.reason}".strip()
+    """The status and reason of a condition."""
+    condition = kube.condition(of.conditions, kind)
+    return f"{condition.status} {condition.reason}".strip()
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,11 @@ def reason(of: lh.Node | lh.Disk, kind: str) -> str:
         ),
     ],
 )
-def test_node_ready(pods: tuple[ManagerPod, ...], kubernetes: kube.Node, expected: str) -> None:
-    """The manager pod, and over it what Kubernetes says."""
-    assert reason(synced(pods=pods, kubernetes=kubernetes), "Ready") == expected
+def test_the_manager_pod_and_kubernetes_decide_whether_a_node_is_ready(
+    pods: tuple[ManagerPod, ...], kubernetes: kube.Node, expected: str
+) -> None:
+    """Kubernetes' conditions come first."""
+    assert reason(sync_n1(pods=pods, kubernetes=kubernetes), "Ready") == expected
 
 
 @pytest.mark.parametrize(
@@ -78,40 +80,40 @@ def test_node_ready(pods: tuple[ManagerPod, ...], kubernetes: kube.Node, expecte
     ],
 )
 def test_a_short_outage_is_ignored(since: str, expected: str) -> None:
-    """A Ready=False younger than 15 s is not believed."""
-    found = kube.Condition("Ready", "False", last_transition_time=since)
-    assert reason(synced(kubernetes=kube_node(found)), "Ready") == expected
+    """A Ready=False counts after 15 s."""
+    outage = kube.Condition("Ready", "False", last_transition_time=since)
+    assert reason(sync_n1(kubernetes=kube_node(outage)), "Ready") == expected
 
 
-def test_a_node_without_kubernetes_node() -> None:
-    """It was removed from the cluster."""
-    found = node()
-    view = cluster(found, kube_nodes={"other": kube.Node("other")})
-    assert reason(sync_node(view, found, [POD]), "Ready") == "False KubernetesNodeGone"
+def test_a_node_without_kubernetes_node_is_not_ready() -> None:
+    """The machine was removed from the cluster."""
+    before = node()
+    view = cluster(before, kube_nodes={"other": kube.Node("other")})
+    assert reason(sync_node(view, before, [POD]), "Ready") == "False KubernetesNodeGone"
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("true", "False KubernetesNodeCordoned"), ("false", "True")])
 def test_a_cordon_counts_if_the_setting_says_so(setting: str, expected: str) -> None:
     """`kubectl cordon` makes the node unschedulable."""
-    found = synced(
+    after = sync_n1(
         node(allow_scheduling=False),
         kubernetes=kube_node(unschedulable=True),
         settings={"disable-scheduling-on-cordoned-node": setting},
     )
-    assert reason(found, "Schedulable") == expected
+    assert reason(after, "Schedulable") == expected
 
 
 def test_nothing_else_makes_a_node_unschedulable() -> None:
-    """Neither allowScheduling nor being not ready."""
-    assert reason(synced(node(allow_scheduling=False), pods=()), "Schedulable") == "True"
+    """Neither allowScheduling nor a missing manager pod does."""
+    assert reason(sync_n1(node(allow_scheduling=False), pods=()), "Schedulable") == "True"
 
 
-def test_zone_and_region_are_labels() -> None:
-    """Missing ones are empty."""
+def test_zone_and_region_are_the_kubernetes_node_s_labels() -> None:
+    """Missing labels are empty."""
     labels = {"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "r"}
-    found = synced(node(zone="stale"), kubernetes=kube_node(labels=labels))
-    assert (found.zone, found.region) == ("a", "r")
-    assert synced(node(zone="stale")).zone == ""
+    after = sync_n1(node(zone="stale"), kubernetes=kube_node(labels=labels))
+    assert (after.zone, after.region) == ("a", "r")
+    assert sync_n1(node(zone="stale")).zone == ""
 
 
 class TestDisk:
@@ -120,10 +122,10 @@ class TestDisk:
     def sync(
         self, *, measured: CollectedDisk | None = None, pods: tuple[ManagerPod, ...] = (POD,), **fields: Any
     ) -> lh.Disk:
-        """The disk after a sync; with `measured` the monitor's numbers."""
+        """Syncs the disk; with `measured` the monitor's numbers."""
         snapshot = {key: fields.pop(key) for key in ("replicas", "backing_images", "settings") if key in fields}
         collected = None if measured is None else {"d1": measured}
-        return synced(node("n1", disk(**fields)), pods=pods, collected=collected, **snapshot).disks[0]
+        return sync_n1(node("n1", disk(**fields)), pods=pods, collected=collected, **snapshot).disks[0]
 
     @pytest.mark.parametrize(
         ("available", "expected"),
@@ -134,13 +136,13 @@ class TestDisk:
         ],
     )
     def test_available_space_is_rounded_down(self, available: int, expected: int) -> None:
-        """To 100 MiB, on file systems."""
+        """To multiples of 100 MiB, on file systems."""
         assert self.sync(measured=CollectedDisk("n1-d1", 100 * GIB, available)).storage_available == expected
 
     def test_block_disks_are_not_rounded(self) -> None:
         """SPDK reports exact numbers."""
-        found = self.sync(measured=CollectedDisk("n1-d1", 100 * GIB, 12345), spec_type="block")
-        assert found.storage_available == 12345
+        after = self.sync(measured=CollectedDisk("n1-d1", 100 * GIB, 12345), spec_type="block")
+        assert after.storage_available == 12345
 
     @pytest.mark.parametrize(
         ("measured", "expected"),
@@ -149,29 +151,29 @@ class TestDisk:
             pytest.param(CollectedDisk("changed", 5 * GIB, GIB), "False DiskFilesystemChanged", id="another disk"),
         ],
     )
-    def test_a_lost_disk_reports_nothing(self, measured: CollectedDisk, expected: str) -> None:
-        """Its numbers are zero, and it is neither ready nor schedulable."""
-        found = self.sync(measured=measured, replicas=[replica("r", "n1/d1")])
-        assert (found.storage_maximum, found.storage_available, found.storage_scheduled) == (0, 0, 0)
-        assert (reason(found, "Ready"), reason(found, "Schedulable")) == (expected, "False DiskNotReady")
+    def test_a_lost_disk_has_no_space(self, measured: CollectedDisk, expected: str) -> None:
+        """It is neither ready nor schedulable."""
+        after = self.sync(measured=measured, replicas=[replica("r", "n1/d1")])
+        assert (after.storage_maximum, after.storage_available, after.storage_scheduled) == (0, 0, 0)
+        assert (reason(after, "Ready"), reason(after, "Schedulable")) == (expected, "False DiskNotReady")
 
     def test_two_disks_on_one_file_system_are_both_lost(self) -> None:
         """Their space would count twice."""
         both = {name: CollectedDisk(f"n1-{name}", GIB, GIB, fsid="same") for name in ("d1", "d2")}
-        found = synced(node("n1", disk("d1"), disk("d2")), collected=both)
-        assert {reason(each, "Ready") for each in found.disks} == {"False DiskFilesystemChanged"}
+        after = sync_n1(node("n1", disk("d1"), disk("d2")), collected=both)
+        assert {reason(entry, "Ready") for entry in after.disks} == {"False DiskFilesystemChanged"}
 
     def test_a_disk_the_monitor_does_not_know_is_lost(self) -> None:
         """It has no numbers."""
-        assert reason(synced(collected={}).disks[0], "Ready") == "False NoDiskInfo"
+        assert reason(sync_n1(collected={}).disks[0], "Ready") == "False NoDiskInfo"
 
-    def test_a_new_disk_takes_its_uuid(self) -> None:
-        """The recorded UUID is empty at first."""
-        found = synced(lh.Node("n1", disks=(disk(),)), collected={"d1": CollectedDisk("fresh", GIB, GIB)})
-        assert found.disks[0].uuid == "fresh"
+    def test_a_new_disk_gets_its_uuid_from_the_monitor(self) -> None:
+        """Its UUID is empty at first."""
+        after = sync_n1(lh.Node("n1", disks=(disk(),)), collected={"d1": CollectedDisk("fresh", GIB, GIB)})
+        assert after.disks[0].uuid == "fresh"
 
     def test_every_replica_object_counts(self) -> None:
-        """Failed, deleting, inactive and evicting ones, of any volume."""
+        """Also failed, deleting, inactive and evicting ones, of any volume."""
         replicas = [
             failed("a", "n1/d1"),
             replica("b", "n1/d1", deleting=True),
@@ -179,41 +181,41 @@ class TestDisk:
             replica("d", "n1/d1", eviction_requested=True),
             replica("e", "n1/d2"),
         ]
-        found = self.sync(replicas=replicas)
-        assert (sorted(found.scheduled_replicas), found.storage_scheduled) == (["a", "b", "c", "d"], 40 * GIB)
+        after = self.sync(replicas=replicas)
+        assert (sorted(after.scheduled_replicas), after.storage_scheduled) == (["a", "b", "c", "d"], 40 * GIB)
 
     def test_backing_images_count_with_their_real_size(self) -> None:
-        """On every disk they are meant for, also before they are there."""
+        """On every disk of their spec, also before they are copied."""
         images = {
             "bi": lh.BackingImage("bi", disks=("n1-d1",), real_size=3 * GIB),
             "soon": lh.BackingImage("soon", disks=("n1-d1",)),
             "far": lh.BackingImage("far", disks=("n2-d1",), real_size=GIB),
         }
-        found = self.sync(backing_images=images)
-        assert dict(found.scheduled_backing_images) == {"bi": 3 * GIB, "soon": 0}
-        assert found.storage_scheduled == 3 * GIB
+        after = self.sync(backing_images=images)
+        assert dict(after.scheduled_backing_images) == {"bi": 3 * GIB, "soon": 0}
+        assert after.storage_scheduled == 3 * GIB
 
     @pytest.mark.parametrize(
         ("size", "expected"),
         [pytest.param(100 * GIB, "True", id="equal"), pytest.param(100 * GIB + 1, "False DiskPressure", id="+1")],
     )
     def test_an_overbooked_disk_is_not_schedulable(self, size: int, expected: str) -> None:
-        """A disk at its limit still is."""
+        """A disk at its limit is."""
         assert reason(self.sync(replicas=[replica("r", "n1/d1", size=size)]), "Schedulable") == expected
 
-    def test_flags_do_not_matter(self) -> None:
-        """AllowScheduling and evictionRequested are not conditions."""
-        found = self.sync(allow_scheduling=False, eviction_requested=True)
-        assert reason(found, "Schedulable") == "True"
+    def test_switches_do_not_change_conditions(self) -> None:
+        """Neither allowScheduling nor evictionRequested does."""
+        after = self.sync(allow_scheduling=False, eviction_requested=True)
+        assert reason(after, "Schedulable") == "True"
 
-    def test_the_disks_of_a_lost_node(self) -> None:
-        """They go with it, unless its own monitor still runs."""
+    def test_the_disks_of_a_lost_node_are_lost(self) -> None:
+        """Unless their monitor still runs."""
         lost = self.sync(pods=())
         assert (reason(lost, "Ready"), reason(lost, "Schedulable")) == ("False NodeNotReady", "False DiskNotReady")
         alive = self.sync(pods=(), measured=CollectedDisk("n1-d1", 100 * GIB, 100 * GIB))
         assert reason(alive, "Ready") == "True"
 
     def test_a_disk_that_is_not_ready_has_nothing_scheduled(self) -> None:
-        """So evictions stop there too."""
-        found = self.sync(conditions=conditions(Ready="False"), replicas=[replica("r", "n1/d1")], storage_scheduled=5)
-        assert (found.storage_scheduled, dict(found.scheduled_replicas)) == (0, {})
+        """So evictions stop on it too."""
+        after = self.sync(conditions=conditions(Ready="False"), replicas=[replica("r", "n1/d1")], storage_scheduled=5)
+        assert (after.storage_scheduled, dict(after.scheduled_replicas)) == (0, {})

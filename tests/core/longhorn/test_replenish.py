@@ -20,10 +20,10 @@ def running(name: str, place: str, **fields: Any) -> lh.Replica:
 
 
 def answers(
-    *nodes: lh.Node, replicas: list[lh.Replica], settings: dict[str, str] | None = None, **asked: Any
+    *nodes: lh.Node, replicas: list[lh.Replica], settings: dict[str, str] | None = None, **volume_fields: Any
 ) -> set[tuple[int, str]]:
-    """Every (count, node) Longhorn may answer for a healthy volume."""
-    entry = volume(**{"robustness": "healthy", "number_of_replicas": len(replicas), **asked})
+    """Every (count, node) that Longhorn may answer for a healthy volume."""
+    entry = volume(**{"robustness": "healthy", "number_of_replicas": len(replicas), **volume_fields})
     view = cluster(*nodes, volumes=[entry], replicas=replicas, settings=settings)
     return {(each.count, each.hard_node_affinity) for each in replenishments(view, entry, replicas)}
 
@@ -38,57 +38,59 @@ def answers(
         pytest.param(running("r", "n1/d1", active=False), 2, id="inactive"),
     ],
 )
-def test_missing_replicas(entry: lh.Replica, missing: int) -> None:
-    """Two are wanted; failed, evicting and inactive ones do not count."""
+def test_only_usable_replicas_count(entry: lh.Replica, missing: int) -> None:
+    """Of two replicas; failed, evicting and inactive ones are missing."""
     assert answers(node("n1"), replicas=[entry], number_of_replicas=2) == {(missing, "")}
 
 
-def test_a_local_replica_that_found_no_place_does_not_count() -> None:
-    """Best-effort locality made one more for the engine's node; it does not replace a missing one."""
+def test_an_unplaced_local_replica_does_not_count() -> None:
+    """Best-effort locality created it for the engine's node, in addition to the volume's replicas."""
     waiting = replica("r", hard_node_affinity="n1")
-    asked: dict[str, Any] = {"data_locality": "best-effort", "current_node_id": "n1"}
-    assert answers(node("n1"), replicas=[waiting], **asked) == {(1, "")}
+    volume_fields: dict[str, Any] = {"data_locality": "best-effort", "current_node_id": "n1"}
+    assert answers(node("n1"), replicas=[waiting], **volume_fields) == {(1, "")}
 
 
-def test_a_local_replica_that_found_one_counts() -> None:
-    """Hard node affinity alone is nothing special."""
-    placed = running("r", "n1/d1", hard_node_affinity="n1")
-    asked: dict[str, Any] = {"data_locality": "best-effort", "current_node_id": "n1"}
-    assert answers(node("n1"), replicas=[placed], **asked) == {(0, "")}
+def test_a_placed_local_replica_counts() -> None:
+    """Its hard node affinity does not matter."""
+    local = running("r", "n1/d1", hard_node_affinity="n1")
+    volume_fields: dict[str, Any] = {"data_locality": "best-effort", "current_node_id": "n1"}
+    assert answers(node("n1"), replicas=[local], **volume_fields) == {(0, "")}
 
 
-def test_too_many_replicas_add_none() -> None:
-    """Removing them is another matter."""
+def test_a_volume_with_too_many_replicas_gets_none() -> None:
+    """Their removal is not decided here."""
     replicas = [running("r", "n1/d1"), running("s", "n2/d1")]
     assert answers(node("n1"), node("n2"), replicas=replicas, number_of_replicas=1) == {(0, "")}
 
 
 class TestSpread:
-    """least-effort and best-effort: use more zones, then more nodes."""
+    """least-effort and best-effort use more zones, then more nodes."""
 
     PILE = (running("r0", "n1/d1"), running("r1", "n1/d1"))
 
-    def spread(self, *nodes: lh.Node, settings: dict[str, str] | None = None, **asked: Any) -> set[tuple[int, str]]:
+    def spread(
+        self, *nodes: lh.Node, settings: dict[str, str] | None = None, **volume_fields: Any
+    ) -> set[tuple[int, str]]:
         """Two replicas on n1, and other nodes."""
-        return answers(node("n1"), *nodes, replicas=list(self.PILE), settings=settings or LEAST, **asked)
+        return answers(node("n1"), *nodes, replicas=list(self.PILE), settings=settings or LEAST, **volume_fields)
 
-    def test_off_by_default(self) -> None:
-        """Nothing moves without the setting."""
+    def test_no_replica_is_added_without_the_setting(self) -> None:
+        """The volume has enough replicas."""
         assert self.spread(node("n2"), settings={"replica-auto-balance": "disabled"}) == {(0, "")}
 
-    def test_an_unused_zone(self) -> None:
-        """One more replica for the other zone."""
+    def test_an_unused_zone_gets_a_replica(self) -> None:
+        """One more replica is added."""
         assert self.spread(node("n2")) == {(1, "")}
 
-    def test_an_unused_node_in_the_same_zone(self) -> None:
-        """One more replica for the other node."""
+    def test_an_unused_node_in_the_same_zone_gets_a_replica(self) -> None:
+        """One more replica is added."""
         assert self.spread(node("n2", zone="z-n1")) == {(1, "")}
 
-    def test_only_healthy_volumes(self) -> None:
-        """A degraded volume rebuilds first."""
+    def test_only_healthy_volumes_are_spread(self) -> None:
+        """A degraded volume is rebuilt first."""
         assert self.spread(node("n2"), robustness="degraded") == {(0, "")}
 
-    def test_no_more_than_wanted(self) -> None:
+    def test_no_more_replicas_are_added_than_the_volume_has(self) -> None:
         """Two replicas in one of many zones need one more place."""
         assert self.spread(node("n2"), node("n3"), node("n4")) == {(1, "")}
 
@@ -102,30 +104,30 @@ class TestSpread:
             pytest.param(node("n2", disk(storage_scheduled=100 * GIB)), id="no room"),
         ],
     )
-    def test_a_node_that_could_not_take_it(self, closed: lh.Node) -> None:
-        """Then there is nothing to spread to."""
+    def test_a_node_that_could_not_take_a_replica_does_not_count(self, closed: lh.Node) -> None:
+        """So the volume is not spread."""
         assert self.spread(closed) == {(0, "")}
 
-    def test_the_open_disk_need_not_be_the_roomy_one(self) -> None:
+    def test_open_disk_and_free_disk_may_differ(self) -> None:
         """Longhorn checks the two on any disks of the node."""
         entry = node("n2", disk("d1", storage_scheduled=100 * GIB), disk("d2", allow_scheduling=False))
         assert self.spread(entry) == {(1, "")}
 
-    def test_node_selector(self) -> None:
-        """Only if the volume has one; untagged volumes are not kept from tagged nodes here."""
+    def test_spread_ignores_tags_without_a_node_selector(self) -> None:
+        """With a selector the node must match."""
         settings = {**LEAST, "allow-empty-node-selector-volume": "false"}
         assert self.spread(node("n2", tags=("ssd",)), settings=settings) == {(1, "")}
         assert self.spread(node("n2"), node_selector=("ssd",)) == {(0, "")}
         assert self.spread(node("n2", tags=("ssd",)), node_selector=("ssd",)) == {(1, "")}
 
-    def test_a_removed_disk_offers_no_room(self) -> None:
-        """Only disks in spec and status are looked at."""
+    def test_a_removed_disk_does_not_count(self) -> None:
+        """Only disks in spec and status do."""
         entry = node("n2", disk("d1", storage_scheduled=100 * GIB), disk("d2", in_spec=False))
         assert self.spread(entry) == {(0, "")}
 
 
 class TestEvenOut:
-    """best-effort: even out nodes that hold several replicas, in whatever order Go walks its map."""
+    """best-effort evens out nodes with several replicas, in whatever order Go walks its map."""
 
     @staticmethod
     def pile(*counts: int) -> list[lh.Replica]:
@@ -137,77 +139,79 @@ class TestEvenOut:
         ]
 
     def even(self, *counts: int) -> set[tuple[int, str]]:
-        """What best-effort answers for a pile on that many nodes."""
+        """The answers of best-effort for so many replicas on n1, n2, ..."""
         nodes = [node(f"n{index}", zone="z") for index in range(1, len(counts) + 1)]
         return answers(*nodes, replicas=self.pile(*counts), settings=BALANCE)
 
-    def test_one_each_is_even(self) -> None:
-        """Nothing to do."""
+    def test_one_replica_on_each_node_is_even(self) -> None:
+        """No replica is added."""
         assert self.even(1, 1) == {(0, "")}
 
-    def test_one_more_is_even_enough(self) -> None:
-        """Moving one would only swap the nodes."""
+    def test_a_difference_of_one_replica_is_even(self) -> None:
+        """A move would only swap the nodes."""
         assert self.even(2, 1) == {(0, "")}
 
-    def test_two_more_moves_one(self) -> None:
-        """To the emptier node; or nothing, when the walk ends with the fuller one."""
+    def test_a_difference_of_two_replicas_adds_one_to_the_emptier_node(self) -> None:
+        """Or none, if the walk ends with the fuller node."""
         assert self.even(3, 1) == {(1, "n2"), (0, "")}
 
-    def test_no_empty_node_leaves_no_choice(self) -> None:
-        """With extras everywhere the least count is certain."""
+    def test_the_emptier_node_is_certain_if_both_have_several_replicas(self) -> None:
+        """The walk's order does not matter."""
         assert self.even(4, 2) == {(1, "n2")}
 
-    def test_zones_have_no_effect(self) -> None:
-        """Longhorn's zone round loses its count in this snapshot."""
+    def test_uneven_zones_add_no_replica(self) -> None:
+        """Longhorn loses the count of its zone round in this snapshot."""
         nodes = [node("n1", zone="a"), node("n2", zone="a"), node("n3", zone="b")]
         assert answers(*nodes, replicas=self.pile(1, 1, 1), settings=BALANCE) == {(0, "")}
 
 
 class TestPressure:
-    """best-effort: one replica more on the same node when its disk is under pressure and another is free."""
+    """best-effort adds a replica on the same node if its disk is under pressure and another is free."""
 
     PRESSED = disk("d1", storage_available=5 * GIB, scheduled_replicas={"r": 1})
     RELIEF = {**BALANCE, "storage-minimal-available-percentage": "0"}  # noqa: RUF012 # read only
 
-    def relief(self, *disks: lh.Disk, settings: dict[str, str] | None = None, **asked: Any) -> set[tuple[int, str]]:
-        """A volume with one replica on the pressed disk d1."""
+    def replenish(
+        self, *disks: lh.Disk, settings: dict[str, str] | None = None, **volume_fields: Any
+    ) -> set[tuple[int, str]]:
+        """The answers for a volume with one replica on disk d1."""
         entry = node("n1", *disks)
-        return answers(entry, replicas=[running("r", "n1/d1")], settings=settings or self.RELIEF, **asked)
+        return answers(entry, replicas=[running("r", "n1/d1")], settings=settings or self.RELIEF, **volume_fields)
 
-    def test_relief(self) -> None:
-        """To a disk beside the pressed one."""
-        assert self.relief(self.PRESSED, disk("d2")) == {(1, "n1")}
+    def test_a_disk_under_pressure_is_relieved_by_another_of_its_node(self) -> None:
+        """One more replica is added."""
+        assert self.replenish(self.PRESSED, disk("d2")) == {(1, "n1")}
 
     @pytest.mark.parametrize(
-        "other",
+        "second",
         [
             pytest.param(disk("d2", allow_scheduling=False), id="closed"),
             pytest.param(disk("d2", spec_type="block"), id="another type"),
             pytest.param(disk("d2", storage_scheduled=90 * GIB), id="would be under pressure itself"),
         ],
     )
-    def test_no_relief(self, other: lh.Disk) -> None:
-        """The other disk must be able to take it."""
-        assert self.relief(self.PRESSED, other) == {(0, "")}
+    def test_a_disk_that_could_not_take_the_replica_gives_no_relief(self, second: lh.Disk) -> None:
+        """No replica is added."""
+        assert self.replenish(self.PRESSED, second) == {(0, "")}
 
-    def test_no_pressure_no_relief(self) -> None:
-        """A disk with space keeps its replica."""
-        assert self.relief(disk("d1", scheduled_replicas={"r": 1}), disk("d2")) == {(0, "")}
+    def test_a_disk_without_pressure_keeps_its_replica(self) -> None:
+        """No replica is added."""
+        assert self.replenish(disk("d1", scheduled_replicas={"r": 1}), disk("d2")) == {(0, "")}
 
     @pytest.mark.parametrize(("robustness", "turn"), [("healthy", False), ("degraded", True)])
-    def test_one_replica_of_a_disk_at_a_time(self, robustness: str, turn: bool) -> None:
-        """The first by name of those whose volumes are healthy."""
-        other = volume("w", robustness=robustness)
-        before = replica("a", "n1/d1", volume="w")
+    def test_a_disk_is_relieved_of_one_replica_at_a_time(self, robustness: str, turn: bool) -> None:
+        """The first by name of the healthy volumes' replicas."""
+        second = volume("w", robustness=robustness)
+        earlier = replica("a", "n1/d1", volume="w")
         entry = volume(robustness="healthy", number_of_replicas=1)
         own = running("r", "n1/d1")
         pressed = disk("d1", storage_available=5 * GIB, scheduled_replicas={"a": 1, "r": 1, "gone": 1})
         view = cluster(
-            node("n1", pressed, disk("d2")), volumes=[entry, other], replicas=[before, own], settings=self.RELIEF
+            node("n1", pressed, disk("d2")), volumes=[entry, second], replicas=[earlier, own], settings=self.RELIEF
         )
         assert replenishments(view, entry, [own]) == {Replenishment(1, "n1") if turn else Replenishment()}
 
-    def test_zero_switches_it_off(self) -> None:
-        """No pressure percentage, no relief."""
+    def test_pressure_percentage_zero_means_no_relief(self) -> None:
+        """No replica is added."""
         settings = {**self.RELIEF, "replica-auto-balance-disk-pressure-percentage": "0"}
-        assert self.relief(self.PRESSED, disk("d2"), settings=settings) == {(0, "")}
+        assert self.replenish(self.PRESSED, disk("d2"), settings=settings) == {(0, "")}

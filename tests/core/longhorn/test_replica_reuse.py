@@ -1,4 +1,4 @@
-"""Failed replicas: which is used again, and how long a new one waits."""
+"""Failed replicas: which of them are reused, and how long a new one waits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ V2_DISK = disk(spec_type="block")
 
 
 def reusable(
-    *replicas: lh.Replica, entry: lh.Node | None = None, affinity: str = "", asked: Any = None, **snapshot: Any
+    *replicas: lh.Replica, entry: lh.Node | None = None, affinity: str = "", volume_fields: Any = None, **snapshot: Any
 ) -> set[str]:
-    """Names of the failed replicas that may be used again."""
+    """The names of the failed replicas that may be reused."""
     view = cluster(entry or node(), **snapshot)
-    return set(replica_to_reuse(view, volume(**asked or {}), replicas, affinity))
+    return set(replica_to_reuse(view, volume(**volume_fields or {}), replicas, affinity))
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def reusable(
         pytest.param({"disk_id": "n1-d9"}, set(), id="on an unknown disk"),
     ],
 )
-def test_replica(fields: dict[str, Any], expected: set[str]) -> None:
-    """What the replica itself must be."""
+def test_a_failed_replica_must_be_reusable_itself(fields: dict[str, Any], expected: set[str]) -> None:
+    """Active, not evicting, on a known disk, with few retries."""
     assert reusable(failed("r", "n1/d1", **fields)) == expected
 
 
@@ -49,52 +49,50 @@ def test_replica(fields: dict[str, Any], expected: set[str]) -> None:
         pytest.param({"conditions": PRESSURE, "storage_scheduled": 500 * GIB}, {"r"}, id="only overbooked"),
         pytest.param({"conditions": PRESSURE, "storage_available": 25 * GIB}, set(), id="full"),
         pytest.param({"conditions": PRESSURE, "storage_available": 25 * GIB + 1}, {"r"}, id="full, but one byte"),
-        pytest.param({"storage_available": 0}, {"r"}, id="space is not asked of a schedulable disk"),
+        pytest.param({"storage_available": 0}, {"r"}, id="the space of a schedulable disk does not matter"),
         pytest.param({"allow_scheduling": False}, set(), id="closed"),
         pytest.param({"eviction_requested": True}, set(), id="evicting"),
         pytest.param({"in_spec": False}, set(), id="removed"),
     ],
 )
-def test_disk(fields: dict[str, Any], expected: set[str]) -> None:
-    """What its disk must be."""
+def test_the_disk_must_be_usable(fields: dict[str, Any], expected: set[str]) -> None:
+    """A full disk must have the available space, not the scheduling space."""
     assert reusable(failed("r", "n1/d1"), entry=node("n1", disk(**fields))) == expected
 
 
-def test_disk_tags() -> None:
-    """The disk must still fit the volume's selector."""
-    assert reusable(failed("r", "n1/d1"), asked={"disk_selector": ("ssd",)}) == set()
+def test_the_disk_must_still_match_the_volume_s_selector() -> None:
+    """Otherwise the replica is not reused."""
+    assert reusable(failed("r", "n1/d1"), volume_fields={"disk_selector": ("ssd",)}) == set()
 
 
 def test_the_node_must_be_schedulable() -> None:
-    """A cordoned node brings nothing back."""
+    """No replica on a cordoned node is reused."""
     assert reusable(failed("r", "n1/d1"), entry=node(conditions=conditions(Schedulable="False"))) == set()
 
 
-def test_the_instance_manager_must_run_and_stay() -> None:
-    """A terminating one is not enough here."""
+def test_the_instance_manager_must_run_and_not_be_deleted() -> None:
+    """One that is being deleted is not enough here."""
     for state, deleting, expected in (("running", False, {"r"}), ("running", True, set()), ("error", False, set())):
         managers = {"im": lh.InstanceManager("im", "n1", "v1", "image", state, deleting)}
         assert reusable(failed("r", "n1/d1"), instance_managers=managers) == expected
 
 
-def test_hard_node_affinity() -> None:
-    """Only replicas on the node that is asked for."""
+def test_only_a_replica_on_the_requested_node_is_reused() -> None:
+    """If the request has a hard node affinity."""
     assert reusable(failed("r", "n1/d1"), affinity="n1") == {"r"}
     assert reusable(failed("r", "n1/d1"), affinity="n2") == set()
 
 
-def test_the_latest_failure_wins() -> None:
-    """It has the least to catch up; equals tie."""
-    early, late = (
-        failed("a", "n1/d1", failed_at="2025-12-01T00:00:00Z"),
-        failed("b", "n1/d1", failed_at="2025-12-02T00:00:00Z"),
-    )
+def test_the_replica_that_failed_last_is_reused() -> None:
+    """It has the least to rebuild; replicas that failed at the same time tie."""
+    earlier = failed("a", "n1/d1", failed_at="2025-12-01T00:00:00Z")
+    later = failed("b", "n1/d1", failed_at="2025-12-02T00:00:00Z")
     tie = failed("c", "n1/d1", failed_at="2025-12-02T01:00:00+01:00")
-    assert reusable(early, late) == {"b"}
-    assert reusable(early, late, tie) == {"b", "c"}
+    assert reusable(earlier, later) == {"b"}
+    assert reusable(earlier, later, tie) == {"b", "c"}
 
 
-def test_anti_affinity_still_holds() -> None:
+def test_anti_affinity_holds_for_reused_replicas() -> None:
     """A healthy replica on the same node keeps the failed one out."""
     assert reusable(failed("r", "n1/d1"), replica("s", "n1/d1")) == set()
 
@@ -107,49 +105,53 @@ def test_anti_affinity_still_holds() -> None:
         pytest.param("perhaps", set(), id="unreadable counts as off"),
     ],
 )
-def test_v2_needs_fast_rebuilding(enabled: str, expected: set[str]) -> None:
-    """v2 replicas can only be used again with fast rebuilding."""
+def test_v2_replicas_are_reused_only_with_fast_rebuilding(enabled: str, expected: set[str]) -> None:
+    """It is a setting."""
     entry = failed("r", "n1/d1", data_engine="v2")
     settings = {"fast-replica-rebuild-enabled": enabled}
-    assert reusable(entry, entry=node("n1", V2_DISK), asked={"data_engine": "v2"}, settings=settings) == expected
+    assert (
+        reusable(entry, entry=node("n1", V2_DISK), volume_fields={"data_engine": "v2"}, settings=settings) == expected
+    )
 
 
 class TestWait:
-    """How long a new replica is put off for a failed one."""
+    """The time that a new replica waits for a failed one."""
 
-    def wait(self, *replicas: lh.Replica, affinity: str = "", settings: Any = None, **asked: Any) -> float:
-        """Seconds, for a volume that has been degraded for one minute."""
-        fields = {"robustness": "degraded", "last_degraded_at": "2025-12-31T23:59:00Z", **asked}
+    def wait(self, *replicas: lh.Replica, affinity: str = "", settings: Any = None, **volume_fields: Any) -> float:
+        """The wait in seconds, for a volume that has been degraded for a minute."""
+        fields = {"robustness": "degraded", "last_degraded_at": "2025-12-31T23:59:00Z", **volume_fields}
         view = cluster(node(), settings=settings)
         return wait_before_new_replica(view, volume(**fields), replicas, affinity).total_seconds()
 
-    def test_what_is_left_and_a_second(self) -> None:
-        """600 s less the minute that went by, and one second against clock skew."""
+    def test_the_wait_is_the_remaining_time_and_a_second(self) -> None:
+        """600 s less the minute that has passed, and a second against clock skew."""
         assert self.wait(failed("r", "n1/d1")) == 541
 
-    def test_no_wait_once_it_ran_out(self) -> None:
+    def test_there_is_no_wait_once_it_is_over(self) -> None:
         """At equality too."""
         assert self.wait(failed("r", "n1/d1"), last_degraded_at="2025-12-31T23:50:00Z") == 0
 
     @pytest.mark.parametrize(
-        ("entry", "affinity", "asked"),
+        ("entry", "affinity", "volume_fields"),
         [
             pytest.param(failed("r", "n1/d1"), "", {"robustness": "healthy"}, id="healthy"),
-            pytest.param(failed("r", "n1/d1"), "n1", {}, id="wanted on a node"),
-            pytest.param(failed("r", "n1/d1", rebuild_retry_count=5), "", {}, id="nothing to wait for"),
-            pytest.param(replica("r", "n1/d1"), "", {}, id="nothing failed"),
+            pytest.param(failed("r", "n1/d1"), "n1", {}, id="hard node affinity"),
+            pytest.param(failed("r", "n1/d1", rebuild_retry_count=5), "", {}, id="not reusable"),
+            pytest.param(replica("r", "n1/d1"), "", {}, id="not failed"),
             pytest.param(failed("r", "n1/d1"), "", {"last_degraded_at": "?"}, id="unreadable time"),
         ],
     )
-    def test_at_once(self, entry: lh.Replica, affinity: str, asked: dict[str, Any]) -> None:
-        """Nothing to wait for."""
-        assert self.wait(entry, affinity=affinity, **asked) == 0
+    def test_there_is_no_wait_if_no_failed_replica_can_return(
+        self, entry: lh.Replica, affinity: str, volume_fields: dict[str, Any]
+    ) -> None:
+        """The new replica is created at once."""
+        assert self.wait(entry, affinity=affinity, **volume_fields) == 0
 
-    def test_no_wait_that_cannot_be_read(self) -> None:
-        """A bad setting does not keep the replica from being made."""
+    def test_an_unreadable_wait_is_none(self) -> None:
+        """An unreadable setting does not keep the replica from being created."""
         assert self.wait(failed("r", "n1/d1"), settings={"replica-replenishment-wait-interval": "soon"}) == 0
 
-    def test_no_wait_for_v2_without_fast_rebuilding(self) -> None:
-        """The failed replica could not be used anyway."""
+    def test_v2_without_fast_rebuilding_has_no_wait(self) -> None:
+        """The failed replica could not be reused."""
         settings = {"fast-replica-rebuild-enabled": "false"}
         assert self.wait(failed("r", "n1/d1"), settings=settings, data_engine="v2") == 0

@@ -9,7 +9,7 @@ from scheduler_core.longhorn.settings import Settings
 
 
 def test_missing_settings_take_longhorns_defaults() -> None:
-    """An empty cluster behaves as a freshly installed Longhorn."""
+    """An empty cluster behaves like a new installation of Longhorn."""
     settings = Settings.parse({})
     assert (settings.storage_over_provisioning_percentage, settings.storage_minimal_available_percentage) == (100, 25)
     assert (settings.replica_soft_anti_affinity, settings.replica_zone_soft_anti_affinity) == (False, True)
@@ -22,15 +22,15 @@ def test_booleans_are_spelled_as_in_go(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["yes", " true", "tRUE", "", "2"])
-def test_other_spellings_are_faults(text: str) -> None:
-    """Whatever ParseBool refuses is refused, with the setting's name."""
+def test_other_spellings_of_booleans_are_faults(text: str) -> None:
+    """As by ParseBool; the fault has the setting's name."""
     with pytest.raises(SettingError, match="replica-soft-anti-affinity"):
         Settings.parse({"replica-soft-anti-affinity": text})
 
 
 @pytest.mark.parametrize("text", ["1.5", "1_000", "٣", "", "9223372036854775808", "0x10", " 1"])
-def test_integers_are_what_go_parses(text: str) -> None:
-    """Only an optional sign and ASCII digits that fit 64 bits are a number."""
+def test_a_text_that_is_no_number_in_go_is_a_fault(text: str) -> None:
+    """A number is an optional sign and ASCII digits that fit 64 bits."""
     with pytest.raises(SettingError, match="storage-over-provisioning-percentage"):
         Settings.parse({"storage-over-provisioning-percentage": text})
 
@@ -42,32 +42,32 @@ def test_integers_are_what_go_parses(text: str) -> None:
         pytest.param("2", {"v1": 2, "v2": 2}, id="one for both"),
     ],
 )
-def test_settings_per_data_engine(text: str, expected: dict[str, int]) -> None:
-    """A setting per data engine is a JSON object, or one value for both."""
+def test_a_setting_per_data_engine_is_an_object_or_one_value(text: str, expected: dict[str, int]) -> None:
+    """One value holds for both engines."""
     assert Settings.parse({"default-replica-count": text}).default_replica_count == expected
 
 
 @pytest.mark.parametrize("text", ["{", '{"v1":[]}', '{"v1":"x"}', "[" * 5000])
 def test_malformed_settings_per_data_engine_are_faults(text: str) -> None:
-    """Bad JSON is a fault of the setting, never a crash."""
+    """Bad JSON is a fault of the setting."""
     assert "default-replica-count" in Settings.read({"default-replica-count": text}).faults
 
 
-def test_read_keeps_faults_and_defaults() -> None:
-    """A value that does not parse leaves the default and is remembered."""
+def test_an_unreadable_setting_has_its_default_and_a_fault() -> None:
+    """Only rules that read the setting stop."""
     settings = Settings.read({"replica-auto-balance": "sometimes", "unknown-setting": "?"})
     assert settings.replica_auto_balance == "disabled"
     assert list(settings.faults) == ["replica-auto-balance"]
 
 
-def test_fault_is_the_first_in_the_order_asked() -> None:
-    """What stops Longhorn is the first bad setting in the order it reads them."""
+def test_the_first_fault_is_the_first_in_the_given_order() -> None:
+    """Longhorn stops at the first bad setting that it reads."""
     settings = Settings.read({"replica-soft-anti-affinity": "x", "allow-empty-node-selector-volume": "y"})
-    found = settings.first_fault(("allow-empty-node-selector-volume", "replica-soft-anti-affinity"))
-    assert found is not None
-    assert found.name == "allow-empty-node-selector-volume"
+    fault = settings.first_fault(("allow-empty-node-selector-volume", "replica-soft-anti-affinity"))
+    assert fault is not None
+    assert fault.name == "allow-empty-node-selector-volume"
 
 
-def test_an_empty_image_setting_means_unknown() -> None:
-    """No default image known: any image counts as it."""
+def test_an_empty_default_image_matches_any_image() -> None:
+    """The default is unknown."""
     assert Settings.parse({"default-engine-image": ""}).default_engine_image is None

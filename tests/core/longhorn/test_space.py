@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.rules import Rule
+from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import (
     disk_space,
@@ -35,8 +35,8 @@ def refusal(entry: Disk, settings: Settings = DEFAULTS, size: int = 0, required:
         pytest.param(25 * GIB + 1, None, id="+1"),
     ],
 )
-def test_actual_space_at_the_boundary(available: int, expected: Rule | None) -> None:
-    """Available space must be more than the minimum, not equal to it."""
+def test_available_space_must_exceed_the_minimum(available: int, expected: Rule | None) -> None:
+    """Equality is not enough."""
     assert refusal(disk(storage_available=available)) is expected
 
 
@@ -48,8 +48,8 @@ def test_actual_space_at_the_boundary(available: int, expected: Rule | None) -> 
         pytest.param(5 * GIB + 1, Rule.ACTUAL_SPACE, id="+1"),
     ],
 )
-def test_actual_size_is_taken_from_the_available_space(required: int, expected: Rule | None) -> None:
-    """A rebuilt volume needs its actual size above the minimum."""
+def test_the_actual_size_needs_available_space_above_the_minimum(required: int, expected: Rule | None) -> None:
+    """A rebuilt volume writes it."""
     assert refusal(disk(storage_available=30 * GIB), required=required) is expected
 
 
@@ -61,25 +61,25 @@ def test_actual_size_is_taken_from_the_available_space(required: int, expected: 
         pytest.param(60 * GIB + 1, Rule.SCHEDULING_SPACE, id="+1"),
     ],
 )
-def test_scheduling_space_at_the_boundary(size: int, expected: Rule | None) -> None:
-    """Size and scheduled space may reach the limit of what is left after the reserve."""
+def test_scheduled_space_may_reach_the_limit(size: int, expected: Rule | None) -> None:
+    """The limit is a percentage of what is left after the reserve."""
     entry = disk(storage_reserved=30 * GIB, storage_scheduled=10 * GIB)
     assert refusal(entry, size=size) is expected
 
 
-def test_a_new_volume_needs_no_free_bytes_of_its_own_size() -> None:
-    """With over-provisioning a nearly full disk takes a volume far larger than what is available."""
+def test_a_new_volume_may_be_larger_than_the_available_space() -> None:
+    """With over-provisioning only its scheduled size counts."""
     entry = disk(storage_available=26 * GIB)
     assert refusal(entry, Settings(storage_over_provisioning_percentage=200), size=150 * GIB) is None
 
 
-def test_the_reserve_plays_no_part_in_the_minimum() -> None:
-    """Minimal available is a percentage of the maximum, whatever is reserved."""
+def test_the_minimum_does_not_depend_on_the_reserve() -> None:
+    """It is a percentage of the maximum."""
     assert refusal(disk(storage_available=26 * GIB, storage_reserved=90 * GIB)) is None
 
 
 def test_uncounted_replicas_take_scheduling_space() -> None:
-    """What was placed a moment ago counts although the node does not report it yet."""
+    """Replicas that the node does not report yet."""
     assert disk_space(disk(), DEFAULTS, uncounted=40 * GIB).free == 60 * GIB
 
 
@@ -93,14 +93,14 @@ def test_uncounted_replicas_take_scheduling_space() -> None:
     ],
 )
 def test_a_disk_without_space_is_closed(fields: dict[str, Any], expected: Rule) -> None:
-    """A disk that reports nothing takes nothing, not even a replica of no size."""
+    """Not even a replica without size fits on a disk that reports nothing."""
     settings = Settings(storage_minimal_available_percentage=0)
     assert refusal(disk(**fields), settings) is expected
     assert not disk_space(disk(**fields), settings).open
 
 
-def test_actual_space_is_checked_before_scheduling_space() -> None:
-    """Where both fail, Longhorn names the available space."""
+def test_available_space_is_checked_before_scheduling_space() -> None:
+    """Where both fail, Longhorn reports the available space."""
     assert refusal(disk(storage_available=GIB), size=500 * GIB) is Rule.ACTUAL_SPACE
 
 
@@ -113,14 +113,14 @@ def test_actual_space_is_checked_before_scheduling_space() -> None:
         pytest.param(2**62, 1000, -(2**63), id="past 2^63 as on amd64"),
     ],
 )
-def test_percentages_are_float64(size: int, percentage: int, expected: int) -> None:
-    """Limits are computed as Go does: in float64, then truncated."""
+def test_percentages_are_computed_in_float64(size: int, percentage: int, expected: int) -> None:
+    """Then truncated, as in Go."""
     assert percent_of(size, percentage) == expected
 
 
 @pytest.mark.parametrize(("value", "expected"), [(2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (-(2**63) - 1, 2**63 - 1)])
-def test_integers_wrap_around(value: int, expected: int) -> None:
-    """Go's int64 arithmetic wraps."""
+def test_sums_wrap_around_as_int64(value: int, expected: int) -> None:
+    """As in Go."""
     assert wrap_int64(value) == expected
 
 
@@ -132,13 +132,13 @@ def test_integers_wrap_around(value: int, expected: int) -> None:
         pytest.param(10 * GIB + 1, False, id="+1"),
     ],
 )
-def test_pressure_at_the_boundary(available: int, pressed: bool) -> None:
-    """At 90 % a disk is under pressure when less than 10 % is unused, in whole per cent."""
+def test_a_disk_used_beyond_the_percentage_is_under_pressure(available: int, pressed: bool) -> None:
+    """At 90 %: if less than 10 % are unused, in whole per cent."""
     assert under_pressure(disk(storage_available=available), 90) is pressed
 
 
 def test_the_reserve_counts_as_used_for_pressure() -> None:
-    """Unused is what is available beyond the reserve."""
+    """Unused bytes are available beyond the reserve."""
     assert under_pressure(disk(storage_available=35 * GIB, storage_reserved=30 * GIB), 90)
 
 
@@ -150,11 +150,11 @@ def test_the_reserve_counts_as_used_for_pressure() -> None:
     ],
 )
 def test_relief_must_stay_below_the_pressure_percentage(scheduled: int, fits: bool) -> None:
-    """The use a move would leave is counted with the actual size, in whole per cent."""
+    """The use after a move counts, with the actual size, in whole per cent."""
     settings = Settings(storage_over_provisioning_percentage=200)
     assert fits_without_pressure(disk(storage_scheduled=scheduled), settings, 10 * GIB, 0) is fits
 
 
-def test_no_relief_by_a_disk_without_maximum() -> None:
-    """A disk that reports nothing relieves nothing."""
+def test_a_disk_without_maximum_gives_no_relief() -> None:
+    """It reports nothing."""
     assert not fits_without_pressure(disk(storage_maximum=0), DEFAULTS, 0, 0)

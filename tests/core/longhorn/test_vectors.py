@@ -10,14 +10,14 @@ import pytest
 
 from scheduler_core.longhorn.conformance.questions import QUESTIONS
 from scheduler_core.longhorn.conformance.scenario import read_cluster
-from scheduler_core.longhorn.readiness import one_manager_per_node
+from scheduler_core.longhorn.node_readiness import one_manager_per_node
 from scheduler_core.longhorn.vectors import RUNNER, check
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "longhorn").glob("*.jsonl"))
 
 
 def line(**changes: Any) -> dict[str, Any]:
-    """A recorded decision about a disk that reports nothing, so nothing fits."""
+    """A recorded decision about a disk that reports nothing, so that no replica fits."""
     node = {
         "metadata": {"name": "n1"},
         "spec": {"disks": {"d1": {"allowScheduling": True}}},
@@ -35,25 +35,25 @@ def line(**changes: Any) -> dict[str, Any]:
 
 
 def write(path: Path, *vectors: dict[str, Any]) -> str:
-    """A file of decisions."""
+    """Writes decisions to a file."""
     path.write_text("".join(json.dumps(vector) + "\n" for vector in vectors))
     return str(path)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_recorded_decisions(path: Path) -> None:
+def test_recorded_decisions_are_reproduced(path: Path) -> None:
     """The engine decides as Longhorn did."""
     assert [str(mismatch) for mismatch in map(check, RUNNER.read(path)) if mismatch] == []
 
 
 def test_every_question_is_recorded() -> None:
-    """Each question of the engine has recorded answers here."""
-    asked = {vector["schedule"]["op"] for path in GOLDEN for vector in RUNNER.read(path)}
-    assert asked == set(QUESTIONS)
+    """Every kind of question has recorded answers."""
+    recorded = {vector["schedule"]["op"] for path in GOLDEN for vector in RUNNER.read(path)}
+    assert recorded == set(QUESTIONS)
 
 
-def test_nothing_more_is_possible_than_was_seen() -> None:
-    """Where Longhorn's answer depends on chance, its many runs saw every outcome the engine holds for possible."""
+def test_every_possible_answer_was_recorded() -> None:
+    """Longhorn's many runs returned every answer that the engine thinks possible."""
     extra = {
         vector["id"]: sorted(map(str, possible - recorded))
         for path in GOLDEN
@@ -61,29 +61,35 @@ def test_nothing_more_is_possible_than_was_seen() -> None:
         for question in [QUESTIONS[vector["schedule"]["op"]]]
         for recorded in [frozenset(question.read_answers(vector["decision"]))]
         for possible in [
-            {answer for seen in one_manager_per_node(read_cluster(vector)) for answer in question.answer(seen, vector)}
+            {
+                answer
+                for picked in one_manager_per_node(read_cluster(vector))
+                for answer in question.answer(picked, vector)
+            }
         ]
         if possible - recorded
     }
     assert extra == {}
 
 
-def test_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is printed but the closing line."""
+def test_only_the_summary_is_printed_if_all_decisions_are_reproduced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code is 0."""
     assert RUNNER.main([write(tmp_path / "a.jsonl", line(), line(id="made-0002"))]) == 0
     assert capsys.readouterr().out == "2 passed, 0 failed\n"
 
 
-def test_a_mismatch_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With its id, its note, both answers and the rules that decided."""
+def test_a_mismatch_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its ID, its note, both answers and the rules."""
     wrong = line(
         note="made up", decision={"result": {**line()["decision"]["result"], "schedulable": True}, "errors": []}
     )
     assert RUNNER.main([write(tmp_path / "a.jsonl", wrong, line())]) == 1
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "made-0001 (made up)"
-    assert "STORAGE_MAXIMUM" in shown[3]
-    assert shown[-1] == "1 passed, 1 failed"
+    output = capsys.readouterr().out.splitlines()
+    assert output[0] == "made-0001 (made up)"
+    assert "STORAGE_MAXIMUM" in output[3]
+    assert output[-1] == "1 passed, 1 failed"
 
 
 @pytest.mark.parametrize(
@@ -97,8 +103,8 @@ def test_a_mismatch_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         pytest.param(json.dumps(line(decision={"result": {}, "errors": []})), "schedulable", id="nothing recorded"),
     ],
 )
-def test_bad_input(text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Bad input is reported in one line, with exit code 2."""
+def test_bad_input_is_an_error(text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is printed in one line, with exit code 2."""
     path = tmp_path / "a.jsonl"
     path.write_text(text)
     assert RUNNER.main([str(path)]) == 2

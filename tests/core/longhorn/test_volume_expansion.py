@@ -1,4 +1,4 @@
-"""May a volume grow: the physical check, the scheduling check, and several replicas on one disk."""
+"""Whether a volume may grow: the physical check, the scheduling check, several replicas on one disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.rules import ScheduleError
+from scheduler_core.longhorn.refusal_rules import ScheduleError
 from scheduler_core.longhorn.volume_expansion import ExpansionResult, check_expansion
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, disk, node, replica, volume
@@ -14,10 +14,10 @@ from tests.worlds.longhorn import GIB, LONG_AGO, cluster, disk, node, replica, v
 REFUSED = ExpansionResult(ScheduleError.INSUFFICIENT_STORAGE, "n1-d1")
 
 
-def growth(
+def expand(
     increase: int, *replicas: lh.Replica, settings: dict[str, str] | None = None, **fields: Any
 ) -> set[ExpansionResult]:
-    """The possible answers for a volume on disk n1/d1 that grows by so many bytes."""
+    """The possible results for a volume on disk n1/d1 that grows by so many bytes."""
     view = cluster(node("n1", disk(**fields)), settings=settings)
     entry = volume()
     return set(check_expansion(view, entry, replicas or [replica("r", "n1/d1")], entry.size + increase))
@@ -31,30 +31,30 @@ def growth(
         pytest.param(75 * GIB + 1, False, id="+1"),
     ],
 )
-def test_the_minimum_must_be_left_when_all_is_written(increase: int, allowed: bool) -> None:
-    """Here the minimal available space may be reached, not undercut."""
-    assert (growth(increase) == {ExpansionResult()}) is allowed
+def test_the_minimum_must_be_left_when_the_volume_is_full(increase: int, allowed: bool) -> None:
+    """Available space may reach the minimum here."""
+    assert (expand(increase) == {ExpansionResult()}) is allowed
 
 
 @pytest.mark.parametrize(
     ("increase", "allowed"), [pytest.param(30 * GIB, True, id="equal"), pytest.param(30 * GIB + 1, False, id="+1")]
 )
-def test_scheduling_space(increase: int, allowed: bool) -> None:
-    """What is promised may reach the limit."""
-    assert (growth(increase, storage_scheduled=70 * GIB) == {ExpansionResult()}) is allowed
+def test_scheduled_space_may_reach_the_limit(increase: int, allowed: bool) -> None:
+    """Not exceed it."""
+    assert (expand(increase, storage_scheduled=70 * GIB) == {ExpansionResult()}) is allowed
 
 
-def test_what_is_written_may_reach_the_over_provisioning_limit() -> None:
-    """At 50 % half of an empty disk may be filled."""
+def test_written_bytes_may_reach_the_over_provisioning_limit() -> None:
+    """At 50 % half of an empty disk."""
     settings = {"storage-over-provisioning-percentage": "50"}
-    assert growth(50 * GIB, settings=settings) == {ExpansionResult()}
-    assert growth(50 * GIB + 1, settings=settings) == {REFUSED}
+    assert expand(50 * GIB, settings=settings) == {ExpansionResult()}
+    assert expand(50 * GIB + 1, settings=settings) == {REFUSED}
 
 
 def test_the_reserve_counts_as_free_in_the_physical_check() -> None:
-    """85 GiB are used, 30 of them reserved: 20 GiB more leave enough, although only 15 are available."""
+    """85 GiB are used, 30 of them reserved: 20 GiB more fit although 15 are available."""
     settings = {"storage-minimal-available-percentage": "10", "storage-over-provisioning-percentage": "200"}
-    assert growth(20 * GIB, settings=settings, storage_available=15 * GIB, storage_reserved=30 * GIB) == {
+    assert expand(20 * GIB, settings=settings, storage_available=15 * GIB, storage_reserved=30 * GIB) == {
         ExpansionResult()
     }
 
@@ -62,33 +62,33 @@ def test_the_reserve_counts_as_free_in_the_physical_check() -> None:
 def test_each_replica_on_a_disk_grows() -> None:
     """Two replicas on one disk need twice the increase, failed ones too."""
     pair = [replica("r", "n1/d1"), replica("s", "n1/d1", failed_at=LONG_AGO)]
-    assert growth(37 * GIB, *pair) == {ExpansionResult()}
-    assert growth(38 * GIB, *pair) == {REFUSED}
+    assert expand(37 * GIB, *pair) == {ExpansionResult()}
+    assert expand(38 * GIB, *pair) == {REFUSED}
 
 
-def test_the_first_disk_that_fails_is_reported() -> None:
-    """Which one that is, is chance."""
+def test_one_of_the_disks_that_fail_is_reported() -> None:
+    """Which of them is random."""
     view = cluster(node("n1"), node("n2"))
-    found = check_expansion(view, volume(), [replica("r", "n1/d1"), replica("s", "n2/d1")], 500 * GIB)
-    assert {(answer.allowed, answer.disk) for answer in found} == {(False, "n1-d1"), (False, "n2-d1")}
+    results = check_expansion(view, volume(), [replica("r", "n1/d1"), replica("s", "n2/d1")], 500 * GIB)
+    assert {(result.allowed, result.disk) for result in results} == {(False, "n1-d1"), (False, "n2-d1")}
 
 
 @pytest.mark.parametrize("fields", [{"storage_maximum": 0}, {"storage_available": 0}])
-def test_a_disk_without_space_grows_nothing(fields: dict[str, Any]) -> None:
-    """A disk that reports nothing cannot hold more."""
-    assert growth(1, **fields) == {REFUSED}
+def test_a_volume_on_a_disk_without_space_does_not_grow(fields: dict[str, Any]) -> None:
+    """The disk reports nothing."""
+    assert expand(1, **fields) == {REFUSED}
 
 
-def test_a_missing_disk() -> None:
-    """A replica whose disk is gone keeps the volume from growing."""
-    assert growth(1, replica("r", "n1/d9")) == {ExpansionResult(ScheduleError.DISK_NOT_FOUND, "n1-d9")}
+def test_a_volume_with_a_replica_on_a_missing_disk_does_not_grow() -> None:
+    """The error names the disk."""
+    assert expand(1, replica("r", "n1/d9")) == {ExpansionResult(ScheduleError.DISK_NOT_FOUND, "n1-d9")}
 
 
 def test_unplaced_replicas_do_not_matter() -> None:
     """They have no disk yet."""
-    assert growth(500 * GIB, replica("r")) == {ExpansionResult()}
+    assert expand(500 * GIB, replica("r")) == {ExpansionResult()}
 
 
-def test_growing_by_nothing_only_asks_for_a_schedulable_disk() -> None:
-    """No increase, no physical check."""
-    assert growth(0, storage_available=26 * GIB) == {ExpansionResult()}
+def test_an_increase_of_zero_skips_the_physical_check() -> None:
+    """The disk must only be schedulable."""
+    assert expand(0, storage_available=26 * GIB) == {ExpansionResult()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from scheduler_core.longhorn.placement import find_candidates
+from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
-from scheduler_core.longhorn.rules import Rule
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import disk_space, minimal_available, scheduling_limit, space_refusal
 from scheduler_core.model.longhorn import Disk
@@ -25,7 +25,7 @@ SMALL = volume(size=1 * GB)
 
 
 def schedulable(entry: Disk, settings: Settings) -> Rule | None:
-    """Stage 1: no replica has been selected yet, so size and actual size are 0."""
+    """Whether a disk passes stage 1, in which size and actual size are 0."""
     return space_refusal(0, 0, disk_space(entry, settings))
 
 

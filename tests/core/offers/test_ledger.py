@@ -1,4 +1,4 @@
-"""Offers one rule at a time: how one begins, narrows and ends, what is late and ignored, and how wide one is."""
+"""Offers, rule by rule: how they begin, narrow and end, which events are ignored, and how wide they are."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ NEWER = replace(POD, version=11)
 NO_VERSION = replace(POD, version=0)
 
 
-def told(*events: tuple[float, Event], ledger: Ledger | None = None) -> tuple[Ledger, list[Outcome]]:
-    """A ledger to which all of this happened, at these times, and what came of it."""
+def apply(*events: tuple[float, Event], ledger: Ledger | None = None) -> tuple[Ledger, list[Outcome]]:
+    """Applies events at these times, and returns the ledger and all outcomes."""
     ledger = ledger or Ledger()
     outcomes: list[Outcome] = []
     for now, event in events:
-        ledger, came = step(ledger, event, now)
-        outcomes += came
+        ledger, outcomes_of_event = step(ledger, event, now)
+        outcomes += outcomes_of_event
     return ledger, outcomes
 
 
-def offered(event: Offered = OFFERED) -> Ledger:
+def ledger_with_offer(event: Offered = OFFERED) -> Ledger:
     """A ledger with one offer, made at 100."""
-    return told((100, event))[0]
+    return apply((100, event))[0]
 
 
-def only(ledger: Ledger) -> Offer:
-    """The one offer there is."""
+def single_offer(ledger: Ledger) -> Offer:
+    """The only offer of a ledger."""
     (offer,) = ledger.oldest_first()
     return offer
 
 
-def summary(outcomes: list[Outcome]) -> list[tuple[str, OutcomeKind, float, str]]:
-    """What became of whose offer, when, and the node."""
+def summarize(outcomes: list[Outcome]) -> list[tuple[str, OutcomeKind, float, str]]:
+    """The pod, kind, time and node of each outcome."""
     return [(outcome.offer.uid, outcome.kind, outcome.at, outcome.node) for outcome in outcomes]
 
 
@@ -77,9 +77,9 @@ def test_a_new_ledger_is_empty() -> None:
 
 @pytest.mark.parametrize("nodes", [frozenset("a"), ABC, MANY], ids=["one", "some", "wide"])
 def test_an_offer_counts_on_all_its_nodes(nodes: frozenset[str]) -> None:
-    """And nowhere else."""
-    ledger = offered(replace(OFFERED, nodes=nodes))
-    offer = only(ledger)
+    """It counts on no other node."""
+    ledger = ledger_with_offer(replace(OFFERED, nodes=nodes))
+    offer = single_offer(ledger)
     assert offer == Offer(POD, nodes, ("v",), "", 100, 1, 10)
     assert ledger.offer_of("u") is offer
     assert all(ledger.offers_on(node) == (offer,) for node in nodes)
@@ -92,39 +92,41 @@ def test_an_offer_counts_on_all_its_nodes(nodes: frozenset[str]) -> None:
         pytest.param(replace(OFFERED, nodes=frozenset()), id="no nodes"),
         pytest.param(replace(OFFERED, pod=replace(POD, uid="")), id="no uid"),
         pytest.param(replace(OFFERED, pod=replace(POD, node_name="a")), id="bound"),
-        pytest.param(replace(OFFERED, pod=replace(POD, ended=True)), id="over"),
+        pytest.param(replace(OFFERED, pod=replace(POD, ended=True)), id="finished"),
         pytest.param(NominationAdopted(POD), id="not nominated"),
         pytest.param(
             NominationAdopted(replace(POD, nominated_node="a", unschedulable="no")), id="nominated by preemption"
         ),
         pytest.param(NominationAdopted(replace(POD, nominated_node="a", node_name="a")), id="nominated and bound"),
-        pytest.param(NominationAdopted(replace(POD, nominated_node="a", ended=True)), id="nominated and over"),
-        pytest.param(NEWER, id="only seen"),
+        pytest.param(NominationAdopted(replace(POD, nominated_node="a", ended=True)), id="nominated and finished"),
+        pytest.param(NEWER, id="observed without an offer"),
         pytest.param(NodeSelected("u", "a"), id="decided without an offer"),
         pytest.param(PodGone("u"), id="gone without an offer"),
         pytest.param(Withdrawn("u", 1), id="withdrawn without an offer"),
         pytest.param(LeadershipLost(), id="dropped without an offer"),
     ],
 )
-def test_there_is_no_offer(event: Event) -> None:
-    """Nothing but `Offered` and `NominationAdopted` makes one, and not for every pod."""
-    assert told((1, event)) == (Ledger(time=1), [])
+def test_an_event_makes_no_offer(event: Event) -> None:
+    """Only `Offered` and `NominationAdopted` make offers, and not for every pod."""
+    assert apply((1, event)) == (Ledger(time=1), [])
 
 
-def test_a_pod_that_asks_again_replaces_its_offer() -> None:
-    """Its life begins anew, nothing of the old one is left."""
-    ledger, outcomes = told(
-        (130, Offered(replace(POD, version=12, nominated_node="x"), frozenset("cd"))), ledger=offered()
+def test_a_new_offer_replaces_the_earlier_offer_of_its_pod() -> None:
+    """It has a whole lifetime, and the earlier offer is in no index."""
+    ledger, outcomes = apply(
+        (130, Offered(replace(POD, version=12, nominated_node="x"), frozenset("cd"))), ledger=ledger_with_offer()
     )
-    assert summary(outcomes) == [("u", OutcomeKind.REPLACED, 130, "")]
-    assert outcomes[0].offer == only(offered())
-    assert only(ledger) == Offer(replace(POD, version=12, nominated_node="x"), frozenset("cd"), (), "", 130, 2, 12)
+    assert summarize(outcomes) == [("u", OutcomeKind.REPLACED, 130, "")]
+    assert outcomes[0].offer == single_offer(ledger_with_offer())
+    assert single_offer(ledger) == Offer(
+        replace(POD, version=12, nominated_node="x"), frozenset("cd"), (), "", 130, 2, 12
+    )
     assert [len(ledger.offers_on(node)) for node in "abcd"] == [0, 0, 1, 1]
     assert ledger.next_end == 130 + OFFER_LIFETIME
 
 
 @pytest.mark.parametrize(
-    ("event", "became", "node"),
+    ("event", "kind", "node"),
     [
         (replace(OFFERED, nodes=frozenset()), OutcomeKind.REPLACED, ""),
         (replace(OFFERED, pod=replace(POD, node_name="b")), OutcomeKind.DECIDED, "b"),
@@ -141,10 +143,10 @@ def test_a_pod_that_asks_again_replaces_its_offer() -> None:
     ],
 )
 @pytest.mark.parametrize("nodes", [ABC, MANY], ids=["some", "wide"])
-def test_an_offer_ends(nodes: frozenset[str], event: Event, became: OutcomeKind, node: str) -> None:
-    """With one outcome, and nothing of it is left."""
-    ledger, outcomes = told((101, event), ledger=offered(replace(OFFERED, nodes=nodes)))
-    assert summary(outcomes) == [("u", became, 101, node)]
+def test_an_event_ends_an_offer(nodes: frozenset[str], event: Event, kind: OutcomeKind, node: str) -> None:
+    """With one outcome; the offer is in no index."""
+    ledger, outcomes = apply((101, event), ledger=ledger_with_offer(replace(OFFERED, nodes=nodes)))
+    assert summarize(outcomes) == [("u", kind, 101, node)]
     assert ledger == Ledger(time=101, offers_made=1)
 
 
@@ -152,12 +154,12 @@ def test_an_offer_ends(nodes: frozenset[str], event: Event, became: OutcomeKind,
     "event",
     [
         pytest.param(replace(POD, version=9, node_name="b"), id="bound"),
-        pytest.param(replace(POD, version=9, ended=True), id="over"),
+        pytest.param(replace(POD, version=9, ended=True), id="finished"),
     ],
 )
-def test_what_a_uid_never_takes_back_is_believed_however_late(event: Event) -> None:
+def test_a_late_binding_or_deletion_ends_the_offer(event: Event) -> None:
     """A pod that was bound or deleted at an older version still is."""
-    assert told((101, event), ledger=offered())[0].outstanding == 0
+    assert apply((101, event), ledger=ledger_with_offer())[0].outstanding == 0
 
 
 @pytest.mark.parametrize(
@@ -170,45 +172,45 @@ def test_what_a_uid_never_takes_back_is_believed_however_late(event: Event) -> N
         pytest.param(NodeSelected("u", ""), id="a claim without a selected node"),
         pytest.param(Withdrawn("u", 0), id="an earlier offer is withdrawn"),
         pytest.param(Withdrawn("other", 1), id="another uid's offer is withdrawn"),
-        pytest.param(NominationAdopted(replace(NEWER, nominated_node="b")), id="adopted although known"),
+        pytest.param(NominationAdopted(replace(NEWER, nominated_node="b")), id="adopted while the pod has an offer"),
         pytest.param(Tick(), id="time"),
-        pytest.param(POD, id="seen again"),
-        pytest.param(NO_VERSION, id="seen again without version"),
-        pytest.param(replace(POD, nominated_node="b"), id="nominated at the version it was asked about"),
+        pytest.param(POD, id="observed again"),
+        pytest.param(NO_VERSION, id="observed again without version"),
+        pytest.param(replace(POD, nominated_node="b"), id="nominated at the offer's version"),
         pytest.param(replace(POD, version=9, nominated_node="b"), id="nominated before"),
-        pytest.param(replace(POD, unschedulable="no"), id="declared at the version it was asked about"),
+        pytest.param(replace(POD, unschedulable="no"), id="declared at the offer's version"),
         pytest.param(replace(POD, version=9, unschedulable="no"), id="declared before"),
     ],
 )
-def test_an_offer_stays_as_it_is(event: Event) -> None:
-    """Late, repeated, or somebody else's."""
-    assert told((101, event), ledger=offered()) == (replace(offered(), time=101), [])
+def test_an_event_leaves_an_offer_unchanged(event: Event) -> None:
+    """The event is late, repeated, or about another offer."""
+    assert apply((101, event), ledger=ledger_with_offer()) == (replace(ledger_with_offer(), time=101), [])
 
 
-def test_a_selected_node_known_before_is_no_news() -> None:
-    """Only another one is a decision about this offer."""
-    ledger = offered(replace(OFFERED, selected_node="a"))
+def test_the_node_selected_before_the_offer_does_not_end_it() -> None:
+    """Only a different node is a decision about this offer."""
+    ledger = ledger_with_offer(replace(OFFERED, selected_node="a"))
     for node in ("a", ""):
-        assert told((101, NodeSelected("u", node)), ledger=ledger) == (replace(ledger, time=101), [])
-    assert summary(told((101, NodeSelected("u", "b")), ledger=ledger)[1]) == [("u", OutcomeKind.DECIDED, 101, "b")]
+        assert apply((101, NodeSelected("u", node)), ledger=ledger) == (replace(ledger, time=101), [])
+    assert summarize(apply((101, NodeSelected("u", "b")), ledger=ledger)[1]) == [("u", OutcomeKind.DECIDED, 101, "b")]
 
 
 @pytest.mark.parametrize("version", [0, 11], ids=["without version", "with version"])
 @pytest.mark.parametrize("nodes", [frozenset("b"), ABC, MANY | {"b"}], ids=["one", "some", "wide"])
 def test_a_nomination_narrows_an_offer_to_its_node(nodes: frozenset[str], version: int) -> None:
     """It keeps its age and its end."""
-    before = offered(replace(OFFERED, nodes=nodes))
-    ledger, outcomes = told((101, replace(POD, version=version, nominated_node="b")), ledger=before)
-    assert outcomes == [Outcome(only(before), OutcomeKind.NARROWED, 101, "b")]
-    expected = replace(only(before), nodes=frozenset("b"), narrowed=True, version=max(10, version))
-    assert only(ledger) == expected
+    before = ledger_with_offer(replace(OFFERED, nodes=nodes))
+    ledger, outcomes = apply((101, replace(POD, version=version, nominated_node="b")), ledger=before)
+    assert outcomes == [Outcome(single_offer(before), OutcomeKind.NARROWED, 101, "b")]
+    expected = replace(single_offer(before), nodes=frozenset("b"), narrowed=True, version=max(10, version))
+    assert single_offer(ledger) == expected
     assert ledger.offers_on("b") == (expected,)
     assert all(ledger.offers_on(node) == () for node in nodes - {"b"})
-    assert told((102, PodGone("u")), ledger=ledger)[0] == Ledger(time=102, offers_made=1)
+    assert apply((102, PodGone("u")), ledger=ledger)[0] == Ledger(time=102, offers_made=1)
 
 
 @pytest.mark.parametrize(
-    ("known", "seen"),
+    ("nominated", "observed"),
     [
         pytest.param("", replace(NEWER, nominated_node="elsewhere"), id="a node that was not offered"),
         pytest.param("b", replace(NEWER, nominated_node="b"), id="the nomination it already had"),
@@ -216,58 +218,61 @@ def test_a_nomination_narrows_an_offer_to_its_node(nodes: frozenset[str], versio
         pytest.param("", replace(NEWER, nominated_node="b", unschedulable="no"), id="preemption"),
     ],
 )
-def test_a_nomination_does_not_narrow(known: str, seen: ObservedPod) -> None:
-    """It says nothing about this offer, or comes from preemption."""
-    before = offered(replace(OFFERED, pod=replace(POD, nominated_node=known)))
-    ledger, outcomes = told((101, seen), ledger=before)
+def test_a_nomination_does_not_narrow(nominated: str, observed: ObservedPod) -> None:
+    """It is no decision about this offer, or comes from preemption."""
+    before = ledger_with_offer(replace(OFFERED, pod=replace(POD, nominated_node=nominated)))
+    ledger, outcomes = apply((101, observed), ledger=before)
     assert outcomes == []
-    assert (only(ledger).nodes, only(ledger).narrowed, only(ledger).version) == (ABC, False, 11)
+    assert (single_offer(ledger).nodes, single_offer(ledger).narrowed, single_offer(ledger).version) == (ABC, False, 11)
 
 
-def test_a_nomination_beside_a_condition_known_before_does_not_narrow() -> None:
-    """Nobody can tell whether it is a decision; it does not end the offer either."""
-    before = offered(replace(OFFERED, pod=replace(POD, unschedulable="no")))
-    ledger, outcomes = told((101, replace(NEWER, nominated_node="b", unschedulable="no")), ledger=before)
-    assert (outcomes, only(ledger)) == ([], replace(only(before), version=11))
+def test_a_nomination_of_a_pod_that_was_unschedulable_before_does_not_narrow() -> None:
+    """It may be a decision or come from preemption; it does not end the offer either."""
+    before = ledger_with_offer(replace(OFFERED, pod=replace(POD, unschedulable="no")))
+    ledger, outcomes = apply((101, replace(NEWER, nominated_node="b", unschedulable="no")), ledger=before)
+    assert (outcomes, single_offer(ledger)) == ([], replace(single_offer(before), version=11))
 
 
 def test_an_offer_is_narrowed_once() -> None:
-    """Another nomination names no offered node, and the same one again is not news."""
-    narrowed = told((101, replace(NEWER, nominated_node="b")), ledger=offered())[0]
+    """A second nomination, of the same node or a different one, changes nothing."""
+    narrowed = apply((101, replace(NEWER, nominated_node="b")), ledger=ledger_with_offer())[0]
     for version, node in ((0, "b"), (12, "b"), (12, "a")):
-        ledger, outcomes = told((102, replace(POD, version=version, nominated_node=node)), ledger=narrowed)
+        ledger, outcomes = apply((102, replace(POD, version=version, nominated_node=node)), ledger=narrowed)
         assert outcomes == []
-        assert only(ledger) == replace(only(narrowed), version=max(11, version))
+        assert single_offer(ledger) == replace(single_offer(narrowed), version=max(11, version))
 
 
-def test_events_older_than_the_newest_seen_are_ignored() -> None:
+def test_observations_older_than_the_newest_are_ignored() -> None:
     """The nomination of version 11 comes after version 12, in which it was taken back."""
-    ledger = told((101, replace(POD, version=12)), ledger=offered())[0]
-    assert told((101, replace(NEWER, nominated_node="b")), ledger=ledger) == (ledger, [])
+    ledger = apply((101, replace(POD, version=12)), ledger=ledger_with_offer())[0]
+    assert apply((101, replace(NEWER, nominated_node="b")), ledger=ledger) == (ledger, [])
 
 
 @pytest.mark.parametrize("version", [0, 11], ids=["without version", "with version"])
-@pytest.mark.parametrize("known", ["", "earlier"])
-def test_a_pod_declared_unschedulable_has_a_second_left(known: str, version: int) -> None:
-    """The end is when it was due, not when it is noticed."""
-    before = offered(replace(OFFERED, pod=replace(POD, unschedulable=known)))
+@pytest.mark.parametrize("earlier", ["", "earlier"])
+def test_the_offer_of_an_unschedulable_pod_ends_after_the_grace_period(earlier: str, version: int) -> None:
+    """Its outcome has the time at which it was due, not that of the next event."""
+    before = ledger_with_offer(replace(OFFERED, pod=replace(POD, unschedulable=earlier)))
     declared = replace(POD, version=version, unschedulable="no")
-    ledger, outcomes = told((105, declared), (105.5, replace(declared, unschedulable="no!")), ledger=before)
-    assert (outcomes, only(ledger).unschedulable_since) == ([], 105)
+    ledger, outcomes = apply((105, declared), (105.5, replace(declared, unschedulable="no!")), ledger=before)
+    assert (outcomes, single_offer(ledger).unschedulable_since) == ([], 105)
     assert ledger.next_end == 105 + UNSCHEDULABLE_GRACE_PERIOD
-    assert told((105.99, Tick()), ledger=ledger)[1] == []
-    ended, outcomes = told((120, Tick()), ledger=ledger)
-    assert (summary(outcomes), ended) == ([("u", OutcomeKind.UNSCHEDULABLE, 106, "")], Ledger(time=120, offers_made=1))
+    assert apply((105.99, Tick()), ledger=ledger)[1] == []
+    ended, outcomes = apply((120, Tick()), ledger=ledger)
+    assert (summarize(outcomes), ended) == (
+        [("u", OutcomeKind.UNSCHEDULABLE, 106, "")],
+        Ledger(time=120, offers_made=1),
+    )
 
 
-def test_a_condition_known_before_is_no_declaration() -> None:
-    """kube-scheduler had written it before it asked again."""
-    ledger = offered(replace(OFFERED, pod=replace(POD, unschedulable="no")))
-    assert only(told((101, replace(NEWER, unschedulable="no")), ledger=ledger)[0]).unschedulable_since is None
+def test_a_condition_from_before_the_offer_does_not_end_it() -> None:
+    """kube-scheduler wrote it after an earlier attempt."""
+    ledger = ledger_with_offer(replace(OFFERED, pod=replace(POD, unschedulable="no")))
+    assert single_offer(apply((101, replace(NEWER, unschedulable="no")), ledger=ledger)[0]).unschedulable_since is None
 
 
 @pytest.mark.parametrize(
-    ("event", "became"),
+    ("event", "kind"),
     [
         (NodeSelected("u", "b"), OutcomeKind.DECIDED),
         (replace(POD, version=12, node_name="b"), OutcomeKind.DECIDED),
@@ -275,73 +280,73 @@ def test_a_condition_known_before_is_no_declaration() -> None:
         (Withdrawn("u", 1), OutcomeKind.WITHDRAWN),
     ],
 )
-def test_within_the_second_another_end_counts(event: Event, became: OutcomeKind) -> None:
-    """And nothing is left of the declaration."""
-    ledger = told((101, replace(NEWER, unschedulable="no")), ledger=offered())[0]
-    ended, outcomes = told((101.9, event), ledger=ledger)
-    assert [outcome.kind for outcome in outcomes] == [became]
+def test_a_different_end_within_the_grace_period_counts(event: Event, kind: OutcomeKind) -> None:
+    """The declaration then ends nothing."""
+    ledger = apply((101, replace(NEWER, unschedulable="no")), ledger=ledger_with_offer())[0]
+    ended, outcomes = apply((101.9, event), ledger=ledger)
+    assert [outcome.kind for outcome in outcomes] == [kind]
     assert ended == Ledger(time=101.9, offers_made=1)
-    late = told((102, event), ledger=ledger)[1]
-    assert summary(late) == [("u", OutcomeKind.UNSCHEDULABLE, 102, "")]
+    after_late_event = apply((102, event), ledger=ledger)[1]
+    assert summarize(after_late_event) == [("u", OutcomeKind.UNSCHEDULABLE, 102, "")]
 
 
-def test_asking_again_within_the_second_clears_the_declaration() -> None:
-    """The new offer has its whole life before it."""
-    ledger = told((101, replace(NEWER, unschedulable="no")), ledger=offered())[0]
-    ledger = told((101.5, Offered(replace(NEWER, unschedulable="no"), ABC)), ledger=ledger)[0]
-    assert (only(ledger).unschedulable_since, ledger.next_end) == (None, 101.5 + OFFER_LIFETIME)
+def test_a_new_offer_within_the_grace_period_clears_the_declaration() -> None:
+    """It has a whole lifetime."""
+    ledger = apply((101, replace(NEWER, unschedulable="no")), ledger=ledger_with_offer())[0]
+    ledger = apply((101.5, Offered(replace(NEWER, unschedulable="no"), ABC)), ledger=ledger)[0]
+    assert (single_offer(ledger).unschedulable_since, ledger.next_end) == (None, 101.5 + OFFER_LIFETIME)
 
 
-def test_an_offer_lives_for_its_life() -> None:
-    """And not at its end any more."""
-    ledger = offered()
+def test_an_offer_expires_at_the_end_of_its_lifetime() -> None:
+    """Not before."""
+    ledger = ledger_with_offer()
     assert ledger.next_end == 100 + OFFER_LIFETIME
-    assert told((159.99, Tick()), ledger=ledger)[1] == []
-    assert told((160, Tick()), ledger=ledger) == (
+    assert apply((159.99, Tick()), ledger=ledger)[1] == []
+    assert apply((160, Tick()), ledger=ledger) == (
         Ledger(time=160, offers_made=1),
-        [Outcome(only(ledger), OutcomeKind.EXPIRED, 160)],
+        [Outcome(single_offer(ledger), OutcomeKind.EXPIRED, 160)],
     )
 
 
-@pytest.mark.parametrize(("declared", "became"), [(158, OutcomeKind.UNSCHEDULABLE), (159, OutcomeKind.EXPIRED)])
-def test_a_declaration_never_lengthens_a_life(declared: float, became: OutcomeKind) -> None:
-    """Whichever end is due first."""
-    ledger = told((declared, replace(NEWER, unschedulable="no")), ledger=offered())[0]
-    assert summary(told((200, Tick()), ledger=ledger)[1]) == [("u", became, declared + 1, "")]
-    late = told((159.5, replace(NEWER, unschedulable="no")), ledger=offered())[0]
-    assert late.next_end == 160
+@pytest.mark.parametrize(("declared", "kind"), [(158, OutcomeKind.UNSCHEDULABLE), (159, OutcomeKind.EXPIRED)])
+def test_a_declaration_never_lengthens_a_lifetime(declared: float, kind: OutcomeKind) -> None:
+    """The end that is due first counts."""
+    ledger = apply((declared, replace(NEWER, unschedulable="no")), ledger=ledger_with_offer())[0]
+    assert summarize(apply((200, Tick()), ledger=ledger)[1]) == [("u", kind, declared + 1, "")]
+    after_late_event = apply((159.5, replace(NEWER, unschedulable="no")), ledger=ledger_with_offer())[0]
+    assert after_late_event.next_end == 160
 
 
-def test_whatever_is_due_ends_before_the_event_is_looked_at() -> None:
-    """A decision after the end of the life is not this offer's; an offer at that time is a new one."""
-    assert summary(told((160, NodeSelected("u", "b")), ledger=offered())[1]) == [("u", OutcomeKind.EXPIRED, 160, "")]
-    ledger, outcomes = told((170, OFFERED), ledger=offered())
-    assert (summary(outcomes), only(ledger).made_at) == ([("u", OutcomeKind.EXPIRED, 160, "")], 170)
+def test_offers_that_are_due_end_before_the_event_is_applied() -> None:
+    """A decision after the lifetime does not end the offer."""
+    assert summarize(apply((160, NodeSelected("u", "b")), ledger=ledger_with_offer())[1]) == [
+        ("u", OutcomeKind.EXPIRED, 160, "")
+    ]
+    ledger, outcomes = apply((170, OFFERED), ledger=ledger_with_offer())
+    assert (summarize(outcomes), single_offer(ledger).made_at) == ([("u", OutcomeKind.EXPIRED, 160, "")], 170)
 
 
 def test_the_next_end_may_be_that_of_a_younger_offer() -> None:
-    """Declared offers end in the order of their declarations, before older ones that are not."""
-    events = [(100 + at, Offered(ObservedPod(uid), ABC)) for at, uid in enumerate("uvw")]
-    ledger = told(*events, (110, ObservedPod("w", unschedulable="no")), (110.5, ObservedPod("v", unschedulable="no")))[
-        0
-    ]
+    """Declared offers end in the order of their declarations, before older offers without one."""
+    events: list[tuple[float, Event]] = [(100 + at, Offered(ObservedPod(uid), ABC)) for at, uid in enumerate("uvw")]
+    events += [(110, ObservedPod("w", unschedulable="no")), (110.5, ObservedPod("v", unschedulable="no"))]
+    ledger = apply(*events)[0]
     assert ledger.next_end == 111
-    ledger, outcomes = told((111, Tick()), ledger=ledger)
-    assert summary(outcomes) == [("w", OutcomeKind.UNSCHEDULABLE, 111, "")]
+    ledger, outcomes = apply((111, Tick()), ledger=ledger)
+    assert summarize(outcomes) == [("w", OutcomeKind.UNSCHEDULABLE, 111, "")]
     assert ledger.next_end == 111.5
-    ledger = told((111.2, PodGone("v")), ledger=ledger)[0]
+    ledger = apply((111.2, PodGone("v")), ledger=ledger)[0]
     assert ledger.next_end == 160
 
 
-def test_ends_come_in_the_order_they_were_due() -> None:
-    """By age and by declaration mixed; ties by UID."""
-    events = [
+def test_outcomes_are_in_the_order_in_which_they_were_due() -> None:
+    """Both kinds of end in one order; ties by UID."""
+    events: list[tuple[float, Event]] = [
         (100 + at, Offered(ObservedPod(uid), ABC)) for at, uid in ((0, "z"), (0, "y"), (1, "x"), (2, "w"), (58, "v"))
     ]
-    ledger = told(*events, (159, ObservedPod("v", unschedulable="no")), (159.5, ObservedPod("w", unschedulable="no")))[
-        0
-    ]
-    assert summary(told((300, Tick()), ledger=ledger)[1]) == [
+    events += [(159, ObservedPod("v", unschedulable="no")), (159.5, ObservedPod("w", unschedulable="no"))]
+    ledger = apply(*events)[0]
+    assert summarize(apply((300, Tick()), ledger=ledger)[1]) == [
         ("v", OutcomeKind.UNSCHEDULABLE, 160, ""),
         ("y", OutcomeKind.EXPIRED, 160, ""),
         ("z", OutcomeKind.EXPIRED, 160, ""),
@@ -351,44 +356,44 @@ def test_ends_come_in_the_order_they_were_due() -> None:
 
 
 def test_a_clock_that_goes_back_counts_as_standing_still() -> None:
-    """So nothing lives longer or shorter for it."""
-    ledger = told((50, Offered(ObservedPod("v"), ABC)), ledger=offered())[0]
+    """So it neither lengthens nor shortens a lifetime."""
+    ledger = apply((50, Offered(ObservedPod("v"), ABC)), ledger=ledger_with_offer())[0]
     assert [offer.made_at for offer in ledger.oldest_first()] == [100, 100]
     assert ledger.time == 100
 
 
-def test_a_later_withdrawal_spares_the_newer_offer() -> None:
-    """The first call hung up after the pod had asked again."""
-    ledger = told((101, OFFERED), ledger=offered())[0]
-    assert told((102, Withdrawn("u", 1)), ledger=ledger) == (replace(ledger, time=102), [])
-    assert told((102, Withdrawn("u", 2)), ledger=ledger)[0].outstanding == 0
+def test_a_late_withdrawal_does_not_end_the_next_offer() -> None:
+    """kube-scheduler gave up the first request after it had sent the second."""
+    ledger = apply((101, OFFERED), ledger=ledger_with_offer())[0]
+    assert apply((102, Withdrawn("u", 1)), ledger=ledger) == (replace(ledger, time=102), [])
+    assert apply((102, Withdrawn("u", 2)), ledger=ledger)[0].outstanding == 0
 
 
-def test_losing_the_lead_drops_everything_and_numbers_go_on() -> None:
-    """A withdrawal from before cannot hit an offer made after."""
-    ledger, outcomes = told((101, Offered(ObservedPod("t"), ABC)), (102, LeadershipLost()), ledger=offered())
-    assert summary(outcomes) == [("u", OutcomeKind.DROPPED, 102, ""), ("t", OutcomeKind.DROPPED, 102, "")]
-    assert only(told((103, OFFERED), ledger=ledger)[0]).number == 3
+def test_losing_the_lead_drops_all_offers_and_no_number_is_used_twice() -> None:
+    """A withdrawal from before cannot end an offer made after."""
+    ledger, outcomes = apply((101, Offered(ObservedPod("t"), ABC)), (102, LeadershipLost()), ledger=ledger_with_offer())
+    assert summarize(outcomes) == [("u", OutcomeKind.DROPPED, 102, ""), ("t", OutcomeKind.DROPPED, 102, "")]
+    assert single_offer(apply((103, OFFERED), ledger=ledger)[0]).number == 3
 
 
 def test_a_nomination_is_adopted_as_an_offer_of_its_node() -> None:
-    """It lives like any other, and ends like any other."""
+    """It has the lifetime and the ends of any other."""
     pod = replace(POD, nominated_node="a")
-    ledger = told((100, NominationAdopted(pod, ("v",))))[0]
-    assert only(ledger) == Offer(pod, frozenset("a"), ("v",), "", 100, 1, 10, narrowed=True)
-    assert ledger.offers_on("a") == (only(ledger),)
-    assert told((105, NominationAdopted(pod, ("v",))), ledger=ledger) == (replace(ledger, time=105), [])
-    assert told((105, replace(NEWER, nominated_node="")), ledger=ledger)[0].outstanding == 1
-    assert summary(told((160, Tick()), ledger=ledger)[1]) == [("u", OutcomeKind.EXPIRED, 160, "")]
+    ledger = apply((100, NominationAdopted(pod, ("v",))))[0]
+    assert single_offer(ledger) == Offer(pod, frozenset("a"), ("v",), "", 100, 1, 10, narrowed=True)
+    assert ledger.offers_on("a") == (single_offer(ledger),)
+    assert apply((105, NominationAdopted(pod, ("v",))), ledger=ledger) == (replace(ledger, time=105), [])
+    assert apply((105, replace(NEWER, nominated_node="")), ledger=ledger)[0].outstanding == 1
+    assert summarize(apply((160, Tick()), ledger=ledger)[1]) == [("u", OutcomeKind.EXPIRED, 160, "")]
 
 
-def test_offers_on_a_node_come_oldest_first_ties_by_uid() -> None:
-    """Wide ones and others mixed."""
+def test_offers_on_a_node_are_sorted_by_age_and_uid() -> None:
+    """Wide and indexed offers in one order."""
     nodes = {"d": ABC, "c": MANY | {"a"}, "b": ABC, "a": frozenset("a"), "e": frozenset("b")}
     events = [
         (now, Offered(ObservedPod(uid), nodes[uid])) for now, uid in ((1, "d"), (2, "c"), (2, "b"), (3, "a"), (3, "e"))
     ]
-    ledger = told(*events)[0]
+    ledger = apply(*events)[0]
     assert [offer.uid for offer in ledger.offers_on("a")] == ["d", "b", "c", "a"]
     assert [offer.uid for offer in ledger.offers_on("b")] == ["d", "b", "e"]
     assert [offer.uid for offer in ledger.offers_on("n0")] == ["c"]
@@ -396,23 +401,23 @@ def test_offers_on_a_node_come_oldest_first_ties_by_uid() -> None:
 
 
 def test_an_offer_of_exactly_the_limit_is_indexed() -> None:
-    """One more is wide; both are found."""
+    """An offer with one more node is wide; both count on their nodes."""
     nodes = MANY - {"n0"}
-    ledger = told((1, Offered(ObservedPod("i"), nodes)), (1, Offered(ObservedPod("w"), MANY)))[0]
+    ledger = apply((1, Offered(ObservedPod("i"), nodes)), (1, Offered(ObservedPod("w"), MANY)))[0]
     assert (len(ledger.uids_by_node), [uid for uid, _ in ledger.wide_offers]) == (MAX_INDEXED_NODES, ["w"])
     assert [offer.uid for offer in ledger.offers_on("n1")] == ["i", "w"]
     assert [offer.uid for offer in ledger.offers_on("n0")] == ["w"]
 
 
-def test_wide_offers_of_the_same_nodes_are_told_apart() -> None:
-    """The ends of one leave the other."""
-    ledger = told((1, Offered(ObservedPod("v"), MANY)), (2, Offered(ObservedPod("w"), MANY)), (3, PodGone("v")))[0]
+def test_the_end_of_a_wide_offer_leaves_another_of_the_same_nodes() -> None:
+    """The second still counts on every node."""
+    ledger = apply((1, Offered(ObservedPod("v"), MANY)), (2, Offered(ObservedPod("w"), MANY)), (3, PodGone("v")))[0]
     assert [offer.uid for offer in ledger.offers_on("n0")] == ["w"]
 
 
 def test_competing_offers_are_those_of_other_pods() -> None:
     """A pod does not compete with its own."""
-    ledger = told((101, Offered(ObservedPod("v"), ABC)), ledger=offered())[0]
+    ledger = apply((101, Offered(ObservedPod("v"), ABC)), ledger=ledger_with_offer())[0]
     assert (ledger.outstanding, ledger.competing_offers("u"), ledger.competing_offers("new")) == (2, 1, 2)
 
 
@@ -420,21 +425,21 @@ def test_competing_offers_are_those_of_other_pods() -> None:
     ("competing", "expected"),
     [(0, "abcdefg"), (1, "bcd"), (2, "bc"), (3, "b"), (6, "b"), (7, "b"), (1000, "b")],
 )
-def test_an_offer_is_as_wide_as_its_share(competing: int, expected: str) -> None:
-    """Rounded down, at least one; the most room first, ties by name."""
+def test_an_offer_has_its_share_of_the_nodes(competing: int, expected: str) -> None:
+    """The share is rounded down and at least one; ties are broken by name."""
     fitting = list(zip((1, 9, 5, 5, 5, 2, 4), "abcdefg", strict=True))
     for order in (fitting, fitting[::-1], fitting[3:] + fitting[:3]):
         assert nodes_with_most_free_space(order, offer_width(len(order), competing)) == frozenset(expected)
 
 
 @pytest.mark.parametrize("competing", [0, 1, 5])
-def test_no_fitting_node_makes_no_offer(competing: int) -> None:
+def test_without_a_fitting_node_no_node_is_offered(competing: int) -> None:
     """The pod is refused; `Offered` with no nodes then ends its earlier offer."""
     assert nodes_with_most_free_space((), offer_width(0, competing)) == frozenset()
 
 
 def test_the_page_about_offers_names_every_ending() -> None:
-    """docs/reservations.md lists them in the code's order, by the names the metrics have."""
+    """docs/reservations.md lists them in the code's order, by the metrics' labels."""
     page = (Path(__file__).parents[3] / "docs/reservations.md").read_text()
     assert re.findall(r"^\| ([a-z]+) \|", page, re.MULTILINE)[1:] == [
         ending.value for ending in OutcomeKind if ending is not OutcomeKind.NARROWED
@@ -442,17 +447,17 @@ def test_the_page_about_offers_names_every_ending() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 4)), max_size=8), st.integers(1, 4))
-def test_of_upper_bounds_the_real_rooms_decide(rooms: list[tuple[int, int]], count: int) -> None:
-    """Which are asked for only where they may matter."""
-    real = {f"n{number}": room for number, (room, _) in enumerate(rooms)}
-    bounds = [(room + more, f"n{number}") for number, (room, more) in enumerate(rooms)]
-    found = nodes_with_most_free_space(bounds, count, lambda name, _: real[name])
-    assert found == nodes_with_most_free_space(((room, name) for name, room in real.items()), count)
-    asked: list[str] = []
+def test_bounds_do_not_change_which_nodes_have_most_free_space(sizes: list[tuple[int, int]], count: int) -> None:
+    """Upper bounds save exact sizes: only those that may matter are computed."""
+    free = {f"n{number}": size for number, (size, _) in enumerate(sizes)}
+    bounds = [(size + excess, f"n{number}") for number, (size, excess) in enumerate(sizes)]
+    offered = nodes_with_most_free_space(bounds, count, lambda name, _: free[name])
+    assert offered == nodes_with_most_free_space(((size, name) for name, size in free.items()), count)
+    computed: list[str] = []
 
-    def told(name: str, room: int) -> int:
-        asked.append(name)
-        return room
+    def compute(name: str, bound: int) -> int:
+        computed.append(name)
+        return bound
 
-    nodes_with_most_free_space([(9, "a"), (8, "b"), (7, "c")], 1, told)
-    assert asked == ["a"]
+    nodes_with_most_free_space([(9, "a"), (8, "b"), (7, "c")], 1, compute)
+    assert computed == ["a"]

@@ -63,14 +63,14 @@ def test_no_shares_cost_nothing() -> None:
     assert budget.left == 90
 
 
-@pytest.mark.parametrize(("wanted", "given"), [(30, 30), (200, 90)], ids=["enough left", "less left"])
-def test_a_portion_never_exceeds_what_is_left(wanted: int, given: int) -> None:
-    """A portion limits one question, it does not create steps."""
+@pytest.mark.parametrize(("requested", "expected"), [(30, 30), (200, 90)], ids=["enough left", "less left"])
+def test_a_portion_never_exceeds_what_is_left(requested: int, expected: int) -> None:
+    """It limits one search and creates no steps."""
     budget = Budget(90)
 
-    portion = budget.portion(wanted)
+    portion = budget.portion(requested)
 
-    assert (portion.left, budget.left) == (given, 90 - given)
+    assert (portion.left, budget.left) == (expected, 90 - expected)
 
 
 def test_a_negative_budget_is_an_empty_one() -> None:

@@ -1,4 +1,4 @@
-"""The recorded packing questions: no answer is wrong, and hardly any is missing."""
+"""Recorded packing problems: no answer is wrong, and hardly any is missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _masks(instance: dict[str, Any]) -> tuple[int, ...] | None:
 @pytest.mark.parametrize("scale", [1, 1 << 30, 12_345_678_901], ids=["units", "GiB", "odd bytes"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_recorded_answers_are_reproduced(family: str, scale: int) -> None:
-    """Answers are known by construction or by a CP-SAT solver; none may differ, and none of these is too hard."""
+    """They are correct by construction or by a CP-SAT solver; none may differ or be missing."""
     budget = Budget(10**9)
     wrong = []
     for instance in (instance for instance in INSTANCES if instance["family"] == family):
@@ -49,9 +49,9 @@ def test_plans_for_recorded_questions_hold(family: str) -> None:
         if isinstance(plan, PackingAnswer):
             assert (plan, instance["fits"]) == (PackingAnswer.NO, False), instance["id"]
             continue
-        left = list(instance["disks"])
+        remaining = list(instance["disks"])
         for volume, disk in enumerate(plan):
-            left[disk] -= instance["volumes"][volume]
+            remaining[disk] -= instance["volumes"][volume]
             assert masks is None or masks[volume] >> disk & 1, instance["id"]
         assert instance["fits"], instance["id"]
-        assert min(left) >= 0, instance["id"]
+        assert min(remaining) >= 0, instance["id"]

@@ -10,7 +10,8 @@ from scheduler_core.packing.feasible import assign, fits, fits_many
 from scheduler_core.packing.items import Items
 
 GI = 1 << 30
-YES, NO = PackingAnswer.YES, PackingAnswer.NO
+YES = PackingAnswer.YES
+NO = PackingAnswer.NO
 
 # Three of these fill a disk of 1,000 exactly; greedy attempts do not find out which.
 TRIPLETS = (387, 339, 274, 411, 314, 275, 462, 261, 277, 280, 373, 347, 268, 461, 271, 297, 308, 395, 269, 315, 416, 262, 314, 424)  # fmt: skip
@@ -64,25 +65,25 @@ def test_fits_is_exact_at_every_boundary(
 def test_assign_agrees_with_fits_and_its_plan_holds(
     sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
 ) -> None:
-    """Where volumes fit there is a disk for each, allowed and not overfull; where they do not there is NO."""
+    """A plan has an allowed disk for each volume and overfills none; otherwise the answer is NO."""
     plan = assign(Items(sizes), free, allowed, Budget())
 
     if isinstance(plan, PackingAnswer):
         assert plan is expected
         return
     assert expected is YES
-    left = list(free)
+    remaining = list(free)
     for volume, disk in enumerate(plan):
-        left[disk] -= sizes[volume]
+        remaining[disk] -= sizes[volume]
         assert allowed is None or allowed[volume] >> disk & 1
-    assert all(left[disk] >= 0 for disk in plan)
+    assert all(remaining[disk] >= 0 for disk in plan)
 
 
 @pytest.mark.parametrize(("sizes", "free", "allowed", "expected"), CASES)
-def test_asking_about_many_nodes_answers_each_as_if_alone(
+def test_each_of_many_nodes_gets_the_answer_it_gets_alone(
     sizes: tuple[int, ...], free: tuple[int, ...], allowed: tuple[int, ...] | None, expected: PackingAnswer
 ) -> None:
-    """A node's answer is the same among others."""
+    """The other nodes change nothing."""
     roomy = tuple(room + 10**12 for room in free)
 
     answers = run_to_end(fits_many(Items(sizes), [roomy, free, free], Budget(), [allowed] * 3))
@@ -91,7 +92,7 @@ def test_asking_about_many_nodes_answers_each_as_if_alone(
 
 
 def test_many_nodes_get_the_same_answers_in_any_order() -> None:
-    """Shares of the budget are equal, so no node profits from being asked about first."""
+    """Shares of the budget are equal."""
     items = Items([97, 96, 95, 94, 93, 92, 91, 90, 61, 60, 59, 58, 57, 56, 55, 54])
     profiles = [(215 + i, 215 - i, 210, 210, 190, 190) for i in range(40)]
 
@@ -102,7 +103,7 @@ def test_many_nodes_get_the_same_answers_in_any_order() -> None:
 
 
 def test_a_search_without_steps_is_undecided_and_counted() -> None:
-    """Giving up is an answer of its own, never a NO."""
+    """It is never NO."""
     budget = Budget(0)
 
     answer = fits(Items(TRIPLETS), (1000,) * 8, None, budget)
@@ -111,8 +112,8 @@ def test_a_search_without_steps_is_undecided_and_counted() -> None:
     assert budget.gave_up == 1
 
 
-def test_easy_questions_need_no_budget() -> None:
-    """One disk, two disks, too large, plenty of room: answered without a search."""
+def test_easy_problems_need_no_budget() -> None:
+    """One disk, two disks, too large or plenty of room: they need no search."""
     items = Items([50, 30, 20])
     profiles = [(100,), (99,), (50, 50), (49, 51), (200, 1, 1), (40, 40, 40), (33, 33, 33)]
 

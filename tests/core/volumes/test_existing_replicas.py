@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.volumes.local_replicas import ReplicaUse, nodes_with_replica, replica_uses
+from scheduler_core.volumes.existing_replicas import ReplicaUse, nodes_with_replica, replica_uses
 from scheduler_core.volumes.resolve import resolve
 from tests.builders import (
     Object,
@@ -60,7 +60,7 @@ def replica_use_on_n1(*objects: Object) -> ReplicaUse:
 def test_the_use_of_a_replica_follows_from_its_state(
     here: dict[str, Any], elsewhere: dict[str, Any] | None, use: ReplicaUse
 ) -> None:
-    """The rows of the table in `volumes/local_replicas.py`."""
+    """The rows of the table in `volumes/existing_replicas.py`."""
     others = [replica("r2", "vol-a", "n2", **elsewhere)] if elsewhere is not None else []
     assert replica_use_on_n1(replica("r1", "vol-a", "n1", **here), *others) is use
 
@@ -253,7 +253,7 @@ def test_hard_disk_anti_affinity_closes_the_disk_of_a_deleting_replica() -> None
 
 
 def test_soft_disk_anti_affinity_falls_back_to_the_disk_of_the_evicting_replica() -> None:
-    """Longhorn uses it when the other disk is full; an order that fills the other disk first is shown."""
+    """Longhorn uses it when the other disk is full."""
     node = longhorn_node("n1", {"disk-1": disk(200), "disk-2": disk(60, tags=["ssd"])})
     volumes = [bound("a", 50), bound("b", 60, diskSelector=["ssd"])]
     evicting = replica("r1", "vol-a", "n1", size=50, evictionRequested=True)

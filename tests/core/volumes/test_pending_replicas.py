@@ -34,7 +34,7 @@ def bound(name: str, node: str = "a", **fields: Any) -> list[Object]:
 
 
 @pytest.mark.parametrize(
-    ("placed", "listed", "expected"),
+    ("replica_node", "listed", "expected"),
     [
         ("a", ["r-data", "r-logs"], ()),
         ("a", ["r-data"], ("vol-logs",)),
@@ -44,10 +44,10 @@ def bound(name: str, node: str = "a", **fields: Any) -> list[Object]:
     ],
 )
 def test_a_volume_is_unlisted_until_its_node_lists_its_replica(
-    placed: str, listed: list[str], expected: tuple[str, ...]
+    replica_node: str, listed: list[str], expected: tuple[str, ...]
 ) -> None:
     """Both are needed: the replica has the node, and the node's status lists the replica."""
-    objects = [*bound("data", placed), *bound("logs", placed)]
+    objects = [*bound("data", replica_node), *bound("logs", replica_node)]
     view = make.view(make.storage_class(), objects, node_listing("a", *listed), node_listing("b"))
     assert unlisted_volumes(make.as_pod(database_pod()), "a", view) == expected
 

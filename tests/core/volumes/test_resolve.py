@@ -306,7 +306,7 @@ class TestClaimInUse:
     """A pod that shares an exclusive claim with a live pod must run on the same node."""
 
     @pytest.mark.parametrize(
-        ("other", "nodes"),
+        ("other_pod", "nodes"),
         [
             pytest.param(pod("a", name="other", uid="2", node="n1", phase="Running"), {"n1"}, id="running"),
             pytest.param(pod("a", name="other", uid="2", node="n1"), {"n1"}, id="just bound"),
@@ -317,9 +317,9 @@ class TestClaimInUse:
             pytest.param(pod("a", node="n1", phase="Running"), set(), id="the pod itself"),
         ],
     )
-    def test_an_exclusive_claim_is_in_use_on_the_node_of_a_live_pod(self, other: Object, nodes: set[str]) -> None:
+    def test_an_exclusive_claim_is_in_use_on_the_node_of_a_live_pod(self, other_pod: Object, nodes: set[str]) -> None:
         """Other pods do not count."""
-        (pod_volume,) = volumes(pod("a"), bound("a"), other)
+        (pod_volume,) = volumes(pod("a"), bound("a"), other_pod)
         assert pod_volume.in_use_on == nodes
 
     def test_every_claim_of_a_volume_counts(self) -> None:
