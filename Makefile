@@ -21,10 +21,10 @@ dev: .venv/dev ## start a local cluster with Longhorn (simulated) and the extend
 	@$(BIN)/python -m devcluster up $(ARGS)
 
 test: .venv/dev lint controlplane ## set up and run every check and every test, the end-to-end ones included
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n $(WORKERS)
 
 e2e: .venv/dev controlplane ## run the end-to-end tests alone
-	$(BIN)/pytest -n auto -m e2e
+	$(BIN)/pytest -n $(WORKERS) -m e2e
 
 e2e-report: .venv/dev controlplane ## run the proposal's test plan and the comparisons as tables; ARGS="--section goal-1 ..."
 	$(BIN)/python -m tests.e2e $(ARGS)

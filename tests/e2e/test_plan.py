@@ -23,7 +23,7 @@ EVEN = {f"race-{number}": 4 for number in range(1, 5)}
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """One cluster with the nodes of all goals."""
-    with Rig(tmp_path_factory.mktemp("plan")) as started:
+    with Rig(tmp_path_factory.mktemp("plan"), audit=True) as started:
         plan.goal_1_nodes(started)
         plan.goal_2_nodes(started)
         plan.goal_3_nodes(started)
