@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import BaseModel
@@ -31,19 +31,26 @@ def install_probes(app: FastAPI, readiness: Callable[[], Health], model: type[He
 
     `readiness` returns an instance of `model`, or raises `UnavailableError` with why the process is not ready.
     """
-    router = APIRouter(tags=["operation"])
 
-    @router.get("/healthz", summary="Whether the process is alive")
     async def healthz() -> Health:
         """Answers as long as the event loop turns; depends on nothing outside the process."""
         return Health(status="ok")
 
-    @router.get("/readyz", summary="Whether questions can be answered", response_model=model)
     async def readyz() -> Health:
         """Answers ok while the cluster's state is known well enough to decide; a snapshot's always is."""
         return readiness()
 
-    app.include_router(router)
+    app.add_api_route(
+        "/healthz", healthz, methods=_methods(app), tags=["operation"], summary="Whether the process is alive"
+    )
+    app.add_api_route(
+        "/readyz",
+        readyz,
+        methods=_methods(app),
+        tags=["operation"],
+        summary="Whether questions can be answered",
+        response_model=model,
+    )
 
 
 def install_metrics(app: FastAPI, registry: CollectorRegistry, *, in_thread: bool) -> None:
@@ -60,7 +67,13 @@ def install_metrics(app: FastAPI, registry: CollectorRegistry, *, in_thread: boo
         """Endpoint that serves Prometheus metrics."""
         return metrics()
 
-    app.add_api_route("/metrics", metrics if in_thread else metrics_on_loop, name="metrics", tags=["operation"])
+    endpoint = metrics if in_thread else metrics_on_loop
+    app.add_api_route("/metrics", endpoint, methods=_methods(app), name="metrics", tags=["operation"])
+
+
+def _methods(app: FastAPI) -> list[str]:
+    # Some load balancers probe by HEAD. A documented API has one operation per route.
+    return ["GET", "HEAD"] if app.openapi_url is None else ["GET"]
 
 
 def probe_application(
