@@ -6,7 +6,8 @@ BIN := .venv/bin
 SNAPSHOT ?= examples/mixed-cluster/snapshot.yaml
 HOST ?= 127.0.0.1
 PORT ?= 9504
-# Many tests wait for processes and timers, so more of them than there are processors keep these busy.
+# Many unit tests wait for timers, so more of them than there are processors keep these busy. The end-to-end tests have time bounds,
+# which hold with one test per processor.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 
 .PHONY: help run dev test check unit e2e e2e-report controlplane lint bench lock clean
@@ -21,10 +22,11 @@ dev: .venv/dev ## start a local cluster with Longhorn (simulated) and the extend
 	@$(BIN)/python -m devcluster up $(ARGS)
 
 test: .venv/dev lint controlplane ## set up and run every check and every test, the end-to-end ones included
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) -m "not e2e"
+	$(BIN)/pytest -n auto -m e2e
 
 e2e: .venv/dev controlplane ## run the end-to-end tests alone
-	$(BIN)/pytest -n $(WORKERS) -m e2e
+	$(BIN)/pytest -n auto -m e2e
 
 e2e-report: .venv/dev controlplane ## run the proposal's test plan and the comparisons as tables; ARGS="--section goal-1 ..."
 	$(BIN)/python -m tests.e2e $(ARGS)

@@ -1,4 +1,4 @@
-"""What the outside relies on stays byte for byte as it was before the redesign."""
+"""What the outside relies on changes only on purpose: texts are compared byte for byte."""
 
 from __future__ import annotations
 
