@@ -42,7 +42,7 @@ _Value = TypeVar("_Value")
 class Rig:
     """One stack, which entering it starts, and a test's calls to it.
 
-    An empty `reservation` is the extender's default. Most tests read no audit log, which costs the API server a tenth of its work.
+    An empty `reservation` is the extender's default. Few tests read the audit log.
     """
 
     def __init__(

@@ -7,8 +7,9 @@ import shlex
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,46 @@ def test_a_signal_ends_the_service_cleanly(tmp_path: Path, number: signal.Signal
     entries = [json.loads(line) for line in output.splitlines()]
     decisions = [entry for entry in entries if entry["event"] == "filter"]
     assert [(entry["pod"], entry["fits"]) for entry in decisions] == [("default/db-0", len(FITTING))]
+
+
+@pytest.mark.parametrize(
+    ("second", "answers"),
+    [pytest.param(signal.SIGTERM, True, id="SIGTERM"), pytest.param(signal.SIGINT, False, id="SIGINT")],
+)
+def test_only_a_repeated_interrupt_cuts_an_accepted_request_off(
+    tmp_path: Path, second: signal.Signals, answers: bool
+) -> None:
+    """A wrapper may send SIGTERM twice; a person who presses Ctrl-C again wants the process to end."""
+    request = _request("POST", "/filter", REQUEST, CLOSE)
+    with serve_snapshot(tmp_path) as service, socket.create_connection(("127.0.0.1", service.port)) as connection:
+        connection.sendall(request[:-10])
+        # Answered after the first half of the request was read.
+        assert b"200 OK" in _exchange(service, _request("GET", "/healthz", b"", CLOSE))
+        service.process.send_signal(signal.SIGTERM)
+        _wait_until_closed(service)
+        service.process.send_signal(second)
+        with pytest.raises(subprocess.TimeoutExpired) if answers else nullcontext():
+            service.process.wait(timeout=0.5 if answers else 10)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(request[-10:])
+        try:
+            answer = connection.recv(65536)
+        except ConnectionResetError:
+            answer = b""
+        assert (b"200 OK" in answer) == answers
+        assert service.process.wait(timeout=30) == 0
+
+
+def _wait_until_closed(service: SnapshotProcess) -> None:
+    """Returns once the process accepts no connection, because the first signal has arrived."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", service.port)).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.02)
+    raise AssertionError("the process still accepts connections")
 
 
 def test_the_printed_curl_command_works(tmp_path: Path) -> None:
