@@ -108,6 +108,14 @@ class NodeReservations:
             self._lock.release()
         return decision
 
+    async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
+        """Decides where preemption could help; nothing is reserved until /filter.
+
+        Raises:
+            ResolutionError: as filter
+        """
+        return await self._evaluator.filter(pod, candidates, self.contenders)
+
     async def adopt(self, undisturbed: float) -> None:
         """Reserves the nodes that the cluster shows as the previous leader's decisions.
 

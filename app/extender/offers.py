@@ -30,8 +30,8 @@ from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, Decision
 from scheduler_core.extender.offer import (
     exclude,
+    make_hold,
     make_offer,
-    nominations_to_adopt,
     observe,
     observed_pod,
     stale_nodes,
@@ -166,6 +166,24 @@ class Offers:
             self._request_observer.refused(pod, candidates)
         return answer.decision
 
+    async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
+        """Decides where preemption could help, and holds the room there.
+
+        Otherwise pods of lower priority would take it while the victims end.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+        """
+        await self._evaluator.fetch_missing(pod)
+        async with self._lock:
+            generation = self._generation
+            decision, contenders = await self._evaluate(pod, candidates)
+            if generation == self._generation and isinstance(contenders, Competing):
+                self._apply(make_hold(pod, decision, self._cache.state().view))
+                self._log_offer(pod, "held")
+                self._start_watching(pod)
+        return decision
+
     async def _withdraw_if_gone(self, pod: Pod, number: int, hung_up: HungUp) -> None:
         """Withdraws the offer if the caller cannot be answered."""
         answered = False
@@ -177,7 +195,7 @@ class Offers:
                 self._apply(Withdrawn(pod.uid, number))
 
     async def adopt(self, undisturbed: float) -> None:
-        """Turns nominations that the previous leader caused into offers.
+        """Waits for the previous leader's decisions, which are demand then.
 
         Returns once the decision about every such pod is visible, or `SETTLE_TIMEOUT` after the leader's last answer.
         """
@@ -188,9 +206,6 @@ class Offers:
         while undecided and self._clock() < until:
             await asyncio.sleep(min(_RECHECK_INTERVAL, until - self._clock()))
             undecided &= undecided_pods(self._cache.state().view)
-        for pod, event in nominations_to_adopt(self._cache.state().view):
-            self._apply(event)
-            self._start_watching(pod)
         await self._fill_contention()
 
     async def _fill_contention(self) -> None:
@@ -249,12 +264,14 @@ class Offers:
             offered, answered = make_offer(pod, decision, view, self._ledger.competing_offers(pod.uid))
             self._apply(offered)
             offer = self._ledger.offer_of(pod.uid)
-            if offer is not None:
-                log.info(
-                    "offered", pod=pod.key, uid=pod.uid, nodes=len(offer.nodes), beside=self._ledger.outstanding - 1
-                )
+            self._log_offer(pod, "offered")
             self._start_watching(pod)
         return _Answer(answered, offer.number if offer else 0)
+
+    def _log_offer(self, pod: Pod, event: str) -> None:
+        offer = self._ledger.offer_of(pod.uid)
+        if offer is not None:
+            log.info(event, pod=pod.key, uid=pod.uid, nodes=len(offer.nodes), beside=self._ledger.outstanding - 1)
 
     async def _evaluate(self, pod: Pod, candidates: Sequence[str]) -> tuple[Decision, Contenders]:
         """Returns a decision that holds now, and the contenders that counted."""

@@ -40,6 +40,13 @@ class Reservations(Protocol):
             CallerGoneError: the caller did not wait
         """
 
+    async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
+        """Decides where preemption could help, and holds the room there.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+        """
+
     async def adopt(self, undisturbed: float) -> None:
         """Restores the previous leader's reservations from the cluster.
 
@@ -151,7 +158,7 @@ class Verbs:
         return FilterAnswer(decision, refusals)
 
     async def preempt(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Decision:
-        """Decides where preemption could help, without reserving anything.
+        """Decides where preemption could help, and holds the room there.
 
         Nodes that the policy refuses for good are left out.
 
@@ -161,7 +168,8 @@ class Verbs:
         refusals = await self._policy_refusals(whole, names)
         candidates = [name for name in names if name not in refusals or not refusals[name].unresolvable]
         self.check()
-        decision = await self._evaluator.filter(pod, candidates, self._contenders)
+        preempt = self._evaluator.filter if self._reservations is None else self._reservations.preempt
+        decision = await preempt(pod, candidates)
         check(self._late_availability)
         return decision
 

@@ -116,7 +116,9 @@ class DemandAnswer(Answer):
     volume: str = Field(description="the Longhorn volume; the claim while it is unbound")
     claim: str = Field(description="namespace/name; empty if it is gone")
     node: str
-    source: str = Field(description="what ties it to the node: pod, selected_node, attachment, hard_node_affinity")
+    source: str = Field(
+        description="what ties it to the node: pod, selected_node, nomination, attachment, hard_node_affinity"
+    )
     pod: str = Field(description="namespace/name; empty if none is left")
     size: int = Field(description="bytes")
     since: str = Field(description="when the claim was created; empty if it is gone")
@@ -132,6 +134,10 @@ class OfferAnswer(Answer):
     node_count: int = Field(serialization_alias="nodeCount", description="of all nodes")
     age_seconds: float = Field(serialization_alias="ageSeconds")
     narrowed: bool = Field(description="whether a nomination said which node it will be")
+    held_from_priority: int | None = Field(
+        serialization_alias="heldFromPriority",
+        description="set if preemption makes room for the pod: pods of at most this priority do not get it",
+    )
     volumes: list[str] = Field(description="claims as namespace/name, or Longhorn volumes without one")
 
 
@@ -262,6 +268,7 @@ def _offer_answer(offer: Offer, now: float) -> OfferAnswer:
         node_count=len(offer.nodes),
         age_seconds=round(now - offer.made_at, 3),
         narrowed=offer.narrowed,
+        held_from_priority=offer.priority,
         volumes=[
             volume.claim or volume.name
             for volume in (*offer.volumes, *offer.unplaced_volumes)

@@ -129,6 +129,7 @@ class PodSpec(Wire):
 
     node_name: str | None = None
     volumes: list[_PodVolume] | None = None
+    priority: int | None = None
 
 
 class _PodStatus(Wire):
@@ -166,6 +167,7 @@ def pod(wire: Pod) -> kube.Pod:
         volumes=pod_volumes(spec, wire.metadata.name, subject),
         version=_version(wire.metadata.resource_version or ""),
         created=wire.metadata.creation_timestamp or "",
+        priority=spec.priority or 0,
     )
 
 

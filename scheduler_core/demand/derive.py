@@ -34,9 +34,11 @@ class DemandSource(IntEnum):
     """spec.nodeName of a live pod."""
     SELECTED_NODE = 2
     """The selected node of a claim of the pod that is unbound, or was provisioned for this pod, by any driver."""
-    ATTACHMENT = 3
+    NOMINATION = 3
+    """status.nominatedNodeName of a pod without PodScheduled=False, for as long as it stands."""
+    ATTACHMENT = 4
     """A VolumeAttachment, or the Longhorn volume's spec.nodeID."""
-    HARD_NODE_AFFINITY = 4
+    HARD_NODE_AFFINITY = 5
     """The only node where an unplaced replica may go."""
 
 
@@ -83,13 +85,14 @@ class _NodeTie(NamedTuple):
 def unplaced_claim(claim: kube.Claim, view: View) -> PodVolume | None:
     """Returns an unbound claim's future volume if any node may hold it.
 
-    None if the volume needs space on its pod's node, or if no live pod with the claim has a node or a selected node.
+    None if the volume needs space on its pod's node, or if no live pod with the claim has a node or a selected node. A nomination does not
+    suffice: such a volume counts for a limited time, which begins with its provisioning. The pod's offer counts it until then.
     """
     future = _future_volume(claim, view)
     if future is None:
         return None
-    volume, _ = future
-    return None if volume.local else volume
+    volume, tie = future
+    return None if volume.local or tie.source is DemandSource.NOMINATION else volume
 
 
 def unplaced_volume(volume: longhorn.Volume, view: View) -> PodVolume | None:
@@ -186,7 +189,8 @@ def _node_of(
 def _node_of_pods(claim: kube.Claim, view: View) -> _NodeTie | None:
     """Returns the node of a live pod that mounts the claim.
 
-    If no such pod has a node, returns the node selected for one of them.
+    If no such pod has a node, returns the node selected for one of them, then the node that one of them is nominated to. In a large burst
+    kube-scheduler writes a nomination minutes before the rest. A nomination together with PodScheduled=False comes from preemption.
     """
     live = [pod for pod in view.pods_of(claim.namespace, claim.name) if pod.live]
     for pod in live:
@@ -196,4 +200,7 @@ def _node_of_pods(claim: kube.Claim, view: View) -> _NodeTie | None:
         node = view.selected_node(pod)
         if node:
             return _NodeTie(DemandSource.SELECTED_NODE, node, pod.key)
+    for pod in live:
+        if pod.nominated_node and not pod.unschedulable:
+            return _NodeTie(DemandSource.NOMINATION, pod.nominated_node, pod.key)
     return None

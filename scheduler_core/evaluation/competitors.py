@@ -43,17 +43,19 @@ class Requester:
 
     Attributes:
         volumes: identities of its volumes, also those that they had as unbound claims
+        priority: holds of a lower priority do not count against it
     """
 
     uid: str
     volumes: frozenset[str]
+    priority: int = 0
 
     @classmethod
-    def of(cls, uid: str, volumes: Iterable[PodVolume]) -> Requester:
+    def of(cls, uid: str, volumes: Iterable[PodVolume], priority: int = 0) -> Requester:
         """Returns the pod with these volumes."""
         volumes = list(volumes)
         claims = (claim_identity(volume.claim) for volume in volumes if volume.claim)
-        return cls(uid, frozenset(identity(volume) for volume in volumes).union(claims))
+        return cls(uid, frozenset(identity(volume) for volume in volumes).union(claims), priority)
 
 
 NO_REQUESTER: Final = Requester("", frozenset())
@@ -69,6 +71,7 @@ class Competitors:
         group: equal for nodes with equal competitors
         demand_group: the same without what is only offered
         total: bytes of all volumes
+        offered_total: bytes of the volumes that may be placed there
         largest: bytes of the largest volume
         volume_class: the class of all volumes, if they are new volumes of one class
         bytes_by_class: bytes of all volumes by their class
@@ -79,6 +82,7 @@ class Competitors:
     group: int
     demand_group: int
     total: int = 0
+    offered_total: int = 0
     largest: int = 0
     volume_class: ReplicaRequest | None = None
     bytes_by_class: tuple[tuple[ReplicaRequest, int], ...] = ()
@@ -110,6 +114,7 @@ class CompetitorGroups:
             group=self._group(volumes, classes),
             demand_group=self._group(demanded, classes[: len(demanded)]),
             total=sum(sizes),
+            offered_total=sum(sizes[len(demanded) :]),
             largest=max(sizes, default=0),
             volume_class=bytes_by_class[0][0] if len(bytes_by_class) == 1 and new else None,
             bytes_by_class=bytes_by_class,

@@ -12,6 +12,7 @@ and nodes with equal competitors and equal disks share one result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -59,6 +60,7 @@ class _Entry:
     Attributes:
         identities: of every demanded and offered volume, fitting or not
         uids: of the pods that have the offers
+        priority: the lowest one of a hold, infinite without holds
         given_up_at: steps of the budget that did not suffice to find out; None if the result is exact
     """
 
@@ -67,6 +69,7 @@ class _Entry:
     free_space: object
     identities: frozenset[str]
     uids: frozenset[str]
+    priority: float
     competitors: Competitors
     given_up_at: int | None = None
 
@@ -83,8 +86,13 @@ class _Entry:
         return self.given_up_at is None or budget.left <= _RETRY_FACTOR * self.given_up_at
 
     def involves(self, requester: Requester) -> bool:
-        """Whether the entry has some of the requester's volumes or its offer."""
-        return requester.uid in self.uids or not requester.volumes.isdisjoint(self.identities)
+        """Whether other competitors count for the requester.
+
+        The entry has some of its volumes, its offer, or a hold that does not count against it.
+        """
+        if requester.uid in self.uids or requester.priority > self.priority:
+            return True
+        return not requester.volumes.isdisjoint(self.identities)
 
 
 class Contention:
@@ -205,27 +213,29 @@ class Contention:
         view = query.state.view
         steps = query.budget.left
         gave_up = query.budget.gave_up
-        offered = [_volumes_of(offer, name, view) for offer in offers]
-        competitors = yield from self._fitting_competitors(query, name, demands, offered)
-        identities = frozenset(identity(volume) for volumes in offered for volume in volumes)
+        volumes_by_offer = [(offer, _volumes_of(offer, name, view)) for offer in offers]
+        demanded, offered = _by_certainty(demands, volumes_by_offer)
+        competitors = yield from self._fitting_competitors(query, name, demanded, offered)
+        identities = frozenset(identity(volume) for _, volumes in volumes_by_offer for volume in volumes)
         return _Entry(
             demands=demands,
             offers=offers,
             free_space=view.indexes.free_space[name],
             identities=identities.union(identity(demand.volume) for demand in demands),
             uids=frozenset(offer.uid for offer in offers),
+            priority=min((offer.priority for offer in offers if offer.priority is not None), default=math.inf),
             competitors=competitors,
             given_up_at=None if query.budget.gave_up == gave_up else steps,
         )
 
     def _fitting_competitors(
-        self, query: ContentionQuery, name: str, demands: Sequence[Demand], offers: Sequence[Sequence[PodVolume]]
+        self, query: ContentionQuery, name: str, demands: Sequence[PodVolume], offers: Sequence[Sequence[PodVolume]]
     ) -> Cooperative[Competitors]:
         """Returns the competing volumes that fit on the node together.
 
         If not all of them fit, demand comes before offers, and older before younger.
         """
-        demanded = {identity(demand.volume): demand.volume for demand in demands}
+        demanded = {identity(volume): volume for volume in demands}
         volumes = demanded | {identity(volume): volume for part in offers for volume in part}
         if (yield from _fits(query, name, list(volumes.values()))):
             return self._competitors_of(demanded, volumes)
@@ -233,9 +243,9 @@ class Contention:
         if (yield from _fits(query, name, list(demanded.values()))):
             fitting = demanded
         else:
-            for demand in demands:
-                if (yield from _fits(query, name, [*fitting.values(), demand.volume])):
-                    fitting[identity(demand.volume)] = demand.volume
+            for key, volume in demanded.items():
+                if (yield from _fits(query, name, [*fitting.values(), volume])):
+                    fitting[key] = volume
         volumes = dict(fitting)
         for part in _offer_parts(offers):
             trial = volumes | {identity(volume): volume for volume in part}
@@ -260,15 +270,37 @@ def _volumes_of(offer: Offer, name: str, view: View) -> list[PodVolume]:
 
 def _without_requester(
     query: ContentionQuery, name: str, demands: Iterable[Demand], offers: Iterable[Offer]
-) -> tuple[list[Demand], list[list[PodVolume]]]:
-    """Returns demand and offers without the requester's.
+) -> tuple[list[PodVolume], list[list[PodVolume]]]:
+    """Returns demanded and offered volumes that count against the requester.
 
-    Its volumes are left out of other pods' demand and offers too.
+    Its volumes are left out of other pods' demand and offers too, and so are holds of a lower priority.
     """
-    own = query.requester.volumes
-    others = [demand for demand in demands if identity(demand.volume) not in own]
-    offered = (_volumes_of(offer, name, query.state.view) for offer in offers if offer.uid != query.requester.uid)
-    return others, [[volume for volume in volumes if identity(volume) not in own] for volumes in offered]
+    requester = query.requester
+    counting = (offer for offer in offers if offer.uid != requester.uid and offer.counts_against(requester.priority))
+    volumes_by_offer = [(offer, _volumes_of(offer, name, query.state.view)) for offer in counting]
+    demanded, offered = _by_certainty(demands, volumes_by_offer)
+    own = requester.volumes
+    return (
+        [volume for volume in demanded if identity(volume) not in own],
+        [[volume for volume in volumes if identity(volume) not in own] for volumes in offered],
+    )
+
+
+def _by_certainty(
+    demands: Iterable[Demand], volumes_by_offer: Iterable[tuple[Offer, list[PodVolume]]]
+) -> tuple[list[PodVolume], list[list[PodVolume]]]:
+    """Returns the volumes that will be placed on the node, and those that may be.
+
+    A narrowed offer is a decision, so its volumes are demanded. No request waits until it ends.
+    """
+    demanded = [demand.volume for demand in demands]
+    offered: list[list[PodVolume]] = []
+    for offer, volumes in volumes_by_offer:
+        if offer.narrowed:
+            demanded += volumes
+        else:
+            offered.append(volumes)
+    return demanded, offered
 
 
 def _offer_parts(offers: Iterable[Sequence[PodVolume]]) -> Iterator[Sequence[PodVolume]]:

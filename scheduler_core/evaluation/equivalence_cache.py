@@ -213,7 +213,7 @@ class EquivalenceCache:
 def _own_nodes(query: NodeQuery) -> frozenset[str]:
     """Names of nodes whose results hold for this pod alone.
 
-    There its own demand or offer counts, or that of a pod that shares a volume.
+    There its own demand or offer counts, or that of a pod that shares a volume, or a hold does not count because of its priority.
     """
     competition = query.competition
     names: set[str] = set()
@@ -224,6 +224,8 @@ def _own_nodes(query: NodeQuery) -> frozenset[str]:
     for uid in uids:
         offer = competition.ledger.offer_of(uid)
         names |= offer.nodes if offer is not None else frozenset()
+    for offer in competition.ledger.holds_below(competition.requester.priority):
+        names |= offer.nodes
     return frozenset(names - {""})
 
 

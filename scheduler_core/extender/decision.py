@@ -118,6 +118,12 @@ class Decision:
         return any(reason.fits for reason in self.reasons)
 
     @property
+    def fitting_nodes(self) -> list[str]:
+        """The candidates that fit, in order."""
+        pairs = zip(self.candidates, self.reasons, strict=True)
+        return [name for name, reason in pairs if reason.fits]
+
+    @property
     def takes_space(self) -> bool:
         """Whether the pod needs new space on its node."""
         return any(reason.fits and reason not in _TAKES_NO_SPACE for reason in self.reasons)

@@ -111,7 +111,7 @@ def filter_nodes(
     competition = None
     query = None
     if isinstance(contenders, Competing):
-        requester = Requester.of(pod.uid, resolution.volumes)
+        requester = Requester.of(pod.uid, resolution.volumes, pod.priority)
         competition = ContentionQuery(state, contenders.demand, contenders.ledger, requester, budget)
         if required.sizes:
             query = NodeQuery(competition, contenders.contention, resolution, required, options.examines_order)

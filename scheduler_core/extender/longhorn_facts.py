@@ -33,7 +33,7 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import Node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
-from scheduler_core.volumes.existing_replicas import nodes_with_replica
+from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume
 
@@ -138,7 +138,7 @@ class PlanCache:
         examined = replace(options, packing=Packing.ORDER_SAFE)
         decision = yield from filter_nodes(pod, names, state, examined, contenders)
         volumes = decision.resolution.volumes
-        replica_bytes = _replica_bytes_by_node(volumes, state.view)
+        replica_bytes, total_bytes = _replica_bytes(volumes, state.view)
         reasons = dict(zip(names, decision.reasons, strict=True))
         fitting_reasons = set(_fitting_reasons(decision.reasons, options.packing))
         fitting = [name for name in names if reasons[name] in fitting_reasons]
@@ -158,7 +158,7 @@ class PlanCache:
                 shared = NodeFacts(reason, reason.fits, size)
                 interned[reason, size] = shared
             facts[name] = shared
-        return LonghornFacts(facts, sum(volume.volume.size for volume in volumes))
+        return LonghornFacts(facts, total_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +185,19 @@ def _fitting_reasons(reasons: Iterable[Reason], packing: Packing) -> Iterable[Re
         yield Reason.ORDER_UNSAFE
 
 
-def _replica_bytes_by_node(volumes: Iterable[PodVolume], view: View) -> dict[str, int]:
-    """Returns the bytes of volumes that keep a replica, by node."""
-    sizes: dict[str, int] = {}
+def _replica_bytes(volumes: Iterable[PodVolume], view: View) -> tuple[dict[str, int], int]:
+    """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have."""
+    bytes_by_node: dict[str, int] = {}
+    total = 0
     for volume in volumes:
-        for name in nodes_with_replica(volume, view.cluster):
-            sizes[name] = sizes.get(name, 0) + volume.volume.size
-    return sizes
+        size = volume.volume.size
+        written = volume.volume.actual_size
+        kept = {name: use for name, use in replica_uses(volume, view.cluster).items() if use is not ReplicaUse.NONE}
+        total += size + written if kept else 0
+        for name, use in kept.items():
+            on_node = size + written if use is ReplicaUse.HEALTHY else size
+            bytes_by_node[name] = bytes_by_node.get(name, 0) + on_node
+    return bytes_by_node, total
 
 
 def _free_disks(planner: _Planner, names: Sequence[str]) -> Cooperative[dict[str, Disks]]:

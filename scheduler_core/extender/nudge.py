@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.backoff import Backoff
 from scheduler_core.cluster.view import View
 from scheduler_core.extender.decision import Decision
 from scheduler_core.extender.offer import make_offer
+from scheduler_core.extender.offered_nodes import choose_one_node
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.events import Offered
@@ -110,7 +111,7 @@ def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | 
     if any(other.uid != pod.uid for volume in pod.volumes for other in view.pods_of(pod.namespace, volume.claim)):
         return None
     local = requirements(resolution.local, resolution.volumes)
-    return local.key, requirements(resolution.remote, ()).key
+    return local.key, requirements(resolution.remote, ()).key, pod.priority
 
 
 def previously_refused_pods(view: View) -> Iterator[Pod]:
@@ -150,8 +151,8 @@ class PendingNudges:
         The node is the one with most free space.
         """
         self.end(pod.uid)
-        # Competing with as many offers as there are nodes, one node is offered.
-        offered, _ = make_offer(pod, decision, view, len(decision.candidates))
+        offered, _ = make_offer(pod, decision, view, 0)
+        offered = replace(offered, nodes=choose_one_node(decision, view) if offered.nodes else offered.nodes)
         self._pending[pod.uid] = (offered, now)
         if self._cached is not None:
             ledger, with_nudges = self._cached

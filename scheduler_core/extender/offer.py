@@ -1,33 +1,28 @@
 """What is offered of a decision, and what the cluster shows of pods that have offers.
 
-Data flow: a decision → `make_offer` → some of the nodes that fit, for the ledger, and the decision as it is answered. A view → `observe` →
-the ledger with the pod's progress. After a take-over: a view → `nominations_to_adopt` → what the previous leader's answers left behind.
+Data flow: a decision → `make_offer` → some of the nodes that fit (`offered_nodes.py`), for the ledger, and the decision as it is answered.
+A view → `observe` → the ledger with the pod's progress. A decision about preemption → `make_hold` → nodes where it may make room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heapreplace, nsmallest
 
-from scheduler_core.cluster.free_space import FreeSpace
 from scheduler_core.cluster.view import View
-from scheduler_core.errors import ResolutionError
-from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, Contenders, Decision, volumes_on_pod_node
+from scheduler_core.extender.offered_nodes import choose_nodes
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.events import (
     NodeSelected,
-    NominationAdopted,
     ObservedPod,
     Offered,
     PodGone,
 )
-from scheduler_core.offers.ledger import Ledger, Outcome, offer_width, step
+from scheduler_core.offers.ledger import Ledger, Outcome, step
 from scheduler_core.volumes.pending_replicas import decided_node
-from scheduler_core.volumes.resolve import resolve
 
 Moment = tuple[ClusterState, Contenders]
 """What a decision was made from."""
@@ -60,21 +55,26 @@ def make_offer(pod: Pod, decision: Decision, view: View, competing: int) -> tupl
     )
     if not decision.takes_space and not decision.prefers_space:
         return offered, decision
-    names = decision.candidates
-    fitting = [position for position, reason in enumerate(decision.reasons) if reason.fits]
-    count = offer_width(len(fitting), competing)
-    if count == len(fitting):
-        nodes = frozenset(names[position] for position in fitting)
+    fitting = decision.fitting_nodes
+    nodes = choose_nodes(decision, view, competing)
+    if len(nodes) == len(fitting):
         return replace(offered, nodes=nodes, volumes=volumes), decision
-    competitors = {names[position]: decision.competitors.get(names[position]) for position in fitting}
-    free_space = view.indexes.free_space
-    free = [(_free_after_competitors(free_space.get(name), entry), name) for name, entry in competitors.items()]
-    nodes = nodes_with_most_free_space(free, count, _usable_bytes(decision, competitors))
-    reasons = list(decision.reasons)
-    for position in fitting:
-        if names[position] not in nodes:
-            reasons[position] = Reason.NOT_OFFERED
-    return replace(offered, nodes=nodes, volumes=volumes), replace(decision, reasons=reasons)
+    left_out = frozenset(fitting) - nodes
+    return replace(offered, nodes=nodes, volumes=volumes), _with_reason(decision, left_out, Reason.NOT_OFFERED)
+
+
+def make_hold(pod: Pod, decision: Decision, view: View) -> Offered:
+    """Returns the hold of a pod for which preemption may make room.
+
+    It has every node that fits: kube-scheduler chooses one and nominates the pod to it.
+    """
+    return Offered(
+        pod=observed_pod(_newer(pod, view)),
+        nodes=frozenset(decision.fitting_nodes if decision.takes_space else ()),
+        volumes=volumes_on_pod_node(decision.resolution),
+        selected_node=view.selected_node(pod),
+        priority=pod.priority,
+    )
 
 
 def stale_nodes(decision: Decision, before: Moment, after: Moment) -> frozenset[str]:
@@ -107,10 +107,12 @@ def exclude(decision: Decision, names: frozenset[str]) -> Decision:
 
     The decision no longer holds for them.
     """
-    if not names:
-        return decision
+    return _with_reason(decision, names, Reason.WAITING) if names else decision
+
+
+def _with_reason(decision: Decision, names: frozenset[str], reason: Reason) -> Decision:
     pairs = zip(decision.candidates, decision.reasons, strict=True)
-    return replace(decision, reasons=[Reason.WAITING if name in names else reason for name, reason in pairs])
+    return replace(decision, reasons=[reason if name in names else before for name, before in pairs])
 
 
 def observed_pod(pod: Pod) -> ObservedPod:
@@ -171,72 +173,3 @@ def undecided_pods(view: View) -> frozenset[str]:
     """UIDs of the view's pods without a decided node."""
     pods = view.snapshot.pods.values()
     return frozenset(pod.uid for pod in pods if pod.live and pod.volumes and not decided_node(pod, view))
-
-
-def nominations_to_adopt(view: View) -> Iterator[tuple[Pod, NominationAdopted]]:
-    """Yields pods that the previous leader's answers left nominated.
-
-    Each comes with the event that adopts it. A pod that cannot be resolved is left out: its volumes are unknown, and Longhorn cannot place
-    them either. So is a pod that takes no Longhorn space, which would only narrow other pods' offers.
-    """
-    for pod in view.snapshot.pods.values():
-        if pod.live and not pod.node_name and pod.nominated_node and not pod.unschedulable:
-            try:
-                resolution = resolve(pod, view)
-            except ResolutionError:
-                continue
-            if resolution.local or resolution.unplaced:
-                yield pod, NominationAdopted(observed_pod(pod), resolution.local, resolution.unplaced)
-
-
-def nodes_with_most_free_space(
-    free: Iterable[tuple[int, str]], count: int, usable: Callable[[str, int], int] | None = None
-) -> frozenset[str]:
-    """Returns the `count` nodes with most free space.
-
-    Nodes are given as (free bytes, name); ties by name. With `usable` the free bytes are upper bounds; `usable` returns the exact bytes of
-    a node and is called for few.
-    """
-    if usable is None:
-        return frozenset(name for _, name in nsmallest(count, ((-size, name) for size, name in free)))
-    heap = [(-size, name) for size, name in free]
-    heapify(heap)
-    exact: dict[str, int] = {}
-    nodes: list[str] = []
-    while heap and len(nodes) < count:
-        bound, name = heap[0]
-        if name not in exact:
-            exact[name] = -usable(name, -bound)
-        if exact[name] == bound:
-            nodes.append(name)
-            heappop(heap)
-        else:
-            heapreplace(heap, (exact[name], name))
-    return frozenset(nodes)
-
-
-def _free_after_competitors(space: FreeSpace | None, competitors: Competitors | None) -> int:
-    """Returns the bytes that competitors leave on a node."""
-    free = space.free if space is not None else 0
-    return free if competitors is None else free - competitors.total
-
-
-def _usable_bytes(decision: Decision, competitors: Mapping[str, Competitors | None]) -> Callable[[str, int], int]:
-    """Returns a function for the bytes that the pod can use.
-
-    The function takes a node and the bytes that competitors leave there. The disks of competitors of other classes are unknown, so their
-    bytes reduce only what is left in sum, and not what is free on the disks that are open to the pod.
-    """
-
-    def usable(name: str, left: int) -> int:
-        profile = decision.profiles.get(name)
-        if profile is None:
-            return left
-        free = sum(profile.free)
-        on_node = competitors[name]
-        for volume_class, size in on_node.bytes_by_class if on_node is not None else ():
-            if volume_class in decision.volume_classes:
-                free -= size
-        return min(free, left)
-
-    return usable

@@ -33,7 +33,8 @@ class NodeFacts:
     Attributes:
         reason: why the node fits or does not
         order_safe: whether Longhorn finds space in whatever order it places the new replicas; true where none is new
-        replica_bytes: sizes, in sum, of the pod's Longhorn volumes with a replica on the node that stays there
+        replica_bytes: sizes, in sum, of the pod's Longhorn volumes with a replica on the node that stays there; for a healthy replica
+            also the bytes written, which need not be rebuilt
         disks: the open disks after the plan; empty where nothing would be placed
     """
 
@@ -49,7 +50,7 @@ class LonghornFacts:
 
     Attributes:
         nodes: by name; a node that is not named was not evaluated, so nothing fits on it
-        total_bytes: sizes of all the pod's Longhorn volumes, in sum
+        total_bytes: the `replica_bytes` of a node with a healthy replica of every volume that has a replica anywhere
     """
 
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict[str, NodeFacts])

@@ -104,6 +104,7 @@ class Pod:
         unschedulable: "" unless the condition PodScheduled is False; then its last transition, reason and message
         version: the resourceVersion, which grows with every change: Kubernetes documents it as comparable since 1.35, and etcd
             always numbered upwards; 0 if it is absent or no decimal number
+        priority: spec.priority, which admission takes from the PriorityClass
     """
 
     namespace: str
@@ -117,6 +118,7 @@ class Pod:
     volumes: tuple[ClaimVolume, ...] = ()
     version: int = 0
     created: str = ""
+    priority: int = 0
 
     @property
     def key(self) -> str:

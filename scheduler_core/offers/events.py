@@ -40,6 +40,7 @@ class Offered:
         pod: its newest copy: of the request's and the watched one the one with the higher version
         selected_node: the node its claims have selected, "" for none
         unplaced_volumes: see `Offer`; a pod that has nothing else to place needs no nodes here
+        priority: for a hold the priority of the pod, else None
     """
 
     pod: ObservedPod
@@ -47,19 +48,7 @@ class Offered:
     volumes: tuple[Hashable, ...] = ()
     selected_node: str = ""
     unplaced_volumes: tuple[Hashable, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NominationAdopted:
-    """A new leader adopts an undecided pod's nomination as an offer of that node.
-
-    A nomination with PodScheduled=False is not adopted. For a pod that has an offer the event changes nothing, so it
-    may be repeated.
-    """
-
-    pod: ObservedPod
-    volumes: tuple[Hashable, ...] = ()
-    unplaced_volumes: tuple[Hashable, ...] = ()
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +90,4 @@ class LeadershipLost:
     """This process leads no longer: all offers are dropped, the next leader takes over."""
 
 
-Event = Offered | NominationAdopted | ObservedPod | NodeSelected | PodGone | Withdrawn | Tick | LeadershipLost
+Event = Offered | ObservedPod | NodeSelected | PodGone | Withdrawn | Tick | LeadershipLost

@@ -6,6 +6,14 @@ first sign of its decision no object shows anything. So the ledger is the only s
 seconds on the caller's clock, which does not go back. Offers that are due by then end before the event is applied, so it
 does not matter how many `Tick` events came in between; a caller that is about to read offers sends one.
 
+**A nomination to an offered node narrows the offer to it**, and is a decision: the offer then stands for as long as the nomination does.
+kube-scheduler writes a nomination at once, and the rest up to minutes later. Once the nomination is withdrawn, or the pod is declared
+unschedulable, the offer ends after `UNSCHEDULABLE_GRACE_PERIOD`.
+
+**A hold** is an offer with a priority: nodes where preemption may make room for the pod (`/preempt`). It counts against pods of at most
+this priority. The nomination that preemption writes, together with PodScheduled=False, narrows it. Then it stands for as long as the
+nomination does, at most `HOLD_LIFETIME`: victims may take long to end.
+
 **One offer per pod**, by UID; it counts on all of its nodes. Facts that are final for a UID (bound, finished, being
 deleted, gone) end its offer, however late they arrive. Facts that may change (nomination, condition, a claim's selected
 node) are compared with those recorded when the offer was made, so an old fact that arrives again is ignored. Versions
@@ -16,7 +24,8 @@ repeated, and ignored. The following cases cannot be distinguished, and are left
   attempt: the offer ends `UNSCHEDULABLE_GRACE_PERIOD` later, its decision perhaps still under way.
 - A failed attempt that leaves the condition unchanged writes nothing; its offer ends with the next request for the pod, or
   by age.
-- A nomination together with an old PodScheduled=False may be a decision or a preemption: it does not narrow.
+- A nomination together with the PodScheduled=False of an earlier attempt is a decision: kube-scheduler runs preemption only if no node
+  was left, and then writes a new condition, unless that has the very same text.
 - A selected node that was recorded before, removed and chosen again looks like the old one: the offer stays in addition to
   the demand derived from it. A different one that arrives late looks new.
 - Nothing is kept about pods without an offer: `Offered` after `PodGone` makes one. So the caller offers only for pods that
@@ -31,7 +40,7 @@ offers are wide.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import attrgetter
@@ -44,7 +53,6 @@ from scheduler_core.offers.events import (
     Event,
     LeadershipLost,
     NodeSelected,
-    NominationAdopted,
     ObservedPod,
     Offered,
     PodGone,
@@ -54,6 +62,7 @@ from scheduler_core.offers.ordered_set import PersistentOrderedSet
 
 OFFER_LIFETIME: Final = 60.0
 UNSCHEDULABLE_GRACE_PERIOD: Final = 1.0
+HOLD_LIFETIME: Final = 600.0
 NEVER: Final = math.inf
 MAX_INDEXED_NODES: Final = 200
 _NO_NODES: Final[frozenset[str]] = frozenset()
@@ -88,9 +97,11 @@ class Offer:
         made_at: when, in the caller's seconds
         number: which of the ledger's offers it is, for withdrawing exactly this one
         version: the newest version of the pod that is accounted for; 0 if unknown
-        unschedulable_since: when the pod was first seen to be declared unschedulable after the offer, None if it was not
-        narrowed: whether a nomination said which node it will be
+        unschedulable_since: when the pod was first seen to be declared unschedulable after the offer, or the nomination that narrowed it
+            to be withdrawn; None if neither was
+        narrowed_at: when a nomination said which node it will be, None if none did
         unplaced_volumes: what it counts for on every node of the cluster, because they may go anywhere
+        priority: for a hold the priority of the pod, else None
     """
 
     pod: ObservedPod
@@ -101,8 +112,14 @@ class Offer:
     number: int
     version: int
     unschedulable_since: float | None = None
-    narrowed: bool = False
+    narrowed_at: float | None = None
     unplaced_volumes: tuple[Hashable, ...] = ()
+    priority: int | None = None
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether a nomination said which node it will be."""
+        return self.narrowed_at is not None
 
     @property
     def uid(self) -> str:
@@ -112,10 +129,24 @@ class Offer:
     @property
     def ends_at(self) -> float:
         """When the offer ends by itself: at this time it no longer counts."""
-        end = self.made_at + OFFER_LIFETIME
         if self.unschedulable_since is None:
-            return end
-        return min(end, self.unschedulable_since + UNSCHEDULABLE_GRACE_PERIOD)
+            return self._lifetime_ends_at
+        return min(self._lifetime_ends_at, self.unschedulable_since + UNSCHEDULABLE_GRACE_PERIOD)
+
+    @property
+    def end_kind(self) -> OutcomeKind:
+        """How the offer ends by itself."""
+        return OutcomeKind.EXPIRED if self.ends_at == self._lifetime_ends_at else OutcomeKind.UNSCHEDULABLE
+
+    @property
+    def _lifetime_ends_at(self) -> float:
+        if self.narrowed_at is None:
+            return self.made_at + OFFER_LIFETIME
+        return NEVER if self.priority is None else self.narrowed_at + HOLD_LIFETIME
+
+    def counts_against(self, priority: int) -> bool:
+        """Whether the offer counts against a pod of this priority."""
+        return self.priority is None or priority <= self.priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +178,11 @@ class Ledger:
         uids_by_node: by node, the UIDs of its offers, except for the wide ones
         wide_offers: UID and nodes of the offers that have more than `MAX_INDEXED_NODES`, oldest first
         uids_with_unplaced_volumes: the UIDs of the offers with volumes that may go anywhere, oldest first
-        by_age: all UIDs, oldest offer first
-        by_unschedulable_since: the UIDs declared unschedulable since their offer, earliest first
+        by_age: the UIDs of offers that are not narrowed, oldest offer first
+        by_narrowed_at: the UIDs of narrowed holds, narrowed first comes first
+        by_unschedulable_since: the UIDs of offers with an `unschedulable_since`, earliest first
+        narrowed: the UIDs of narrowed offers
+        holds: the UIDs of holds
         changelog: which nodes' offers have changed
     """
 
@@ -159,7 +193,10 @@ class Ledger:
     wide_offers: tuple[tuple[str, frozenset[str]], ...] = ()
     uids_with_unplaced_volumes: tuple[str, ...] = ()
     by_age: PersistentOrderedSet = field(default_factory=PersistentOrderedSet)
+    by_narrowed_at: PersistentOrderedSet = field(default_factory=PersistentOrderedSet)
     by_unschedulable_since: PersistentOrderedSet = field(default_factory=PersistentOrderedSet)
+    narrowed: HashTrieSet[str] = field(default_factory=HashTrieSet)
+    holds: HashTrieSet[str] = field(default_factory=HashTrieSet)
     changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)
 
     @property
@@ -171,23 +208,37 @@ class Ledger:
     def next_end(self) -> float:
         """When the next offer ends by itself, `NEVER` without offers."""
         # Each set is in the order in which its kind of end is due, because each kind takes equally long for all.
-        candidates = (self.by_age.first, self.by_unschedulable_since.first)
-        return min((self.offers[uid].ends_at for uid in candidates if uid), default=NEVER)
+        return min((self.offers[uid].ends_at for uid in self.next_to_end), default=NEVER)
+
+    @property
+    def next_to_end(self) -> list[str]:
+        """UIDs of the offers of which one ends next."""
+        candidates = (self.by_age.first, self.by_narrowed_at.first, self.by_unschedulable_since.first)
+        return [uid for uid in candidates if uid]
 
     def offer_of(self, uid: str) -> Offer | None:
         """The offer of a pod."""
         return self.offers.get(uid)
 
     def competing_offers(self, uid: str) -> int:
-        """The number of other pods' offers that have nodes."""
+        """The number of other pods' offers that have nodes.
+
+        A narrowed one is decided and does not compete.
+        """
+        undecided = len(self.offers) - len(self.narrowed)
+        own = uid in self.offers and uid not in self.narrowed
         without_nodes = sum(1 for key in self.uids_with_unplaced_volumes if key != uid and not self.offers[key].nodes)
-        return len(self.offers) - (uid in self.offers) - without_nodes
+        return undecided - own - without_nodes
 
     def offers_on(self, node: str) -> tuple[Offer, ...]:
         """The offers that count on a node, oldest first, ties by UID."""
         offers = [self.offers[uid] for uid in self.uids_by_node.get(node) or ()]
         offers += [self.offers[uid] for uid, nodes in self.wide_offers if node in nodes]
         return tuple(sorted(offers, key=_BY_AGE) if len(offers) > 1 else offers)
+
+    def holds_below(self, priority: int) -> Iterator[Offer]:
+        """Yields the holds that do not count against a pod of this priority."""
+        return (self.offers[uid] for uid in self.holds if not self.offers[uid].counts_against(priority))
 
     @property
     def with_unplaced_volumes(self) -> tuple[Offer, ...]:
@@ -223,11 +274,8 @@ def offer_width(fitting_nodes: int, competing_offers: int) -> int:
 def _expire(ledger: Ledger) -> tuple[Ledger, tuple[Outcome, ...]]:
     outcomes: list[Outcome] = []
     while (at := ledger.next_end) <= ledger.time:
-        offer = ledger.offers[ledger.by_age.first]
-        if offer.ends_at != at:
-            offer = ledger.offers[ledger.by_unschedulable_since.first]
-        kind = OutcomeKind.EXPIRED if at == offer.made_at + OFFER_LIFETIME else OutcomeKind.UNSCHEDULABLE
-        ledger, ended = _end_offer(ledger, offer.uid, kind)
+        offer = next(ledger.offers[uid] for uid in ledger.next_to_end if ledger.offers[uid].ends_at == at)
+        ledger, ended = _end_offer(ledger, offer.uid, offer.end_kind)
         outcomes += ended
     return ledger, tuple(sorted(outcomes, key=attrgetter("at", "offer.uid")))
 
@@ -238,10 +286,6 @@ def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, tuple[Outcome, ...]]:
             kind, node = _terminal_outcome(pod) or (OutcomeKind.REPLACED, "")
             ledger, outcomes = _end_offer(ledger, pod.uid, kind, node)
             return _add_offer(ledger, event), outcomes
-        case NominationAdopted(pod) if pod.uid not in ledger.offers and pod.nominated_node and not pod.unschedulable:
-            nodes = frozenset((pod.nominated_node,))
-            offered = Offered(pod, nodes, event.volumes, unplaced_volumes=event.unplaced_volumes)
-            return _add_offer(ledger, offered, narrowed=True), ()
         case ObservedPod():
             return _observe_pod(ledger, event)
         case NodeSelected(uid, node) if (offer := ledger.offer_of(uid)) and node not in ("", offer.selected_node):
@@ -274,30 +318,53 @@ def _observe_pod(ledger: Ledger, pod: ObservedPod) -> tuple[Ledger, tuple[Outcom
     if 0 < pod.version <= offer.version:
         return ledger, ()
     after = replace(offer, version=max(offer.version, pod.version))
-    if offer.unschedulable_since is None and pod.unschedulable not in ("", offer.pod.unschedulable):
+    if offer.unschedulable_since is None and _has_failed(offer, pod):
         after = replace(after, unschedulable_since=ledger.time)
-    newly_nominated = pod.nominated_node != offer.pod.nominated_node and pod.nominated_node in offer.nodes
-    if not newly_nominated or pod.unschedulable or offer.narrowed:
+    if offer.narrowed or not _is_decided(offer, pod):
         return _replace_offer(ledger, offer, after), ()
-    after = replace(after, nodes=frozenset((pod.nominated_node,)), narrowed=True)
+    after = replace(after, nodes=frozenset((pod.nominated_node,)), narrowed_at=ledger.time)
     outcome = Outcome(offer, OutcomeKind.NARROWED, ledger.time, pod.nominated_node)
     return _replace_offer(ledger, offer, after), (outcome,)
 
 
-def _add_offer(ledger: Ledger, offered: Offered, *, narrowed: bool = False) -> Ledger:
+def _has_failed(offer: Offer, pod: ObservedPod) -> bool:
+    """Whether the attempt that the offer was made for has failed."""
+    declared_unschedulable = pod.unschedulable not in ("", offer.pod.unschedulable)
+    stands = pod.nominated_node in offer.nodes
+    if offer.priority is None:
+        return declared_unschedulable or (offer.narrowed and not stands)
+    # Preemption writes its nomination together with the condition.
+    return not stands and (declared_unschedulable or offer.narrowed)
+
+
+def _is_decided(offer: Offer, pod: ObservedPod) -> bool:
+    """Whether the nomination says for which of the offered nodes the pod is decided."""
+    if pod.nominated_node not in offer.nodes:
+        return False
+    if offer.priority is not None:
+        return True
+    return pod.nominated_node != offer.pod.nominated_node and pod.unschedulable in ("", offer.pod.unschedulable)
+
+
+def _add_offer(ledger: Ledger, offered: Offered) -> Ledger:
     pod = offered.pod
     if not (offered.nodes or offered.unplaced_volumes) or not pod.uid or _terminal_outcome(pod):
         return ledger
+    # kube-scheduler looks at the nominated node first. If it chooses that node again, it writes nothing.
+    nominated = frozenset((pod.nominated_node,))
+    hold = offered.priority is not None
+    narrowed = offered.nodes == nominated or (hold and nominated <= offered.nodes)
     offer = Offer(
         pod=pod,
-        nodes=offered.nodes,
+        nodes=nominated if narrowed else offered.nodes,
         volumes=offered.volumes,
         selected_node=offered.selected_node,
         made_at=ledger.time,
         number=ledger.offers_made + 1,
         version=pod.version,
-        narrowed=narrowed,
+        narrowed_at=ledger.time if narrowed else None,
         unplaced_volumes=offered.unplaced_volumes,
+        priority=offered.priority,
     )
     uids_with_unplaced_volumes = ledger.uids_with_unplaced_volumes
     if offered.unplaced_volumes:
@@ -306,7 +373,10 @@ def _add_offer(ledger: Ledger, offered: Offered, *, narrowed: bool = False) -> L
         ledger,
         offers_made=offer.number,
         offers=ledger.offers.insert(pod.uid, offer),
-        by_age=ledger.by_age.add(pod.uid),
+        by_age=ledger.by_age if narrowed else ledger.by_age.add(pod.uid),
+        by_narrowed_at=ledger.by_narrowed_at.add(pod.uid) if narrowed and hold else ledger.by_narrowed_at,
+        narrowed=ledger.narrowed.insert(pod.uid) if narrowed else ledger.narrowed,
+        holds=ledger.holds.insert(pod.uid) if hold else ledger.holds,
         uids_with_unplaced_volumes=uids_with_unplaced_volumes,
     )
     return _reindex(ledger, pod.uid, _NO_NODES, offer.nodes)
@@ -316,8 +386,20 @@ def _replace_offer(ledger: Ledger, before: Offer, after: Offer) -> Ledger:
     by_unschedulable_since = ledger.by_unschedulable_since
     if after.unschedulable_since != before.unschedulable_since:
         by_unschedulable_since = by_unschedulable_since.add(after.uid)
+    by_age = ledger.by_age
+    by_narrowed_at = ledger.by_narrowed_at
+    narrowed = ledger.narrowed
+    if after.narrowed and not before.narrowed:
+        narrowed = narrowed.insert(after.uid)
+        by_age = by_age.discard(after.uid)
+        by_narrowed_at = by_narrowed_at if after.priority is None else by_narrowed_at.add(after.uid)
     ledger = replace(
-        ledger, offers=ledger.offers.insert(after.uid, after), by_unschedulable_since=by_unschedulable_since
+        ledger,
+        offers=ledger.offers.insert(after.uid, after),
+        by_age=by_age,
+        by_narrowed_at=by_narrowed_at,
+        by_unschedulable_since=by_unschedulable_since,
+        narrowed=narrowed,
     )
     return _reindex(ledger, after.uid, before.nodes, after.nodes)
 
@@ -333,7 +415,10 @@ def _end_offer(ledger: Ledger, uid: str, kind: OutcomeKind, node: str = "") -> t
         ledger,
         offers=ledger.offers.remove(uid),
         by_age=ledger.by_age.discard(uid),
+        by_narrowed_at=ledger.by_narrowed_at.discard(uid),
         by_unschedulable_since=ledger.by_unschedulable_since.discard(uid),
+        narrowed=ledger.narrowed.discard(uid),
+        holds=ledger.holds.discard(uid),
         uids_with_unplaced_volumes=uids_with_unplaced_volumes,
     )
     at = min(ledger.time, offer.ends_at)  # an offer that is due ends when it was due

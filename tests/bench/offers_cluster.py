@@ -19,7 +19,7 @@ from scheduler_core.convert.kube import pod as read_pod
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.snapshot_kinds import KINDS, Key
 from scheduler_core.demand.index import DemandIndex
-from scheduler_core.extender.offer import nodes_with_most_free_space
+from scheduler_core.extender.offered_nodes import nodes_with_most_free_space
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.snapshot import Snapshot
 from scheduler_core.offers.events import ObservedPod, Offered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -100,6 +101,29 @@ def _expected(layout: Layout, others: Sequence[OtherPod], requested: Sequence[in
                 competing = [*competing, *sizes]
         fits.append(_packs([*competing, *requested], free))
     return fits
+
+
+@settings(max_examples=300, deadline=None)
+@given(layouts, other_pods, requests, st.lists(st.sampled_from((None, 0, 1)), min_size=4, max_size=4))
+def test_a_hold_counts_against_pods_of_at_most_its_priority(
+    layout: Layout, others: list[OtherPod], requested: list[int], priorities: list[int | None]
+) -> None:
+    """For requests of any priority, one after the other, with the same caches."""
+    state = make.state(_cluster(layout, others, requested))
+    ledger = Ledger()
+    for number, (node, _, nodes) in enumerate(others):
+        if not node:
+            ledger = with_offer(ledger, state.view, f"o{number}", nodes, float(number), priority=priorities[number])
+    contenders = make.competing(state, ledger)
+    for priority in (0, 1, 2, 0):
+        pod = replace(state.view.snapshot.pods["default", "p"], priority=priority)
+        counting = [
+            (node, sizes, nodes)
+            for (node, sizes, nodes), held in zip(others, priorities, strict=False)
+            if node or held is None or priority <= held
+        ]
+        decision = run_to_end(filter_nodes(pod, NODES, state, EXACT, contenders))
+        assert [reason.fits for reason in decision.reasons] == _expected(layout, counting, requested)
 
 
 @settings(max_examples=400, deadline=None)

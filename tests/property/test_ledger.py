@@ -18,12 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from scheduler_core.extender.offer import nodes_with_most_free_space
+from scheduler_core.extender.offered_nodes import nodes_with_most_free_space
 from scheduler_core.offers.events import (
     Event,
     LeadershipLost,
     NodeSelected,
-    NominationAdopted,
     ObservedPod,
     Offered,
     PodGone,
@@ -62,45 +61,61 @@ class OfferHistory:
     event: Offered
     at: float
     number: int
-    adopted: bool
     observations: list[tuple[float, ObservedPod]] = field(default_factory=list)
 
     def offer(self) -> Offer:
         """The offer that follows from the history."""
         pod = self.event.pod
+        hold = self.event.priority is not None
+        nodes = self.event.nodes
         version = pod.version
-        nominated = ""
+        narrowed_at = None
         unschedulable_since = None
+        if pod.nominated_node in nodes and (hold or len(nodes) == 1):
+            nodes = frozenset({pod.nominated_node})
+            narrowed_at = self.at
         for at, observed in self.observations:
             if observed.version and observed.version <= version:
                 continue
             version = max(version, observed.version)
-            if observed.unschedulable and observed.unschedulable != pod.unschedulable:
-                unschedulable_since = at if unschedulable_since is None else unschedulable_since
-            elif observed.unschedulable or nominated or self.adopted:
-                continue
-            elif observed.nominated_node != pod.nominated_node and observed.nominated_node in self.event.nodes:
-                nominated = observed.nominated_node
+            condition_is_new = observed.unschedulable not in ("", pod.unschedulable)
+            nominated = observed.nominated_node in nodes
+            if hold:
+                failed = not nominated and (condition_is_new or narrowed_at is not None)
+                decided = nominated
+            else:
+                failed = condition_is_new or (narrowed_at is not None and not nominated)
+                decided = nominated and observed.nominated_node != pod.nominated_node and not condition_is_new
+            if failed and unschedulable_since is None:
+                unschedulable_since = at
+            if decided and narrowed_at is None:
+                nodes = frozenset({observed.nominated_node})
+                narrowed_at = at
         return Offer(
             pod=pod,
-            nodes=frozenset({nominated}) if nominated else self.event.nodes,
+            nodes=nodes,
             volumes=self.event.volumes,
             selected_node=self.event.selected_node,
             made_at=self.at,
             number=self.number,
             version=version,
             unschedulable_since=unschedulable_since,
-            narrowed=self.adopted or bool(nominated),
+            narrowed_at=narrowed_at,
             unplaced_volumes=self.event.unplaced_volumes,
+            priority=self.event.priority,
         )
 
     def end(self) -> tuple[float, OutcomeKind]:
         """When the offer ends by itself, and how."""
-        unschedulable_since = self.offer().unschedulable_since
-        ends = [(self.at + 60.0, OutcomeKind.EXPIRED)]
-        if unschedulable_since:
-            ends.append((unschedulable_since + 1.0, OutcomeKind.UNSCHEDULABLE))
-        return min(ends, key=itemgetter(0))
+        offer = self.offer()
+        ends: list[tuple[float, OutcomeKind]] = []
+        if offer.narrowed_at is None:
+            ends.append((self.at + 60.0, OutcomeKind.EXPIRED))
+        elif offer.priority is not None:
+            ends.append((offer.narrowed_at + 600.0, OutcomeKind.EXPIRED))
+        if offer.unschedulable_since:
+            ends.append((offer.unschedulable_since + 1.0, OutcomeKind.UNSCHEDULABLE))
+        return min(ends, key=itemgetter(0), default=(math.inf, OutcomeKind.EXPIRED))
 
 
 @dataclass
@@ -125,11 +140,11 @@ class Model:
         """Ends an offer."""
         self.outcomes.append(Outcome(self.histories.pop(uid).offer(), kind, at, node))
 
-    def begin(self, event: Offered, *, adopted: bool) -> None:
+    def begin(self, event: Offered) -> None:
         """Begins an offer, if the pod can have one."""
         if (event.nodes or event.unplaced_volumes) and not event.pod.node_name and not event.pod.ended:
             self.offers_made += 1
-            self.histories[event.pod.uid] = OfferHistory(event, self.now, self.offers_made, adopted)
+            self.histories[event.pod.uid] = OfferHistory(event, self.now, self.offers_made)
 
     def apply(self, event: Event) -> None:
         """Applies an event."""
@@ -139,10 +154,7 @@ class Model:
                 self.observe(replace(pod, version=0), final_only=True)
                 if pod.uid in histories:
                     self.end(pod.uid, OutcomeKind.REPLACED, self.now)
-                self.begin(event, adopted=False)
-            case NominationAdopted(pod, volumes, unplaced):
-                if pod.uid not in histories and pod.nominated_node and not pod.unschedulable:
-                    self.begin(Offered(pod, frozenset({pod.nominated_node}), volumes, "", unplaced), adopted=True)
+                self.begin(event)
             case ObservedPod():
                 self.observe(event)
             case NodeSelected(uid, node) if uid in histories and node not in ("", histories[uid].event.selected_node):
@@ -218,13 +230,15 @@ class World:
         self.pods[slot] = replace(pod, version=self.version)
         self.undelivered.append(self.pods[slot])
 
-    def offer(self, slot: int, nodes: frozenset[str], selected: str, *, behind: bool) -> None:
-        """Answers kube-scheduler, whose copy of the pod may be one change behind."""
+    def offer(
+        self, slot: int, nodes: frozenset[str], selected: str, *, behind: bool, priority: int | None = None
+    ) -> None:
+        """Answers kube-scheduler, whose copy of the pod may be one change behind; with a priority holds room."""
         pod = self.pods[slot]
         if behind and self.previous_pods[slot].uid == pod.uid:
             pod = self.previous_pods[slot]
         unplaced = (f"{pod.name}-unplaced",) if slot else ()
-        self.send(Offered(pod, nodes, (f"{pod.name}-{len(nodes)}",), selected, unplaced))
+        self.send(Offered(pod, nodes, (f"{pod.name}-{len(nodes)}",), selected, unplaced, priority))
 
     def nominate(self, slot: int, node: str) -> None:
         """Nominates a pod to a node, or takes the nomination back."""
@@ -268,21 +282,15 @@ class World:
 
     def wait_for_next_end(self, *, early: bool) -> None:
         """Lets time pass until an offer ends, or until the last moment before."""
-        if self.ledger.outstanding:
-            end = self.ledger.next_end
+        end = self.ledger.next_end
+        if end < NEVER:
             self.now = max(self.now, math.nextafter(end, -math.inf) if early else end)
         self.send(Tick())
 
-    def take_over(self, order: list[int]) -> None:
-        """Loses leadership and wins it again; then nominations are adopted in any order."""
+    def lose_leadership(self) -> None:
+        """Loses leadership and wins it again."""
         self.send(LeadershipLost())
         assert self.ledger == Ledger(time=self.ledger.time, offers_made=self.ledger.offers_made)
-        for slot in order:
-            self.adopt(slot)
-
-    def adopt(self, slot: int) -> None:
-        """Adopts a pod as it is."""
-        self.send(NominationAdopted(self.pods[slot], (self.pods[slot].name,), ("unplaced",) if slot else ()))
 
     def check(self) -> None:
         """Asserts everything that holds at any time."""
@@ -298,12 +306,14 @@ class World:
         assert self.ledger.offers_made == self.model.offers_made
 
     def assert_every_offer_ends_once_and_in_time(self) -> None:
-        """Or is outstanding, for 60 s, and for 1 s after its pod was declared unschedulable."""
+        """Or is outstanding: undecided for 60 s, narrowed until 1 s after its end, a narrowed hold for 600 s."""
         ended = [outcome.offer.number for outcome in self.outcomes if outcome.kind is not OutcomeKind.NARROWED]
         outstanding = [offer.number for offer in self.ledger.oldest_first()]
         assert sorted(ended + outstanding) == list(range(1, self.ledger.offers_made + 1))
         for offer in self.ledger.offers.values():
-            assert self.ledger.time < offer.made_at + 60.0
+            assert offer.narrowed or self.ledger.time < offer.made_at + 60.0
+            hold_ends_at = math.inf if offer.priority is None else (offer.narrowed_at or offer.made_at) + 600.0
+            assert self.ledger.time < hold_ends_at
             assert offer.unschedulable_since is None or self.ledger.time < offer.unschedulable_since + 1.0
 
     def assert_indexes_match_offers(self) -> None:
@@ -323,13 +333,15 @@ class World:
         for node in (*LETTERS, "n0", f"n{MAX_INDEXED_NODES - 1}", "elsewhere", "nowhere"):
             assert self.ledger.offers_on(node) == tuple(offer for offer in offers if node in offer.nodes)
         for pod in self.pods:
-            others = [offer for offer in offers if offer.uid != pod.uid and offer.nodes]
+            others = [offer for offer in offers if offer.uid != pod.uid and offer.nodes and not offer.narrowed]
             assert self.ledger.competing_offers(pod.uid) == len(others)
+        assert set(self.ledger.narrowed) == {offer.uid for offer in offers if offer.narrowed}
+        assert set(self.ledger.holds) == {offer.uid for offer in offers if offer.priority is not None}
         by_number = sorted(offers, key=lambda offer: offer.number)
         assert self.ledger.with_unplaced_volumes == tuple(offer for offer in by_number if offer.unplaced_volumes)
 
     def assert_next_end_is_exact(self) -> None:
-        """No offer ends by itself before it, one ends at it, and with time all do."""
+        """No offer ends by itself before it, one ends at it, and with time all do that are undecided."""
         end = self.ledger.next_end
         assert end == min((offer.ends_at for offer in self.ledger.offers.values()), default=NEVER)
         if end < NEVER:
@@ -337,9 +349,11 @@ class World:
             outcomes = step(self.ledger, Tick(), end)[1]
             assert outcomes
             assert all(outcome.at == end for outcome in outcomes)
-            ledger, outcomes = step(self.ledger, Tick(), end + 1000.0)
-            assert ledger == Ledger(time=end + 1000.0, offers_made=self.ledger.offers_made)
-            assert len(outcomes) == self.ledger.outstanding
+        later = self.ledger.time + 1000.0
+        standing = {uid: offer for uid, offer in self.ledger.offers.items() if offer.ends_at == NEVER}
+        ledger, outcomes = step(self.ledger, Tick(), later)
+        assert dict(ledger.offers) == standing, "only decided offers stand for ever"
+        assert len(outcomes) == self.ledger.outstanding - len(standing)
 
 
 class Offers(RuleBasedStateMachine):
@@ -397,13 +411,15 @@ class Offers(RuleBasedStateMachine):
         """Time passes until an offer ends."""
         self.world.wait_for_next_end(early=early)
 
-    @rule(order=st.lists(slots, max_size=6), slot=slots, lost=st.booleans())
-    def take_over(self, order: list[int], slot: int, lost: bool) -> None:
-        """Nominations are adopted, after a loss of leadership or without."""
-        if lost:
-            self.world.take_over(order)
-        else:
-            self.world.adopt(slot)
+    @rule(slot=slots, nodes=node_sets, priority=st.integers(0, 1), behind=st.booleans())
+    def hold(self, slot: int, nodes: frozenset[str], priority: int, behind: bool) -> None:
+        """Preemption may make room on some nodes."""
+        self.world.offer(slot, nodes, "", behind=behind, priority=priority)
+
+    @rule()
+    def lose_leadership(self) -> None:
+        """Leadership is lost and won again."""
+        self.world.lose_leadership()
 
     @invariant()
     def check(self) -> None:
@@ -426,6 +442,10 @@ def random_nodes(random: Random) -> frozenset[str]:
 
 def _offer(world: World, slot: int, random: Random) -> None:
     world.offer(slot, random_nodes(random), random.choice(["", "", "a"]), behind=random.random() < 0.1)
+
+
+def _hold(world: World, slot: int, random: Random) -> None:
+    world.offer(slot, random_nodes(random), "", behind=random.random() < 0.1, priority=random.randrange(2))
 
 
 def _deliver_latest(world: World, _slot: int, random: Random) -> None:
@@ -451,8 +471,8 @@ ACTIONS: list[tuple[float, Action]] = [
     (2, lambda world, _, random: world.wait(random.choice(JUMPS))),
     (4, lambda world, _, random: world.wait(random.choice(JUMPS[:4]))),
     (1, lambda world, _, random: world.wait_for_next_end(early=random.random() < 0.5)),
-    (0.3, lambda world, _, random: world.take_over(random.sample(SLOTS, 3))),
-    (0.5, lambda world, slot, _: world.adopt(slot)),
+    (3, _hold),
+    (0.3, lambda world, _slot, _random: world.lose_leadership()),
 ]
 
 

@@ -19,9 +19,11 @@ def ledger_with_offers(view: View, offers: Iterable[tuple[str, Collection[str]]]
     return ledger
 
 
-def with_offer(ledger: Ledger, view: View, name: str, nodes: Collection[str], now: float) -> Ledger:
-    """The ledger after an offer to a pod of the view, for all volumes that need space there."""
+def with_offer(
+    ledger: Ledger, view: View, name: str, nodes: Collection[str], now: float, *, priority: int | None = None
+) -> Ledger:
+    """The ledger after an offer to a pod of the view, for all volumes that need space there; a hold with a priority."""
     pod = view.snapshot.pods["default", name]
-    offered = Offered(observed_pod(pod), frozenset(nodes), resolve(pod, view).local)
+    offered = Offered(observed_pod(pod), frozenset(nodes), resolve(pod, view).local, priority=priority)
     after, _ = step(ledger, offered, now)
     return after

@@ -344,6 +344,7 @@ async def test_state_lists_offers_oldest_first() -> None:
             "nodeCount": MAX_NODES_LISTED + 30,
             "ageSeconds": 4.5,
             "narrowed": False,
+            "heldFromPriority": None,
             "volumes": ["default/x"],
         },
         {
@@ -353,9 +354,17 @@ async def test_state_lists_offers_oldest_first() -> None:
             "nodeCount": 1,
             "ageSeconds": 3.5,
             "narrowed": True,
+            "heldFromPriority": None,
             "volumes": [],
         },
     ]
+
+
+async def test_state_lists_what_is_held_for_a_preemptor() -> None:
+    """With the priority of the pods that do not get it."""
+    ledger, _ = step(Ledger(), Offered(ObservedPod("uid-0"), frozenset("a"), priority=7), 100.0)
+    service = await _service(FakeStateSource(two_nodes()), OutstandingState(ledger=ledger))
+    assert [offer["heldFromPriority"] for offer in service["offers"]] == [7]
 
 
 async def test_state_lists_refused_pods() -> None:

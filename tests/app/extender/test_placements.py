@@ -306,7 +306,7 @@ def test_outstanding_demand_is_reported_in_numbers(contention: Contention | None
             await asyncio.sleep(REPORT_INTERVAL)
             assert [demand.volume.name for demand in world.placements.report.hopeless] == ["data-1"]
             await asyncio.sleep(STUCK_AFTER + REPORT_INTERVAL)
-            demands = {"pod": 2, "selected_node": 0, "attachment": 0, "hard_node_affinity": 0}
+            demands = {"pod": 2, "selected_node": 0, "nomination": 0, "attachment": 0, "hard_node_affinity": 0}
             assert world.placements.outstanding(offers=3, waiting=4) == Outstanding(demands, 3, 1, 0, 2, 4)
 
     run(scenario())

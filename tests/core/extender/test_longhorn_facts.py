@@ -90,7 +90,7 @@ def test_order_safety_is_examined_where_only_an_unsafe_node_is_offered() -> None
 def test_kept_replicas_count_with_the_size_of_their_volume() -> None:
     """On nodes that fit or not; a replica that is being evicted is not kept."""
     facts = facts_for("x", "y")
-    assert facts.total_bytes == 60 * GI
+    assert facts.total_bytes == 30 * GI
     replica_bytes = {name: node.replica_bytes for name, node in facts.nodes.items()}
     assert replica_bytes == dict.fromkeys(NAMES, 0) | {"home": 30 * GI}
     evicting = [entry for entry in cluster() if entry["kind"] != "Replica"]
@@ -169,3 +169,13 @@ def test_where_spreading_fails_the_disks_are_as_the_packing_leaves_them() -> Non
     even = facts_for("y", "p", "q", "r", "s", objects=objects).nodes["even"]
     assert (even.reason, even.order_safe) == (Reason.ROOM, False)
     assert even.disks == (DiskFacts(60 * GI, 0), DiskFacts(60 * GI, 0))
+
+
+def test_written_bytes_of_a_healthy_replica_count_too() -> None:
+    """They need not be rebuilt there."""
+    objects = [*cluster(), *bound("w", 30, actual=20), replica("w-1", "vol-w", "even", size=30)]
+    facts = facts_for("w", "y", objects=objects)
+    assert (facts.nodes["even"].replica_bytes, facts.total_bytes) == (50 * GI, 50 * GI)
+    rebuilding = [*objects[:-1], replica("w-1", "vol-w", "even", size=30, healthy=False)]
+    facts = facts_for("w", "y", objects=rebuilding)
+    assert (facts.nodes["even"].replica_bytes, facts.total_bytes) == (30 * GI, 50 * GI)

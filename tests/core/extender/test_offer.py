@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.offer import make_offer, nominations_to_adopt
+from scheduler_core.extender.offer import make_offer
 from scheduler_core.offers.ledger import Ledger, step
 from tests import builders as make
 from tests.builders import Object
@@ -24,7 +24,7 @@ def test_a_node_deleted_since_the_decision_ranks_last() -> None:
     """The cluster may change during a decision; the offer is made from the newest view."""
     claims = [make.storage_class(), make.claim("data", 10)]
     before = make.state(claims, nodes_of_size(dict.fromkeys(NODES, 100)))
-    after = make.view(claims, nodes_of_size({"b": 50, "c": 90}))
+    after = make.view(claims, nodes_of_size({"b": 15, "c": 19}))
     pod = make.as_pod(make.pod("data"))
     decision = run_to_end(filter_nodes(pod, NODES, before, FilterOptions()))
     offered, answer = make_offer(pod, decision, after, competing=2)
@@ -58,7 +58,7 @@ def tagged_node(name: str, ssd: int, hdd: int = 1) -> Object:
 
 
 CLASSES = [make.storage_class("ssd", diskSelector="ssd"), make.storage_class("hdd", diskSelector="hdd")]
-SSD_CLAIM = make.claim("data", 10, storage_class="ssd")
+SSD_CLAIM = make.claim("data", 90, storage_class="ssd")
 
 
 def demand_on_b(size: int, storage_class: str) -> list[Object]:
@@ -71,10 +71,10 @@ def demand_on_b(size: int, storage_class: str) -> list[Object]:
 
 def test_nodes_are_ranked_by_the_space_that_the_pod_can_use() -> None:
     """Disks with other tags do not count, nor the demand on them."""
-    nodes = [tagged_node("a", 100, 9_000), tagged_node("b", 300), tagged_node("c", 200)]
+    nodes = [tagged_node("a", 100, 9_000), tagged_node("b", 150), tagged_node("c", 120)]
     assert nodes_offered_to_data(CLASSES, nodes, SSD_CLAIM) == {"b"}
-    assert nodes_offered_to_data(CLASSES, nodes, SSD_CLAIM, demand_on_b(150, "ssd")) == {"c"}
-    nodes = [tagged_node("a", 100), tagged_node("b", 300, 300), tagged_node("c", 200)]
+    assert nodes_offered_to_data(CLASSES, nodes, SSD_CLAIM, demand_on_b(50, "ssd")) == {"c"}
+    nodes = [tagged_node("a", 100), tagged_node("b", 150, 300), tagged_node("c", 120)]
     assert nodes_offered_to_data(CLASSES, nodes, SSD_CLAIM, demand_on_b(250, "hdd")) == {"b"}
 
 
@@ -101,18 +101,3 @@ def test_volumes_that_only_prefer_their_node_count_on_the_offered_nodes() -> Non
     assert [len(offer.nodes) for offer in ledger.oldest_first()] == [10, 5]
     assert not ledger.with_unplaced_volumes
     assert decisions["z"].reasons[0].name == "WAITING"
-
-
-def test_only_nominations_of_pods_that_take_longhorn_space_are_adopted() -> None:
-    """A pod with another driver's claims alone would narrow other pods' offers."""
-    pods = [make.pod(name, name=name, uid=f"uid-{name}") for name in ("local", "remote", "foreign")]
-    for raw in pods:
-        raw["status"]["nominatedNodeName"] = "a"
-    classes = [
-        make.storage_class("local"),
-        make.storage_class("remote", dataLocality="disabled"),
-        make.storage_class("foreign", provisioner="example.com"),
-    ]
-    claims = [make.claim(name, 10, storage_class=name) for name in ("local", "remote", "foreign")]
-    view = make.view(classes, claims, pods, make.longhorn_node("a"))
-    assert sorted(pod.name for pod, _ in nominations_to_adopt(view)) == ["local", "remote"]

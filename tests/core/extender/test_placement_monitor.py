@@ -109,6 +109,7 @@ def test_demands_are_counted_by_source() -> None:
     expected = {
         DemandSource.POD: 1,
         DemandSource.SELECTED_NODE: 1,
+        DemandSource.NOMINATION: 0,
         DemandSource.ATTACHMENT: 1,
         DemandSource.HARD_NODE_AFFINITY: 0,
     }

@@ -105,7 +105,7 @@ def cluster_table() -> str:
     return table(("node", *LEVELS), rows)
 
 
-# A pod with two volumes of 100Gi on five nodes: a home of one, even and uneven disks, order-unsafe, and full.
+# A pod with two volumes of 100Gi, one of them new, on five nodes: a home of the other, even and uneven disks, order-unsafe, and full.
 FACTS: Final = LonghornFacts(
     {
         "home-of-one": NodeFacts(
@@ -116,7 +116,7 @@ FACTS: Final = LonghornFacts(
         "tight": NodeFacts(Reason.ROOM, False, 0, (DiskFacts(300 * GI, 40 * GI), DiskFacts(300 * GI, 100 * GI))),
         "full": NodeFacts(Reason.INSUFFICIENT_STORAGE),
     },
-    200 * GI,
+    100 * GI,
 )
 
 

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.extender.offer import nodes_with_most_free_space
+from scheduler_core.extender.offered_nodes import nodes_with_most_free_space
 from scheduler_core.offers.events import (
     Event,
     LeadershipLost,
     NodeSelected,
-    NominationAdopted,
     ObservedPod,
     Offered,
     PodGone,
@@ -23,6 +22,7 @@ from scheduler_core.offers.events import (
     Withdrawn,
 )
 from scheduler_core.offers.ledger import (
+    HOLD_LIFETIME,
     MAX_INDEXED_NODES,
     NEVER,
     OFFER_LIFETIME,
@@ -93,12 +93,6 @@ def test_an_offer_counts_on_all_its_nodes(nodes: frozenset[str]) -> None:
         pytest.param(replace(OFFERED, pod=replace(POD, uid="")), id="no uid"),
         pytest.param(replace(OFFERED, pod=replace(POD, node_name="a")), id="bound"),
         pytest.param(replace(OFFERED, pod=replace(POD, ended=True)), id="finished"),
-        pytest.param(NominationAdopted(POD), id="not nominated"),
-        pytest.param(
-            NominationAdopted(replace(POD, nominated_node="a", unschedulable="no")), id="nominated by preemption"
-        ),
-        pytest.param(NominationAdopted(replace(POD, nominated_node="a", node_name="a")), id="nominated and bound"),
-        pytest.param(NominationAdopted(replace(POD, nominated_node="a", ended=True)), id="nominated and finished"),
         pytest.param(NEWER, id="observed without an offer"),
         pytest.param(NodeSelected("u", "a"), id="decided without an offer"),
         pytest.param(PodGone("u"), id="gone without an offer"),
@@ -107,7 +101,7 @@ def test_an_offer_counts_on_all_its_nodes(nodes: frozenset[str]) -> None:
     ],
 )
 def test_an_event_makes_no_offer(event: Event) -> None:
-    """Only `Offered` and `NominationAdopted` make offers, and not for every pod."""
+    """Only `Offered` makes offers, and not for every pod."""
     assert apply((1, event)) == (Ledger(time=1), [])
 
 
@@ -172,7 +166,6 @@ def test_a_late_binding_or_deletion_ends_the_offer(event: Event) -> None:
         pytest.param(NodeSelected("u", ""), id="a claim without a selected node"),
         pytest.param(Withdrawn("u", 0), id="an earlier offer is withdrawn"),
         pytest.param(Withdrawn("other", 1), id="another uid's offer is withdrawn"),
-        pytest.param(NominationAdopted(replace(NEWER, nominated_node="b")), id="adopted while the pod has an offer"),
         pytest.param(Tick(), id="time"),
         pytest.param(POD, id="observed again"),
         pytest.param(NO_VERSION, id="observed again without version"),
@@ -198,11 +191,11 @@ def test_the_node_selected_before_the_offer_does_not_end_it() -> None:
 @pytest.mark.parametrize("version", [0, 11], ids=["without version", "with version"])
 @pytest.mark.parametrize("nodes", [frozenset("b"), ABC, MANY | {"b"}], ids=["one", "some", "wide"])
 def test_a_nomination_narrows_an_offer_to_its_node(nodes: frozenset[str], version: int) -> None:
-    """It keeps its age and its end."""
+    """It keeps its age."""
     before = ledger_with_offer(replace(OFFERED, nodes=nodes))
     ledger, outcomes = apply((101, replace(POD, version=version, nominated_node="b")), ledger=before)
     assert outcomes == [Outcome(single_offer(before), OutcomeKind.NARROWED, 101, "b")]
-    expected = replace(single_offer(before), nodes=frozenset("b"), narrowed=True, version=max(10, version))
+    expected = replace(single_offer(before), nodes=frozenset("b"), narrowed_at=101, version=max(10, version))
     assert single_offer(ledger) == expected
     assert ledger.offers_on("b") == (expected,)
     assert all(ledger.offers_on(node) == () for node in nodes - {"b"})
@@ -226,17 +219,43 @@ def test_a_nomination_does_not_narrow(nominated: str, observed: ObservedPod) -> 
     assert (single_offer(ledger).nodes, single_offer(ledger).narrowed, single_offer(ledger).version) == (ABC, False, 11)
 
 
-def test_a_nomination_of_a_pod_that_was_unschedulable_before_does_not_narrow() -> None:
-    """It may be a decision or come from preemption; it does not end the offer either."""
+def test_a_nomination_of_a_pod_that_was_unschedulable_before_narrows() -> None:
+    """kube-scheduler preempts only for a pod that fits nowhere, which is a new condition."""
     before = ledger_with_offer(replace(OFFERED, pod=replace(POD, unschedulable="no")))
     ledger, outcomes = apply((101, replace(NEWER, nominated_node="b", unschedulable="no")), ledger=before)
-    assert (outcomes, single_offer(ledger)) == ([], replace(single_offer(before), version=11))
+    assert summarize(outcomes) == [("u", OutcomeKind.NARROWED, 101, "b")]
+    assert single_offer(ledger).nodes == frozenset("b")
+
+
+def test_a_narrowed_offer_stands_for_as_long_as_its_nomination() -> None:
+    """kube-scheduler's other writes may be minutes behind."""
+    ledger = apply((101, replace(NEWER, nominated_node="b")), ledger=ledger_with_offer())[0]
+    assert ledger.next_end == NEVER
+    assert apply((9000, Tick()), ledger=ledger)[0].offers_on("b") == (single_offer(ledger),)
+
+
+def test_a_request_about_the_nominated_node_alone_makes_a_narrowed_offer() -> None:
+    """If kube-scheduler chooses the node again, it writes nothing."""
+    nominated = replace(POD, nominated_node="b", unschedulable="preempting")
+    ledger = ledger_with_offer(replace(OFFERED, pod=nominated, nodes=frozenset("b")))
+    assert (single_offer(ledger).narrowed, ledger.next_end) == (True, NEVER)
+
+
+@pytest.mark.parametrize("node", ["", "a", "elsewhere"])
+def test_a_narrowed_offer_ends_after_the_grace_period_once_its_nomination_is_withdrawn(node: str) -> None:
+    """The attempt has failed, and the pod will be asked about again."""
+    ledger = apply(
+        (101, replace(NEWER, nominated_node="b")),
+        (200, replace(POD, version=12, nominated_node=node)),
+        ledger=ledger_with_offer(),
+    )[0]
+    assert summarize(apply((300, Tick()), ledger=ledger)[1]) == [("u", OutcomeKind.UNSCHEDULABLE, 201, "")]
 
 
 def test_an_offer_is_narrowed_once() -> None:
-    """A second nomination, of the same node or a different one, changes nothing."""
+    """The same nomination again changes nothing."""
     narrowed = apply((101, replace(NEWER, nominated_node="b")), ledger=ledger_with_offer())[0]
-    for version, node in ((0, "b"), (12, "b"), (12, "a")):
+    for version, node in ((0, "b"), (12, "b")):
         ledger, outcomes = apply((102, replace(POD, version=version, nominated_node=node)), ledger=narrowed)
         assert outcomes == []
         assert single_offer(ledger) == replace(single_offer(narrowed), version=max(11, version))
@@ -376,15 +395,49 @@ def test_losing_the_lead_drops_all_offers_and_no_number_is_used_twice() -> None:
     assert single_offer(apply((103, OFFERED), ledger=ledger)[0]).number == 3
 
 
-def test_a_nomination_is_adopted_as_an_offer_of_its_node() -> None:
-    """It has the lifetime and the ends of any other."""
-    pod = replace(POD, nominated_node="a")
-    ledger = apply((100, NominationAdopted(pod, ("v",))))[0]
-    assert single_offer(ledger) == Offer(pod, frozenset("a"), ("v",), "", 100, 1, 10, narrowed=True)
-    assert ledger.offers_on("a") == (single_offer(ledger),)
-    assert apply((105, NominationAdopted(pod, ("v",))), ledger=ledger) == (replace(ledger, time=105), [])
-    assert apply((105, replace(NEWER, nominated_node="")), ledger=ledger)[0].outstanding == 1
-    assert summarize(apply((160, Tick()), ledger=ledger)[1]) == [("u", OutcomeKind.EXPIRED, 160, "")]
+PREEMPTING = replace(NEWER, nominated_node="b", unschedulable="preempting")
+HOLD = replace(OFFERED, priority=7)
+
+
+def test_a_hold_counts_against_pods_of_at_most_its_priority() -> None:
+    """Any other offer counts against every pod."""
+    hold = single_offer(ledger_with_offer(HOLD))
+    assert [hold.counts_against(priority) for priority in (-1, 7, 8)] == [True, True, False]
+    assert single_offer(ledger_with_offer()).counts_against(2_000_000_000)
+
+
+def test_the_nomination_of_preemption_narrows_a_hold() -> None:
+    """It comes together with PodScheduled=False, which ends any other offer."""
+    ledger, outcomes = apply((101, PREEMPTING), ledger=ledger_with_offer(HOLD))
+    assert summarize(outcomes) == [("u", OutcomeKind.NARROWED, 101, "b")]
+    assert (ledger.offers_on("a"), single_offer(ledger).narrowed) == ((), True)
+    assert apply((500, Tick()), ledger=ledger)[0].offers_on("b") == (single_offer(ledger),)
+
+
+def test_a_narrowed_hold_outlives_a_new_condition() -> None:
+    """While its victims end, the pod is declared unschedulable again and again."""
+    again = replace(PREEMPTING, version=12, unschedulable="still preempting")
+    ledger = apply((101, PREEMPTING), (110, again), (200, Tick()), ledger=ledger_with_offer(HOLD))[0]
+    assert single_offer(ledger).nodes == frozenset("b")
+
+
+def test_a_narrowed_hold_ends_after_its_lifetime() -> None:
+    """A nomination that leads nowhere must not keep room for ever."""
+    ledger = apply((101, PREEMPTING), ledger=ledger_with_offer(HOLD))[0]
+    assert summarize(apply((9000, Tick()), ledger=ledger)[1]) == [("u", OutcomeKind.EXPIRED, 101 + HOLD_LIFETIME, "")]
+
+
+def test_a_hold_ends_after_the_grace_period_if_preemption_nominates_no_node() -> None:
+    """Preemption helps nowhere, or chose a node that is not held."""
+    declared = replace(PREEMPTING, nominated_node="")
+    ledger = apply((101, declared), ledger=ledger_with_offer(HOLD))[0]
+    assert summarize(apply((300, Tick()), ledger=ledger)[1]) == [("u", OutcomeKind.UNSCHEDULABLE, 102, "")]
+
+
+def test_a_hold_for_a_nominated_pod_begins_narrowed() -> None:
+    """If preemption chooses the same node again, it writes nothing."""
+    ledger = ledger_with_offer(replace(HOLD, pod=replace(PREEMPTING, version=10)))
+    assert (single_offer(ledger).nodes, ledger.next_end) == (frozenset("b"), 100 + HOLD_LIFETIME)
 
 
 def test_offers_on_a_node_are_sorted_by_age_and_uid() -> None:
@@ -416,9 +469,11 @@ def test_the_end_of_a_wide_offer_leaves_another_of_the_same_nodes() -> None:
 
 
 def test_competing_offers_are_those_of_other_pods() -> None:
-    """A pod does not compete with its own."""
+    """A pod does not compete with its own, nor with one that is decided."""
     ledger = apply((101, Offered(ObservedPod("v"), ABC)), ledger=ledger_with_offer())[0]
     assert (ledger.outstanding, ledger.competing_offers("u"), ledger.competing_offers("new")) == (2, 1, 2)
+    decided = apply((102, ObservedPod("v", nominated_node="a")), ledger=ledger)[0]
+    assert (decided.competing_offers("u"), decided.competing_offers("v"), decided.competing_offers("new")) == (0, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,165 @@
+"""Which of the fitting nodes a pod is offered.
+
+Without competing offers these are all of them: kube-scheduler's scoring decides. In a burst wide offers would block each other, but only
+where room is short. So a node with plenty of room stays in: one that could take this pod, all that is offered there, and as many bytes
+again; in large clusters `MAX_NODES_WITH_PLENTY` such nodes, because every node of an offer is evaluated again for the next pod. Of the other nodes, with n competing offers, about 1 of n + 1 is offered (`offers/ledger.py:offer_width`). The first node of all
+always is. The order is:
+
+1. those that hold most of the pod's data: bytes of its volumes with a kept replica there;
+2. of these, those where the fewest bytes must be rebuilt: bytes written to its volumes without a healthy replica there;
+3. of these, those with most room after all demand and offers; ties by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace, nsmallest
+from itertools import islice
+from typing import Final
+
+from scheduler_core.cluster.view import View
+from scheduler_core.evaluation.competitors import Competitors
+from scheduler_core.extender.decision import Decision, volumes_on_pod_node
+from scheduler_core.offers.ledger import offer_width
+from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
+from scheduler_core.volumes.resolve import PodVolume
+
+# kube-scheduler itself stops looking for more nodes to score once it has 100 (minFeasibleNodesToFind).
+MAX_NODES_WITH_PLENTY: Final = 100
+
+
+def choose_nodes(decision: Decision, view: View, competing: int) -> frozenset[str]:
+    """Returns the nodes to offer while `competing` other offers are outstanding."""
+    fitting = decision.fitting_nodes
+    if offer_width(len(fitting), competing) == len(fitting):
+        return frozenset(fitting)
+    room = _Room(decision, view, fitting)
+    limit = max(MAX_NODES_WITH_PLENTY, offer_width(len(fitting), competing))
+    nodes = room.nodes_with_plenty(limit)
+    if len(nodes) < limit:
+        scarce = [name for name in fitting if name not in nodes] if nodes else fitting
+        nodes |= room.best_nodes(scarce, len(scarce) // (competing + 1))
+    if nodes and not room.data:
+        return nodes
+    # The pod's data may be on a node with little room.
+    return nodes | room.best_nodes(fitting, 1)
+
+
+def choose_one_node(decision: Decision, view: View) -> frozenset[str]:
+    """Returns the node to offer if only one may be; none if none fits."""
+    fitting = decision.fitting_nodes
+    return _Room(decision, view, fitting).best_nodes(fitting, 1)
+
+
+class _Room:
+    """The bytes that competitors leave to the pod on each fitting node.
+
+    Attributes:
+        data: the rank of each node that holds some of the pod's data, see `_data_on_nodes`
+    """
+
+    def __init__(self, decision: Decision, view: View, fitting: Sequence[str]) -> None:
+        self._decision = decision
+        self._volumes = volumes_on_pod_node(decision.resolution)
+        self.data = _data_on_nodes(self._volumes, view)
+        self._competitors: dict[str, Competitors | None] = {}
+        # Upper bounds: free bytes of disks that are not open to the pod count too.
+        self._bounds: dict[str, int] = {}
+        free_space = view.indexes.free_space
+        for name in fitting:
+            on_node = decision.competitors.get(name)
+            space = free_space.get(name)
+            free = space.free if space is not None else 0
+            self._competitors[name] = on_node
+            self._bounds[name] = free if on_node is None else free - on_node.total
+
+    def nodes_with_plenty(self, limit: int) -> frozenset[str]:
+        """Returns nodes where offering to this pod leaves room for others.
+
+        These are at most `limit`, those with most room.
+        """
+        twice = 2 * sum(volume.volume.size for volume in self._volumes)
+        names: set[str] = set()
+        for usable, name in _by_free_space(((bound, name) for name, bound in self._bounds.items()), self._usable):
+            if usable < twice or len(names) == limit:
+                break
+            on_node = self._competitors[name]
+            if on_node is None or usable >= twice + on_node.offered_total:
+                names.add(name)
+        return frozenset(names)
+
+    def best_nodes(self, names: Sequence[str], count: int) -> frozenset[str]:
+        """Returns the `count` nodes that come first."""
+        if not count:
+            return frozenset()
+        data = self.data
+        with_data = [name for name in names if name in data]
+        ranks = {name: (*data[name], -self._usable(name, self._bounds[name]), name) for name in with_data}
+        first = nsmallest(count, with_data, key=ranks.__getitem__)
+        others = ((self._bounds[name], name) for name in names if name not in data)
+        return nodes_with_most_free_space(others, count - len(first), self._usable).union(first)
+
+    def _usable(self, name: str, bound: int) -> int:
+        """Returns the bytes that the pod can use.
+
+        The disks of competitors of other classes are unknown, so their bytes reduce only what is left in sum, and not what is free on the
+        disks that are open to the pod.
+        """
+        profile = self._decision.profiles.get(name)
+        if profile is None:
+            return bound
+        free = sum(profile.free)
+        on_node = self._competitors[name]
+        for volume_class, size in on_node.bytes_by_class if on_node is not None else ():
+            if volume_class in self._decision.volume_classes:
+                free -= size
+        return min(free, bound)
+
+
+def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tuple[int, int]]:
+    """Returns, by node with a kept replica, its rank: the least comes first.
+
+    A rank is the negative bytes of volumes with a kept replica, and the bytes that must be rebuilt.
+    """
+    existing = [volume for volume in volumes if volume.replicas]
+    written = sum(volume.volume.actual_size for volume in existing)
+    data: dict[str, tuple[int, int]] = {}
+    for volume in existing:
+        for name, use in replica_uses(volume, view.cluster).items():
+            if use is not ReplicaUse.NONE:
+                kept, rebuilt = data.get(name, (0, written))
+                healthy = volume.volume.actual_size if use is ReplicaUse.HEALTHY else 0
+                data[name] = (kept - volume.volume.size, rebuilt - healthy)
+    return data
+
+
+def nodes_with_most_free_space(
+    free: Iterable[tuple[int, str]], count: int, usable: Callable[[str, int], int] | None = None
+) -> frozenset[str]:
+    """Returns the `count` nodes with most free space.
+
+    Nodes are given as (free bytes, name); ties by name. With `usable` the free bytes are upper bounds; `usable` returns the exact bytes of
+    a node and is called for few.
+    """
+    if usable is None:
+        return frozenset(name for _, name in nsmallest(count, ((-size, name) for size, name in free)))
+    return frozenset(name for _, name in islice(_by_free_space(free, usable), count))
+
+
+def _by_free_space(bounds: Iterable[tuple[int, str]], usable: Callable[[str, int], int]) -> Iterator[tuple[int, str]]:
+    """Yields nodes with their exact bytes, most first, ties by name.
+
+    Nodes are given as (upper bound of their bytes, name).
+    """
+    heap = [(-bound, name) for bound, name in bounds]
+    heapify(heap)
+    exact: dict[str, int] = {}
+    while heap:
+        bound, name = heap[0]
+        if name not in exact:
+            exact[name] = -usable(name, -bound)
+        if exact[name] == bound:
+            heappop(heap)
+            yield -bound, name
+        else:
+            heapreplace(heap, (exact[name], name))

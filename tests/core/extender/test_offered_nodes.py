@@ -1,0 +1,112 @@
+"""Which of the fitting nodes are offered: those with plenty of room, then a share of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.offered_nodes import choose_nodes, choose_one_node
+from scheduler_core.offers.ledger import Ledger
+from tests import builders as make
+from tests.builders import Object
+from tests.worlds.offers import with_offer
+
+NODES = ("a", "b", "c", "d")
+
+
+def nodes_of_size(sizes: Mapping[str, int]) -> list[Object]:
+    """Nodes with one disk each."""
+    return [make.longhorn_node(name, size) for name, size in sizes.items()]
+
+
+def chosen(
+    *objects: Object | list[Object], claims: tuple[str, ...] = ("data",), competing: int = 4, offer_to: str = ""
+) -> str:
+    """The nodes chosen for a pod with these claims, as letters; another pod has an offer of `offer_to`."""
+    state = make.state(
+        make.storage_class(), *objects, make.claim("other", 20), make.pod("other", name="other", uid="o")
+    )
+    ledger = with_offer(Ledger(), state.view, "other", offer_to, 0.0) if offer_to else Ledger()
+    pod = make.as_pod(make.pod(*claims))
+    decision = run_to_end(filter_nodes(pod, NODES, state, FilterOptions(), make.competing(state, ledger)))
+    nodes = choose_nodes(decision, state.view, competing)
+    assert choose_one_node(decision, state.view) <= nodes
+    return "".join(sorted(nodes))
+
+
+@pytest.mark.parametrize(("size", "expected"), [(19, "c"), (20, "bc")])
+def test_a_node_that_could_take_the_pod_twice_stays_in(size: int, expected: str) -> None:
+    """However many offers compete. c has room for many."""
+    nodes = nodes_of_size({"a": 15, "b": size, "c": 500, "d": 5})
+    assert chosen(nodes, make.claim("data", 10)) == expected
+
+
+@pytest.mark.parametrize(("size", "expected"), [(59, "c"), (60, "bc")])
+def test_what_is_offered_to_others_counts_twice_too(size: int, expected: str) -> None:
+    """20Gi are offered on b: they, the pod's 10Gi, and as many bytes again."""
+    nodes = nodes_of_size({"a": 15, "b": size, "c": 500, "d": 5})
+    assert chosen(nodes, make.claim("data", 10), offer_to="b") == expected
+
+
+@pytest.mark.parametrize(("competing", "expected"), [(0, "abcd"), (1, "bc"), (2, "b"), (9, "b")])
+def test_of_nodes_with_little_room_a_share_is_offered(competing: int, expected: str) -> None:
+    """Those with most room; one at least."""
+    nodes = nodes_of_size({"a": 11, "b": 19, "c": 18, "d": 17})
+    assert chosen(nodes, make.claim("data", 10), competing=competing) == expected
+
+
+def test_next_to_nodes_with_plenty_the_others_may_have_no_share() -> None:
+    """One node in all suffices."""
+    nodes = nodes_of_size({"a": 11, "b": 19, "c": 18, "d": 30})
+    assert (chosen(nodes, make.claim("data", 10)), chosen(nodes, make.claim("data", 10), competing=2)) == ("d", "bd")
+
+
+def volume_with_replica(name: str, size: int, written: int, *replicas: Object) -> list[Object]:
+    """A bound claim of a volume with replicas, `written` Gi of which are used."""
+    objects = make.bound(name, size, actual=written)
+    return [*objects, *replicas]
+
+
+def kept(volume: str, node: str, size: int) -> Object:
+    """A healthy replica on the only disk of a node."""
+    return make.replica(f"{volume}-{node}", f"vol-{volume}", node, size=size)
+
+
+def test_a_pod_with_a_bound_and_a_new_claim_is_offered_the_home_of_its_data() -> None:
+    """Although other nodes have more room; those with plenty are offered too."""
+    objects = [*volume_with_replica("data", 10, 5, kept("data", "c", 10)), make.claim("new", 40)]
+    nodes = nodes_of_size({"a": 90, "b": 80, "c": 60, "d": 90})
+    assert chosen(nodes, objects, claims=("data", "new")) == "c"
+    nodes = nodes_of_size({"a": 90, "b": 80, "c": 60, "d": 100})
+    assert chosen(nodes, objects, claims=("data", "new")) == "cd"
+
+
+def test_the_node_with_most_of_the_data_comes_first() -> None:
+    """The bytes of the volumes with a replica there count."""
+    nodes = nodes_of_size({"a": 100, "b": 90, "c": 100, "d": 100})
+    objects = [
+        *volume_with_replica("x", 10, 5, kept("x", "a", 10)),
+        *volume_with_replica("y", 30, 5, kept("y", "b", 30)),
+        make.claim("new", 50),
+    ]
+    assert chosen(nodes, objects, claims=("x", "y", "new")) == "b"
+
+
+def test_among_equals_the_node_with_the_fewest_bytes_to_rebuild_comes_first() -> None:
+    """Volumes of equal size, one of which holds more data."""
+    nodes = nodes_of_size({"a": 150, "b": 140, "c": 150, "d": 150})
+    objects = [
+        *volume_with_replica("x", 30, 5, kept("x", "a", 30)),
+        *volume_with_replica("y", 30, 25, kept("y", "b", 30)),
+        make.claim("new", 40),
+    ]
+    assert chosen(nodes, objects, claims=("x", "y", "new")) == "b"
+
+
+def test_without_a_fitting_node_none_is_chosen() -> None:
+    """The pod is refused."""
+    assert chosen(nodes_of_size({"a": 5}), make.claim("data", 10)) == ""
