@@ -9,6 +9,8 @@ PORT ?= 9504
 # Many unit tests wait for timers, so more of them than there are processors keep these busy. The end-to-end tests have time bounds,
 # which hold with one test per processor.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
+# Another release of Kubernetes than the pinned one, for every target that starts a control plane: KUBERNETES_VERSION=1.35.4
+export DEVCLUSTER_KUBERNETES_VERSION ?= $(KUBERNETES_VERSION)
 
 .PHONY: help run dev test check unit e2e e2e-report controlplane lint bench lock clean
 
@@ -31,7 +33,7 @@ e2e: .venv/dev controlplane ## run the end-to-end tests alone
 e2e-report: .venv/dev controlplane ## run the proposal's test plan and the comparisons as tables; ARGS="--section goal-1 ..."
 	$(BIN)/python -m tests.e2e $(ARGS)
 
-controlplane: .venv/dev ## build etcd, Kubernetes and kwok for the end-to-end tests, once (five to ten minutes)
+controlplane: .venv/dev ## build etcd, Kubernetes and kwok, once (five to ten minutes); KUBERNETES_VERSION=1.35.4: another release
 	@$(BIN)/python -m devcluster build
 
 check: .venv/dev ## format, lint, types, architecture and unit tests

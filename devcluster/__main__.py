@@ -13,12 +13,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from devcluster import prometheus
+from devcluster import kubernetes_version, prometheus
 from devcluster.build import cache_folder, ensure_built
 from devcluster.errors import ConfigError, DevClusterError
 
@@ -41,12 +42,24 @@ cli = typer.Typer(
 )
 
 
+KubernetesVersion = Annotated[
+    str | None,
+    typer.Option(
+        "--kubernetes-version",
+        metavar="VERSION",
+        envvar=kubernetes_version.VARIABLE,
+        help="The release of Kubernetes, such as 1.35.4.",
+        show_default="the one in devcluster/controlplane/go.mod",
+    ),
+]
+
+
 @cli.command()
-def build() -> None:
+def build(version: KubernetesVersion = None) -> None:
     """Build the programs (once, five to ten minutes) and print the folder they are in."""
     _handle_signals()
     try:
-        typer.echo(ensure_built(report=_print_line))
+        typer.echo(ensure_built(report=_print_line, version=version))
     except KeyboardInterrupt:  # typer would end without a word
         _print_line("devcluster: interrupted")
         raise typer.Exit(_INTERRUPTED) from None
@@ -87,6 +100,7 @@ def up(  # noqa: PLR0913, PLR0917 # a command's parameters are its options
             show_default="in the cache",
         ),
     ] = None,
+    version: KubernetesVersion = None,
 ) -> None:
     """Start everything, say what to type next, and run until Ctrl-C."""
     from devcluster import cli_inputs
@@ -105,7 +119,8 @@ def up(  # noqa: PLR0913, PLR0917 # a command's parameters are its options
     )
     _handle_signals()
     try:
-        _run_stack(folder, options, registered=registered)
+        binaries = ensure_built(report=_print_line, version=version)
+        _run_stack(folder, replace(options, binaries=binaries), registered=registered)
     except KeyboardInterrupt:
         _print_line("stopped")
 
@@ -115,13 +130,16 @@ def _run_stack(directory: Path, options: StackOptions, *, registered: bool) -> N
     from devcluster.stack import Stack
     from devcluster.watch import StackWatch
 
-    binaries = ensure_built(report=_print_line)
     report = _report_with_time()
     stack = Stack(directory, options, report)
     try:
         stack.start()
         report(_colour("ready", typer.colors.GREEN))
-        typer.echo(next_steps.text(next_steps.facts(stack, binaries, Path.cwd(), registered=registered)))
+        typer.echo(
+            next_steps.text(
+                next_steps.facts(stack, options.binaries or ensure_built(), Path.cwd(), registered=registered)
+            )
+        )
         watch = StackWatch(stack, report)
         while True:
             watch.check(time.monotonic())

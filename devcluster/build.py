@@ -1,4 +1,4 @@
-"""Builds the control plane and kwok once, into a cache that all clusters of this user share.
+"""Builds the control plane and kwok once per version, into a cache that all clusters of this user share.
 
 The cache's key is a hash of everything that determines the result. A build happens under a lock, in a temporary folder that is
 renamed when it is complete: an interrupted build leaves nothing that looks finished, and a second build waits for the first. Each
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import re
@@ -20,14 +21,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from devcluster import toolchain
+from devcluster import kubernetes_version, toolchain
 from devcluster.components import CONTROL_PLANE, KWOK
 from devcluster.errors import BuildError
 from devcluster.process import with_parent_death
-from devcluster.toolchain import UNFINISHED, Report
+from devcluster.toolchain import UNFINISHED, Report, Toolchain
 
 MODULE: Final = Path(__file__).parent / "controlplane"
 KWOK_VERSION: Final = "v0.8.0"
@@ -54,16 +56,31 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return (base / "longhorn-scheduler-extender").absolute()
 
 
-def key(module: Path = MODULE) -> str:
-    """A build's name: a hash of sources, versions, flags and machine type."""
+def pinned_version() -> str:
+    """The version of Kubernetes whose modules and sums are in the repository.
+
+    Raises:
+        BuildError: go.mod requires none
+    """
+    return kubernetes_version.pinned((MODULE / "go.mod").read_text())
+
+
+def key(module: Path = MODULE, version: str | None = None) -> str:
+    """A build's name: a hash of sources, versions, flags and machine type.
+
+    Args:
+        module: the folder of the sources
+        version: another version than the pinned one, whose go.mod and go.sum are no sources; None: the pinned one
+    """
     digest = hashlib.sha256()
-    for name in _SOURCES:
+    for name in _SOURCES if version is None else ("main.go",):
         digest.update((module / name).read_bytes() + b"\0")
-    digest.update("\0".join([KWOK_VERSION, *_FLAGS, platform.system(), platform.machine()]).encode())
+    versions = [KWOK_VERSION] if version is None else [KWOK_VERSION, version]
+    digest.update("\0".join([*versions, *_FLAGS, platform.system(), platform.machine()]).encode())
     return digest.hexdigest()[:16]
 
 
-def ensure_built(cache: Path | None = None, report: Report | None = None) -> Path:
+def ensure_built(cache: Path | None = None, report: Report | None = None, version: str | None = None) -> Path:
     """Builds the programs if necessary; returns their folder.
 
     These are etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and kwok.
@@ -71,12 +88,16 @@ def ensure_built(cache: Path | None = None, report: Report | None = None) -> Pat
     Args:
         cache: the cache folder; None: `cache_folder()`
         report: receives lines about the progress; None: standard error
+        version: of Kubernetes; None: that of $DEVCLUSTER_KUBERNETES_VERSION, or the pinned one
 
     Raises:
         BuildError: they cannot be built
+        ConfigError: the version is none
     """
     base = cache or cache_folder()
-    folder = base / key()
+    chosen = kubernetes_version.choose(version, pinned_version())
+    other = None if chosen == pinned_version() else chosen
+    folder = base / key(version=other)
     if folder.is_dir():
         with suppress(OSError):  # in a container image the folder is read-only, and no build removes it
             os.utime(folder)
@@ -87,7 +108,7 @@ def ensure_built(cache: Path | None = None, report: Report | None = None) -> Pat
         with _hold_lock(base / "build.lock", report):
             if not folder.is_dir():
                 _remove_leftovers(base)
-                _build(base, folder, report)
+                _build(base, folder, other, report)
     except OSError as error:
         raise BuildError(f"cannot build into {base}: {error.strerror or error}; see DEVCLUSTER_CACHE") from error
     return folder
@@ -105,15 +126,22 @@ def _remove_leftovers(base: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _build(base: Path, folder: Path, report: Report) -> None:
+def _build(base: Path, folder: Path, version: str | None, report: Report) -> None:
     started = time.monotonic()
     go = toolchain.find(MODULE, base, report)
     report(
-        f"building the control plane and kwok {KWOK_VERSION} with Go {go.version}: five to ten minutes on two cores, once; into {folder}"
+        f"building the control plane {version or pinned_version()} and kwok {KWOK_VERSION} with Go {go.version}: "
+        f"five to ten minutes on two cores, once; into {folder}"
     )
     with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=base) as temporary:
         binaries = Path(temporary) / "bin"
         binaries.mkdir()
+        module = MODULE
+        if version is not None:
+            module = Path(temporary) / "module"
+            _resolve_module(module, version, go, report)
+            go = toolchain.find(module, base, report)
+        run = partial(_run, module=module, log=Path(temporary) / "log", report=report)
         env = {**os.environ, **_BUILD_ENVIRONMENT, **go.env}
         command = [
             str(go.go),
@@ -125,28 +153,54 @@ def _build(base: Path, folder: Path, report: Report) -> None:
             str(binaries / "controlplane"),
             ".",
         ]
-        _run("the control plane", command, env, Path(temporary), report)
+        run("the control plane", command, env)
         command = [str(go.go), "install", *_FLAGS, f"sigs.k8s.io/kwok/cmd/kwok@{KWOK_VERSION}"]
-        _run(f"kwok {KWOK_VERSION}", command, {**env, "GOBIN": str(binaries)}, Path(temporary), report)
+        run(f"kwok {KWOK_VERSION}", command, {**env, "GOBIN": str(binaries)})
         for name in CONTROL_PLANE:
             (binaries / name).symlink_to("controlplane")
+        for name in ("go.mod", "go.sum"):  # what it was built from, for the reader
+            shutil.copyfile(module / name, binaries / name)
         _check_programs(binaries)
         binaries.rename(folder)
     report(f"built in {time.monotonic() - started:.0f} s")
 
 
-def _run(what: str, command: Sequence[str], env: Mapping[str, str], temporary: Path, report: Report) -> None:
-    """Runs a build command, and reports progress at intervals.
+def _resolve_module(module: Path, version: str, go: Toolchain, report: Report) -> None:
+    """Writes the sources of a version that is not pinned into a new folder."""
+    module.mkdir()
+    shutil.copyfile(MODULE / "main.go", module / "main.go")
+    log = module.with_name("log")
+    env = {**os.environ, **_BUILD_ENVIRONMENT, **go.env}
+    name = f"{kubernetes_version.KUBERNETES}@v{version}"
+    (module / "go.mod").write_text(
+        f"module downloads\n\ngo {toolchain.required_version((MODULE / 'go.mod').read_text())}\n"
+    )
+    _run(
+        f"downloading {name}",
+        [str(go.go), "mod", "download", "-json", name],
+        env,
+        module=module,
+        log=log,
+        report=report,
+    )
+    kubernetes = json.loads(log.read_text()[log.read_text().index("{") :])
+    (module / "go.mod").write_text(kubernetes_version.go_mod(version, Path(kubernetes["GoMod"]).read_text()))
+    _run("the module", [str(go.go), "mod", "tidy"], env, module=module, log=log, report=report)
+
+
+def _run(  # noqa: PLR0913 # each has a meaning of its own
+    what: str, command: Sequence[str], env: Mapping[str, str], *, module: Path, log: Path, report: Report
+) -> None:
+    """Runs a build command in a module's folder, and reports progress at intervals.
 
     The compilers that it starts end with it.
     """
-    log = temporary / "log"
     started = time.monotonic()
     with (
         log.open("wb") as output,
         subprocess.Popen(  # noqa: S603 # an argument list, no shell
             with_parent_death(command),
-            cwd=MODULE,
+            cwd=module,
             env=dict(env),
             stdin=subprocess.DEVNULL,
             stdout=output,

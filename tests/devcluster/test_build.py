@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import build
+from devcluster import build, kubernetes_version
 from devcluster.components import CONTROL_PLANE, KWOK
 from devcluster.errors import BuildError
 from tests.devcluster.go_stand_in import Go, ignore
@@ -65,6 +65,35 @@ def test_concurrent_builds_build_once(go: Go, tmp_path: Path) -> None:
         folders = set(pool.map(lambda _: build.ensure_built(tmp_path / "cache", lines.append), range(2)))
     assert (len(folders), go.builds()) == (1, ["build", "install"])
     assert "another build is running: waiting for it" in lines
+
+
+def test_each_version_of_kubernetes_has_a_build_of_its_own(go: Go, tmp_path: Path) -> None:
+    """Its module is resolved first; the second call finds the build."""
+    pinned = build.ensure_built(tmp_path / "cache", ignore)
+    other = build.ensure_built(tmp_path / "cache", ignore, "1.35.4")
+    assert other != pinned
+    assert build.ensure_built(tmp_path / "cache", ignore, "v1.35.4") == other
+    assert go.builds() == ["build", "install", "mod", "mod", "build", "install"]
+    assert "k8s.io/kubernetes v1.35.4" in (other / "go.mod").read_text()
+
+
+def test_the_environment_names_the_version_for_every_cluster(
+    go: Go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version of a call comes before it."""
+    monkeypatch.setenv(kubernetes_version.VARIABLE, "1.35.4")
+    folder = build.ensure_built(tmp_path, ignore)
+    assert folder.name == build.key(version="1.35.4")
+    assert build.ensure_built(tmp_path, ignore, build.pinned_version()).name == build.key()
+
+
+def test_the_key_of_another_version_does_not_depend_on_the_pinned_modules(tmp_path: Path) -> None:
+    """A new pinned version does not build the others again."""
+    module = tmp_path / "module"
+    shutil.copytree(build.MODULE, module)
+    (module / "go.sum").write_text("")
+    assert build.key(module, "1.35.4") == build.key(version="1.35.4")
+    assert build.key(version="1.35.4") != build.key(version="1.35.5")
 
 
 def test_a_failed_build_leaves_no_files_and_shows_the_error_of_go(go: Go, tmp_path: Path) -> None:
