@@ -383,10 +383,13 @@ class DevCluster:
 
     def _wait_until(self, what: str, done: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while not done():
+        while True:
+            started = time.monotonic()
+            if done():
+                return
             for process in self.processes.values():
                 if process.crashed:
                     raise DevClusterError(f"{process.name} ended while waiting for {what}; {process.log_tail()}")
             if time.monotonic() > deadline:
                 raise DevClusterError(f"waited {seconds:g} s in vain for {what}; the logs are in {self.logs}")
-            time.sleep(_POLL_INTERVAL)
+            time.sleep(max(_POLL_INTERVAL, time.monotonic() - started))

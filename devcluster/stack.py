@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -49,6 +50,8 @@ _FAST_CLIENT: Final = ("--kube-api-qps=100", "--kube-api-burst=200")
 _RELEASED_LEASE: Final = {"metadata": {"name": SERVICE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
 _PROBE_REQUEST: Final = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []}
 _SETTLE_TIMEOUT: Final = 60.0
+_SETTLE_TIMEOUT_PER_NODE: Final = 0.1
+_NODE_CREATORS: Final = 8
 _POLL_INTERVAL: Final = 0.05
 
 Disk = str | Mapping[str, str]
@@ -72,6 +75,7 @@ class StackOptions:
         simulator: the simulator's configuration
         prometheus: the program; None: it is not started
         audit: whether the API server writes an audit log
+        extra_args: additional arguments by process name, as in `devcluster.ClusterOptions`
         binaries: as in `devcluster.ClusterOptions`
     """
 
@@ -83,6 +87,7 @@ class StackOptions:
     simulator: Mapping[str, object] = field(default_factory=dict)
     prometheus: Path | None = None
     audit: bool = True
+    extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     binaries: Path | None = None
 
 
@@ -117,7 +122,10 @@ class Stack:
                 url_prefix=self.address,
                 audit=self._options.audit,
                 binaries=self._options.binaries,
-                extra_args={CONTROLLER_MANAGER: _FAST_CLIENT},
+                extra_args={
+                    **self._options.extra_args,
+                    CONTROLLER_MANAGER: (*_FAST_CLIENT, *self._options.extra_args.get(CONTROLLER_MANAGER, ())),
+                },
             ),
         )
 
@@ -255,15 +263,22 @@ class Stack:
         self._wait_for_nodes(disks)
 
     def _create_nodes(self, disks: Mapping[str, Sequence[Disk]], labels: Mapping[str, str]) -> None:
-        for name, entries in disks.items():
+        def create(name: str, entries: Sequence[Disk]) -> None:
             described = [{"size": disk} if isinstance(disk, str) else dict(disk) for disk in entries]
             layout = [{"name": f"disk-{number}", **disk} for number, disk in enumerate(described, start=1)]
             self.cluster.create_node(name, labels=labels, annotations={"simulator/disks": json.dumps(layout)})
 
+        with ThreadPoolExecutor(_NODE_CREATORS) as pool:
+            for _ in pool.map(create, disks, disks.values()):
+                pass  # an error is raised here
+
     def _wait_for_nodes(self, disks: Mapping[str, Sequence[Disk]]) -> None:
-        self.cluster.wait_nodes_ready()
+        seconds = _SETTLE_TIMEOUT + _SETTLE_TIMEOUT_PER_NODE * len(disks)
+        self.cluster.wait_nodes_ready(seconds)
         wanted = {name: len(sizes) for name, sizes in disks.items()}
-        self._wait_until("Longhorn to report the disks", lambda: wanted.items() <= self._count_reported_disks().items())
+        self._wait_until(
+            "Longhorn to report the disks", lambda: wanted.items() <= self._count_reported_disks().items(), seconds
+        )
 
     def _count_reported_disks(self) -> dict[str, int]:
         """The number of disks with a size, by Longhorn node."""
@@ -281,14 +296,16 @@ class Stack:
     def _host_and_port(self, name: str) -> str:
         return f"{primary_address()}:{self._candidates[name]}"
 
-    def _wait_until(self, what: str, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _SETTLE_TIMEOUT
-        while not done():
+    def _wait_until(self, what: str, done: Callable[[], bool], seconds: float = _SETTLE_TIMEOUT) -> None:
+        deadline = time.monotonic() + seconds
+        while True:
+            started = time.monotonic()
+            if done():
+                return
             for process in self.cluster.processes.values():
                 if process.crashed:
                     raise DevClusterError(f"{process.name} ended while waiting for {what}; {process.log_tail()}")
             if time.monotonic() > deadline:
-                raise DevClusterError(
-                    f"waited {_SETTLE_TIMEOUT:g} s in vain for {what}; the logs are in {self.cluster.logs}"
-                )
-            time.sleep(_POLL_INTERVAL)
+                raise DevClusterError(f"waited {seconds:g} s in vain for {what}; the logs are in {self.cluster.logs}")
+            # A list of thousands of nodes takes the API server as long as it takes this process.
+            time.sleep(max(_POLL_INTERVAL, time.monotonic() - started))

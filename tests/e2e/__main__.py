@@ -6,6 +6,7 @@ Exit code 1: with the extender something else happened than the plan says.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -17,10 +18,12 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
+from devcluster import kubernetes_version
 from scheduler_core.extender.decision import Packing
-from tests.e2e import comparisons, goals, size
+from tests.e2e import backlog, comparisons, goals, size, versions
 from tests.e2e.comparisons import Compared, Comparison
 from tests.e2e.goals import Row
+from tests.e2e.size import Outcome
 
 NOTES: Final = """
 The nodes of goal 1 have other work (10, 40, 60 and 80 % of CPU and memory), as in any cluster: on idle equal nodes kube-scheduler spreads
@@ -39,8 +42,11 @@ class Section(StrEnum):
     BURST_200 = "burst-200"
     SLOW = "slow"
     SIZE = "size"
+    BACKLOG = "backlog"
+    VERSIONS = "versions"
 
 
+_BACKLOGS: Final = (1500, 3000)
 _COMPARISONS: Final = {
     Section.GOAL_1: comparisons.GOAL_1,
     Section.BURST_100: comparisons.BURST_100,
@@ -62,6 +68,16 @@ def main(  # noqa: PLR0917 # the options of the command
         Packing,
         typer.Option(help="Which nodes with room the part `size` offers; with auto, misplacements are only counted."),
     ] = Packing.ORDER_SAFE,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            "--kubernetes-version",
+            metavar="VERSION",
+            envvar=kubernetes_version.VARIABLE,
+            help="The release of Kubernetes.",
+            show_default="the pinned one",
+        ),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write every repetition here.")
     ] = None,
@@ -70,12 +86,18 @@ def main(  # noqa: PLR0917 # the options of the command
 
     Exit code 1: with the extender something else happened than the plan says, or without it nothing went wrong.
     """
+    if version:
+        os.environ[kubernetes_version.VARIABLE] = version  # for every cluster of this process
     report = _Report(Path(tempfile.mkdtemp(prefix="e2e-report-")), file, repetitions)
     for section in sections or Section:
         if section is Section.PLAN:
             report.plan()
         elif section is Section.SIZE:
             report.size(size.Size(pods=pods, seed=seed, packing=packing))
+        elif section is Section.BACKLOG:
+            report.backlog()
+        elif section is Section.VERSIONS:
+            report.versions()
         else:
             report.compare(section, _COMPARISONS[section])
     report.finish()
@@ -111,9 +133,25 @@ class _Report:
 
     def size(self, wanted: size.Size) -> None:
         """Runs and prints the part with many pods and three dead leaders."""
-        outcome = size.run(self._folder / Section.SIZE, wanted)
+        self._print(Section.SIZE, size.run(self._folder / Section.SIZE, wanted))
+
+    def backlog(self) -> None:
+        """Runs and prints the bursts that kube-scheduler is slow to write about."""
+        for pods in _BACKLOGS:
+            self._print(
+                f"{Section.BACKLOG}-{pods}", backlog.run(self._folder / f"backlog-{pods}", backlog.Backlog(pods))
+            )
+
+    def versions(self) -> None:
+        """Runs and prints what is checked on every version of Kubernetes."""
+        outcome = versions.run(
+            self._folder / Section.VERSIONS, self._repetitions, lambda rows: self._console.print(goals.table(rows))
+        )
+        self._print(Section.VERSIONS, outcome)
+
+    def _print(self, name: str, outcome: Outcome) -> None:
         self._failures += outcome.problems
-        self._write(Section.SIZE, asdict(outcome))
+        self._write(name, asdict(outcome))
         self._console.print(outcome.text())
 
     def finish(self) -> None:
@@ -132,8 +170,8 @@ class _Report:
             raise typer.Exit(1)
         shutil.rmtree(self._folder)
 
-    def _write(self, section: Section, content: object) -> None:
-        self._written[section.value] = content
+    def _write(self, section: str, content: object) -> None:
+        self._written[str(section)] = content
         if self._file is not None:
             self._file.write_text(json.dumps(self._written, indent=1))
 

@@ -55,6 +55,7 @@ class Rig:
         simulator: Mapping[str, Any] | None = None,
         more_arguments: Sequence[str] = (),
         audit: bool = False,
+        extra_args: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         options = StackOptions(
             candidates=candidates,
@@ -62,6 +63,7 @@ class Rig:
             scheduler_config=config,
             simulator=dict(simulator or {}),
             audit=audit,
+            extra_args=extra_args or {},
         )
         self._stack = Stack(folder / "cluster", options)
         self.cluster = self._stack.cluster

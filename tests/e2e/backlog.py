@@ -1,0 +1,213 @@
+"""More pods in flight than kube-scheduler can write about, for the report and `test_backlog.py`.
+
+kube-scheduler decides in memory and writes 50 requests a second by default, so it gets more than a minute behind. Unequal nodes have
+exact room for three quarters of the pods. All pods are asked about within seconds.
+
+What happened is counted from the API's objects, and from watches of pods and replicas. None of the deciding code takes part: a pod is
+misplaced if a replica of its volume ever was on a node other than the pod's, or if none is there in the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, PODS
+from devcluster.components import SCHEDULER
+from devcluster.programs import NAMESPACE
+from tests.e2e.journal import Journal
+from tests.e2e.object_watch import ObjectWatch
+from tests.e2e.objects import Object, Volume, Workload
+from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e.size import RUNNING, Outcome
+
+APP: Final = "backlog"
+_GIBIBYTES: Final = 10
+# The slots of nodes, in turns; kwok's nodes take 200 pods.
+_SLOTS: Final = (2, 5, 10, 20, 40, 60)
+_SHARE_WITH_ROOM: Final = 0.75
+# If no pod changes for this time, the burst is over: longer than the 30 s after which Longhorn retries a replica.
+_QUIET_SECONDS: Final = 40.0
+_REST_SECONDS: Final = 900.0
+_SIMULATOR: Final = {"status_period": 5, "capacity_period": 10, "workers": 16}
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The size of a burst."""
+
+    pods: int
+
+    def slots(self) -> dict[str, int]:
+        """How many pods each node has room for, by the node's name.
+
+        Together they have room for three quarters of the pods.
+        """
+        room = int(self.pods * _SHARE_WITH_ROOM)
+        slots: dict[str, int] = {}
+        for number, wanted in enumerate(itertools.cycle(_SLOTS), start=1):
+            if not room:
+                return slots
+            slots[f"{APP}-{number:03d}"] = min(wanted, room)
+            room -= min(wanted, room)
+        raise AssertionError("unreachable")
+
+
+class _Record:
+    """The pods and the replicas that the watches have delivered so far."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Object] = {}
+        self.decision_times: dict[str, float] = {}
+        self.binding_times: dict[str, float] = {}
+        self.replica_nodes = defaultdict[str, set[str]](set)
+        self.changed = time.time()
+
+    def note_pod(self, kind: str, pod: Object, at: float) -> None:
+        """Notes when a decision and a binding became visible."""
+        uid = pod["metadata"]["uid"]
+        if kind == "DELETED":
+            self.pods.pop(uid, None)
+            return
+        node = pod["spec"].get("nodeName", "")
+        before = self.pods.get(uid)
+        self.pods[uid] = pod
+        if node or pod["status"].get("nominatedNodeName"):
+            self.decision_times.setdefault(uid, at)
+        if node:
+            self.binding_times.setdefault(uid, at)
+        if before is None or _state(before) != _state(pod):
+            self.changed = at
+
+    def note_replica(self, _: str, replica: Object, __: float) -> None:
+        """Notes every node that a volume's replicas were ever on."""
+        node = replica["spec"].get("nodeID")
+        if node:
+            self.replica_nodes[replica["spec"]["volumeName"]].add(node)
+
+
+def run(folder: Path, backlog: Backlog) -> Outcome:
+    """Runs one burst on a rig of its own."""
+    outcome = Outcome()
+    slots = backlog.slots()
+    with Rig(folder, config=RECOMMENDED_MANAGED, simulator=_SIMULATOR) as rig:
+        rig.add_nodes(APP, {name: [f"{count * _GIBIBYTES}Gi"] for name, count in slots.items()})
+        record = _Record()
+        with (
+            ObjectWatch(rig.cluster, PODS.path("default"), record.note_pod),
+            ObjectWatch(rig.cluster, LONGHORN_REPLICAS.path(NAMESPACE), record.note_replica),
+        ):
+            started = _create(rig, backlog.pods)
+            _wait_for_rest(record, backlog.pods)
+            _check(rig, record, slots, outcome)
+        outcome.figures.append(
+            ("all that fit were bound after", f"{max(record.binding_times.values()) - started:.0f} s")
+        )
+        _note_lags(rig, record, outcome)
+    return outcome
+
+
+def _create(rig: Rig, pods: int) -> float:
+    """Creates all pods while kube-scheduler is paused; returns when it goes on."""
+    workload = Workload(app=APP, group=APP, volumes=[Volume(f"{_GIBIBYTES}Gi")])
+    scheduler = rig.cluster.processes[SCHEDULER]
+    scheduler.pause()
+    rig.post(entry for number in range(pods) for entry in workload.loose(number))
+    scheduler.resume()
+    return time.time()
+
+
+def _wait_for_rest(record: _Record, pods: int) -> None:
+    deadline = time.time() + _REST_SECONDS
+    while len(record.pods) < pods or time.time() - record.changed < _QUIET_SECONDS:
+        assert time.time() < deadline, f"not at rest after {_REST_SECONDS:g} s"
+        time.sleep(1)
+
+
+def _check(rig: Rig, record: _Record, slots: Mapping[str, int], outcome: Outcome) -> None:
+    pods = rig.pods(APP)
+    bound = [pod for pod in pods if pod["spec"].get("nodeName")]
+    per_node = Counter(pod["spec"]["nodeName"] for pod in bound)
+    crowded = {node: count for node, count in per_node.items() if count > slots[node]}
+    free = sum(max(0, count - per_node[node]) for node, count in slots.items())
+    waiting = min(free, len(pods) - len(bound))
+    stuck = [_name(pod) for pod in bound if pod["status"].get("phase") != RUNNING]
+    misplaced = _misplaced(pods, rig.items(CLAIMS.path("default")), record.replica_nodes)
+    overfull = rig.overfull_disks()
+    outcome.figures += [
+        ("pods / room for / bound", f"{len(pods)} / {sum(slots.values())} / {len(bound)}"),
+        ("misplaced, mended ones included", str(len(misplaced))),
+        ("nodes with more pods than room", str(len(crowded))),
+        ("overfull disks", str(len(overfull))),
+        ("bound pods that do not run", str(len(stuck))),
+        ("pods waiting for which there is room", str(waiting)),
+    ]
+    problems = {
+        "misplaced": misplaced,
+        "more pods than room": crowded,
+        "overfull disks": overfull,
+        "stuck": stuck,
+        "waiting for which there is room": waiting,
+    }
+    outcome.problems += [
+        f"{len(pods)} pods in flight, {name}: {str(value)[:500]}" for name, value in problems.items() if value
+    ]
+
+
+def _misplaced(pods: Sequence[Object], claims: Sequence[Object], replica_nodes: Mapping[str, set[str]]) -> list[str]:
+    """Pods with a volume whose replicas were on another node, or on none."""
+    volumes = {_name(claim): claim["spec"].get("volumeName", "") for claim in claims}
+    names = []
+    for pod in pods:
+        node = pod["spec"].get("nodeName")
+        mounted = [
+            volumes.get(volume["persistentVolumeClaim"]["claimName"], "")
+            for volume in pod["spec"]["volumes"]
+            if "persistentVolumeClaim" in volume
+        ]
+        if node and any(replica_nodes.get(volume) != {node} for volume in mounted):
+            names.append(_name(pod))
+    return sorted(names)
+
+
+def _note_lags(rig: Rig, record: _Record, outcome: Outcome) -> None:
+    """Notes how far kube-scheduler's writes were behind its questions."""
+    journal = Journal(rig.cluster.logs, rig.candidates)
+    first = journal.first_calls()
+    asked = sorted(call.at for call in first.values())
+    offered: dict[str, float] = {}
+    for call in journal.calls:
+        # A decision follows from the last question before it.
+        if call.fits and call.at <= record.decision_times.get(call.uid, 0.0):
+            offered[call.uid] = call.at
+    decisions = [record.decision_times[uid] - at for uid, at in offered.items()]
+    bindings = [record.binding_times[uid] - at for uid, at in offered.items() if uid in record.binding_times]
+    times = sorted(call.milliseconds for call in journal.calls)
+    outcome.figures += [
+        ("all pods were asked about within", f"{asked[-1] - asked[0]:.1f} s"),
+        ("from the answer to a visible decision, at most", f"{max(decisions, default=0.0):.0f} s"),
+        ("from the answer to the binding, at most", f"{max(bindings, default=0.0):.0f} s"),
+        ("first question had a node", f"{sum(1 for call in first.values() if call.fits)} of {len(first)}"),
+        ("questions", str(len(journal.calls))),
+        (
+            "ms per question: median / p99 / most",
+            f"{times[len(times) // 2]:.1f} / {times[len(times) * 99 // 100]:.1f} / {times[-1]:.1f}",
+        ),
+    ]
+
+
+def _state(pod: Object) -> tuple[str, str, str]:
+    return (
+        pod["spec"].get("nodeName", ""),
+        pod["status"].get("nominatedNodeName", ""),
+        pod["status"].get("phase", ""),
+    )
+
+
+def _name(raw: Object) -> str:
+    return str(raw["metadata"]["name"])

@@ -1,0 +1,18 @@
+"""Preemption on the real kube-scheduler: no victim dies in vain."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e import preemption
+from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("preemption"), pytest.mark.timeout(600)]
+
+
+def test_victims_die_only_where_longhorn_has_room_and_the_room_is_held(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A pod of low priority does not get the room while the victim ends."""
+    with Rig(tmp_path_factory.mktemp("preemption"), config=RECOMMENDED_MANAGED) as rig:
+        assert preemption.run(rig).problems == []
