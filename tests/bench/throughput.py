@@ -40,7 +40,7 @@ APP: Final = "throughput"
 EXTENDER: Final = "extender-1"
 # Nothing but the burst should write: the leases and the status of thousands of nodes would take most of the API server's time.
 _QUIET_ARGUMENTS: Final = {
-    KWOK: ["--node-lease-duration-seconds=4000", "--node-play-stage-parallelism=16"],
+    KWOK: ["--node-lease-duration-seconds=4000"],
     CONTROLLER_MANAGER: ["--node-monitor-grace-period=1h", "--kube-api-qps=1000", "--kube-api-burst=2000"],
 }
 _SIMULATOR: Final = {

@@ -144,9 +144,8 @@ class _Report:
 
     def versions(self) -> None:
         """Runs and prints what is checked on every version of Kubernetes."""
-        outcome = versions.run(
-            self._folder / Section.VERSIONS, self._repetitions, lambda rows: self._console.print(goals.table(rows))
-        )
+        rows, outcome = versions.run(self._folder / Section.VERSIONS, self._repetitions)
+        self._console.print(goals.table(rows))
         self._print(Section.VERSIONS, outcome)
 
     def _print(self, name: str, outcome: Outcome) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from devcluster import build, kubernetes_version
 from tests.e2e import goals, plan, preemption
 from tests.e2e.goals import Row
 from tests.e2e.leader_monitor import LeaderMonitor
@@ -22,18 +22,18 @@ _REPETITIONS: Final = 2  # one for each form of the request
 _LONGEST_SILENCE: Final = 2.0
 
 
-def run(folder: Path, repetitions: int | None, report: Callable[[list[Row]], None]) -> Outcome:
-    """Runs everything on two rigs, the goals first."""
+def run(folder: Path, repetitions: int | None) -> tuple[list[Row], Outcome]:
+    """Runs everything on two rigs, the goals first; returns their rows, and everything else."""
     outcome = Outcome()
-    outcome.problems += goals.failures(goals.run(folder / "goals", repetitions or _REPETITIONS, report))
+    outcome.figures.append(("Kubernetes", kubernetes_version.choose(None, build.pinned_version())))
+    rows = goals.run(folder / "goals", repetitions or _REPETITIONS, lambda _: None)
+    outcome.problems += goals.failures(rows)
     with Rig(folder / "leaders", candidates=2, config=RECOMMENDED_MANAGED) as rig:
-        version = rig.cluster.api.get("/version")["gitVersion"]
-        outcome.figures.append(("Kubernetes", f"{version}, kube-scheduler's binary is of the same build"))
         _hand_over(rig, outcome)
         preempted = preemption.run(rig)
         outcome.figures.append(("preemption", str(preempted)))
         outcome.problems += preempted.problems
-    return outcome
+    return rows, outcome
 
 
 def _hand_over(rig: Rig, outcome: Outcome) -> None:
