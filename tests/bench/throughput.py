@@ -28,8 +28,9 @@ from typing import Annotated, Final
 import typer
 import yaml
 
-from app.kube.resources import CLAIMS, PODS
+from app.kube.resources import CLAIMS, LONGHORN_ENGINE_IMAGES, PODS
 from devcluster.components import CONTROLLER_MANAGER, KWOK, SCHEDULER
+from devcluster.programs import NAMESPACE
 from tests.bench.http import HERE, find_free_port, wait_until_listening
 from tests.e2e.journal import Journal
 from tests.e2e.object_watch import ObjectWatch
@@ -45,12 +46,13 @@ _QUIET_ARGUMENTS: Final = {
 }
 _SIMULATOR: Final = {
     "provision_seconds": [0.05, 0.1],
-    "status_period": 3600,
     # As Longhorn's own default: kube-scheduler looks at no capacity.
     "storage_capacity": False,
     "capacity_period": "none",
     "workers": 16,
 }
+_NEW_NODES_PERIOD: Final = 2
+_QUIET_PERIOD: Final = 3600
 _BURST_SECONDS: Final = 600.0
 _CYCLES: Final = "scheduler_scheduling_algorithm_duration_seconds"
 
@@ -131,12 +133,22 @@ def main(
 @contextmanager
 def _started_rig(nodes: int) -> Iterator[tuple[Rig, Path]]:
     folder = Path(tempfile.mkdtemp(prefix="throughput-"))
-    with Rig(folder, config=RECOMMENDED, simulator=_SIMULATOR, extra_args=_QUIET_ARGUMENTS) as rig:
+    settling = {**_SIMULATOR, "status_period": _NEW_NODES_PERIOD + nodes / 100}
+    with Rig(folder, config=RECOMMENDED, simulator=settling, extra_args=_QUIET_ARGUMENTS) as rig:
         started = time.monotonic()
         rig.add_nodes(APP, {f"node-{number:04d}": ["1000Gi"] for number in range(1, nodes + 1)})
+        # At its start it reports every node once, and so deploys the engine image on all of them.
+        rig.use_simulator({**_SIMULATOR, "status_period": _QUIET_PERIOD})
+        rig.until("the engine image is deployed", lambda: _count_deployed(rig) == nodes, _BURST_SECONDS)
         print(f"  {nodes} nodes after {time.monotonic() - started:.0f} s", file=sys.stderr)
         yield rig, folder
     shutil.rmtree(folder)
+
+
+def _count_deployed(rig: Rig) -> int:
+    """On how many nodes Longhorn's engine image is."""
+    images = rig.items(LONGHORN_ENGINE_IMAGES.path(NAMESPACE))
+    return sum(len((image.get("status") or {}).get("nodeDeploymentMap") or {}) for image in images)
 
 
 @contextmanager
