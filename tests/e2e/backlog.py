@@ -34,17 +34,21 @@ _VOLUMES: Final = (Volume("5Gi"), Volume("5Gi"))
 # The slots of nodes, in turns; kwok's nodes take 200 pods.
 _SLOTS: Final = (2, 5, 10, 20, 40, 60)
 _SHARE_WITH_ROOM: Final = 0.75
-# If no pod changes for this time, the burst is over: longer than the 30 s after which Longhorn retries a replica.
-_QUIET_SECONDS: Final = 40.0
 _REST_SECONDS: Final = 900.0
 _SIMULATOR: Final = {"status_period": 5, "capacity_period": 10, "workers": 16}
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The size of a burst."""
+    """The size of a burst.
+
+    Attributes:
+        pods: the number of pods
+        quiet: the burst is over if no pod changed for this time, in seconds; Longhorn retries a replica after 30
+    """
 
     pods: int
+    quiet: float = 40.0
 
     def slots(self) -> dict[str, int]:
         """How many pods each node has room for, by the node's name.
@@ -106,7 +110,7 @@ def run(folder: Path, backlog: Backlog) -> Outcome:
             ObjectWatch(rig.cluster, LONGHORN_REPLICAS.path(NAMESPACE), record.note_replica),
         ):
             started = _create(rig, backlog.pods)
-            _wait_for_rest(record, backlog.pods)
+            _wait_for_rest(record, backlog)
             _check(rig, record, slots, outcome)
         outcome.figures.append(
             ("all that fit were bound after", f"{max(record.binding_times.values()) - started:.0f} s")
@@ -125,9 +129,9 @@ def _create(rig: Rig, pods: int) -> float:
     return time.time()
 
 
-def _wait_for_rest(record: _Record, pods: int) -> None:
+def _wait_for_rest(record: _Record, backlog: Backlog) -> None:
     deadline = time.time() + _REST_SECONDS
-    while len(record.pods) < pods or time.time() - record.changed < _QUIET_SECONDS:
+    while len(record.pods) < backlog.pods or time.time() - record.changed < backlog.quiet:
         assert time.time() < deadline, f"not at rest after {_REST_SECONDS:g} s"
         time.sleep(1)
 
