@@ -19,6 +19,7 @@ from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, Leade
 from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
 from app.extender.nudger import NudgePatch, Nudger
+from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
 from app.extender.placements import Placements
 from app.extender.verbs import Reservations, Verbs
@@ -57,11 +58,13 @@ class _Reservation:
     Attributes:
         tasks: what works while this process leads
         outstanding: returns what /state shows of demand and offers
+        store: where offers are recorded for a successor
     """
 
     reservations: Reservations
     tasks: tuple[LeaderTask, ...] = ()
     outstanding: Callable[[], OutstandingState] = OutstandingState
+    store: OfferStore | None = None
 
 
 async def live_application(
@@ -88,8 +91,8 @@ async def live_application(
     evaluator = Evaluator(cache, settings.options)
     metrics = Metrics()
     shared = _Shared(options, settings, client, cache, evaluator, live_settings, metrics)
-    reservation = _reservation(shared)
     elector = Elector(connect, options.identity, options.namespace, options.timing)
+    reservation = _reservation(shared, elector)
     generic = GenericCache(client, _TIMING, options.stale_after)
     policy = PolicyInForce(file, generic)
     metrics.caches(lambda: {**cache.statuses, **generic.statuses}, monotonic)
@@ -104,6 +107,7 @@ async def live_application(
         environment=options.environment,
         node_name=options.node_name,
         policy_problem=lambda: policy.problem,
+        offer_store=reservation.store,
         background=(generic.run, file.run) if file is not None else (),
     )
     reservations = reservation.reservations
@@ -125,13 +129,14 @@ def _publisher(shared: _Shared, elector: Elector, port: int) -> EndpointPublishe
     return EndpointPublisher(shared.client, options.namespace, endpoint, elector.leading)
 
 
-def _reservation(shared: _Shared) -> _Reservation:
+def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
     cache = shared.cache
     evaluator = shared.evaluator
     metrics = shared.metrics
     if shared.options.reservation is Reservation.NODE:
         return _Reservation(NodeReservations(cache, evaluator, shared.live_settings, metrics, monotonic))
-    offers = Offers(cache, evaluator, shared.live_settings, metrics, monotonic)
+    store = OfferStore(shared.client, shared.options.namespace, elector, lambda: cache.versions, monotonic)
+    offers = Offers(cache, evaluator, shared.live_settings, metrics, monotonic, store=store)
     placements = Placements(cache, evaluator, offers.contenders, metrics, monotonic)
     patch = NudgePatch(shared.client)
     nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics, clock=monotonic, now=_now)
@@ -143,4 +148,5 @@ def _reservation(shared: _Shared) -> _Reservation:
     def outstanding() -> OutstandingState:
         return OutstandingState(cache.state().demand, offers.ledger, placements.report, nudger.waiting)
 
-    return _Reservation(offers, (placements, nudger) if nudges else (placements,), outstanding)
+    tasks = (placements, nudger, store) if nudges else (placements, store)
+    return _Reservation(offers, tasks, outstanding, store)

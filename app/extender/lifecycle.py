@@ -2,7 +2,7 @@
 
     caches filled, enabled → compete for the Lease → elected → catch up with everything that happened before → adopt what the
     previous leader had reserved → answer, and point the Service here → Lease lost, disabled or caches stale → answer 503
-    SIGTERM → no new requests → answer accepted requests, and wait, bounded, for the pod being placed → remove this process from the
+    SIGTERM → no new requests → answer accepted requests, and record the open offers for the successor → remove this process from the
     Service → release the Lease, so that a successor answers at once
 
 Every request checks `refusal` before it is decided and `late_refusal` before it is answered. Both read the elector's fence,
@@ -12,6 +12,7 @@ so that a process that was stopped or cut off refuses before another process may
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -21,6 +22,7 @@ import structlog
 from app.extender.availability import ALWAYS_AVAILABLE, Availability
 from app.extender.endpoint_publisher import EndpointPublisher
 from app.extender.metrics import Metrics
+from app.extender.offer_store import OfferStore
 from app.extender.verbs import Reservations
 from app.kube import resources
 from app.kube.client import ApiError
@@ -31,6 +33,7 @@ from app.runtime.leader_loop import LeaderLoop, Program
 from app.runtime.server import freeze_heap
 from app.schemas.state import OutstandingState, ServiceState
 from scheduler_core.extender.settings import DEFAULTS, ENABLED, ExtenderSettings, SettingsHistory, SettingsSource
+from scheduler_core.offers.handover_record import HandoverRecord, RecordError
 
 log = structlog.get_logger("live")
 
@@ -41,6 +44,8 @@ SILENT_SECONDS: Final = 5.0
 _PUBLISH_RETRY_INTERVAL: Final = 2.0
 # The EndpointSlice may be edited or deleted by hand, so one GET checks it at this interval.
 _RECHECK_INTERVAL: Final = 10.0
+# How long a new leader waits for what its predecessor had seen, before it finds out what else has happened, which takes a second.
+_REACH_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class ExtenderParts:
     Attributes:
         publisher: None without an address to point the Service to
         environment: the extender's own settings given by flag or environment variable
+        offer_store: where a leader records its offers for its successor, None if it makes none
         policy_problem: returns why the policy in force cannot be evaluated, or ""
         background: tasks that run whether this process leads or not, such as the caches of a policy
     """
@@ -62,6 +68,7 @@ class ExtenderParts:
     environment: Mapping[str, str]
     node_name: str
     policy_problem: Availability = ALWAYS_AVAILABLE
+    offer_store: OfferStore | None = None
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
 
 
@@ -126,6 +133,9 @@ class ExtenderLifecycle(Program):
         self._logged_settings = ExtenderSettings()
         self._logged_problem = ""
         self._draining = False
+        self._may_release = True
+        self._record: HandoverRecord | None = None
+        self._record_unusable = False
         self._silent_since: float | None = None
         # The term in which the Service points here.
         self._published: int | None = None
@@ -192,7 +202,7 @@ class ExtenderLifecycle(Program):
     async def drain(self) -> None:
         """Hands over to a successor.
 
-        When this returns, the pods that this process decided about are placed or given up, and the Lease is released.
+        When this returns, the Lease is released, and a successor can read every offer that is still open; otherwise the Lease runs out.
         """
         await self._loop.drain()
 
@@ -262,12 +272,40 @@ class ExtenderLifecycle(Program):
         self._parts.metrics.heartbeat(self._parts.node_name, leading=not self.refusal())
 
     async def catch_up(self) -> None:
-        """Returns once the cache has everything that happened before this call."""
-        await self._parts.cache.catch_up()
+        """Returns once the cache has everything that the previous leader had.
+
+        A leader that ended in order says what it had; otherwise everything that happened before this call counts.
+        """
+        self._record = await self._read_record()
+        cache = self._parts.cache
+        record = self._record
+        if record is not None and record.head.final and await cache.reach(record.head.versions, _REACH_SECONDS):
+            pods = cache.state().view.snapshot.pods
+            # A pod that no watch had delivered to the previous leader either may be missing.
+            if all((entry.offered.pod.namespace, entry.offered.pod.name) in pods for entry in record.offers):
+                return
+        await cache.catch_up()
+
+    async def _read_record(self) -> HandoverRecord | None:
+        self._record_unusable = False
+        store = self._parts.offer_store
+        if store is None:
+            return None
+        try:
+            return await store.read()
+        except (ApiError, RecordError) as error:
+            self._record_unusable = not (isinstance(error, ApiError) and error.not_found)
+            log.warning("the previous leader's offers are unknown", problem=str(error))
+            return None
 
     async def adopt(self) -> None:
         """Restores the previous leader's reservations."""
-        await self._reservations.adopt(self._parts.elector.undisturbed)
+        undisturbed = self._parts.elector.undisturbed
+        if self._record_unusable:
+            # A released Lease says that there is a record. Without it, the leader's answers must become visible.
+            undisturbed = min(undisturbed, 0.0) if undisturbed == math.inf else undisturbed
+        await self._reservations.adopt(undisturbed, self._record)
+        self._record = None
 
     def start(self, term: int) -> None:
         """Starts to answer."""
@@ -293,8 +331,15 @@ class ExtenderLifecycle(Program):
         self._draining = True
 
     async def settle(self) -> None:
-        """Returns once no pod is being placed."""
-        await self._reservations.settled()
+        """Returns once a successor can know every decision, or would have to wait for them."""
+        self._may_release = await self._reservations.settled()
+        if not self._may_release:
+            log.warning("the Lease runs out by itself, because decisions may not be visible yet")
+
+    @property
+    def may_release(self) -> bool:
+        """Whether a successor can know every decision."""
+        return self._may_release
 
     def log_unsettled(self) -> None:
         """Logs that a pod is still being placed."""

@@ -29,6 +29,7 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.decision import Contenders, Decision, ExcludedNodes
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
+from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.volumes.pending_replicas import decided_node, decided_pods, pods_awaiting_replicas, unlisted_volumes
 
 log = structlog.get_logger("reservation")
@@ -116,12 +117,12 @@ class NodeReservations:
         """
         return await self._evaluator.filter(pod, candidates, self.contenders)
 
-    async def adopt(self, undisturbed: float) -> None:
+    async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Reserves the nodes that the cluster shows as the previous leader's decisions.
 
         Longer than usual: after whatever ended that leader, provisioning and attaching may take their time too.
         """
-        del undisturbed  # the proposal's lock lets one pod at a time be undecided
+        del undisturbed, record  # the proposal's lock lets one pod at a time be undecided
         view = self._cache.state().view
         required = self._evaluator.options.require_best_effort
         self._recovers_until = self._clock() + ADOPTED_SECONDS
@@ -129,10 +130,10 @@ class NodeReservations:
             self._reserve(pod, node)
         log.info("adopted", reserved=sorted(self.reserved()))
 
-    async def settled(self) -> None:
-        """Returns once no request waits for its pod's placement."""
+    async def settled(self) -> bool:
+        """Returns True once no request waits for its pod's placement."""
         async with self._lock:
-            return
+            return True
 
     def clear(self) -> None:
         """Forgets everything: another process leads.

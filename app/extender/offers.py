@@ -6,13 +6,15 @@
 
 The ledger is the only state, and one lock makes evaluating and offering one step. It is held neither while waiting nor during
 I/O. Everything else is read off the cluster at each request. So after a fail-over there is nothing to rebuild but the
-nominations that `adopt` finds.
+offers that the previous leader recorded, and the nominations that `adopt` finds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,25 +24,38 @@ from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import LiveStateSource
 from app.extender.availability import HungUp, check_caller
 from app.extender.metrics import Metrics
+from app.extender.offer_store import OfferStore
 from app.runtime.probes import UnavailableError
 from scheduler_core.convert.snapshot_kinds import Key
+from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, Decision
 from scheduler_core.extender.offer import (
+    current_pod,
     exclude,
     make_hold,
     make_offer,
     observe,
     observed_pod,
+    offer_to_restore,
     stale_nodes,
     undecided_pods,
 )
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.events import Event, LeadershipLost, Offered, Tick, Withdrawn
+from scheduler_core.offers.events import (
+    Event,
+    LeadershipLost,
+    Offered,
+    OffersRestored,
+    RecordedOffer,
+    Tick,
+    Withdrawn,
+)
+from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.offers.ledger import Ledger, Outcome, OutcomeKind, step
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.volumes.resolve import MissingObjectError
@@ -51,6 +66,9 @@ log = structlog.get_logger("offers")
 MAX_WAIT: Final = 0.25
 # kube-scheduler shows its decision within 3.2 s in a burst of 200 pods, at its default client limits.
 SETTLE_TIMEOUT: Final = 5.0
+# How long accepted requests may take once the process is to end; those that take longer are refused.
+ANSWER_TIMEOUT: Final = 3.0
+_OFFERS_PER_TURN: Final = 32
 _RECHECK_INTERVAL: Final = 0.1
 # If the cluster changes faster than a pod can be decided about, the nodes that changed are left out.
 _MAX_TRIES: Final = 3
@@ -90,19 +108,22 @@ class DecisionObserver(Protocol):
 class Offers:
     """Owner of the ledger."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # where it reads, what decides, what it reports to
         self,
         cache: LiveStateSource,
         evaluator: Evaluator,
         settings: Callable[[], ExtenderSettings],
         metrics: Metrics,
         clock: Callable[[], float],
+        *,
+        store: OfferStore | None = None,
     ) -> None:
         self._cache = cache
         self._evaluator = evaluator
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
+        self._store = store
         self._ledger = Ledger()
         self._contention = Contention()
         self._equivalence = EquivalenceCache()
@@ -110,6 +131,11 @@ class Offers:
         self._watchers: dict[str, tuple[Pod, asyncio.Task[None]]] = {}
         # Counts leaderships: an answer that began in an earlier one makes no offer.
         self._generation = 0
+        self._adopted = False
+        self._closed = False
+        self._requests = 0
+        self._no_request = asyncio.Event()
+        self._no_request.set()
         self._request_observer: RequestObserver | None = None
         self._decision_observer: DecisionObserver | None = None
         self._outcome = asyncio.Event()
@@ -149,6 +175,16 @@ class Offers:
         """
         if not pod.volumes:
             return await self._evaluator.filter(pod, candidates)
+        self._requests += 1
+        self._no_request.clear()
+        try:
+            return await self._filter(pod, candidates, hung_up)
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._no_request.set()
+
+    async def _filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
         if self._request_observer is not None:
             self._request_observer.requested(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, MAX_WAIT)
@@ -194,19 +230,51 @@ class Offers:
             if not answered:
                 self._apply(Withdrawn(pod.uid, number))
 
-    async def adopt(self, undisturbed: float) -> None:
-        """Waits for the previous leader's decisions, which are demand then.
+    async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
+        """Restores the previous leader's offers; what it decided is demand.
 
-        Returns once the decision about every such pod is visible, or `SETTLE_TIMEOUT` after the leader's last answer.
+        If the record may lack some offers, returns once the decision about every pod is visible, or `SETTLE_TIMEOUT` after the leader's
+        last answer.
         """
-        if self._settings().node_reservation_timeout <= 0:
-            return
+        if self._settings().node_reservation_timeout > 0:
+            if record is not None:
+                await self._restore(record, undisturbed)
+            if record is None or not (record.head.final and record.head.complete):
+                await self._wait_for_decisions(undisturbed)
+            await self._fill_contention()
+        self._closed = False
+        self._adopted = True
+
+    async def _restore(self, record: HandoverRecord, undisturbed: float) -> None:
+        elapsed = undisturbed if 0 < undisturbed < math.inf else 0.0
+        since = self._clock()
+        restored: list[tuple[Pod, RecordedOffer]] = []
+        for number, recorded in enumerate(record.offers):
+            if number % _OFFERS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            pod = current_pod(recorded.offered.pod, self._cache.state().view)
+            if pod is None:
+                continue
+            try:
+                await self._evaluator.fetch_missing(pod)
+            except ResolutionError as error:
+                log.debug("an offer is not restored", pod=pod.key, problem=str(error))
+                continue
+            view = self._cache.state().view
+            entry = offer_to_restore(recorded, view, elapsed + self._clock() - since)
+            if entry is not None:
+                restored.append((pod, entry))
+        self._apply(OffersRestored(tuple(entry for _, entry in restored), record.offers_made))
+        for pod, _ in restored:
+            self._start_watching(pod)
+        log.info("restored offers", recorded=len(record.offers), restored=self._ledger.outstanding)
+
+    async def _wait_for_decisions(self, undisturbed: float) -> None:
         until = self._clock() + SETTLE_TIMEOUT - undisturbed
         undecided = undecided_pods(self._cache.state().view)
         while undecided and self._clock() < until:
             await asyncio.sleep(min(_RECHECK_INTERVAL, until - self._clock()))
             undecided &= undecided_pods(self._cache.state().view)
-        await self._fill_contention()
 
     async def _fill_contention(self) -> None:
         """Computes the competitors of every node, or the first request would have to."""
@@ -218,15 +286,31 @@ class Offers:
             names = tuple(state.view.cluster.nodes)
             await self._evaluator.run(self._contention.competitors(query, names))
 
-    async def settled(self) -> None:
-        """Returns once no offer is outstanding, or after `SETTLE_TIMEOUT`: decisions are visible by then."""
-        until = self._clock() + SETTLE_TIMEOUT
+    async def settled(self) -> bool:
+        """Answers accepted requests and hands the offers over; returns whether a successor may answer at once.
+
+        If the offers cannot be recorded, waits until none is outstanding, at most for `SETTLE_TIMEOUT`. A leader that has not adopted
+        its predecessor's offers has none to hand over, and must not make a successor believe that there are none.
+        """
+        if not self._adopted:
+            return False
+        until = self._clock() + ANSWER_TIMEOUT + SETTLE_TIMEOUT
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                await self._no_request.wait()
+        self._closed = True
+        if self._store is not None and await self._store.write_final(self.ledger):
+            log.info("offers handed over", offers=self._ledger.outstanding)
+            return True
+        until = min(until, self._clock() + SETTLE_TIMEOUT)
         while self.ledger.outstanding and self._clock() < until:
             await self._wait_for_outcome(min(self._ledger.next_end, until) - self._clock())
+        return not self.ledger.outstanding
 
     def clear(self) -> None:
         """Forgets everything: another process leads."""
         self._generation += 1
+        self._adopted = False
         self._apply(LeadershipLost())
         watchers = list(self._watchers.values())
         self._watchers.clear()
@@ -252,7 +336,7 @@ class Offers:
         async with self._lock:
             generation = self._generation
             decision, contenders = await self._evaluate(pod, candidates)
-            if generation != self._generation:
+            if generation != self._generation or self._closed:
                 raise UnavailableError("the lead was lost while the pod was decided about")
             # kube-scheduler may have asked again meanwhile, and act on that answer's offer.
             await check_caller(hung_up)
@@ -298,6 +382,8 @@ class Offers:
 
     def _update(self, ledger: Ledger, outcomes: tuple[Outcome, ...]) -> None:
         self._ledger = ledger
+        if self._store is not None:
+            self._store.note(ledger)
         for outcome in outcomes:
             self._log_outcome(outcome)
             if outcome.kind is not OutcomeKind.NARROWED:

@@ -21,6 +21,7 @@ from scheduler_core.generic.policy_filter import PolicyRefusal, policy_refusals,
 from scheduler_core.generic.scheduler import prioritize_names
 from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod
+from scheduler_core.offers.handover_record import HandoverRecord
 
 
 class Reservations(Protocol):
@@ -47,14 +48,17 @@ class Reservations(Protocol):
             ResolutionError: an object the pod names does not exist or contradicts it
         """
 
-    async def adopt(self, undisturbed: float) -> None:
+    async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Restores the previous leader's reservations from the cluster.
 
-        `undisturbed`: seconds since it may last have answered.
+        `undisturbed`: seconds since it may last have answered. `record`: the offers that it recorded, None if there is no record of it.
         """
 
-    async def settled(self) -> None:
-        """Returns once nothing is reserved that only this process knows of."""
+    async def settled(self) -> bool:
+        """Returns once nothing is reserved that only this process knows of.
+
+        False if that took too long: a successor must wait then.
+        """
 
     def clear(self) -> None:
         """Forgets everything: another process leads."""

@@ -38,6 +38,7 @@ log = structlog.get_logger("cache")
 
 # Bounds a single GET on the way to an answer: kube-scheduler waits for it.
 FETCH_TIMEOUT: Final = 2.0
+_REACH_CHECK_INTERVAL: Final = 0.01
 ObjectKey = tuple[str, Key]
 
 _NO_OBJECTS: Final[Mapping[Key, object]] = {}
@@ -151,6 +152,25 @@ class ClusterCache:
     async def catch_up(self) -> None:
         """Returns once the state has everything that happened before this call."""
         await self._reflectors.catch_up()
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The newest version of each kind that the state has."""
+        return self._reflectors.versions
+
+    async def reach(self, versions: Mapping[str, str], seconds: float) -> bool:
+        """Returns whether the state has everything that a process with these versions had.
+
+        Waits so many seconds for it. It takes milliseconds where `catch_up` takes a second, because nothing has to prove that nothing
+        else has happened.
+        """
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
+        while not self._reflectors.reaches(versions):
+            if clock() >= until:
+                return False
+            await asyncio.sleep(_REACH_CHECK_INTERVAL)
+        return True
 
     async def fetch(self, missing: MissingObjectError) -> bool:
         """GETs an object that no watch has delivered; returns whether it exists.

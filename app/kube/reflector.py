@@ -105,6 +105,8 @@ class CacheStatus:
         disconnected_at: since when, on the reflector's clock, the cache may be behind; None while a watch is connected
         last_line_at: when the last line of a watch came, or the watch began
         problem: the last problem, "" if there is none
+        resource_version: what the cache has reached, by its list, by events and by bookmarks
+        changed_version: the version of the list or of the newest event, which the watch of any process delivers, too
         unreadable: the objects that were left out because they cannot be decoded, and why
     """
 
@@ -113,6 +115,7 @@ class CacheStatus:
     last_line_at: float = 0.0
     problem: str = ""
     resource_version: str = ""
+    changed_version: str = ""
     lists: int = 0
     events: int = 0
     unreadable: dict[Key | None, str] = field(default_factory=dict)
@@ -228,6 +231,10 @@ class Reflector(Generic[_Value]):
             self._progress.clear()
             await self._progress.wait()
 
+    def reaches(self, version: str) -> bool:
+        """Whether the handler has everything up to a version of this kind."""
+        return _reaches(self.status.resource_version, version)
+
     def _mark_caught_up(self, request: int) -> None:
         self._caught_up = max(self._caught_up, request)
         self._progress.set()
@@ -245,6 +252,7 @@ class Reflector(Generic[_Value]):
             await asyncio.sleep(0)
         self.status.unreadable = unreadable
         self.status.resource_version = version
+        self.status.changed_version = version
         self.status.lists += 1
         self._handler.replaced(objects)
         self._note_connection()
@@ -350,6 +358,7 @@ class Reflector(Generic[_Value]):
         meta = msgspec.json.decode(event.object, type=_Object).metadata
         if event.type != "BOOKMARK":
             self._handle_event(event, meta)
+            self.status.changed_version = meta.resource_version
         self.status.resource_version = meta.resource_version
 
     def _handle_event(self, event: _Event, meta: _Meta) -> None:

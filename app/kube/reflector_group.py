@@ -96,6 +96,20 @@ class ReflectorGroup:
                 group.create_task(member.reflector.catch_up())
 
     @property
+    def versions(self) -> Mapping[str, str]:
+        """The newest version that each listed cache has, by key."""
+        statuses = {key: member.reflector.status for key, member in self._members.items()}
+        return {key: status.changed_version for key, status in statuses.items() if status.phase is Phase.SYNCED}
+
+    def reaches(self, versions: Mapping[str, str]) -> bool:
+        """Whether each cache that is listed has everything up to its version."""
+        return all(
+            key in versions and member.reflector.reaches(versions[key])
+            for key, member in self._members.items()
+            if member.reflector.status.phase is not Phase.MISSING
+        )
+
+    @property
     def statuses(self) -> Mapping[str, CacheStatus]:
         """The status of each cache by its label."""
         return {member.label: member.reflector.status for member in self._members.values()}

@@ -7,7 +7,7 @@ The clock is CLOCK_BOOTTIME if the system has it. CLOCK_MONOTONIC stands still w
 that wakes up would believe that its fence is still open. A virtual machine that is paused from outside may have no clock that
 shows the pause; such a leader may answer until its first call after it wakes up, at most for the rest of its fence.
 
-A follower reads the Lease every half second (one GET of one object) instead of watching it. So there is no watch to reconnect or to
+A follower reads the Lease five times a second (one GET of one object) instead of watching it. So there is no watch to reconnect or to
 go silent, and a release is noticed within that time. A leader writes once every `retry_period`.
 """
 
@@ -76,12 +76,15 @@ class _ElectionStatus:
     answered_until: float = -float("inf")
     holder: str = ""
     problem: str = ""
+    predecessor: LeaseRecord | None = None
+    transitions: int = 0
 
 
 class Elector:
     """One candidate for a Lease.
 
-    `leading`, `term`, `undisturbed`, `holder`, `problem`, `alive` and `enable` may be used from any thread.
+    `leading`, `term`, `undisturbed`, `predecessor`, `transitions`, `holder`, `problem`, `alive` and `enable` may be used from any
+    thread.
 
     Args:
         connect: opens a connection; called in the elector's thread, and again after every failed call to get fresh credentials
@@ -144,6 +147,19 @@ class Elector:
         Infinite if the Lease was released.
         """
         return self._clock() - self._status.answered_until
+
+    @property
+    def predecessor(self) -> LeaseRecord | None:
+        """The Lease as it was before this process took it last.
+
+        None if it has never led.
+        """
+        return self._status.predecessor
+
+    @property
+    def transitions(self) -> int:
+        """How often the Lease was taken, as last observed."""
+        return self._status.transitions
 
     @property
     def holder(self) -> str:
@@ -348,7 +364,13 @@ class Elector:
         """Publishes the status to other threads; reports a won or lost lead."""
         state = self._state
         self._status = _ElectionStatus(
-            state.leading_until, state.term, state.answered_until, state.holder, self._problem
+            state.leading_until,
+            state.term,
+            state.answered_until,
+            state.holder,
+            self._problem,
+            state.predecessor,
+            state.observed_record.transitions if state.observed_record is not None else 0,
         )
         term = state.term if state.leading(self._clock()) else None
         if term == self._announced_term:

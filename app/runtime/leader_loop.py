@@ -2,7 +2,8 @@
 
     program can work → compete for the Lease → elected → catch up with everything that happened before → adopt → start
     Lease lost, or the program must stop → stop
-    drain (SIGTERM) → no more competing → settle, bounded → stop → release the Lease, so that a successor starts at once
+    drain (SIGTERM) → no more competing → settle, bounded → stop → release the Lease, so that a successor starts at once, unless
+    the program could not hand over
 
 `LeaderLoop` calls the methods of its `Program` one after the other, in one task.
 """
@@ -143,8 +144,13 @@ class Program:
     def log_unsettled(self) -> None:
         """Logs that accepted work was not finished within `DRAIN_TIMEOUT`."""
 
+    @property
+    def may_release(self) -> bool:
+        """Whether a successor may start at once after `settle`; if not, the Lease runs out."""
+        return True
+
     async def before_release(self) -> None:
-        """Called right before the Lease is released."""
+        """Called right before the Lease is released or left to run out."""
 
 
 class LeaderLoop:
@@ -199,7 +205,10 @@ class LeaderLoop:
             await asyncio.to_thread(self._election.stop, release=self._release_after_crash, seconds=_CRASH_TIMEOUT)
 
     async def drain(self) -> None:
-        """Finishes accepted work, bounded, and hands over; the Lease is free when this returns."""
+        """Finishes accepted work, bounded, and hands over.
+
+        When this returns, the Lease is free, or runs out by itself if the program says so.
+        """
         self._program.begin_drain()
         # The loop would go on competing, and the program must not start again.
         if self._steering is not None:
@@ -213,7 +222,8 @@ class LeaderLoop:
         self._term = None
         await self._program.stop()
         await self._program.before_release()
-        await asyncio.to_thread(self._election.stop, release=True, seconds=RELEASE_TIMEOUT)
+        release = self._program.may_release
+        await asyncio.to_thread(self._election.stop, release=release, seconds=RELEASE_TIMEOUT)
 
     async def _steer(self) -> None:
         while True:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_core.cluster.view import View
+from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, Contenders, Decision, volumes_on_pod_node
 from scheduler_core.extender.offered_nodes import choose_nodes
@@ -20,9 +21,12 @@ from scheduler_core.offers.events import (
     ObservedPod,
     Offered,
     PodGone,
+    RecordedOffer,
 )
+from scheduler_core.offers.handover_record import unschedulable_digest
 from scheduler_core.offers.ledger import Ledger, Outcome, step
 from scheduler_core.volumes.pending_replicas import decided_node
+from scheduler_core.volumes.resolve import resolve
 
 Moment = tuple[ClusterState, Contenders]
 """What a decision was made from."""
@@ -151,7 +155,7 @@ def observe(pod: Pod, view: View, ledger: Ledger, now: float, *, seen: bool) -> 
     return Observation(ledger, outcomes, seen or current is not None)
 
 
-def current_pod(pod: Pod, view: View) -> Pod | None:
+def current_pod(pod: Pod | ObservedPod, view: View) -> Pod | None:
     """Returns the pod as a view has it.
 
     None if the view does not have this very pod.
@@ -173,3 +177,37 @@ def undecided_pods(view: View) -> frozenset[str]:
     """UIDs of the view's pods without a decided node."""
     pods = view.snapshot.pods.values()
     return frozenset(pod.uid for pod in pods if pod.live and pod.volumes and not decided_node(pod, view))
+
+
+def offer_to_restore(recorded: RecordedOffer, view: View, elapsed: float) -> RecordedOffer | None:
+    """Returns an offer as the previous leader recorded it, with the pod's volumes.
+
+    None if the pod is bound, finished or gone, cannot be resolved, or takes no space. `elapsed`: seconds that have passed at least since
+    the record was made.
+    """
+    offered = recorded.offered
+    pod = current_pod(offered.pod, view)
+    if pod is None or not pod.live or pod.node_name:
+        return None
+    try:
+        resolution = resolve(pod, view)
+    except ResolutionError:
+        return None
+    on_node = volumes_on_pod_node(resolution)
+    volumes = on_node if offered.nodes else ()
+    unplaced_volumes = tuple(volume for volume in resolution.unplaced if volume not in on_node)
+    if not volumes and not unplaced_volumes:
+        return None
+    unchanged = unschedulable_digest(pod.unschedulable) == offered.pod.unschedulable
+    offered_pod = replace(offered.pod, unschedulable=pod.unschedulable) if unchanged else offered.pod
+    return replace(
+        recorded,
+        offered=replace(offered, pod=offered_pod, volumes=volumes, unplaced_volumes=unplaced_volumes),
+        age=recorded.age + elapsed,
+        unschedulable_age=_later(recorded.unschedulable_age, elapsed),
+        narrowed_age=_later(recorded.narrowed_age, elapsed),
+    )
+
+
+def _later(age: float | None, elapsed: float) -> float | None:
+    return None if age is None else age + elapsed

@@ -52,6 +52,40 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedOffer:
+    """An offer as the previous leader recorded it (`offers/handover_record.py`).
+
+    Attributes:
+        offered: what was offered. A record has no volumes, and a digest instead of the pod's `unschedulable`; whatever restores the
+            offer replaces both
+        age: seconds since it was made
+        number: which of the leader's offers it is
+        version: the newest version of the pod that is accounted for; 0 if unknown
+        narrowed_age: seconds since a nomination said which node it will be, None if none did
+        unschedulable_age: seconds since `Offer.unschedulable_since`, None if that is None
+    """
+
+    offered: Offered
+    age: float
+    number: int = 0
+    version: int = 0
+    narrowed_age: float | None = None
+    unschedulable_age: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffersRestored:
+    """A new leader restores the previous leader's offers.
+
+    They go on as if the leader had not changed. If the ledger has offers already, the event changes nothing. `offers_made`: how many
+    offers were ever made.
+    """
+
+    offers: tuple[RecordedOffer, ...]
+    offers_made: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSelected:
     """A claim of the pod has a `volume.kubernetes.io/selected-node` annotation.
 
@@ -90,4 +124,4 @@ class LeadershipLost:
     """This process leads no longer: all offers are dropped, the next leader takes over."""
 
 
-Event = Offered | ObservedPod | NodeSelected | PodGone | Withdrawn | Tick | LeadershipLost
+Event = Offered | OffersRestored | ObservedPod | NodeSelected | PodGone | Withdrawn | Tick | LeadershipLost

@@ -55,7 +55,9 @@ from scheduler_core.offers.events import (
     NodeSelected,
     ObservedPod,
     Offered,
+    OffersRestored,
     PodGone,
+    RecordedOffer,
     Withdrawn,
 )
 from scheduler_core.offers.ordered_set import PersistentOrderedSet
@@ -286,6 +288,8 @@ def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, tuple[Outcome, ...]]:
             kind, node = _terminal_outcome(pod) or (OutcomeKind.REPLACED, "")
             ledger, outcomes = _end_offer(ledger, pod.uid, kind, node)
             return _add_offer(ledger, event), outcomes
+        case OffersRestored() if not ledger.offers:
+            return _restore_offers(ledger, event), ()
         case ObservedPod():
             return _observe_pod(ledger, event)
         case NodeSelected(uid, node) if (offer := ledger.offer_of(uid)) and node not in ("", offer.selected_node):
@@ -352,8 +356,7 @@ def _add_offer(ledger: Ledger, offered: Offered) -> Ledger:
         return ledger
     # kube-scheduler looks at the nominated node first. If it chooses that node again, it writes nothing.
     nominated = frozenset((pod.nominated_node,))
-    hold = offered.priority is not None
-    narrowed = offered.nodes == nominated or (hold and nominated <= offered.nodes)
+    narrowed = offered.nodes == nominated or (offered.priority is not None and nominated <= offered.nodes)
     offer = Offer(
         pod=pod,
         nodes=nominated if narrowed else offered.nodes,
@@ -366,20 +369,61 @@ def _add_offer(ledger: Ledger, offered: Offered) -> Ledger:
         unplaced_volumes=offered.unplaced_volumes,
         priority=offered.priority,
     )
+    return replace(_insert_offer(ledger, offer), offers_made=offer.number)
+
+
+def _insert_offer(ledger: Ledger, offer: Offer) -> Ledger:
+    uid = offer.uid
+    hold = offer.priority is not None
     uids_with_unplaced_volumes = ledger.uids_with_unplaced_volumes
-    if offered.unplaced_volumes:
-        uids_with_unplaced_volumes = (*uids_with_unplaced_volumes, pod.uid)
+    if offer.unplaced_volumes:
+        uids_with_unplaced_volumes = (*uids_with_unplaced_volumes, uid)
     ledger = replace(
         ledger,
-        offers_made=offer.number,
-        offers=ledger.offers.insert(pod.uid, offer),
-        by_age=ledger.by_age if narrowed else ledger.by_age.add(pod.uid),
-        by_narrowed_at=ledger.by_narrowed_at.add(pod.uid) if narrowed and hold else ledger.by_narrowed_at,
-        narrowed=ledger.narrowed.insert(pod.uid) if narrowed else ledger.narrowed,
-        holds=ledger.holds.insert(pod.uid) if hold else ledger.holds,
+        offers=ledger.offers.insert(uid, offer),
+        by_age=ledger.by_age if offer.narrowed else ledger.by_age.add(uid),
+        by_narrowed_at=ledger.by_narrowed_at.add(uid) if offer.narrowed and hold else ledger.by_narrowed_at,
+        narrowed=ledger.narrowed.insert(uid) if offer.narrowed else ledger.narrowed,
+        holds=ledger.holds.insert(uid) if hold else ledger.holds,
         uids_with_unplaced_volumes=uids_with_unplaced_volumes,
     )
-    return _reindex(ledger, pod.uid, _NO_NODES, offer.nodes)
+    return _reindex(ledger, uid, _NO_NODES, offer.nodes)
+
+
+def _restore_offers(ledger: Ledger, event: OffersRestored) -> Ledger:
+    """Adds recorded offers to a ledger without offers, with the ages that they have."""
+    offers = [_restored_offer(recorded, ledger.time) for recorded in event.offers]
+    for offer in sorted(offers, key=lambda offer: (offer.made_at, offer.number)):
+        ledger = _insert_offer(ledger, offer)
+    narrowed = sorted((offer.narrowed_at, uid) for uid, offer in ledger.offers.items() if offer.narrowed_at is not None)
+    declared = sorted(
+        (offer.unschedulable_since, uid)
+        for uid, offer in ledger.offers.items()
+        if offer.unschedulable_since is not None
+    )
+    return replace(
+        ledger,
+        offers_made=max(ledger.offers_made, event.offers_made),
+        by_narrowed_at=PersistentOrderedSet.of(uid for _, uid in narrowed if uid in ledger.holds),
+        by_unschedulable_since=PersistentOrderedSet.of(uid for _, uid in declared),
+    )
+
+
+def _restored_offer(recorded: RecordedOffer, now: float) -> Offer:
+    offered = recorded.offered
+    return Offer(
+        pod=offered.pod,
+        nodes=offered.nodes,
+        volumes=offered.volumes,
+        selected_node=offered.selected_node,
+        made_at=now - recorded.age,
+        number=recorded.number,
+        version=recorded.version,
+        unschedulable_since=None if recorded.unschedulable_age is None else now - recorded.unschedulable_age,
+        narrowed_at=None if recorded.narrowed_age is None else now - recorded.narrowed_age,
+        unplaced_volumes=offered.unplaced_volumes,
+        priority=offered.priority,
+    )
 
 
 def _replace_offer(ledger: Ledger, before: Offer, after: Offer) -> Ledger:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rpds import HashTrieMap
@@ -16,6 +17,14 @@ class PersistentOrderedSet:
     """
 
     links: HashTrieMap[str, tuple[str, str]] = field(default_factory=lambda: HashTrieMap({"": ("", "")}))
+
+    @classmethod
+    def of(cls, members: Iterable[str]) -> PersistentOrderedSet:
+        """Returns the set of distinct members in this order."""
+        ordered = cls()
+        for member in members:
+            ordered = ordered.add(member)
+        return ordered
 
     @property
     def first(self) -> str:

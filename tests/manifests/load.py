@@ -12,6 +12,7 @@ ROOT: Final = Path(__file__).parents[2]
 MANIFESTS: Final = ROOT / "manifests"
 CONFIGS: Final = ROOT / "kube-scheduler-config"
 NAME: Final = "longhorn-scheduler-extender"
+OFFERS: Final = f"{NAME}-offers"
 NAMESPACE: Final = "longhorn-system"
 SCORES: Final = ("prioritizeVerb: prioritize", "weight: 1")
 """Lines that a recommended configuration of kube-scheduler has commented out."""
@@ -36,6 +37,7 @@ LONGHORN: Final = (
 NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
     {(verb, "longhorn.io", resource, "") for resource in LONGHORN for verb in _READ}
     | {(verb, "", "configmaps", NAME) for verb in _READ}
+    | {(verb, "", "configmaps", OFFERS) for verb in ("get", "patch")}
     | {("create", "coordination.k8s.io", "leases", ""), ("create", "discovery.k8s.io", "endpointslices", "")}
     | {(verb, "coordination.k8s.io", "leases", NAME) for verb in ("get", "update")}
     | {(verb, "discovery.k8s.io", "endpointslices", NAME) for verb in ("delete", "get", "update")}
@@ -68,9 +70,10 @@ def objects(directory: Path) -> Iterator[Object]:
         yield from objects(path) if path.is_dir() else documents(path)
 
 
-def only(kind: str, directory: Path = MANIFESTS / "base") -> Object:
-    """The one object of a kind."""
-    (only_object,) = (entry for entry in objects(directory) if entry["kind"] == kind)
+def only(kind: str, directory: Path = MANIFESTS / "base", *, name: str = "") -> Object:
+    """The one object of a kind, or of a kind and name."""
+    entries = (entry for entry in objects(directory) if entry["kind"] == kind)
+    (only_object,) = (entry for entry in entries if name in ("", entry["metadata"]["name"]))
     return only_object
 
 

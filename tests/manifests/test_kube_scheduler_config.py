@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.manifests.load import CONFIGS, documents, only, with_scores
+from tests.manifests.load import CONFIGS, NAME, documents, only, with_scores
 
 RESOURCE = [{"name": "longhorn.io/scheduler-extender", "ignoredByScheduler": True}]
 PROPOSAL = """\
@@ -77,7 +77,7 @@ def test_the_recommended_configurations_differ_only_in_the_pods_they_send() -> N
 def test_kube_scheduler_waits_longer_than_the_extender(name: str) -> None:
     """An answer takes the pod-scheduling time-out and less than a second more."""
     (extender,) = configuration(name)["extenders"]
-    timeout = int(only("ConfigMap")["data"]["scheduler-extender-pod-scheduling-timeout"])
+    timeout = int(only("ConfigMap", name=NAME)["data"]["scheduler-extender-pod-scheduling-timeout"])
     assert int(extender["httpTimeout"].removesuffix("s")) > timeout + 1
 
 

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from app.cli.main import cli
+from app.extender.offer_store import CONFIG_MAP
 from app.kube.watched_kinds import WATCHED
 from scheduler_core.convert.pod_patch import NUDGE_ANNOTATION
 from tests.manifests.load import (
@@ -20,6 +21,7 @@ from tests.manifests.load import (
     NAME,
     NAMESPACE,
     NAMESPACE_PERMISSIONS,
+    OFFERS,
     ROOT,
     documents,
     objects,
@@ -62,7 +64,7 @@ def test_only_watched_kinds_and_the_settings_may_be_read() -> None:
     assert readable == watched
 
 
-def test_the_role_reads_longhorn_and_writes_two_objects_by_name() -> None:
+def test_the_role_reads_longhorn_and_writes_three_objects_by_name() -> None:
     """RBAC cannot restrict create to a name."""
     granted = permissions(only("Role"))
     assert frozenset(granted) == NAMESPACE_PERMISSIONS
@@ -99,9 +101,15 @@ def test_every_write_to_objects_of_others_is_a_patch_of_a_pod_which_the_admissio
     }
 
 
-def test_every_object_has_the_same_name() -> None:
+def test_every_object_but_the_record_of_offers_has_the_same_name() -> None:
     """Checks from outside look for this name."""
-    assert {entry["metadata"]["name"] for entry in objects(MANIFESTS / "base")} == {NAME}
+    assert {entry["metadata"]["name"] for entry in objects(MANIFESTS / "base")} == {NAME, OFFERS}
+
+
+def test_the_record_of_offers_is_empty() -> None:
+    """Applying the manifests again must not remove what the leader wrote."""
+    assert only("ConfigMap", name=OFFERS).keys() == {"apiVersion", "kind", "metadata"}
+    assert OFFERS == CONFIG_MAP
 
 
 def test_the_base_is_in_longhorns_namespace_and_does_not_own_it() -> None:
@@ -130,7 +138,7 @@ def test_the_service_has_no_selector() -> None:
 
 def test_the_settings_are_those_of_the_proposal_but_enabled() -> None:
     """An administrator installs the manifests in order to use the extender."""
-    assert only("ConfigMap")["data"] == {
+    assert only("ConfigMap", name=NAME)["data"] == {
         "scheduler-extender-enabled": "true",
         "scheduler-extender-pod-scheduling-timeout": "5",
         "scheduler-extender-node-reservation-timeout": "5",

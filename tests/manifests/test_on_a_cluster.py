@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from app.extender.nudger import NudgePatch
+from app.extender.offer_store import KEY
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES, NODES, PODS
 from devcluster import ClusterOptions, DevCluster
@@ -29,6 +30,7 @@ from tests.manifests.load import (
     NAME,
     NAMESPACE,
     NAMESPACE_PERMISSIONS,
+    OFFERS,
     ROOT,
     Permission,
 )
@@ -155,6 +157,19 @@ async def test_its_own_objects_can_be_created_and_replaced(cluster: DevCluster, 
         cluster.kubectl("-n", NAMESPACE, "delete", resource.plural, NAME, "other", "--ignore-not-found")
 
 
+async def test_the_recorded_offers_survive_another_apply(cluster: DevCluster) -> None:
+    """The manifests do not have the key that the leader writes."""
+    path = CONFIG_MAPS.path(NAMESPACE, OFFERS)
+    client = await KubeClient.connect(str(cluster.service_account_kubeconfig(NAMESPACE, NAME)))
+    try:
+        await client.patch(path, {"binaryData": {KEY: "AAAA"}})
+        for way in ("--server-side", "--server-side=false"):
+            cluster.kubectl("apply", way, "-k", str(MANIFESTS / "access"))
+            assert json.loads(await client.get(path))["binaryData"] == {KEY: "AAAA"}
+    finally:
+        await client.close()
+
+
 def test_the_base_rolls_out_under_the_restricted_standard(cluster: DevCluster) -> None:
     """Both pods are admitted and scheduled, each on its own node, without an extender."""
     cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "base"))
@@ -223,7 +238,7 @@ def test_the_kustomization_of_the_installation_guide_works(cluster: DevCluster, 
     (tmp_path / "my-cluster").mkdir()
     (tmp_path / "my-cluster/kustomization.yaml").write_text(kustomization.partition("\n")[2])
     built = list(yaml.safe_load_all(cluster.kubectl("kustomize", str(tmp_path / "my-cluster"))))
-    kinds = {entry["kind"]: entry for entry in built}
+    kinds = {entry["kind"]: entry for entry in built if entry["metadata"]["name"] == NAME}
     (container,) = kinds["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.example.com/longhorn-scheduler-extender:0.1.0"
     assert kinds["Service"]["spec"]["clusterIP"] == "10.43.95.4"

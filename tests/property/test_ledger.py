@@ -25,10 +25,12 @@ from scheduler_core.offers.events import (
     NodeSelected,
     ObservedPod,
     Offered,
+    OffersRestored,
     PodGone,
     Tick,
     Withdrawn,
 )
+from scheduler_core.offers.handover_record import RecordEncoder, RecordHead, decode_record, unschedulable_digest
 from scheduler_core.offers.ledger import (
     MAX_INDEXED_NODES,
     NEVER,
@@ -292,6 +294,34 @@ class World:
         self.send(LeadershipLost())
         assert self.ledger == Ledger(time=self.ledger.time, offers_made=self.ledger.offers_made)
 
+    def hand_over(self) -> None:
+        """A new leader restores what the previous one recorded; the model does not notice.
+
+        It is left out if an age cannot be subtracted from the time exactly.
+        """
+        self.send(Tick())
+        ledger = self.ledger
+        times = [
+            time
+            for offer in ledger.offers.values()
+            for time in (offer.made_at, offer.narrowed_at, offer.unschedulable_since)
+        ]
+        if any(time is not None and ledger.time - (ledger.time - time) != time for time in times):
+            return
+        record = decode_record(RecordEncoder().encode(ledger, RecordHead("leader", 1), ledger.time).data)
+        assert len(record.offers) == ledger.outstanding
+        restored = []
+        for recorded in record.offers:
+            offer = ledger.offers[recorded.offered.pod.uid]
+            digest = unschedulable_digest(offer.pod.unschedulable)
+            assert recorded.offered.pod == replace(offer.pod, unschedulable=digest)
+            offered = replace(
+                recorded.offered, pod=offer.pod, volumes=offer.volumes, unplaced_volumes=offer.unplaced_volumes
+            )
+            restored.append(replace(recorded, offered=offered))
+        event = OffersRestored(tuple(restored), record.offers_made)
+        self.ledger = step(Ledger(), event, ledger.time)[0]
+
     def check(self) -> None:
         """Asserts everything that holds at any time."""
         self.assert_equals_model()
@@ -421,6 +451,11 @@ class Offers(RuleBasedStateMachine):
         """Leadership is lost and won again."""
         self.world.lose_leadership()
 
+    @rule()
+    def hand_over(self) -> None:
+        """A new leader restores the offers."""
+        self.world.hand_over()
+
     @invariant()
     def check(self) -> None:
         """Holds after each step; without an event and a new UID nothing has changed."""
@@ -473,6 +508,7 @@ ACTIONS: list[tuple[float, Action]] = [
     (1, lambda world, _, random: world.wait_for_next_end(early=random.random() < 0.5)),
     (3, _hold),
     (0.3, lambda world, _slot, _random: world.lose_leadership()),
+    (1, lambda world, *_: world.hand_over()),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -16,7 +16,11 @@ from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
 from app.kube.client import ApiError
 from app.runtime.metrics import PREFIX
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
+from scheduler_core.offers.events import ObservedPod, Offered, RecordedOffer
+from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead
+from tests import builders as make
 from tests.worlds.fake_api import until
 
 PUBLISH_RETRY_INTERVAL = 0.3
@@ -38,6 +42,7 @@ class FakeCache:
         self.caught_up = asyncio.Event()
         self.caught_up.set()
         self.catch_ups = 0
+        self.versions = {"pods": "10"}
         self.run_fails = asyncio.Event()
 
     async def run(self) -> None:
@@ -53,6 +58,35 @@ class FakeCache:
         """Waits until `caught_up` is set."""
         self.catch_ups += 1
         await self.caught_up.wait()
+
+    async def reach(self, versions: Mapping[str, str], seconds: float) -> bool:
+        """Whether these are the versions of this cache."""
+        assert seconds > 0
+        return versions == self.versions
+
+    def state(self) -> ClusterState:
+        """A cluster with two pods."""
+        pods = [make.pod("data-0", name="db-0"), make.pod("data-1", name="db-1")]
+        return make.state(pods)
+
+
+class FakeStore:
+    """The predecessor's record.
+
+    Attributes:
+        record: what `read` returns
+        error: what it raises
+    """
+
+    def __init__(self) -> None:
+        self.record: HandoverRecord | None = None
+        self.error: Exception | None = None
+
+    async def read(self) -> HandoverRecord | None:
+        """Returns the record."""
+        if self.error is not None:
+            raise self.error
+        return self.record
 
 
 class FakeConfigMap:
@@ -150,6 +184,8 @@ class FakeReservations:
         free: `settled` waits for it
         adopting: `adopt` waits for it, if there is one
         undisturbed: the argument of the last `adopt`
+        record: the other argument
+        hands_over: what `settled` returns
         late_refusal: read by `clear`
         refusal_when_cleared: what `late_refusal` returned then
     """
@@ -162,22 +198,26 @@ class FakeReservations:
         self.refusal_when_cleared = ""
         self.adopting: asyncio.Event | None = None
         self.undisturbed = -1.0
+        self.record: HandoverRecord | None = None
+        self.hands_over = True
 
     def reserved(self) -> frozenset[str]:
         """Returns no node."""
         return frozenset()
 
-    async def adopt(self, undisturbed: float) -> None:
+    async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Takes over."""
         self.undisturbed = undisturbed
+        self.record = record
         if self.adopting is not None:
             await self.adopting.wait()
         self.story.append("adopted")
 
-    async def settled(self) -> None:
+    async def settled(self) -> bool:
         """Waits for the last pod."""
         await self.free.wait()
         self.story.append("settled")
+        return self.hands_over
 
     def clear(self) -> None:
         """Forgets everything; by then no request must be answered any more."""
@@ -220,8 +260,10 @@ class World:
         self.publisher = FakePublisher(self.story)
         self.reservations = FakeReservations(self.story)
         self.metrics = Metrics()
+        self.store = FakeStore()
         fakes: dict[str, Any] = {
             "cache": self.cache, "config_map": self.config_map, "elector": self.elector, "publisher": self.publisher,
+            "offer_store": self.store,
         }  # fmt: skip
         parts = ExtenderParts(**fakes, metrics=self.metrics, environment=environment or {}, node_name="host")
         settings = LiveSettings(parts.cache, parts.config_map, parts.environment)
@@ -307,6 +349,56 @@ async def test_a_new_leader_answers_after_catching_up_and_adopting() -> None:
         await until(
             "the heartbeat", lambda: world.metrics.registry.get_sample_value(f"{PREFIX}_heartbeat", heartbeat) == 1
         )
+
+
+def record_of(*pods: str, final: bool = True, versions: dict[str, str] | None = None) -> HandoverRecord:
+    """A record with offers to these pods."""
+    head = RecordHead("other", 1, final=final, versions=versions or {"pods": "10"})
+    return HandoverRecord(
+        head, tuple(RecordedOffer(Offered(ObservedPod(name, "default", name), frozenset()), 1.0) for name in pods), 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "catch_ups"),
+    [
+        pytest.param(record_of("db-0", "db-1"), 0, id="complete"),
+        pytest.param(record_of("db-0", versions={"pods": "11"}), 1, id="its leader had seen more"),
+        pytest.param(record_of("db-0", "unknown"), 1, id="an unknown pod"),
+        pytest.param(record_of("db-0", final=False), 1, id="its leader may have answered later"),
+        pytest.param(None, 1, id="none"),
+    ],
+)
+async def test_a_new_leader_catches_up_with_the_record_of_the_previous_leader(
+    record: HandoverRecord | None, catch_ups: int
+) -> None:
+    """What happened after a final record, the previous leader would not have known either."""
+    async with running_world() as world:
+        world.store.record = record
+        await world.lead()
+        assert world.cache.catch_ups == catch_ups
+        assert world.reservations.record is record
+
+
+@pytest.mark.parametrize(
+    ("error", "undisturbed", "counted"),
+    [
+        pytest.param(RecordError("damaged"), math.inf, 0.0, id="damaged"),
+        pytest.param(ApiError("GET it", 503, "", "no"), math.inf, 0.0, id="no answer"),
+        pytest.param(RecordError("damaged"), 7.0, 7.0, id="the Lease ran out"),
+        pytest.param(ApiError("GET it", 404, "NotFound", "no"), math.inf, math.inf, id="not installed"),
+    ],
+)
+async def test_without_a_usable_record_a_new_leader_waits_as_if_the_previous_one_had_just_answered(
+    error: Exception, undisturbed: float, counted: float
+) -> None:
+    """A released Lease says that there is a record."""
+    async with running_world() as world:
+        world.store.error = error
+        world.elector.undisturbed = undisturbed
+        await world.lead()
+        assert world.reservations.record is None
+        assert world.reservations.undisturbed == counted
 
 
 async def test_catching_up_that_does_not_end_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,6 +531,15 @@ async def test_draining_hands_over_step_by_step() -> None:
         assert world.story == ["settled", "cleared", "withdrawn", "released"]
         assert world.reservations.refusal_when_cleared != ""
         assert world.lifecycle.late_refusal() != ""
+
+
+async def test_the_lease_runs_out_if_offers_cannot_be_handed_over() -> None:
+    """A release would say that a successor can know every decision."""
+    async with running_world() as world:
+        await world.lead_and_publish()
+        world.reservations.hands_over = False
+        await world.lifecycle.drain()
+        assert world.story[-2:] == ["withdrawn", "ended"]
 
 
 async def test_draining_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

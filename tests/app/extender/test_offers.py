@@ -12,7 +12,8 @@ import pytest
 from app.decisions.evaluator import Evaluator
 from app.extender.availability import CallerGoneError, HungUp
 from app.extender.metrics import Metrics
-from app.extender.offers import MAX_WAIT, SETTLE_TIMEOUT, Offers
+from app.extender.offer_store import OfferStore
+from app.extender.offers import ANSWER_TIMEOUT, MAX_WAIT, SETTLE_TIMEOUT, Offers
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
 from app.runtime.metrics import PREFIX
@@ -22,6 +23,8 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod
+from scheduler_core.offers.handover_record import HandoverRecord, RecordEncoder, RecordHead, decode_record
+from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.filter_request import caller_hung_up, caller_waits, fitting_nodes
@@ -51,11 +54,36 @@ class InterruptedEvaluator(Evaluator):
         return decision
 
 
+class FakeOfferStore(OfferStore):
+    """Keeps the final record.
+
+    Attributes:
+        final: the ledger that was recorded last before the end
+    """
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.final: Ledger | None = None
+        self._fails = fails
+
+    def note(self, ledger: Ledger) -> None:
+        """Does nothing."""
+
+    async def write_final(self, ledger: Ledger) -> bool:
+        """Keeps the ledger."""
+        self.final = ledger
+        return not self._fails
+
+
 class World:
     """Two nodes of 100 Gi; tests play kube-scheduler and Longhorn by hand."""
 
     def __init__(
-        self, *, scheduling_timeout: int = 5, reservation_timeout: int = 5, cache: FakeStateSource | None = None
+        self,
+        *,
+        scheduling_timeout: int = 5,
+        reservation_timeout: int = 5,
+        cache: FakeStateSource | None = None,
+        store: FakeOfferStore | None = None,
     ) -> None:
         settings = ExtenderSettings(
             enabled=True, pod_scheduling_timeout=scheduling_timeout, node_reservation_timeout=reservation_timeout
@@ -64,7 +92,8 @@ class World:
         self.metrics = Metrics()
         self.loop = virtual_loop()
         self.evaluator = InterruptedEvaluator(self.cache)
-        self.offers = Offers(self.cache, self.evaluator, lambda: settings, self.metrics, self.loop.time)
+        self.store = store
+        self.offers = Offers(self.cache, self.evaluator, lambda: settings, self.metrics, self.loop.time, store=store)
         self.verbs = Verbs(self.evaluator, PolicyInForce(), reservations=self.offers)
 
     def create(self, number: int, size: int) -> None:
@@ -631,27 +660,203 @@ async def test_a_request_without_candidates_is_not_observed_as_a_refusal() -> No
 async def test_draining_waits_until_offers_have_ended() -> None:
     """They end by a decision or by age."""
     world = World()
+    await world.offers.adopt(math.inf)
     world.create(0, 60)
     await world.filter(0)
     settling = asyncio.create_task(world.offers.settled())
     await asyncio.sleep(2)
     assert not settling.done()
     world.select(0, 60, "a")
-    await settling
+    assert await settling, "a successor may answer at once"
     assert world.loop.time() == pytest.approx(2)
     await world.assert_clean()
 
 
 @virtually
 async def test_draining_waits_5_s_at_most() -> None:
-    """Every decision is visible by then, so the next leader need not wait."""
+    """If an offer is open then that no successor can know, the Lease must run out."""
     world = World()
+    await world.offers.adopt(math.inf)
     world.create(0, 60)
     await world.filter(0)
-    await world.offers.settled()
+    assert not await world.offers.settled()
     assert world.loop.time() == pytest.approx(SETTLE_TIMEOUT)
     world.offers.clear()
     await world.assert_clean()
+
+
+@virtually
+async def test_a_leader_that_has_not_adopted_yet_hands_nothing_over() -> None:
+    """Its own record would hide its predecessor's."""
+    world = World(store=FakeOfferStore())
+    assert not await world.offers.settled()
+    assert world.store is not None
+    assert world.store.final is None
+
+
+@virtually
+async def test_draining_records_the_open_offers_without_waiting_for_decisions() -> None:
+    """The pod's decision is under way."""
+    world = World(store=FakeOfferStore())
+    await world.offers.adopt(math.inf)
+    world.create(0, 60)
+    await world.filter(0)
+    assert await world.offers.settled()
+    assert world.loop.time() == 0
+    assert world.store is not None
+    assert world.store.final is not None
+    assert set(world.store.final.offers) == {"uid-0"}
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
+async def test_draining_answers_accepted_requests_first() -> None:
+    """What they are offered is recorded, too."""
+    world = World(store=FakeOfferStore())
+    await world.offers.adopt(math.inf)
+    world.cache.put(database_pod(0))
+    world.cache.elsewhere["default/data-0"] = make.claim("data-0", 60)
+    world.cache.fetch_seconds = 1.5
+    request = asyncio.create_task(world.filter(0))
+    await asyncio.sleep(0.1)
+    assert await world.offers.settled()
+    assert await request == ["a", "b"]
+    assert world.store is not None
+    assert world.store.final is not None
+    assert set(world.store.final.offers) == {"uid-0"}
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
+async def test_a_request_that_takes_too_long_for_the_hand_over_gets_no_offer() -> None:
+    """The record is written, and must have every offer."""
+    world = World(store=FakeOfferStore())
+    await world.offers.adopt(math.inf)
+    world.cache.put(database_pod(0))
+    world.cache.elsewhere["default/data-0"] = make.claim("data-0", 60)
+    world.cache.fetch_seconds = ANSWER_TIMEOUT + 1
+    request = asyncio.create_task(world.filter(0))
+    await asyncio.sleep(0.1)
+    assert await world.offers.settled()
+    with pytest.raises(UnavailableError):
+        await request
+    assert world.store is not None
+    assert world.store.final is not None
+    assert not world.store.final.offers
+
+
+@virtually
+async def test_if_the_record_cannot_be_written_draining_waits_as_without() -> None:
+    """The successor must not start at once."""
+    world = World(store=FakeOfferStore(fails=True))
+    await world.offers.adopt(math.inf)
+    world.create(0, 60)
+    await world.filter(0)
+    assert not await world.offers.settled()
+    assert world.loop.time() == pytest.approx(SETTLE_TIMEOUT)
+
+
+def restart(world: World, *, final: bool = True) -> tuple[World, HandoverRecord]:
+    """A new leader in the same cluster, and the previous one's record."""
+    ledger = world.offers.ledger
+    data = RecordEncoder().encode(ledger, RecordHead("leader", 1, final=final), world.loop.time()).data
+    world.offers.clear()
+    return World(cache=world.cache), decode_record(data)
+
+
+@virtually
+async def test_a_new_leader_restores_recorded_offers_at_once() -> None:
+    """They count, narrow and end as if the leader had not changed."""
+    world = World()
+    world.create(0, 60)
+    await world.filter(0)
+    await asyncio.sleep(20)
+    world, record = restart(world)
+    await world.offers.adopt(math.inf, record)
+    assert world.loop.time() == 20, "a final record makes waiting unnecessary"
+    assert world.offered_nodes(0) == ["a", "b"]
+    await asyncio.sleep(39.9)
+    assert world.offered_nodes(0) == ["a", "b"]
+    await asyncio.sleep(0.2)
+    assert world.offered_nodes(0) == [], "60 s after it was made"
+    world.offers.clear()
+    await world.assert_clean()
+
+
+@virtually
+async def test_a_killed_leaders_offers_are_restored_with_at_least_their_age() -> None:
+    """The time since it may have answered last has passed; the wait for what it did not record stays."""
+    world = World()
+    world.create(0, 60)
+    await world.filter(0)
+    world, record = restart(world, final=False)
+    await world.offers.adopt(4.0, record)
+    assert world.loop.time() == pytest.approx(1.0)
+    assert world.offered_nodes(0) == ["a", "b"]
+    await asyncio.sleep(54.9)
+    assert world.offered_nodes(0) == ["a", "b"]
+    await asyncio.sleep(0.2)
+    await world.assert_clean()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda world: world.cache.put(database_pod(0, node="a")), id="bound"),
+        pytest.param(lambda world: world.cache.put(database_pod(0, uid="other")), id="another pod of its name"),
+        pytest.param(lambda world: world.cache.put(database_pod(0, phase="Failed")), id="finished"),
+        pytest.param(lambda world: world.select(0, 60, "a"), id="decided"),
+    ],
+)
+def test_an_offer_that_has_ended_meanwhile_is_not_restored(change: Callable[[World], None]) -> None:
+    """What followed from it is visible."""
+
+    async def scenario() -> None:
+        world = World()
+        world.create(0, 60)
+        await world.filter(0)
+        world, record = restart(world)
+        change(world)
+        await world.offers.adopt(math.inf, record)
+        await world.settle()
+        assert world.offered_nodes(0) == []
+
+    run(scenario())
+
+
+@virtually
+async def test_restoring_fetches_what_no_watch_has_delivered() -> None:
+    """Without its claim the offer could not be restored."""
+    world = World()
+    world.cache.put(database_pod(0))
+    world.cache.elsewhere["default/data-0"] = make.claim("data-0", 60)
+    await world.filter(0)
+    world, record = restart(world)
+    world.cache = FakeStateSource(two_nodes(), database_pod(0))
+    successor = World(cache=world.cache)
+    successor.cache.elsewhere["default/data-0"] = make.claim("data-0", 60)
+    await successor.offers.adopt(math.inf, record)
+    assert successor.offered_nodes(0) == ["a", "b"]
+    successor.offers.clear()
+    await successor.assert_clean()
+
+
+@virtually
+async def test_an_unchanged_condition_does_not_end_a_restored_offer() -> None:
+    """A digest suffices to recognise it; another one ends the offer after a second."""
+    world = World()
+    world.create(0, 60)
+    world.cache.put(nominated_pod(0, "", status="False", message="no space"))
+    await world.filter(0)
+    world, record = restart(world)
+    await world.offers.adopt(math.inf, record)
+    await asyncio.sleep(5)
+    assert world.offered_nodes(0) == ["a", "b"]
+    world.cache.put(nominated_pod(0, "", status="False", message="still no space"))
+    await asyncio.sleep(1.1)
+    assert world.offered_nodes(0) == []
 
 
 @virtually

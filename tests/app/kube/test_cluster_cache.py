@@ -100,6 +100,38 @@ async def test_a_kind_that_is_removed_is_a_problem_again(tmp_path: Path) -> None
         await catching
 
 
+async def test_a_cache_reaches_what_another_one_had(tmp_path: Path) -> None:
+    """As soon as its watches have delivered it; bookmarks say nothing that another watch must deliver, too."""
+    async with cached_cluster(tmp_path) as world:
+        await world.wait_for_sync()
+        versions = dict(world.cache.versions)
+        await world.api.bookmark(REPLICAS)
+        await world.api.put(REPLICAS, make.replica("r-1", "v"))
+        await until("the replica", lambda: world.cache.versions["replicas"] != versions["replicas"])
+        assert await world.cache.reach(versions, 0.0)
+        assert await world.cache.reach(world.cache.versions, 0.0)
+        assert not await world.cache.reach({}, 0.0), "a kind that the other one did not have"
+        later = {**versions, "replicas": str(world.api.version + 1)}
+        assert not await world.cache.reach(later, 0.05)
+        reaching = asyncio.create_task(world.cache.reach(later, 5.0))
+        await asyncio.sleep(0.05)
+        await world.api.put(REPLICAS, make.replica("r-2", "v"))
+        assert await reaching
+
+
+async def test_a_bookmark_is_no_change(tmp_path: Path) -> None:
+    """Another process may not get it for a minute."""
+    async with cached_cluster(tmp_path) as world:
+        await world.wait_for_sync()
+        before = dict(world.cache.versions)
+        await world.api.put("/api/v1/nodes", make.kube_node("other"))
+        for _ in range(3):
+            await world.api.bookmark(REPLICAS)
+        await until("the node", lambda: world.cache.versions != before)
+        await asyncio.sleep(0.1)
+        assert world.cache.versions["replicas"] == before["replicas"]
+
+
 async def test_a_server_that_fails_for_too_long_is_a_problem_until_it_answers_again(tmp_path: Path) -> None:
     """The state stays as it was, and nothing is decided from it."""
     async with cached_cluster(tmp_path, stale_after=2) as world:

@@ -50,16 +50,16 @@ def test_an_absent_lease_is_created_without_holder_and_then_waited_for() -> None
     created = LeaseRecord("", 15, TIMESTAMP, TIMESTAMP)
     assert next_action(candidate, 100.0) == CreateLease(created)
     candidate = step(candidate, LeaseRead(replace(created, resource_version="1"), 100.1))
-    assert next_action(candidate, 100.1) == Wait(100.6)
+    assert next_action(candidate, 100.1) == Wait(100.1 + 0.2)
     candidate = step(candidate, LeaseRead(replace(created, resource_version="1"), 115.0))
     assert next_action(candidate, 115.5) == ReadLease()
     candidate = step(candidate, LeaseRead(replace(created, resource_version="1"), 115.2))
     assert next_action(candidate, 115.2) == ReplaceLease(LeaseRecord(IDENTITY, 15, TIMESTAMP, TIMESTAMP, 1, "1"))
 
 
-def test_a_follower_reads_twice_a_second() -> None:
+def test_a_follower_reads_five_times_a_second() -> None:
     """So it soon notices a release."""
-    assert next_action(candidate_after(LeaseRead(OTHER_LEASE, 100.0)), 100.0) == Wait(100.5)
+    assert next_action(candidate_after(LeaseRead(OTHER_LEASE, 100.0)), 100.0) == Wait(100.2)
 
 
 def test_a_released_lease_is_taken_at_once() -> None:
@@ -136,6 +136,17 @@ def test_a_new_leader_knows_until_when_its_predecessor_may_have_answered() -> No
     assert candidate_after(LeaseRead(released, 100.0), LeaseReplaced(OWN_LEASE, 100.0, 100.1)).answered_until < 0
     renewed = candidate_after(LeaseReplaced(OWN_LEASE, 117.0, 117.1), candidate=expired)
     assert renewed.answered_until == 110.0, "a renewal is no take-over"
+
+
+def test_a_new_leader_knows_the_lease_as_it_was_before() -> None:
+    """It names the predecessor, or its count of take-overs does after a release."""
+    for before in (OTHER_LEASE, replace(OTHER_LEASE, holder="", duration=1)):
+        led = candidate_after(
+            LeaseRead(before, 100.0), LeaseRead(before, 115.0), LeaseReplaced(OWN_LEASE, 115.0, 115.1)
+        )
+        assert led.predecessor == before
+        renewed = candidate_after(LeaseReplaced(OWN_LEASE, 117.0, 117.1), candidate=led)
+        assert renewed.predecessor == before, "a renewal is no take-over"
 
 
 def test_a_lapsed_leader_is_its_own_predecessor() -> None:

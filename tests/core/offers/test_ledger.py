@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,9 @@ from scheduler_core.offers.events import (
     NodeSelected,
     ObservedPod,
     Offered,
+    OffersRestored,
     PodGone,
+    RecordedOffer,
     Tick,
     Withdrawn,
 )
@@ -516,3 +519,40 @@ def test_bounds_do_not_change_which_nodes_have_most_free_space(sizes: list[tuple
 
     nodes_with_most_free_space([(9, "a"), (8, "b"), (7, "c")], 1, compute)
     assert computed == ["a"]
+
+
+def recorded(uid: str, age: float, **changes: Any) -> RecordedOffer:
+    """An offer of the previous leader."""
+    return RecordedOffer(replace(OFFERED, pod=replace(POD, uid=uid)), age, **changes)
+
+
+def test_restored_offers_keep_their_age() -> None:
+    """The oldest one is first, in whatever order they are recorded, and ends 60 s after it was made."""
+    restored = OffersRestored((recorded("young", 5.0, number=9), recorded("old", 30.0, number=8)), offers_made=9)
+    ledger, _ = apply((1000, restored))
+    assert [(offer.uid, offer.made_at) for offer in ledger.oldest_first()] == [("old", 970), ("young", 995)]
+    assert ledger.next_end == 1030
+    ledger, outcomes = apply((1030, Tick()), ledger=ledger)
+    assert [(outcome.offer.uid, outcome.kind) for outcome in outcomes] == [("old", OutcomeKind.EXPIRED)]
+
+
+def test_a_restored_offer_keeps_what_was_observed() -> None:
+    """It is narrowed, accounts for the same version, and ends a second after its pod was declared unschedulable."""
+    entry = recorded("u", 5.0, number=3, version=12, narrowed_age=2.0, unschedulable_age=0.25)
+    ledger, _ = apply((1000, OffersRestored((entry,), offers_made=7)))
+    offer = ledger.offers["u"]
+    assert (offer.narrowed_at, offer.version, offer.number, offer.unschedulable_since) == (998, 12, 3, 999.75)
+    assert ledger.next_end == 1000.75
+    assert ledger.offers_made == 7
+
+
+def test_offers_are_restored_into_an_empty_ledger_only() -> None:
+    """A leader that answers has newer ones."""
+    ledger, _ = apply((101, OffersRestored((recorded("other", 5.0),))), ledger=ledger_with_offer())
+    assert set(ledger.offers) == {"u"}
+
+
+def test_an_expired_offer_is_not_restored_for_long() -> None:
+    """It ends with the next event."""
+    ledger, _ = apply((1000, OffersRestored((recorded("u", 61.0),))), (1000, Tick()))
+    assert ledger.outstanding == 0

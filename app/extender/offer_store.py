@@ -1,0 +1,247 @@
+"""The record of offers: a ConfigMap that the leader writes and its successor reads.
+
+    offers are made → at most three times a second, and never on the way to an answer → record
+    SIGTERM → no more answers → final record → the Lease is released
+    elected → read the record → restore the offers, if the record is of the leader that held the Lease before
+
+Each write is based on the version that was last read or written, and on the fence being open after that. So a former leader cannot
+overwrite its successor's record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+import structlog
+
+from app.kube.client import ApiError, KubeClient
+from app.kube.resources import CONFIG_MAPS
+from scheduler_core.leadership.election import LeaseRecord
+from scheduler_core.offers.handover_record import (
+    HandoverRecord,
+    RecordEncoder,
+    RecordError,
+    RecordHead,
+    decode_record,
+)
+from scheduler_core.offers.ledger import Ledger
+
+log = structlog.get_logger("handover")
+
+CONFIG_MAP: Final = "longhorn-scheduler-extender-offers"
+KEY: Final = "offers"
+CALL_SECONDS: Final = 2.0
+# Enough for two calls, and little of what a pod has to end.
+FINAL_SECONDS: Final = 4.0
+# At most three writes a second.
+_WRITE_INTERVAL: Final = 0.35
+# The successor of a killed leader sees in the cluster why most offers have ended.
+_ENDS_INTERVAL: Final = 5.0
+_FAILURE_INTERVAL: Final = 5.0
+# etcd keeps every version for minutes.
+_BYTES_PER_SECOND: Final = 128 * 1024
+_TRIES: Final = 3
+
+
+class Leadership(Protocol):
+    """What the record says about its writer (`app.runtime.elector.Elector`)."""
+
+    identity: str
+
+    @property
+    def predecessor(self) -> LeaseRecord | None:
+        """The Lease as it was before this process took it last."""
+
+    @property
+    def transitions(self) -> int:
+        """How often the Lease was taken."""
+
+    def leading(self) -> bool:
+        """Whether this process leads now."""
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _ConfigMap(msgspec.Struct, rename="camel"):
+    metadata: _Metadata
+    binary_data: dict[str, str] | None = None
+
+
+class _Version(msgspec.Struct):
+    metadata: _Metadata
+
+
+class OfferStore:
+    """Reads and writes the record of offers.
+
+    Args:
+        versions: returns the newest version of each kind that this process's cache has
+        clock: the ledger's clock
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: str,
+        leadership: Leadership,
+        versions: Callable[[], Mapping[str, str]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._path = CONFIG_MAPS.path(namespace, CONFIG_MAP)
+        self._leadership = leadership
+        self._versions = versions
+        self._clock = clock
+        self._encoder = RecordEncoder()
+        self._ledger = Ledger()
+        self._active = False
+        self._version = ""
+        self._problem = ""
+        self._changed = asyncio.Event()
+        self._made = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    def note(self, ledger: Ledger) -> None:
+        """Takes the ledger after an event; a change of its offers is recorded soon."""
+        before = self._ledger
+        self._ledger = ledger
+        if ledger.offers_made != before.offers_made:
+            self._made.set()
+        if ledger.offers is not before.offers:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Records changes until cancelled; idles between `clear` and the next `adopt`."""
+        while True:
+            await self._changed.wait()
+            await self._wait_for_new_offer(_ENDS_INTERVAL)
+            self._changed.clear()
+            self._made.clear()
+            if not self._active:
+                continue
+            size = await self._record(self._ledger, final=False)
+            if size is None:
+                self._changed.set()
+                await asyncio.sleep(_FAILURE_INTERVAL)
+            else:
+                await asyncio.sleep(max(_WRITE_INTERVAL, size / _BYTES_PER_SECOND))
+
+    def adopt(self) -> None:
+        """Starts to record: this process answers from now on."""
+        self._active = True
+        self._changed.set()
+        self._made.set()
+
+    def clear(self) -> None:
+        """Stops to record: another process leads, or will soon."""
+        self._active = False
+
+    async def write_final(self, ledger: Ledger) -> bool:
+        """Records all offers of a leader that answers nothing more; returns whether a successor can read them."""
+        self._active = False
+        try:
+            async with asyncio.timeout(FINAL_SECONDS):
+                return await self._record(ledger, final=True) is not None
+        except TimeoutError:
+            log.warning("the offers were not handed over: the API server does not answer")
+            return False
+
+    async def read(self) -> HandoverRecord | None:
+        """Returns the record of the last leader.
+
+        None if no leader ever wrote one.
+
+        Raises:
+            RecordError: it is damaged, or not of the leader that held the Lease before this process
+            ApiError: it cannot be read
+        """
+        data = await self._get()
+        if not data:
+            return None
+        record = await asyncio.to_thread(decode_record, data)
+        predecessor = self._leadership.predecessor
+        head = record.head
+        if (
+            predecessor is None
+            or head.transitions != predecessor.transitions
+            or predecessor.holder not in ("", head.holder)
+        ):
+            raise RecordError(f"the record of offers is of {head.holder}, which did not hold the Lease last")
+        return record
+
+    async def _wait_for_new_offer(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._made.wait()
+        except TimeoutError:
+            return
+
+    async def _record(self, ledger: Ledger, *, final: bool) -> int | None:
+        """Writes the record; returns its size in bytes, None if it was not written or a final one is not complete.
+
+        The caller reads the ledger and calls this without a pause between, so that `versions` are not older than the ledger.
+        """
+        leadership = self._leadership
+        versions = self._versions() if final else {}
+        head = RecordHead(leadership.identity, leadership.transitions, final, versions=versions)
+        now = self._clock()
+        async with self._writing:
+            try:
+                record = await asyncio.to_thread(self._encoder.encode, ledger, head, now)
+                written = await self._write(record.data)
+            except (ApiError, RecordError) as error:
+                self._note_problem(str(error))
+                return None
+        problem = "" if record.complete else f"{ledger.outstanding} offers do not fit into one record"
+        self._note_problem(problem)
+        return len(record.data) if written and (record.complete or not final) else None
+
+    async def _write(self, data: bytes) -> bool:
+        """Writes a record; returns False if another process may lead by now."""
+        for tries_left in reversed(range(_TRIES)):
+            if not self._version:
+                await self._get()
+            if not self._leadership.leading():
+                return False
+            body = {
+                "metadata": {"resourceVersion": self._version},
+                "binaryData": {KEY: b64encode(data).decode()},
+            }
+            try:
+                raw = await self._client.patch(self._path, body, seconds=CALL_SECONDS)
+            except ApiError as error:
+                self._version = ""
+                if not tries_left or not error.conflict:
+                    raise
+                continue
+            self._version = msgspec.json.decode(raw, type=_Version).metadata.resource_version
+            return True
+        return False
+
+    async def _get(self) -> bytes:
+        """Returns the stored record, b"" if there is none; the next write is based on this version.
+
+        Raises:
+            ApiError: the ConfigMap does not exist or cannot be read
+            RecordError: its content is no record
+        """
+        raw = await self._client.get(self._path, seconds=CALL_SECONDS)
+        try:
+            config_map = msgspec.json.decode(raw, type=_ConfigMap)
+            self._version = config_map.metadata.resource_version
+            return b64decode((config_map.binary_data or {}).get(KEY, ""), validate=True)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise RecordError(f"the ConfigMap {CONFIG_MAP} cannot be read: {error}") from error
+
+    def _note_problem(self, problem: str) -> None:
+        if problem != self._problem and problem:
+            log.warning("offers are not recorded for a successor", problem=problem)
+        elif problem != self._problem:
+            log.info("offers are recorded for a successor again")
+        self._problem = problem
