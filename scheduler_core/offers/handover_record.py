@@ -134,6 +134,8 @@ class RecordEncoder:
     def __init__(self) -> None:
         self._positions: dict[str, int] = {}
         self._sets: dict[frozenset[str], _Set] = {}
+        # By an offer's number, its nodes and the equal set that is a key of `_sets`: comparing wide sets takes long.
+        self._shared: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
 
     def encode(self, ledger: Ledger, head: RecordHead, now: float) -> EncodedRecord:
         """Returns the record of a ledger's offers.
@@ -161,10 +163,11 @@ class RecordEncoder:
 
     def _encode(self, offers: Sequence[Offer], offers_made: int, head: RecordHead, now: float) -> bytes | None:
         """Returns the record, or None if its text is too long."""
+        self._share_sets(offers)
         numbers: dict[frozenset[str], int] = {}
         for offer in offers:
             if offer.nodes:
-                numbers.setdefault(offer.nodes, len(numbers))
+                numbers.setdefault(self._shared[offer.number][1], len(numbers))
         self._sets = {nodes: self._sets.get(nodes) or self._encode_set(nodes) for nodes in numbers}
         record = _WireRecord(
             format=FORMAT,
@@ -176,10 +179,22 @@ class RecordEncoder:
             nodes=list(self._positions),
             sets=list(self._sets.values()),
             offers_made=offers_made,
-            offers=[_wire_offer(offer, numbers.get(offer.nodes, _NO_SET), now) for offer in offers],
+            offers=[
+                _wire_offer(offer, numbers.get(self._shared[offer.number][1], _NO_SET), now) for offer in offers
+            ],
         )
         text = msgspec.json.encode(record)
         return zlib.compress(text, _COMPRESSION_LEVEL) if len(text) <= MAX_TEXT_BYTES else None
+
+    def _share_sets(self, offers: Sequence[Offer]) -> None:
+        distinct_sets: dict[frozenset[str], frozenset[str]] = {}
+        shared: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+        for offer in offers:
+            nodes, equal_set = self._shared.get(offer.number, (None, offer.nodes))
+            if nodes is not offer.nodes:
+                equal_set = offer.nodes
+            shared[offer.number] = (offer.nodes, distinct_sets.setdefault(equal_set, equal_set))
+        self._shared = shared
 
     def _encode_set(self, nodes: frozenset[str]) -> _Set:
         positions = self._positions

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from devcluster import kubernetes_version
 from scheduler_core.extender.decision import Packing
-from tests.e2e import backlog, comparisons, goals, size, versions
+from tests.e2e import backlog, comparisons, goals, hand_over, size, versions
 from tests.e2e.comparisons import Compared, Comparison
 from tests.e2e.goals import Row
 from tests.e2e.size import Outcome
@@ -41,6 +41,7 @@ class Section(StrEnum):
     BURST_100 = "burst-100"
     BURST_200 = "burst-200"
     SLOW = "slow"
+    HAND_OVER = "hand-over"
     SIZE = "size"
     BACKLOG = "backlog"
     VERSIONS = "versions"
@@ -92,6 +93,8 @@ def main(  # noqa: PLR0917 # the options of the command
     for section in sections or Section:
         if section is Section.PLAN:
             report.plan()
+        elif section is Section.HAND_OVER:
+            report.hand_over()
         elif section is Section.SIZE:
             report.size(size.Size(pods=pods, seed=seed, packing=packing))
         elif section is Section.BACKLOG:
@@ -130,6 +133,15 @@ class _Report:
         self._failures += compared.failures
         self._write(section, asdict(compared))
         self._console.print(comparisons.table([compared]))
+
+    def hand_over(self) -> None:
+        """Runs and prints the bursts in which leaders end."""
+        rows = []
+        for row in hand_over.run_all(self._folder / Section.HAND_OVER, self._repetitions or 3):
+            rows.append(row)
+            self._failures += row.failures
+            self._write(Section.HAND_OVER, [asdict(outcome) for row in rows for outcome in row.outcomes])
+        self._console.print(hand_over.table(rows))
 
     def size(self, wanted: size.Size) -> None:
         """Runs and prints the part with many pods and three dead leaders."""

@@ -1,29 +1,45 @@
-"""Bursts during which the leader ends, for `test_hand_over.py` and the report.
+"""Bursts during which leaders end, for `test_hand_over.py` and the report.
 
-kube-scheduler has its default client limits, so that it writes many decisions only seconds after the answers that they follow from.
+There is space for exactly these pods, and the nodes are unequal, so that any forgotten offer shows. kube-scheduler has its default client
+limits: it writes its decisions seconds after the answers that they follow from.
 """
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, Self
 
-from tests.e2e.leader_monitor import LeaderMonitor
+from rich.table import Table
+
+from devcluster.components import SCHEDULER
+from devcluster.http_check import http_request
+from scheduler_core.errors import CoreError
+from tests.e2e.goals import times
+from tests.e2e.leader_monitor import PROBE, LeaderMonitor
 from tests.e2e.objects import Volume, Workload
 from tests.e2e.plan import Result, wait_for_result
-from tests.e2e.rig import Rig
+from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 GROUP: Final = "handover"
+MAX_SILENCE: Final = 2.0
 _OTHERS: Final = "handover-others"
+_SIZE_GI: Final = 10
 _SETTLE_SECONDS: Final = 300.0
+_OFFERS_SECONDS: Final = 60.0
+_POLL: Final = 0.02
+_READY_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Pods that fit exactly, and pods without volumes before them.
+    """Pods that fill the nodes, and pods without volumes before them.
 
     Attributes:
         nodes: how many of the pods fit on each node
@@ -42,22 +58,34 @@ class Load:
 
     def add_nodes(self, rig: Rig) -> None:
         """Adds the nodes, each with one disk that the pods fill."""
-        rig.add_nodes(GROUP, {name: [f"{10 * count * self.claims}Gi"] for name, count in self.nodes.items()})
+        rig.add_nodes(GROUP, {name: [f"{_SIZE_GI * count * self.claims}Gi"] for name, count in self.nodes.items()})
 
     def create(self, rig: Rig) -> None:
-        """Creates all pods; those with volumes last."""
-        workload = Workload(app=GROUP, group=GROUP, volumes=[Volume("10Gi")] * self.claims)
+        """Creates all pods, those with volumes last, while kube-scheduler stands still.
+
+        So it finds all of them at once.
+        """
+        workload = Workload(app=GROUP, group=GROUP, volumes=[Volume(f"{_SIZE_GI}Gi")] * self.claims)
         others = Workload(app=_OTHERS, group=GROUP, volumes=(), asks=False)
         objects = [entry for number in range(self.pods) for entry in workload.loose(number)]
         rig.post(entry for entry in objects if entry["kind"] != "Pod")
-        rig.post(others.loose(number)[-1] for number in range(self.others))
-        rig.post(entry for entry in objects if entry["kind"] == "Pod")
+        scheduler = rig.cluster.processes[SCHEDULER]
+        scheduler.pause()
+        try:
+            rig.post(others.loose(number)[-1] for number in range(self.others))
+            rig.post(entry for entry in objects if entry["kind"] == "Pod")
+        finally:
+            scheduler.resume()
 
 
-UNEVEN: Final = Load(
-    nodes={**{f"handover-{number}": 5 for number in range(1, 5)}, "handover-5": 20, "handover-6": 20},
-    others=300,
-)
+def _uneven(small: int, large: int) -> dict[str, int]:
+    """Nodes for 5 pods each, and nodes for 20."""
+    sizes = itertools.chain(itertools.repeat(5, small), itertools.repeat(20, large))
+    return {f"handover-{number:02d}": size for number, size in enumerate(sizes, start=1)}
+
+
+SHORT: Final = Load(nodes=_uneven(4, 2), others=450)
+BURST: Final = Load(nodes=_uneven(20, 15))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +95,55 @@ class HandOver:
     Attributes:
         result: where pods and replicas are at the end
         open_offers: the number of offers that each ending leader had
-        longest_silence: the longest time without an answer, in seconds
+        longest_silence: the longest time in which no candidate answered, in seconds
+        longest_service_gap: the longest time in which the Service led to no candidate that answered
         two_leaders: how often two candidates answered at once
+        full: whether every node has the pods that fit
     """
 
     result: Result
-    open_offers: list[int]
+    open_offers: Sequence[int]
     longest_silence: float
+    longest_service_gap: float
     two_leaders: int
+    full: bool
+
+    @property
+    def wrong(self) -> int:
+        """How many pods and volumes are not where they should be."""
+        result = self.result
+        return len(result.misplaced) + result.mended + len(result.stuck) + (not self.full) + self.two_leaders
+
+
+class ServiceMonitor:
+    """Asks the address that kube-scheduler has, while entered.
+
+    Attributes:
+        longest_gap: the longest time without an answer, in seconds
+    """
+
+    def __init__(self, rig: Rig) -> None:
+        self.longest_gap = 0.0
+        self._url = f"http://{rig.address}/filter"
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        answered = time.monotonic()
+        while not self._end.wait(0.05):
+            if http_request(self._url, PROBE, 1)[0] == 200:
+                now = time.monotonic()
+                self.longest_gap = max(self.longest_gap, now - answered)
+                answered = now
+        self.longest_gap = max(self.longest_gap, time.monotonic() - answered)
 
 
 def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOver:
@@ -84,44 +153,164 @@ def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOv
     """
     before = rig.misplacements()
     started = time.monotonic()
-    with LeaderMonitor(rig) as monitor:
+    with LeaderMonitor(rig) as monitor, ServiceMonitor(rig) as service:
         creating = threading.Thread(target=load.create, args=(rig,))
         creating.start()
         offers = end_leaders(rig)
         creating.join()
         result = wait_for_result(rig, GROUP, load.pods, started, must=False, before=before, settle=_SETTLE_SECONDS)
-    return HandOver(result, offers, monitor.longest_silence, len(monitor.double_answers))
+    return HandOver(
+        result,
+        offers,
+        monitor.longest_silence,
+        service.longest_gap,
+        len(monitor.double_answers),
+        result.per_node == dict(load.nodes),
+    )
 
 
-def terminate_leader(rig: Rig, *, offers: int) -> int:
+def terminate_leader(rig: Rig, *, offers: int) -> list[int]:
     """Sends SIGTERM to the leader once it has so many offers; returns how many it had."""
     leader, count = _wait_for_offers(rig, offers)
     rig.cluster.processes[leader].stop()
-    return count
+    return [count]
 
 
-def kill_leader(rig: Rig, *, offers: int) -> int:
+def kill_leader(rig: Rig, *, offers: int) -> list[int]:
     """Kills the leader once it has so many offers; returns how many it had."""
     leader, count = _wait_for_offers(rig, offers)
     rig.cluster.processes[leader].kill()
-    return count
+    return [count]
+
+
+def update_candidates(rig: Rig, *, offers: int) -> list[int]:
+    """Replaces all candidates one by one, as a Deployment does, once there are so many offers.
+
+    The leader goes first, so that another candidate leads before it is replaced, too.
+    """
+    leader, count = _wait_for_offers(rig, offers)
+    counts = []
+    former = sorted(rig.candidates, key=lambda name: name != leader)
+    numbers = (f"extender-{number}" for number in itertools.count(1))
+    names = [name for name in itertools.islice(numbers, 2 * len(former)) if name not in former]
+    for name, old in zip(names, former, strict=False):
+        rig.start_candidate(name)
+        rig.until(f"{name} is ready", partial(_is_ready, rig, name), _READY_SECONDS)
+        if rig.leader() == old:
+            count = _count_offers(rig, old)
+            counts.append(count)
+        rig.cluster.processes[old].stop()
+    return counts
 
 
 def _wait_for_offers(rig: Rig, count: int) -> tuple[str, int]:
-    def leader_with_offers() -> tuple[str, int]:
-        leader = rig.leader()
-        return leader, int(rig.metric(leader, "longhorn_scheduler_extender_offers")) if leader else 0
-
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + _OFFERS_SECONDS
     while True:
-        leader, offers = leader_with_offers()
+        leader = rig.leader()
+        offers = _count_offers(rig, leader) if leader else 0
         if offers >= count:
             return leader, offers
         assert time.monotonic() < deadline, f"the leader never had {count} offers"
-        time.sleep(0.02)
+        time.sleep(_POLL)
+
+
+def _is_ready(rig: Rig, name: str) -> bool:
+    return rig.request(name, "/readyz")[0] == 200
+
+
+def _count_offers(rig: Rig, leader: str) -> int:
+    return int(rig.metric(leader, "longhorn_scheduler_extender_offers"))
 
 
 def remove(rig: Rig) -> None:
     """Removes all pods."""
     rig.remove(GROUP)
     rig.remove(_OTHERS)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A way in which leaders end.
+
+    Attributes:
+        graceful: whether they hand over, so that another one answers within `MAX_SILENCE`
+    """
+
+    name: str
+    end: Callable[[Rig], list[int]]
+    graceful: bool = True
+
+
+ENDINGS: Final = (
+    Ending("400 pods, rolling update", lambda rig: update_candidates(rig, offers=20)),
+    Ending("400 pods, leader terminated", lambda rig: terminate_leader(rig, offers=40)),
+    Ending("400 pods, leader killed", lambda rig: kill_leader(rig, offers=40), graceful=False),
+)
+
+
+@dataclass
+class Row:
+    """All repetitions of one ending."""
+
+    ending: Ending
+    outcomes: list[HandOver] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def run_all(folder: Path, repetitions: int) -> Iterator[Row]:
+    """Yields the outcomes of each ending, on one rig."""
+    with Rig(folder, candidates=2, config=RECOMMENDED_MANAGED) as rig:
+        BURST.add_nodes(rig)
+        for ending in ENDINGS:
+            row = Row(ending)
+            for number in range(repetitions):
+                _repeat(rig, row)
+                print(f"{ending.name}, {number + 1} of {repetitions}: {row.outcomes[-1:]}", file=sys.stderr)
+            yield row
+
+
+def _repeat(rig: Rig, row: Row) -> None:
+    try:
+        outcome = run(rig, BURST, row.ending.end)
+        row.outcomes.append(outcome)
+        if outcome.wrong:
+            row.failures.append(f"{row.ending.name}: {outcome}")
+        elif row.ending.graceful and outcome.longest_silence > MAX_SILENCE:
+            row.failures.append(f"{row.ending.name}: {outcome.longest_silence:.1f} s without an answer")
+    except (AssertionError, CoreError) as error:
+        row.failures.append(f"{row.ending.name}: {str(error)[:300]}")
+    finally:
+        remove(rig)
+        for number in (1, 2):
+            if len(rig.candidates) < 2 and f"extender-{number}" not in rig.candidates:
+                rig.start_candidate(f"extender-{number}")
+        rig.until("a candidate answers", rig.leader)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """All endings as a table for people."""
+    drawn = Table(
+        "ending",
+        "runs",
+        "open offers of the ending leaders",
+        "misplaced",
+        "mended",
+        "stuck",
+        "s without an answer: longest",
+        "s the Service led nowhere: longest",
+        "s to ready: median (min-max)",
+    )
+    for row in rows:
+        results = [outcome.result for outcome in row.outcomes]
+        drawn.add_row(
+            row.ending.name,
+            str(len(results)),
+            ", ".join(str(count) for outcome in row.outcomes for count in outcome.open_offers),
+            str(sum(len(result.misplaced) for result in results)),
+            str(sum(result.mended for result in results)),
+            str(sum(len(result.stuck) for result in results)),
+            f"{max((outcome.longest_silence for outcome in row.outcomes), default=0):.2f}",
+            f"{max((outcome.longest_service_gap for outcome in row.outcomes), default=0):.2f}",
+            times(results),
+        )
+    return drawn

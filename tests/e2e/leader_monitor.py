@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from tests.e2e.rig import Rig
 
-_QUESTION: Final = json.dumps({"Pod": {"metadata": {"name": "monitor"}}, "NodeNames": []})
+PROBE: Final = {"Pod": {"metadata": {"name": "monitor"}}, "NodeNames": []}
+_QUESTION: Final = json.dumps(PROBE)
 _HEADERS: Final = {"Content-Type": "application/json"}
 _TIMEOUT: Final = 0.5
 

@@ -109,6 +109,11 @@ class Rig:
         assert len(answering) <= 1, f"two leaders: {answering}"
         return answering[0] if answering else ""
 
+    @property
+    def address(self) -> str:
+        """The address that kube-scheduler has; it leads to the leader."""
+        return self._stack.address
+
     def answers(self, name: str) -> bool:
         """Whether a candidate answers kube-scheduler's verbs."""
         return self._stack.answers(name)
