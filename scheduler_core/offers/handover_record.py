@@ -179,9 +179,7 @@ class RecordEncoder:
             nodes=list(self._positions),
             sets=list(self._sets.values()),
             offers_made=offers_made,
-            offers=[
-                _wire_offer(offer, numbers.get(self._shared[offer.number][1], _NO_SET), now) for offer in offers
-            ],
+            offers=[_wire_offer(offer, numbers.get(self._shared[offer.number][1], _NO_SET), now) for offer in offers],
         )
         text = msgspec.json.encode(record)
         return zlib.compress(text, _COMPRESSION_LEVEL) if len(text) <= MAX_TEXT_BYTES else None
