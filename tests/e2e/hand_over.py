@@ -1,4 +1,4 @@
-"""Bursts during which leaders end, for `test_hand_over.py` and the report.
+"""Bursts during which leaders end, for `test_faults.py` and the report.
 
 There is space for exactly these pods, and the nodes are unequal, so that any forgotten offer shows. kube-scheduler has its default client
 limits: it writes its decisions seconds after the answers that they follow from.
@@ -31,6 +31,8 @@ GROUP: Final = "handover"
 MAX_SILENCE: Final = 2.0
 _OTHERS: Final = "handover-others"
 _SIZE_GI: Final = 10
+# Of a node, as in most clusters; a few stay free.
+_MAX_PODS: Final = 100
 _SETTLE_SECONDS: Final = 300.0
 _OFFERS_SECONDS: Final = 60.0
 _POLL: Final = 0.02
@@ -57,8 +59,11 @@ class Load:
         return sum(self.nodes.values())
 
     def add_nodes(self, rig: Rig) -> None:
-        """Adds the nodes, each with one disk that the pods fill."""
+        """Adds the nodes, each with one disk that the pods fill, and nodes for the other pods."""
         rig.add_nodes(GROUP, {name: [f"{_SIZE_GI * count * self.claims}Gi"] for name, count in self.nodes.items()})
+        if self.others:
+            count = -(-self.others // _MAX_PODS)
+            rig.add_nodes(_OTHERS, {f"{_OTHERS}-{number}": ["1Gi"] for number in range(1, count + 1)})
 
     def create(self, rig: Rig) -> None:
         """Creates all pods, those with volumes last, while kube-scheduler stands still.
@@ -66,7 +71,7 @@ class Load:
         So it finds all of them at once.
         """
         workload = Workload(app=GROUP, group=GROUP, volumes=[Volume(f"{_SIZE_GI}Gi")] * self.claims)
-        others = Workload(app=_OTHERS, group=GROUP, volumes=(), asks=False)
+        others = Workload(app=_OTHERS, group=_OTHERS, volumes=(), asks=False)
         objects = [entry for number in range(self.pods) for entry in workload.loose(number)]
         rig.post(entry for entry in objects if entry["kind"] != "Pod")
         scheduler = rig.cluster.processes[SCHEDULER]
@@ -84,7 +89,7 @@ def _uneven(small: int, large: int) -> dict[str, int]:
     return {f"handover-{number:02d}": size for number, size in enumerate(sizes, start=1)}
 
 
-SHORT: Final = Load(nodes=_uneven(4, 2), others=450)
+SHORT: Final = Load(nodes=_uneven(4, 2), others=800)
 BURST: Final = Load(nodes=_uneven(20, 15))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from devcluster.programs import NAMESPACE, SERVICE
-from tests.e2e import plan
+from tests.e2e import hand_over, plan
 from tests.e2e.leader_monitor import LeaderMonitor
 from tests.e2e.objects import statefulset
 from tests.e2e.rig import LEASE_BOUND, Rig
@@ -29,9 +29,10 @@ CATCHING_UP = 4.0
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Two candidates, and the nodes of goal 1."""
+    """Two candidates, the nodes of goal 1, and nodes for a burst that outruns kube-scheduler's client."""
     with Rig(tmp_path_factory.mktemp("faults"), candidates=2) as started:
         plan.goal_1_nodes(started)
+        hand_over.SHORT.add_nodes(started)
         yield started
 
 
@@ -48,6 +49,7 @@ def restore(rig: Rig) -> Iterator[None]:
     """Removes the pods after each test, and starts missing candidates."""
     yield
     rig.remove("race")
+    hand_over.remove(rig)
     for number in (1, 2):
         if f"extender-{number}" not in rig.candidates:
             rig.start_candidate(f"extender-{number}")
@@ -99,6 +101,19 @@ def test_a_terminated_leader_hands_over_within_two_seconds(rig: Rig, monitor: Le
     assert time.monotonic() - released < 2
     stopper.join()
     assert_even_placement(rig)
+
+
+def test_a_terminated_leader_hands_its_open_offers_over(rig: Rig) -> None:
+    """Their decisions are under way; its successor answers within 2 s and knows what was offered."""
+    outcome = hand_over.run(rig, hand_over.SHORT, lambda rig: hand_over.terminate_leader(rig, offers=37))
+    assert outcome.wrong == 0, outcome
+    assert outcome.longest_silence < hand_over.MAX_SILENCE
+
+
+def test_a_killed_leaders_open_offers_are_known(rig: Rig) -> None:
+    """They were recorded as they were made; those of the last moment are visible before the Lease runs out."""
+    outcome = hand_over.run(rig, hand_over.SHORT, lambda rig: hand_over.kill_leader(rig, offers=37))
+    assert outcome.wrong == 0, outcome
 
 
 def test_a_resumed_leader_does_not_answer(rig: Rig, monitor: LeaderMonitor) -> None:
