@@ -134,6 +134,8 @@ class ExtenderLifecycle(Program):
         self._logged_problem = ""
         self._draining = False
         self._may_release = True
+        self._withdraws = False
+        self._publishing: asyncio.Task[None] | None = None
         self._record: HandoverRecord | None = None
         self._record_unusable = False
         self._silent_since: float | None = None
@@ -265,6 +267,9 @@ class ExtenderLifecycle(Program):
 
     async def after_step(self) -> None:
         """Points the Service here, and checks that it still does."""
+        if self._publishing is not None:
+            await self._publishing
+            self._publishing = None
         term = self._loop.term
         recheck = asyncio.get_running_loop().time() >= self._recheck_at
         if term is not None and (self._published != term or recheck) and self._settings().enabled:
@@ -274,8 +279,12 @@ class ExtenderLifecycle(Program):
     async def catch_up(self) -> None:
         """Returns once the cache has everything that the previous leader had.
 
-        A leader that ended in order says what it had; otherwise everything that happened before this call counts.
+        A leader that ended in order says what it had; otherwise everything that happened before this call counts. Meanwhile the Service
+        is pointed here, so that it does not lead to a process that has ended.
         """
+        if self._publishing is None:
+            publishing = self._publish(self._parts.elector.term)
+            self._publishing = asyncio.create_task(publishing, name="pointing the Service here")
         self._record = await self._read_record()
         cache = self._parts.cache
         record = self._record
@@ -315,6 +324,9 @@ class ExtenderLifecycle(Program):
 
     async def stop(self) -> None:
         """Forgets everything that only a leader may keep."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+            self._publishing = None
         if not self._parts.elector.leading():
             self._published = None
         self._publish_problem = ""
@@ -333,7 +345,7 @@ class ExtenderLifecycle(Program):
     async def settle(self) -> None:
         """Returns once a successor can know every decision, or would have to wait for them."""
         self._may_release = await self._reservations.settled()
-        if not self._may_release:
+        if not self._may_release and self._parts.elector.leading():
             log.warning("the Lease runs out by itself, because decisions may not be visible yet")
 
     @property
@@ -346,12 +358,16 @@ class ExtenderLifecycle(Program):
         log.warning("a pod is still being placed, handing over without it")
 
     async def before_release(self) -> None:
+        """Notes whether the Service has to be pointed away."""
+        self._parts.metrics.heartbeat(self._parts.node_name, leading=False)
+        self._withdraws = self._points_here
+
+    async def while_releasing(self) -> None:
         """Removes this process from the Service before it stops listening.
 
-        The Lease is still held, so no successor's address is overwritten.
+        A successor need not wait for that. If it has put its address there already, that stays.
         """
-        self._parts.metrics.heartbeat(self._parts.node_name, leading=False)
-        if not self._points_here:
+        if not self._withdraws:
             return
         try:
             async with asyncio.timeout(WITHDRAW_TIMEOUT):

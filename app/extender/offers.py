@@ -256,18 +256,23 @@ class Offers:
             if pod is None:
                 continue
             try:
-                await self._evaluator.fetch_missing(pod)
+                entry = await self._to_restore(pod, recorded, elapsed + self._clock() - since)
             except ResolutionError as error:
                 log.debug("an offer is not restored", pod=pod.key, problem=str(error))
                 continue
-            view = self._cache.state().view
-            entry = offer_to_restore(recorded, view, elapsed + self._clock() - since)
             if entry is not None:
                 restored.append((pod, entry))
         self._apply(OffersRestored(tuple(entry for _, entry in restored), record.offers_made))
         for pod, _ in restored:
             self._start_watching(pod)
         log.info("restored offers", recorded=len(record.offers), restored=self._ledger.outstanding)
+
+    async def _to_restore(self, pod: Pod, recorded: RecordedOffer, elapsed: float) -> RecordedOffer | None:
+        try:
+            return offer_to_restore(recorded, self._cache.state().view, elapsed)
+        except MissingObjectError:
+            await self._evaluator.fetch_missing(pod)
+            return offer_to_restore(recorded, self._cache.state().view, elapsed)
 
     async def _wait_for_decisions(self, undisturbed: float) -> None:
         until = self._clock() + SETTLE_TIMEOUT - undisturbed

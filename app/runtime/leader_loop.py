@@ -152,6 +152,9 @@ class Program:
     async def before_release(self) -> None:
         """Called right before the Lease is released or left to run out."""
 
+    async def while_releasing(self) -> None:
+        """Called together with the release; what it does may come after it."""
+
 
 class LeaderLoop:
     """Owner of the decision whether the program runs.
@@ -223,7 +226,10 @@ class LeaderLoop:
         await self._program.stop()
         await self._program.before_release()
         release = self._program.may_release
-        await asyncio.to_thread(self._election.stop, release=release, seconds=RELEASE_TIMEOUT)
+        await asyncio.gather(
+            self._program.while_releasing(),
+            asyncio.to_thread(self._election.stop, release=release, seconds=RELEASE_TIMEOUT),
+        )
 
     async def _steer(self) -> None:
         while True:

@@ -182,17 +182,17 @@ def undecided_pods(view: View) -> frozenset[str]:
 def offer_to_restore(recorded: RecordedOffer, view: View, elapsed: float) -> RecordedOffer | None:
     """Returns an offer as the previous leader recorded it, with the pod's volumes.
 
-    None if the pod is bound, finished or gone, cannot be resolved, or takes no space. `elapsed`: seconds that have passed at least since
-    the record was made.
+    None if the pod is bound, finished or gone, or takes no space. `elapsed`: seconds that have passed at least since the record was
+    made.
+
+    Raises:
+        ResolutionError: the pod cannot be resolved
     """
     offered = recorded.offered
     pod = current_pod(offered.pod, view)
     if pod is None or not pod.live or pod.node_name:
         return None
-    try:
-        resolution = resolve(pod, view)
-    except ResolutionError:
-        return None
+    resolution = resolve(pod, view)
     on_node = volumes_on_pod_node(resolution)
     volumes = on_node if offered.nodes else ()
     unplaced_volumes = tuple(volume for volume in resolution.unplaced if volume not in on_node)

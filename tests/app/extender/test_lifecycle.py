@@ -341,10 +341,10 @@ async def test_a_new_leader_answers_after_catching_up_and_adopting() -> None:
         world.elector.win()
         await until("the catching up", lambda: world.cache.catch_ups)
         assert world.lifecycle.refusal() == "taking over from the last leader"
-        world.cache.caught_up.set()
         await until("the Service", lambda: "published" in world.story)
-        assert world.lifecycle.refusal() == ""
-        assert world.story == ["competes", "adopted", "published"]
+        world.cache.caught_up.set()
+        await until("answering", lambda: not world.lifecycle.refusal())
+        assert world.story == ["competes", "published", "adopted"], "the Service is pointed here meanwhile"
         heartbeat = {"node": "host"}
         await until(
             "the heartbeat", lambda: world.metrics.registry.get_sample_value(f"{PREFIX}_heartbeat", heartbeat) == 1
