@@ -1,9 +1,9 @@
 """The extender in a live cluster: when it competes, when it answers, and how it takes over and hands over.
 
-    caches filled, enabled → compete for the Lease → elected → catch up with everything that happened before → adopt what the
-    previous leader had reserved → answer, and point the Service here → Lease lost, disabled or caches stale → answer 503
-    SIGTERM → no new requests → answer accepted requests, and record the open offers for the successor → remove this process from the
-    Service → release the Lease, so that a successor answers at once
+    caches filled, enabled → compete for the Lease → elected → point the Service here, and catch up with everything that happened
+    before → adopt what the previous leader had reserved → answer → Lease lost, disabled or caches stale → answer 503
+    SIGTERM → no new requests → answer accepted requests, and record the open offers for the successor → release the
+    Lease, so that a successor answers at once, and remove this process from the Service
 
 Every request checks `refusal` before it is decided and `late_refusal` before it is answered. Both read the elector's fence,
 so that a process that was stopped or cut off refuses before another process may answer.

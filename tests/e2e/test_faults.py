@@ -88,7 +88,7 @@ def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig, monitor: Leader
 
 
 def test_a_terminated_leader_hands_over_within_two_seconds(rig: Rig, monitor: LeaderMonitor) -> None:
-    """It observes its last placement, then releases the Lease."""
+    """It records its open offers, then releases the Lease."""
     start_burst(rig)
     leader = wait_for_leader(rig)
     ending = rig.cluster.processes[leader]
