@@ -17,7 +17,7 @@ from prometheus_fastapi_instrumentator import Instrumentator, metrics
 from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
 from scheduler_core.demand.derive import DemandSource
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.ledger import OutcomeKind
+from scheduler_core.offers.outstanding_offer import OutcomeKind
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
     from app.kube.reflector import CacheStatus

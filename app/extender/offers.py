@@ -56,7 +56,8 @@ from scheduler_core.offers.events import (
     Withdrawn,
 )
 from scheduler_core.offers.handover_record import HandoverRecord
-from scheduler_core.offers.ledger import Ledger, Outcome, OutcomeKind, step
+from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import Outcome, OutcomeKind
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
 from scheduler_core.volumes.resolve import MissingObjectError
 

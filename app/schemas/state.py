@@ -21,7 +21,8 @@ from scheduler_core.extender.placement_monitor import Misplaced, PlacementReport
 from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
-from scheduler_core.offers.ledger import Ledger, Offer
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.volumes.resolve import PodVolume
 
 # Limits of each list; its count covers all entries.

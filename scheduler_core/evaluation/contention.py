@@ -27,7 +27,8 @@ from scheduler_core.demand.unplaced import UnplacedVolumes, replica_count
 from scheduler_core.evaluation.competitors import CompetitorGroups, Competitors, Requester, Volumes, identity
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.verdict import Reason
-from scheduler_core.offers.ledger import Ledger, Offer
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import counting_proves_safe
 from scheduler_core.volumes.existing_replicas import nodes_with_replica

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_core.cluster.view import View
-from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, Contenders, Decision, volumes_on_pod_node
 from scheduler_core.extender.offered_nodes import choose_nodes
@@ -24,7 +23,8 @@ from scheduler_core.offers.events import (
     RecordedOffer,
 )
 from scheduler_core.offers.handover_record import unschedulable_digest
-from scheduler_core.offers.ledger import Ledger, Outcome, step
+from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.offers.outstanding_offer import Outcome
 from scheduler_core.volumes.pending_replicas import decided_node
 from scheduler_core.volumes.resolve import resolve
 

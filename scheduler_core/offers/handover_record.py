@@ -22,7 +22,8 @@ import msgspec
 
 from scheduler_core.errors import CoreError
 from scheduler_core.offers.events import ObservedPod, Offered, RecordedOffer
-from scheduler_core.offers.ledger import Ledger, Offer
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.offers.outstanding_offer import Offer
 
 FORMAT: Final = 1
 # etcd keeps every version of the object for minutes, so it must be small; 3,000 offers of one node need less than half of it.

@@ -40,9 +40,8 @@ offers are wide.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from operator import attrgetter
 from typing import Final
 
@@ -61,110 +60,11 @@ from scheduler_core.offers.events import (
     Withdrawn,
 )
 from scheduler_core.offers.ordered_set import PersistentOrderedSet
+from scheduler_core.offers.outstanding_offer import NEVER, Offer, Outcome, OutcomeKind
 
-OFFER_LIFETIME: Final = 60.0
-UNSCHEDULABLE_GRACE_PERIOD: Final = 1.0
-HOLD_LIFETIME: Final = 600.0
-NEVER: Final = math.inf
 MAX_INDEXED_NODES: Final = 200
 _NO_NODES: Final[frozenset[str]] = frozenset()
 _BY_AGE: Final = attrgetter("made_at", "uid")
-
-
-class OutcomeKind(Enum):
-    """How an offer ended or changed. The value is a metric's label.
-
-    All kinds but the last end the offer.
-    """
-
-    DECIDED = "decided"
-    GONE = "gone"
-    UNSCHEDULABLE = "unschedulable"
-    EXPIRED = "expired"
-    REPLACED = "replaced"
-    WITHDRAWN = "withdrawn"
-    DROPPED = "dropped"
-    NARROWED = "narrowed"
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """Nodes returned for a pod whose placement has not been observed yet.
-
-    Attributes:
-        pod: the pod as known when the offer was made
-        nodes: it counts on each of them
-        volumes: what it counts for on each of them; the ledger never looks inside
-        selected_node: the node that the pod's claims had selected when the offer was made, "" for none
-        made_at: when, in the caller's seconds
-        number: which of the ledger's offers it is, for withdrawing exactly this one
-        version: the newest version of the pod that is accounted for; 0 if unknown
-        unschedulable_since: when the pod was first seen to be declared unschedulable after the offer, or the nomination that narrowed it
-            to be withdrawn; None if neither was
-        narrowed_at: when a nomination said which node it will be, None if none did
-        unplaced_volumes: what it counts for on every node of the cluster, because they may go anywhere
-        priority: for a hold the priority of the pod, else None
-    """
-
-    pod: ObservedPod
-    nodes: frozenset[str]
-    volumes: tuple[Hashable, ...]
-    selected_node: str
-    made_at: float
-    number: int
-    version: int
-    unschedulable_since: float | None = None
-    narrowed_at: float | None = None
-    unplaced_volumes: tuple[Hashable, ...] = ()
-    priority: int | None = None
-
-    @property
-    def narrowed(self) -> bool:
-        """Whether a nomination said which node it will be."""
-        return self.narrowed_at is not None
-
-    @property
-    def uid(self) -> str:
-        """UID of the pod."""
-        return self.pod.uid
-
-    @property
-    def ends_at(self) -> float:
-        """When the offer ends by itself: at this time it no longer counts."""
-        if self.unschedulable_since is None:
-            return self._lifetime_ends_at
-        return min(self._lifetime_ends_at, self.unschedulable_since + UNSCHEDULABLE_GRACE_PERIOD)
-
-    @property
-    def end_kind(self) -> OutcomeKind:
-        """How the offer ends by itself."""
-        return OutcomeKind.EXPIRED if self.ends_at == self._lifetime_ends_at else OutcomeKind.UNSCHEDULABLE
-
-    @property
-    def _lifetime_ends_at(self) -> float:
-        if self.narrowed_at is None:
-            return self.made_at + OFFER_LIFETIME
-        return NEVER if self.priority is None else self.narrowed_at + HOLD_LIFETIME
-
-    def counts_against(self, priority: int) -> bool:
-        """Whether the offer counts against a pod of this priority."""
-        return self.priority is None or priority <= self.priority
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The end or the narrowing of an offer.
-
-    Attributes:
-        offer: as it was before
-        at: when; for an end by time when it was due, not when that was noticed
-        node: the node decided for or narrowed to, else ""; one that was decided for need not have been offered
-    """
-
-    offer: Offer
-    kind: OutcomeKind
-    at: float
-    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,32 +222,13 @@ def _observe_pod(ledger: Ledger, pod: ObservedPod) -> tuple[Ledger, tuple[Outcom
     if 0 < pod.version <= offer.version:
         return ledger, ()
     after = replace(offer, version=max(offer.version, pod.version))
-    if offer.unschedulable_since is None and _has_failed(offer, pod):
+    if offer.unschedulable_since is None and offer.has_failed(pod):
         after = replace(after, unschedulable_since=ledger.time)
-    if offer.narrowed or not _is_decided(offer, pod):
+    if offer.narrowed or not offer.is_decided_by(pod):
         return _replace_offer(ledger, offer, after), ()
     after = replace(after, nodes=frozenset((pod.nominated_node,)), narrowed_at=ledger.time)
     outcome = Outcome(offer, OutcomeKind.NARROWED, ledger.time, pod.nominated_node)
     return _replace_offer(ledger, offer, after), (outcome,)
-
-
-def _has_failed(offer: Offer, pod: ObservedPod) -> bool:
-    """Whether the attempt that the offer was made for has failed."""
-    declared_unschedulable = pod.unschedulable not in ("", offer.pod.unschedulable)
-    stands = pod.nominated_node in offer.nodes
-    if offer.priority is None:
-        return declared_unschedulable or (offer.narrowed and not stands)
-    # Preemption writes its nomination together with the condition.
-    return not stands and (declared_unschedulable or offer.narrowed)
-
-
-def _is_decided(offer: Offer, pod: ObservedPod) -> bool:
-    """Whether the nomination says for which of the offered nodes the pod is decided."""
-    if pod.nominated_node not in offer.nodes:
-        return False
-    if offer.priority is not None:
-        return True
-    return pod.nominated_node != offer.pod.nominated_node and pod.unschedulable in ("", offer.pod.unschedulable)
 
 
 def _add_offer(ledger: Ledger, offered: Offered) -> Ledger:

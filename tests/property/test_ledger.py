@@ -31,16 +31,8 @@ from scheduler_core.offers.events import (
     Withdrawn,
 )
 from scheduler_core.offers.handover_record import RecordEncoder, RecordHead, decode_record, unschedulable_digest
-from scheduler_core.offers.ledger import (
-    MAX_INDEXED_NODES,
-    NEVER,
-    Ledger,
-    Offer,
-    Outcome,
-    OutcomeKind,
-    offer_width,
-    step,
-)
+from scheduler_core.offers.ledger import MAX_INDEXED_NODES, Ledger, offer_width, step
+from scheduler_core.offers.outstanding_offer import NEVER, Offer, Outcome, OutcomeKind
 
 LETTERS = "abcde"
 ALL_LETTERS = frozenset(LETTERS)

@@ -24,18 +24,15 @@ from scheduler_core.offers.events import (
     Tick,
     Withdrawn,
 )
-from scheduler_core.offers.ledger import (
+from scheduler_core.offers.ledger import MAX_INDEXED_NODES, Ledger, offer_width, step
+from scheduler_core.offers.outstanding_offer import (
     HOLD_LIFETIME,
-    MAX_INDEXED_NODES,
     NEVER,
     OFFER_LIFETIME,
     UNSCHEDULABLE_GRACE_PERIOD,
-    Ledger,
     Offer,
     Outcome,
     OutcomeKind,
-    offer_width,
-    step,
 )
 
 POD = ObservedPod("u", "default", "web-0", version=10)
