@@ -217,7 +217,9 @@ class Offers:
             decision, contenders = await self._evaluate(pod, candidates)
             if generation == self._generation and isinstance(contenders, Competing):
                 self._apply(make_hold(pod, decision, self._cache.state().view))
-                self._log_offer(pod, "held")
+                hold = self._ledger.offer_of(pod.uid)
+                if hold is not None:
+                    log.info("held", pod=pod.key, uid=pod.uid, nodes=len(hold.nodes), priority=pod.priority)
                 self._start_watching(pod)
         return decision
 
@@ -354,14 +356,12 @@ class Offers:
             offered, answered = make_offer(pod, decision, view, self._ledger.competing_offers(pod.uid))
             self._apply(offered)
             offer = self._ledger.offer_of(pod.uid)
-            self._log_offer(pod, "offered")
+            if offer is not None:
+                log.info(
+                    "offered", pod=pod.key, uid=pod.uid, nodes=len(offer.nodes), beside=self._ledger.outstanding - 1
+                )
             self._start_watching(pod)
         return _Answer(answered, offer.number if offer else 0)
-
-    def _log_offer(self, pod: Pod, event: str) -> None:
-        offer = self._ledger.offer_of(pod.uid)
-        if offer is not None:
-            log.info(event, pod=pod.key, uid=pod.uid, nodes=len(offer.nodes), beside=self._ledger.outstanding - 1)
 
     async def _evaluate(self, pod: Pod, candidates: Sequence[str]) -> tuple[Decision, Contenders]:
         """Returns a decision that holds now, and the contenders that counted."""
