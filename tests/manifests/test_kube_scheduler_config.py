@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from app.extender.offers import MAX_WAIT
 from tests.manifests.load import CONFIGS, NAME, documents, only, with_scores
 
 RESOURCE = [{"name": "longhorn.io/scheduler-extender", "ignoredByScheduler": True}]
@@ -73,12 +74,23 @@ def test_the_recommended_configurations_differ_only_in_the_pods_they_send() -> N
     assert every == managed
 
 
-@pytest.mark.parametrize("name", ["proposal.yaml", "recommended.yaml", "recommended-managed.yaml"])
-def test_kube_scheduler_waits_longer_than_the_extender(name: str) -> None:
-    """An answer takes the pod-scheduling time-out and less than a second more."""
+def http_timeout(name: str) -> int:
+    """Seconds that kube-scheduler waits for an answer."""
     (extender,) = configuration(name)["extenders"]
+    return int(extender["httpTimeout"].removesuffix("s"))
+
+
+@pytest.mark.parametrize("name", ["recommended.yaml", "recommended-managed.yaml"])
+def test_a_frozen_leader_stops_kube_scheduler_for_three_seconds_at_a_time(name: str) -> None:
+    """kube-scheduler decides about one pod at a time; a request that waits is answered much earlier."""
+    assert http_timeout(name) == 3
+    assert http_timeout(name) > MAX_WAIT + 1
+
+
+def test_with_the_proposals_configuration_kube_scheduler_waits_longer_than_a_reserved_answer() -> None:
+    """With `--reservation node` an answer takes the pod-scheduling time-out and less than a second more."""
     timeout = int(only("ConfigMap", name=NAME)["data"]["scheduler-extender-pod-scheduling-timeout"])
-    assert int(extender["httpTimeout"].removesuffix("s")) > timeout + 1
+    assert http_timeout("proposal.yaml") > timeout + 1
 
 
 def test_the_client_limits_are_kube_schedulers_defaults() -> None:
