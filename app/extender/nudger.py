@@ -196,7 +196,8 @@ class Nudger:
     def refused(self, pod: Pod, candidates: Sequence[str]) -> None:
         """Remembers a pod that was refused on all these nodes."""
         self._pending.end(pod.uid)
-        refusal = self._refusals.remember(pod, candidates, self._clock())
+        selected_node = self._cache.state().view.selected_node(pod)
+        refusal = self._refusals.remember(pod, candidates, self._clock(), selected_node)
         if refusal is not None:
             self._schedule_review(refusal)
             self._wake.set()
@@ -212,7 +213,7 @@ class Nudger:
     def adopt(self) -> None:
         """Remembers pods that the previous leader refused.
 
-        Their conditions show which. Every Longhorn node counts as a candidate.
+        Their conditions show which. Those with a selected node are left out. Every Longhorn node counts as a candidate.
         """
         view = self._cache.state().view
         nodes = tuple(sorted(view.snapshot.longhorn_nodes))
@@ -307,14 +308,19 @@ class Nudger:
     def _waiting_pod(self, refusal: RefusedPod, view: View) -> Pod | None:
         """Returns the pod as it is now, None if it does not wait.
 
-        A pod that was deleted, bound or ended needs no nudge.
+        A pod that was deleted, bound or ended needs no nudge. Neither does one whose node was selected after its refusal. A node that was
+        selected before is left of a failed binding.
         """
         current = current_pod(refusal.pod, view)
         if current is None:
             unseen = not refusal.seen and self._clock() - refusal.last < UNSEEN_SECONDS
             return refusal.pod if unseen else None
         refusal.seen = True
-        return current if current.live and not current.node_name else None
+        selected_node = view.selected_node(current)
+        if not selected_node:
+            refusal.selected_node = ""
+        decided = current.node_name or selected_node != refusal.selected_node
+        return current if current.live and not decided else None
 
     async def _fitting_decision(self, pod: Pod, view: View, refusal: RefusedPod, turn: _Turn) -> Decision | None:
         """Returns the decision about a pod that fits some node, or None.

@@ -35,6 +35,7 @@ class RefusedPod:
     Attributes:
         pod: as kube-scheduler sent it
         candidates: where it was refused the last time
+        selected_node: the node that its claims had selected when it was refused the last time, "" for none
         since: when it was refused first
         last: when it was refused last
         backoff: when it may be nudged again
@@ -48,6 +49,7 @@ class RefusedPod:
     candidates: Candidates
     since: float
     last: float
+    selected_node: str = ""
     backoff: NudgeBackoff = field(default_factory=NudgeBackoff)
     retry_by: float = -math.inf
     nudges: int = 0
@@ -71,7 +73,9 @@ class RefusedPods:
     def __len__(self) -> int:
         return len(self._refused)
 
-    def remember(self, pod: Pod, candidates: Sequence[str], now: float) -> RefusedPod | None:
+    def remember(
+        self, pod: Pod, candidates: Sequence[str], now: float, selected_node: str = ""
+    ) -> RefusedPod | None:
         """Records a refusal and returns it.
 
         None for a pod without UID, or if there are `MAX_REMEMBERED` older ones.
@@ -84,6 +88,7 @@ class RefusedPods:
         refusal.pod = pod
         refusal.candidates = shared
         refusal.last = now
+        refusal.selected_node = selected_node
         refusal.retry_by = -math.inf
         self._refused[pod.uid] = refusal
         return refusal

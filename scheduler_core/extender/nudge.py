@@ -26,6 +26,7 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.events import Offered
 from scheduler_core.offers.ledger import Ledger, step
+from scheduler_core.volumes.pending_replicas import decided_node
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import Resolution
 
@@ -117,11 +118,13 @@ def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | 
 def previously_refused_pods(view: View) -> Iterator[Pod]:
     """Yields waiting pods that an extender refused on some node.
 
-    A pod is one of them if the message of its condition PodScheduled has the text of a refusal.
+    A pod is one of them if the message of its condition PodScheduled has the text of a refusal, and no node is decided for it. The
+    condition remains until a pod is bound, so a selected node is mostly newer. After a failed binding it is older; nothing in the cluster
+    shows that.
     """
     texts = [reason.text for reason in Reason if not reason.fits]
     for pod in view.snapshot.pods.values():
-        if pod.live and not pod.node_name and any(text in pod.unschedulable for text in texts):
+        if pod.live and any(text in pod.unschedulable for text in texts) and not decided_node(pod, view):
             yield pod
 
 

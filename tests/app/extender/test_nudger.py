@@ -29,7 +29,7 @@ from tests.builders import Object
 from tests.worlds.fake_api import FakeApi, connect_client, failing
 from tests.worlds.filter_request import caller_waits
 from tests.worlds.state_source import FakeStateSource
-from tests.worlds.two_nodes import NODES, database_pod, two_nodes
+from tests.worlds.two_nodes import NODES, claim_with_node, database_pod, two_nodes
 from tests.worlds.virtual_time import run, virtual_loop, virtually
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -587,6 +587,69 @@ async def test_after_a_take_over_pods_whose_conditions_name_a_reason_of_the_exte
         world.fill("b", space=60)
         await asyncio.sleep(1)
         assert world.names == ["db-0"]
+
+
+@virtually
+async def test_after_a_take_over_pods_with_a_selected_node_are_not_nudged() -> None:
+    """The previous leader's answer led to that node; the condition is older."""
+    world = World()
+    world.create(0)
+    world.create(1)
+    refused = "0/2 nodes are available: 2 insufficient Longhorn storage. preemption: 0/2 nodes are available"
+    world.cache.put(unschedulable_pod(0, refused), unschedulable_pod(1, refused), claim_with_node(0, "a", 60))
+    world.nudger.adopt()
+    assert world.remembered_pods == ["db-1"]
+    async with world.running():
+        world.fill("a", "b", space=60)
+        await asyncio.sleep(30)
+        assert set(world.names) == {"db-1"}
+
+
+@virtually
+async def test_a_pod_whose_node_is_selected_after_its_refusal_is_forgotten() -> None:
+    """Its nudges would be wasted: kube-scheduler is binding it."""
+    world = World()
+    async with world.running():
+        world.create_and_refuse(0)
+        await asyncio.sleep(1)
+        world.cache.put(claim_with_node(0, "a", 60))
+        await asyncio.sleep(1)
+        assert world.remembered_pods == []
+        world.fill("a", "b", space=60)
+        await asyncio.sleep(30)
+        assert world.patches == []
+
+
+@virtually
+async def test_a_pod_that_is_refused_with_a_selected_node_is_nudged() -> None:
+    """Its binding failed: the claim keeps the node that was selected before."""
+    world = World()
+    async with world.running():
+        world.create(0)
+        world.cache.put(claim_with_node(0, "a", 60))
+        world.refuse(0)
+        await asyncio.sleep(1)
+        assert world.remembered_pods == ["db-0"]
+        world.fill("b", space=60)
+        await asyncio.sleep(1)
+        assert world.names == ["db-0"]
+
+
+@virtually
+async def test_a_refused_pod_is_forgotten_when_its_selected_node_changes() -> None:
+    """Another node was selected, or the same one again after the claim had lost it."""
+    world = World()
+    async with world.running():
+        for number, later_nodes in enumerate((("b",), ("", "a"))):
+            world.create(number)
+            world.cache.put(claim_with_node(number, "a", 60))
+            world.refuse(number)
+            for node in later_nodes:
+                await asyncio.sleep(1)
+                assert world.remembered_pods == [f"db-{number}"]
+                world.cache.put(claim_with_node(number, node, 60))
+            await asyncio.sleep(1)
+            assert world.remembered_pods == []
 
 
 @virtually

@@ -170,6 +170,12 @@ def test_a_new_leader_ignores_pods_that_do_not_wait_for_longhorn_space(raw: Obje
     assert list(previously_refused_pods(make.view(raw))) == []
 
 
+def test_a_new_leader_ignores_refused_pods_with_a_selected_node() -> None:
+    """They were decided after the refusal; PodScheduled=False remains until they are bound."""
+    view = make.view(claim_with_selected_node("x"), unschedulable_pod("x", Reason.WAITING.text))
+    assert list(previously_refused_pods(view)) == []
+
+
 class Cluster:
     """Two nodes of 100Gi, and pods x0, x1... that take 60Gi each."""
 
