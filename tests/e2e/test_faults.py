@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from app.kube.resources import PERSISTENT_VOLUMES
 from devcluster.programs import NAMESPACE, SERVICE
+from scheduler_core.convert.pod_patch import NUDGE_ANNOTATION
 from tests.e2e import hand_over, plan
 from tests.e2e.leader_monitor import LeaderMonitor
 from tests.e2e.objects import statefulset
@@ -73,6 +75,23 @@ def assert_even_placement(rig: Rig) -> None:
     result = plan.wait_for_result(rig, "race", 16, started, must=True)
     assert (result.per_node, result.misplaced, result.stuck) == (EVEN, [], [])
     assert rig.misplacements() == 0, "there is none that was mended later either"
+    assert late_nudges(rig, "race") == [], "a pod whose volume exists was nudged"
+
+
+def late_nudges(rig: Rig, app: str) -> list[str]:
+    """The pods of an app that were nudged after the second in which their volume was created."""
+    volumes = {
+        volume["spec"]["claimRef"]["name"]: volume["metadata"]["creationTimestamp"]
+        for volume in rig.items(PERSISTENT_VOLUMES.path())
+    }
+    late = []
+    for pod in rig.pods(app):
+        nudged = (pod["metadata"].get("annotations") or {}).get(NUDGE_ANNOTATION, "")
+        claims = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["spec"]["volumes"]]
+        # Times of RFC 3339 to the second are compared as texts.
+        if any(nudged[:19] > volumes[claim][:19] for claim in claims if claim in volumes):
+            late.append(pod["metadata"]["name"])
+    return late
 
 
 def test_a_leader_killed_in_a_burst_loses_no_placement(rig: Rig, monitor: LeaderMonitor) -> None:
