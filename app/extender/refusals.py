@@ -73,9 +73,7 @@ class RefusedPods:
     def __len__(self) -> int:
         return len(self._refused)
 
-    def remember(
-        self, pod: Pod, candidates: Sequence[str], now: float, selected_node: str = ""
-    ) -> RefusedPod | None:
+    def remember(self, pod: Pod, candidates: Sequence[str], now: float, selected_node: str = "") -> RefusedPod | None:
         """Records a refusal and returns it.
 
         None for a pod without UID, or if there are `MAX_REMEMBERED` older ones.

@@ -123,7 +123,8 @@ class DemandAnswer(Answer):
     pod: str = Field(description="namespace/name; empty if none is left")
     size: int = Field(description="bytes")
     since: str = Field(description="when the claim was created; empty if it is gone")
-    hopeless: bool = Field(description="whether it has no room beside older ones, and so does not count")
+    hopeless: bool = Field(description="whether it has no room beside older ones, and so does not count on this node")
+    roaming: bool = Field(description="whether Longhorn may place it on any node, so that it counts on all of them")
 
 
 class OfferAnswer(Answer):
@@ -233,7 +234,11 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
         refused_settings=list(state.refused_settings),
         reserved_nodes=list(state.reserved_nodes),
         demands=[
-            _demand_answer(demand, hopeless=(demand.node, identity(demand.volume)) in hopeless)
+            _demand_answer(
+                demand,
+                hopeless=(demand.node, identity(demand.volume)) in hopeless,
+                roaming=identity(demand.volume) in report.roaming,
+            )
             for demand in demands[:MAX_LISTED]
         ],
         demand_count=len(demands),
@@ -248,7 +253,7 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
     )
 
 
-def _demand_answer(demand: Demand, *, hopeless: bool) -> DemandAnswer:
+def _demand_answer(demand: Demand, *, hopeless: bool, roaming: bool) -> DemandAnswer:
     return DemandAnswer(
         volume=demand.volume.name,
         claim=demand.volume.claim,
@@ -258,6 +263,7 @@ def _demand_answer(demand: Demand, *, hopeless: bool) -> DemandAnswer:
         size=demand.volume.volume.size,
         since=demand.since,
         hopeless=hopeless,
+        roaming=roaming,
     )
 
 

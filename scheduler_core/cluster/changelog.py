@@ -6,6 +6,7 @@ asks the newer version's log which nodes changed since. No versions are compared
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,3 +42,17 @@ class ChangeLog:
             changes.append(step.names)
             step = step.before
         return None if step is None else frozenset().union(*changes)
+
+
+def nodes_changed_since(marks: Sequence[ChangeLog], logs: Sequence[ChangeLog]) -> frozenset[str] | None:
+    """Names of the nodes that changed in some log since its mark.
+
+    None if that is not recorded.
+    """
+    changed: frozenset[str] = frozenset()
+    for log, mark in zip(logs, marks, strict=True):
+        names = log.since(mark)
+        if names is None:
+            return None
+        changed |= names
+    return changed

@@ -66,7 +66,7 @@ class Competitors:
     """Other pods' volumes that fit on one node together.
 
     Attributes:
-        demanded: volumes that will be placed there
+        demanded: volumes that will be placed there, and roaming ones, which will be placed on some node
         offered: volumes that may be placed there
         group: equal for nodes with equal competitors
         demand_group: the same without what is only offered

@@ -3,8 +3,9 @@
 Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together, demand before offers, older before
 younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with older demand is
 *hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit can lead
-nowhere either: Longhorn's disks changed since it was made. Volumes that may go to any node (`demand/unplaced.py`) count last, on every node
-where they fit: n replicas over N nodes count as the n / N largest on each, rounded up.
+nowhere either: Longhorn's disks changed since it was made. Volumes that go to other nodes then (`roaming.py`) count on every node where they
+fit. Volumes that may go to any node (`demand/unplaced.py`) count last: n replicas over N nodes count as the n / N largest on each, rounded
+up.
 
 Nothing is computed twice: a node is evaluated again when its demand, its offers or its disks change,
 and nodes with equal competitors and equal disks share one result.
@@ -25,8 +26,9 @@ from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.demand.unplaced import UnplacedVolumes, replica_count
 from scheduler_core.evaluation.competitors import CompetitorGroups, Competitors, Requester, Volumes, identity
+from scheduler_core.evaluation.roaming import RoamingVolumes, Version, older_version, roaming_key
+from scheduler_core.evaluation.room import FITTING, split_by_room
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
@@ -36,7 +38,6 @@ from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, current_volume
 
 _NODES_PER_PAUSE: Final = 16
-_FITTING: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
 _RETRY_FACTOR: Final = 2
 # Autoscalers add and remove nodes; entries of removed nodes are dropped once they are as many as those of existing nodes.
 _ENTRIES_PER_NODE: Final = 2
@@ -52,6 +53,11 @@ class ContentionQuery:
     ledger: Ledger
     requester: Requester
     budget: Budget
+
+    @property
+    def version(self) -> Version:
+        """The change logs that hopeless demand depends on."""
+        return self.state.profiles.changelog, self.demand.changelog
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ class Contention:
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
         self._groups = CompetitorGroups()
+        self._roaming = RoamingVolumes()
         self._offered_unplaced: tuple[UnplacedVolumes, tuple[str, ...], dict[str, PodVolume]] | None = None
 
     def competitors(self, query: ContentionQuery, names: Iterable[str]) -> Cooperative[dict[str, Competitors]]:
@@ -109,6 +116,7 @@ class Contention:
 
         Nodes without any are left out.
         """
+        yield from self.update(query)
         competitors: dict[str, Competitors] = {}
         free_space = query.state.view.indexes.free_space
         for number, name in enumerate(names, start=1):
@@ -119,10 +127,7 @@ class Contention:
             space = free_space.get(name)
             if space is None or not (demands or offers):
                 continue
-            entry = self._entries.get(name)
-            if entry is None or not entry.is_current(demands, offers, space, query.budget):
-                entry = yield from self._evaluate_node(query, name, demands, offers)
-                self._entries[name] = entry
+            entry = yield from self._current_entry(query, name, demands, offers)
             on_node = entry.competitors
             if entry.involves(query.requester):
                 others = _without_requester(query, name, demands, offers)
@@ -131,10 +136,47 @@ class Contention:
                 competitors[name] = on_node
         if len(self._entries) > _ENTRIES_PER_NODE * len(free_space) + _MIN_ENTRIES:
             self._entries = {name: entry for name, entry in self._entries.items() if name in free_space}
-        unplaced = self.unplaced_share(query)
-        if unplaced:
-            yield from self._add_unplaced_volumes(query, names, competitors, unplaced)
+        yield from self._add_unplaced_volumes(query, names, competitors)
         return competitors
+
+    def update(self, query: ContentionQuery) -> Cooperative[None]:
+        """Finds the volumes that do not fit on nodes that changed.
+
+        Not only nodes that are asked about matter, because these volumes may roam.
+        """
+        before = self._roaming.version
+        names = self._roaming.nodes_to_update(query.version, query.demand, query.ledger)
+        for number, name in enumerate(names, start=1):
+            if number % _NODES_PER_PAUSE == 0:
+                yield
+            demands = query.demand.by_node.get(name) or ()
+            offers = query.ledger.offers_on(name)
+            if (demands or offers) and name in query.state.view.indexes.free_space:
+                yield from self._current_entry(query, name, demands, offers)
+            else:
+                self._roaming.put(name, demands, _with_volumes(offers, name, query.state.view))
+            # Another query may have updated this during a pause; what it updated is then compared again.
+            self._roaming.version = before
+        self._roaming.version = query.version
+
+    def roaming_volumes(self, query: ContentionQuery) -> Volumes:
+        """Returns the roaming volumes, largest first, without the requester's."""
+        roaming = self._roaming.counted(query.ledger, query.state.view.cluster.now)
+        own = query.requester
+        return tuple(volume for volume in roaming if identity(volume) not in own.volumes) if roaming else ()
+
+    def _current_entry(
+        self, query: ContentionQuery, name: str, demands: tuple[Demand, ...], offers: tuple[Offer, ...]
+    ) -> Cooperative[_Entry]:
+        entry = self._entries.get(name)
+        space = query.state.view.indexes.free_space[name]
+        if entry is None or not entry.is_current(demands, offers, space, query.budget):
+            entry = yield from self._evaluate_node(query, name, demands, offers)
+            self._entries[name] = entry
+            offered = _with_volumes(offers, name, query.state.view)
+            self._roaming.put(name, demands, offered, entry.competitors.volumes)
+            self._roaming.version = older_version(self._roaming.version, query.version)
+        return entry
 
     def nodes_involving(self, requester: Requester, names: Iterable[str]) -> frozenset[str]:
         """Names of evaluated nodes with competitors that involve the requester.
@@ -185,27 +227,41 @@ class Contention:
         return result
 
     def _add_unplaced_volumes(
-        self, query: ContentionQuery, names: Iterable[str], competitors: dict[str, Competitors], unplaced: Volumes
+        self, query: ContentionQuery, names: Iterable[str], competitors: dict[str, Competitors]
     ) -> Cooperative[None]:
-        """Adds the unplaced volumes that fit to the competitors.
+        """Adds the roaming and the unplaced volumes that fit to the competitors.
 
-        The largest are tried first.
+        Roaming volumes are tried first, then the largest of the others. They count like demand, because no decision of kube-scheduler would end
+        them.
         """
+        roaming = self.roaming_volumes(query)
+        unplaced = self.unplaced_share(query)
+        if not roaming and not unplaced:
+            return
         empty = self._groups.competitors((), ())
-        groups: dict[int, list[str]] = {}
+        keys = frozenset(map(roaming_key, roaming))
+        groups: dict[tuple[int, frozenset[str]], list[str]] = {}
         for name in names:
-            groups.setdefault(competitors.get(name, empty).group, []).append(name)
-        for members in groups.values():
+            on_node = competitors.get(name, empty)
+            # A volume that roams from one node counts already where it is offered.
+            counted = keys.intersection(map(roaming_key, on_node.volumes)) if keys else keys
+            groups.setdefault((on_node.group, counted), []).append(name)
+        for (_, counted), members in groups.items():
             base = competitors.get(members[0], empty).volumes
-            parts = yield from _split_by_fit(query, members, base, unplaced)
+            uncounted = tuple(volume for volume in roaming if roaming_key(volume) not in counted) + unplaced
+            parts = yield from split_by_room(query.state.profiles, query.budget, members, base, uncounted)
             for fitting, part in parts.items():
                 if not fitting:
                     continue
-                alone = self._groups.competitors((), fitting)
+                certain = tuple(volume for volume in fitting if roaming_key(volume) in keys)
+                possible = tuple(volume for volume in fitting if roaming_key(volume) not in keys)
+                alone = self._groups.competitors(certain, possible)
                 for name in part:
-                    on_node = competitors.get(name)
+                    others = competitors.get(name)
                     competitors[name] = (
-                        self._groups.competitors(on_node.demanded, on_node.offered + fitting) if on_node else alone
+                        self._groups.competitors(others.demanded + certain, others.offered + possible)
+                        if others
+                        else alone
                     )
 
     def _evaluate_node(
@@ -214,7 +270,7 @@ class Contention:
         view = query.state.view
         steps = query.budget.left
         gave_up = query.budget.gave_up
-        volumes_by_offer = [(offer, _volumes_of(offer, name, view)) for offer in offers]
+        volumes_by_offer = _with_volumes(offers, name, view)
         demanded, offered = _by_certainty(demands, volumes_by_offer)
         competitors = yield from self._fitting_competitors(query, name, demanded, offered)
         identities = frozenset(identity(volume) for _, volumes in volumes_by_offer for volume in volumes)
@@ -269,6 +325,10 @@ def _volumes_of(offer: Offer, name: str, view: View) -> list[PodVolume]:
     return [volume for volume in volumes if not volume.replicas or name not in nodes_with_replica(volume, view.cluster)]
 
 
+def _with_volumes(offers: Iterable[Offer], name: str, view: View) -> list[tuple[Offer, list[PodVolume]]]:
+    return [(offer, _volumes_of(offer, name, view)) for offer in offers]
+
+
 def _without_requester(
     query: ContentionQuery, name: str, demands: Iterable[Demand], offers: Iterable[Offer]
 ) -> tuple[list[PodVolume], list[list[PodVolume]]]:
@@ -319,42 +379,6 @@ def _largest_first(volume: PodVolume) -> tuple[int, str]:
     return -volume.volume.size, identity(volume)
 
 
-def _split_by_fit(
-    query: ContentionQuery, names: list[str], base: Volumes, unplaced: Volumes
-) -> Cooperative[dict[Volumes, list[str]]]:
-    """Splits equal nodes by the unplaced volumes that fit.
-
-    The nodes have equal competitors, which the volumes must fit together with.
-    """
-    all_fitting, remaining = yield from _nodes_with_room(query, names, base + unplaced)
-    parts: dict[Volumes, list[str]] = {(): remaining} if remaining else {}
-    for volume in unplaced:
-        split: dict[Volumes, list[str]] = {}
-        for fitting, part in parts.items():
-            with_room, without_room = yield from _nodes_with_room(query, part, (*base, *fitting, volume))
-            if with_room:
-                split[*fitting, volume] = with_room
-            if without_room:
-                split[fitting] = without_room
-        parts = split
-    return parts | {unplaced: all_fitting}
-
-
-def _nodes_with_room(
-    query: ContentionQuery, names: list[str], volumes: Volumes
-) -> Cooperative[tuple[list[str], list[str]]]:
-    """Returns the nodes where the volumes fit together, and the others."""
-    required = requirements(volumes, ())
-    table = yield from query.state.profiles.table(required.classes)
-    profiles = table.of(names)
-    results = yield from query.state.profiles.evaluate(required, profiles, query.budget, examine_order=False)
-    with_room: list[str] = []
-    without_room: list[str] = []
-    for name, profile in zip(names, profiles, strict=True):
-        (with_room if results[profile] in _FITTING else without_room).append(name)
-    return with_room, without_room
-
-
 def _fits(query: ContentionQuery, name: str, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
     if not volumes:
         return True
@@ -366,4 +390,4 @@ def _fits(query: ContentionQuery, name: str, volumes: Sequence[PodVolume]) -> Co
         if counting_proves_safe(profile.free, items.total, items.largest):
             return True
     results = yield from query.state.profiles.evaluate(required, [profile], query.budget, examine_order=False)
-    return results[profile] in _FITTING
+    return results[profile] in FITTING

@@ -16,12 +16,13 @@ from typing import Any, Final
 
 from rpds import HashTrieMap
 
-from scheduler_core.cluster.changelog import ChangeLog
+from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_key
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.disk_profile import Profile
+from scheduler_core.evaluation.roaming import roaming_key
 from scheduler_core.lru import LruMap
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.order_safe import counting_proves_safe
@@ -97,13 +98,7 @@ class _Results:
 
         None if that is not recorded.
         """
-        changed: frozenset[str] = frozenset()
-        for current, cached in zip(version, self.version, strict=True):
-            names = current.since(cached)
-            if names is None:
-                return None
-            changed |= names
-        return changed
+        return nodes_changed_since(self.version, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +164,12 @@ class EquivalenceCache:
         """Returns each node's reason, in order, and the competitors counted."""
         budget = query.competition.budget
         gave_up = budget.gave_up
+        yield from query.contention.update(query.competition)
         share = query.contention.unplaced_share(query.competition)
-        key = (query.required.key, query.examine_order, volumes_key(share))
+        roaming = query.contention.roaming_volumes(query.competition)
+        # Where a roaming volume is offered it counts already, so it matters which volume it is.
+        names_of_roaming = tuple(map(roaming_key, roaming))
+        key = (query.required.key, query.examine_order, volumes_key(roaming + share), names_of_roaming)
         own_nodes = _own_nodes(query)
         lookup = self._look_up(key, query.version, names, own_nodes)
         reasons, competitors = yield from evaluate_nodes(query, lookup.missing)

@@ -5,7 +5,8 @@ the next `PlacementReport`. It costs one comparison per node with demand, and th
 
 - **Misplaced**: Longhorn placed a new volume on another node than its demand's. A volume with a replica that was ever healthy
   is not new: it may have been drained away, and its local replica is still to come.
-- **Hopeless**: the demand does not fit on its node together with older demand (`evaluation/contention.py`), so it does not count.
+- **Hopeless**: the demand does not fit on its node together with older demand (`evaluation/contention.py`), so it does not count there.
+- **Roaming**: Longhorn places the volume of hopeless demand on any other node, so it counts on every node (`evaluation/roaming.py`).
 - **Stuck**: a pod is bound, and a volume of it has not been on its node for `STUCK_AFTER` seconds.
 
 If best-effort volumes only prefer their pod's node, one that Longhorn placed on another node is neither misplaced nor stuck.
@@ -133,11 +134,13 @@ class PlacementReport:
         time: when it was made, in the caller's seconds
         by_source: number of demands by what ties them to their nodes
         new_misplacements: misplacements that this report is the first to have, once per pod and volume, sorted by node
+        roaming: identities of the volumes that may be placed on any node
     """
 
     time: float = -math.inf
     by_source: Mapping[DemandSource, int] = field(default_factory=lambda: dict.fromkeys(DemandSource, 0))
     new_misplacements: tuple[Misplaced, ...] = ()
+    roaming: frozenset[str] = frozenset()
     _nodes: HashTrieMap[str, _NodeReport] = field(default_factory=HashTrieMap)
     _problems: HashTrieMap[str, _NodeReport] = field(default_factory=HashTrieMap)
 
@@ -184,6 +187,9 @@ class PlacementReport:
         free_space = state.view.indexes.free_space
         names = yield from self._nodes_to_update(state, now)
         hopeless = yield from self._hopeless_demands(state, contention, ledger, names)
+        query = ContentionQuery(state, state.demand, ledger, NO_REQUESTER, Budget())
+        yield from contention.update(query)
+        roaming = frozenset(map(identity, contention.roaming_volumes(query)))
         # Demand may have moved from one node to another; then both are updated.
         reported = {entry.volume: entry for name in names for entry in self._node_report(name).misplaced}
         situation = _Situation(now, reported, require_best_effort)
@@ -204,7 +210,7 @@ class PlacementReport:
             new_misplacements += new
             if number % _NODES_PER_PAUSE == 0:
                 yield
-        return PlacementReport(now, by_source, tuple(new_misplacements), nodes, problems)
+        return PlacementReport(now, by_source, tuple(new_misplacements), roaming, nodes, problems)
 
     def _reports_with_problems(self) -> Iterator[_NodeReport]:
         for name in sorted(self._problems):

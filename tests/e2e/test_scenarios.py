@@ -173,6 +173,41 @@ def replicas_on(rig: Rig, node: str) -> list[str]:
     return [replica["metadata"]["name"] for replica in replicas if replica["spec"].get("nodeID") == node]
 
 
+def test_pods_asked_about_after_a_disk_is_switched_off_are_not_misplaced(rig: Rig) -> None:
+    """Three volumes that were decided for that disk take their space on the two other nodes, wherever Longhorn places them.
+
+    Half of the six later pods find space; the others wait.
+    """
+    rig.use_simulator({"provision_seconds": [3, 4]})
+    rig.add_nodes("lost", {f"lost-{number}": ["300Gi"] for number in range(1, 4)})
+    try:
+        rig.create(Workload(app="early", group="lost", only="lost-1").statefulset(3))
+        rig.until("kube-scheduler has decided about all three", lambda: len(selected_nodes(rig, "early")) == 3)
+        switch_disks_off(rig, "lost-1")
+        rig.create(statefulset("late", group="lost", replicas=6))
+        rig.until("the earlier pods run", lambda: rig.ready("early", 3), 120)
+        rig.until("three later pods run", lambda: len(running_pods(rig, "late")) == 3, 60)
+        assert [name for name, node in rig.nodes_of("late").items() if node] == running_pods(rig, "late")
+        assert rig.misplaced_pods("early") == ["early-0", "early-1", "early-2"]
+        assert (rig.misplaced_pods("late"), rig.overfull_disks()) == ([], [])
+    finally:
+        rig.remove("late")
+        rig.remove("early")
+        rig.use_simulator({})
+
+
+def switch_disks_off(rig: Rig, node: str) -> None:
+    """Sets allowScheduling of every disk of a node to false, as an administrator does."""
+    path = f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/nodes/{node}"
+    disks = rig.cluster.api.get(path)["spec"]["disks"]
+    rig.cluster.api.patch(path, {"spec": {"disks": {name: {"allowScheduling": False} for name in disks}}})
+
+
+def running_pods(rig: Rig, app: str) -> list[str]:
+    """The names of an app's running pods."""
+    return [pod["metadata"]["name"] for pod in rig.pods(app) if pod["status"].get("phase") == "Running"]
+
+
 def test_provisioning_slower_than_both_time_outs_misplaces_nothing(rig: Rig) -> None:
     """Decisions count until the volumes exist, which takes 12 to 14 seconds."""
     rig.use_simulator({"provision_seconds": [12, 14]})

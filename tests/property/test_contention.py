@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -29,6 +29,8 @@ Layout = list[list[int]]
 OtherPod = tuple[str, list[int], set[str]]
 """A pod's node ("" while it is not bound), the sizes of its volumes, and the nodes it is offered while it is not bound."""
 
+SHARED = "s"
+SHARED_SIZE = 6
 volume_sizes = st.integers(1, 9)
 disk_sizes = st.lists(st.integers(4, 20), min_size=1, max_size=2)
 layouts = st.lists(disk_sizes, min_size=3, max_size=3)
@@ -88,19 +90,66 @@ def _decide(
     return run_to_end(filter_nodes(pod, nodes, state, options, contenders))
 
 
-def _expected(layout: Layout, others: Sequence[OtherPod], requested: Sequence[int]) -> list[bool]:
-    """Whether the request packs on each node: demand counts by volume, an offer as a whole."""
+def _expected(
+    layout: Layout, others: Sequence[OtherPod], requested: Sequence[int], sharing: Collection[int] = ()
+) -> list[bool]:
+    """Whether the request packs on each node: demand counts by volume, an offer as a whole.
+
+    A volume that does not fit on some node of its pod counts on every other node where it fits. `sharing` pods mount the requester's
+    claim, too.
+    """
+    cluster = _OtherVolumes(others, sharing)
+    roaming = cluster.roaming(layout)
     fits = []
     for name, free in zip(NODES, layout, strict=True):
-        competing: list[int] = []
-        for node, sizes, _ in others:
-            for size in sizes if node == name else ():
-                competing = [*competing, size] if _packs([*competing, size], free) else competing
-        for node, sizes, offered in others:
-            if not node and name in offered and _packs([*competing, *sizes], free):
-                competing = [*competing, *sizes]
-        fits.append(_packs([*competing, *requested], free))
+        counted = cluster.fitting(name, free, SHARED)
+        for key in sorted(roaming - {SHARED, *counted}, key=lambda key: (-cluster.sizes[key], key)):
+            if _packs([*map(cluster.sizes.__getitem__, counted), cluster.sizes[key]], free):
+                counted.append(key)
+        fits.append(_packs([*map(cluster.sizes.__getitem__, counted), *requested], free))
     return fits
+
+
+class _OtherVolumes:
+    """The volumes of other pods, by the names of their claims."""
+
+    def __init__(self, others: Sequence[OtherPod], sharing: Collection[int]) -> None:
+        self.sizes = {
+            f"o{number}-{index}": size for number, pod in enumerate(others) for index, size in enumerate(pod[1])
+        }
+        self.sizes[SHARED] = SHARED_SIZE
+        self._pods = [
+            (
+                node,
+                [*([SHARED] if number in sharing else []), *(f"o{number}-{index}" for index in range(len(sizes)))],
+                nodes,
+            )
+            for number, (node, sizes, nodes) in enumerate(others)
+        ]
+
+    def _wanted(self, name: str) -> tuple[list[str], list[list[str]]]:
+        """The volumes that are demanded on a node, oldest first, and those of each offer."""
+        users = [node for node, keys, _ in self._pods if node and SHARED in keys]
+        demanded = [SHARED] if users and users[0] == name else []
+        demanded += [key for node, keys, _ in self._pods for key in keys if node == name and key != SHARED]
+        return demanded, [keys for node, keys, nodes in self._pods if not node and name in nodes]
+
+    def fitting(self, name: str, free: Sequence[int], without: str = "") -> list[str]:
+        """The volumes that fit on a node together; the requester's are left out."""
+        demanded, offered = self._wanted(name)
+        counted: list[str] = []
+        for part in (*([key] for key in demanded), *offered):
+            trial = list(dict.fromkeys([*counted, *(key for key in part if key != without)]))
+            counted = trial if _packs([self.sizes[key] for key in trial], free) else counted
+        return counted
+
+    def roaming(self, layout: Layout) -> set[str]:
+        """The volumes that do not fit on a node where they are demanded or offered."""
+        roaming: set[str] = set()
+        for name, free in zip(NODES, layout, strict=True):
+            demanded, offered = self._wanted(name)
+            roaming |= {*demanded, *(key for part in offered for key in part)} - {*self.fitting(name, free)}
+        return roaming
 
 
 @settings(max_examples=300, deadline=None)
@@ -215,7 +264,6 @@ def test_equal_group_numbers_mean_equal_volumes_after_the_numbers_are_cleared(mo
         assert [reason.fits for reason in decision.reasons] == _expected(layout, others, [9])
 
 
-SHARED_SIZE = 6
 SharingPod = tuple[str, list[int], set[str], bool]
 """As `OtherPod`, and whether the pod mounts the shared claim."""
 sharing_pods = st.lists(
@@ -233,13 +281,18 @@ def _sharing_cluster(
         name = raw["metadata"]["name"]
         if raw["kind"] == "Pod" and (name == "p" or others[int(name[1:])][3]):
             raw["spec"]["volumes"].append(mount)
-    return [*objects, *(make.bound("s", SHARED_SIZE) if provisioned else [make.claim("s", SHARED_SIZE)])]
+    if not provisioned:
+        return [*objects, make.claim(SHARED, SHARED_SIZE)]
+    claim, _, volume = make.bound(SHARED, SHARED_SIZE)
+    # The claimRef says whose volume it is.
+    return [*objects, claim, make.persistent_volume(SHARED, uid=f"uid-{SHARED}"), volume]
 
 
 def _expected_with_shared_claim(layout: Layout, others: Sequence[SharingPod], requested: Sequence[int]) -> list[bool]:
     """The shared claim counts for the requesting pod alone; a bound user ties it to its node."""
     users = {node for node, _, _, shares in others if node and shares}
-    fits = _expected(layout, [pod[:3] for pod in others], [*requested, SHARED_SIZE])
+    sharing = {number for number, pod in enumerate(others) if pod[3]}
+    fits = _expected(layout, [pod[:3] for pod in others], [*requested, SHARED_SIZE], sharing)
     return [fit and (not users or name in users) for name, fit in zip(NODES, fits, strict=True)]
 
 

@@ -74,7 +74,11 @@ class World:
         self.state = self.state.updated(changes_of(*objects, deleted=deleted), NOW)
 
     def offer(self, name: str, nodes: frozenset[str]) -> None:
-        """Offers some nodes to a pod."""
+        """Offers those of the nodes to a pod that fit it."""
+        decision = self.decide_without_cache(name, tuple(sorted(nodes)), FilterOptions(packing=Packing.EXACT))
+        nodes = frozenset(
+            node for node, reason in zip(decision.candidates, decision.reasons, strict=True) if reason.fits
+        )
         self.ledger = with_offer(self.ledger, self.state.view, name, nodes, self._next_time())
 
     def offer_unplaced(self, name: str) -> None:
@@ -103,6 +107,11 @@ class World:
         pod = self.state.view.snapshot.pods["default", name]
         return run_to_end(filter_nodes(pod, names, ClusterState.of(self.state.view), options, contenders))
 
+    def create_claim(self, name: str, size: int, storage_class: str = "longhorn") -> None:
+        """Creates a claim; an existing one keeps its size, as claims do while they are unbound."""
+        if ("default", name) not in self.state.view.snapshot.claims:
+            self.put(make.claim(name, size, storage_class=storage_class))
+
 
 Change = Callable[[World], None]
 
@@ -110,14 +119,19 @@ Change = Callable[[World], None]
 def bind_other(number: int, node: str, size: int) -> Change:
     """Another pod is bound to a node, which begins demand."""
     name = f"o{number}"
-    return lambda world: world.put(make.claim(f"{name}-0", size), pod_of(name, 1, node))
+
+    def change(world: World) -> None:
+        world.create_claim(f"{name}-0", size)
+        world.put(pod_of(name, 1, node))
+
+    return change
 
 
 def delete_other(number: int) -> Change:
-    """Another pod is deleted, which ends demand and its offer."""
+    """Another pod and its claim are deleted, which ends demand and its offer."""
 
     def change(world: World) -> None:
-        world.put(pod_of(f"o{number}", 1), deleted=True)
+        world.put(pod_of(f"o{number}", 1), make.claim(f"o{number}-0", 1), deleted=True)
         world.end_offer(f"o{number}")
 
     return change
@@ -127,7 +141,8 @@ def offer_other(number: int, nodes: frozenset[str], size: int) -> Change:
     """Another pod is offered some nodes."""
 
     def change(world: World) -> None:
-        world.put(make.claim(f"o{number}-0", size), pod_of(f"o{number}", 1))
+        world.create_claim(f"o{number}-0", size)
+        world.put(pod_of(f"o{number}", 1))
         world.offer(f"o{number}", nodes)
 
     return change
@@ -142,7 +157,8 @@ def offer_unplaced_of_other(number: int, size: int) -> Change:
     """Another pod with a remote volume gets an answer."""
 
     def change(world: World) -> None:
-        world.put(make.claim(f"o{number}-0", size, storage_class="remote"), pod_of(f"o{number}", 1))
+        world.create_claim(f"o{number}-0", size, "remote")
+        world.put(pod_of(f"o{number}", 1))
         world.offer_unplaced(f"o{number}")
 
     return change

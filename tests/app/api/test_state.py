@@ -306,12 +306,26 @@ def _report(cache: FakeStateSource, *times: float) -> PlacementReport:
 
 
 async def test_state_lists_demand() -> None:
-    """It is sorted by node and age, and marks hopeless demand."""
+    """It is sorted by node and age, and marks hopeless demand, and what may be placed on another node."""
     cache = _cluster_with_problems()
     service = await _service(cache, OutstandingState(cache.state().demand, report=_report(cache, 0)))
     common = {"node": "a", "source": "pod", "pod": "default/db-0"}
-    placed = {"volume": "vol-x", "claim": "default/x", "size": 10 * GI, "since": "", "hopeless": False}
-    huge = {"volume": "y", "claim": "default/y", "size": 500 * GI, "since": "2026-01-01T00:00:00Z", "hopeless": True}
+    placed = {
+        "volume": "vol-x",
+        "claim": "default/x",
+        "size": 10 * GI,
+        "since": "",
+        "hopeless": False,
+        "roaming": False,
+    }
+    huge = {
+        "volume": "y",
+        "claim": "default/y",
+        "size": 500 * GI,
+        "since": "2026-01-01T00:00:00Z",
+        "hopeless": True,
+        "roaming": True,
+    }
     assert service["demands"] == [common | placed, common | huge]
     assert service["demandCount"] == 2
 

@@ -1,0 +1,147 @@
+"""Best-effort volumes that their node cannot take: Longhorn places them on other nodes.
+
+Data flow: a node's demand and offers that do not fit there (`contention.py`) → the best-effort volumes among them that have replicas to
+place → while they are young, they *roam*: they count on every node where they fit. A strict-local volume never roams, because Longhorn
+places it on its pod's node or not at all. A volume whose replicas all have a place does not roam either: they count on their disks.
+
+Every node counts all of them, unlike volumes without data locality (`demand/unplaced.py`), of which a node counts its share: Longhorn
+places what a lost disk leaves behind within the same moments and on status that lags behind, so mostly on one node. A volume roams for
+`ROAMING_LIFETIME` after it was first seen to: one that finds no place would block others for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
+from scheduler_core.demand.derive import Demand
+from scheduler_core.demand.index import DemandIndex
+from scheduler_core.demand.unplaced import UNPLACED_LIFETIME, replica_count
+from scheduler_core.evaluation.competitors import Volumes, identity
+from scheduler_core.model.longhorn import BEST_EFFORT
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.offers.outstanding_offer import Offer
+from scheduler_core.volumes.resolve import PodVolume
+
+ROAMING_LIFETIME: Final = UNPLACED_LIFETIME
+# Each costs a look-up per node and request. A node runs 110 pods at most, by the kubelet's default.
+MAX_ROAMING: Final = 110
+Version = tuple[ChangeLog, ChangeLog]
+"""The change logs of disk profiles and of demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoamingVolume:
+    """A volume that does not fit on the node where it is demanded or offered.
+
+    Attributes:
+        offer: the offer that it belongs to; None if it is demanded
+    """
+
+    volume: PodVolume
+    offer: Offer | None = None
+
+    def is_offered_still(self, ledger: Ledger) -> bool:
+        """Whether the ledger has the offer; true for demand."""
+        current = None if self.offer is None else ledger.offer_of(self.offer.uid)
+        return self.offer is None or (current is not None and current.number == self.offer.number)
+
+
+def roaming_key(volume: PodVolume) -> str:
+    """Returns a key that a volume keeps while it is provisioned."""
+    return volume.claim or volume.name
+
+
+def replicas_to_place(volume: PodVolume) -> int:
+    """Returns how many replicas of a volume have no place yet."""
+    placed = sum(1 for replica in volume.replicas if replica.node_id and not replica.deleting and not replica.failed_at)
+    return max(0, replica_count(volume) - placed)
+
+
+def can_roam(volume: PodVolume) -> bool:
+    """Whether Longhorn places a volume elsewhere if its node cannot take it."""
+    return volume.volume.data_locality == BEST_EFFORT and replicas_to_place(volume) > 0
+
+
+def older_version(first: Version | None, second: Version) -> Version | None:
+    """Returns the older of two versions.
+
+    None if it is not known which.
+    """
+    if first is None or nodes_changed_since(first, second) is not None:
+        return first
+    return second if nodes_changed_since(second, first) is not None else None
+
+
+class RoamingVolumes:
+    """The roaming volumes of all nodes, and since when they roam.
+
+    Attributes:
+        version: the cluster that they were found in, None if that is not known
+    """
+
+    def __init__(self) -> None:
+        self.version: Version | None = None
+        self._by_node: dict[str, tuple[RoamingVolume, ...]] = {}
+        self._since: dict[str, tuple[datetime, bool]] = {}
+
+    def nodes_to_update(self, version: Version, demand: DemandIndex, ledger: Ledger) -> frozenset[str]:
+        """Names of the nodes where other volumes may fit in `version`.
+
+        An offer that is made fits on its nodes. So a change of offers alone matters only where some volume did not fit.
+        """
+        roaming = frozenset(self._by_node)
+        changed = None if self.version is None else nodes_changed_since(self.version, version)
+        if changed is not None:
+            return changed | roaming
+        wide = (nodes for _, nodes in ledger.wide_offers)
+        return roaming.union(demand.by_node, ledger.uids_by_node, *wide)
+
+    def put(
+        self,
+        node: str,
+        demands: Iterable[Demand],
+        offers: Iterable[tuple[Offer, Sequence[PodVolume]]],
+        fitting: Volumes = (),
+    ) -> None:
+        """Replaces the volumes that a node cannot take.
+
+        They are those of its demand and offers that are not `fitting` there.
+        """
+        keys = frozenset(map(identity, fitting))
+        volumes = [RoamingVolume(demand.volume) for demand in demands]
+        volumes += [RoamingVolume(volume, offer) for offer, offered in offers for volume in offered]
+        roaming = tuple(entry for entry in volumes if identity(entry.volume) not in keys and can_roam(entry.volume))
+        if roaming:
+            self._by_node[node] = roaming
+        else:
+            self._by_node.pop(node, None)
+
+    def counted(self, ledger: Ledger, now: datetime) -> Volumes:
+        """Returns the volumes that count on every node.
+
+        The largest come first, at most `MAX_ROAMING`.
+        """
+        if not self._by_node:
+            self._since.clear()
+            return ()
+        roaming: dict[str, RoamingVolume] = {}
+        for name in sorted(self._by_node):
+            for entry in self._by_node[name]:
+                if entry.is_offered_still(ledger):
+                    roaming.setdefault(roaming_key(entry.volume), entry)
+        self._since = {key: self._first_seen(key, entry.volume, now) for key, entry in roaming.items()}
+        young = [entry.volume for key, entry in roaming.items() if now - self._since[key][0] < ROAMING_LIFETIME]
+        return tuple(sorted(young, key=lambda volume: (-volume.volume.size, identity(volume)))[:MAX_ROAMING])
+
+    def _first_seen(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
+        """Returns since when a volume roams, and whether it existed then.
+
+        A volume that is created while its claim counts continues it. One that is created later counts for a time of its own.
+        """
+        since, existed = self._since.get(key, (now, volume.bound))
+        late = volume.bound and not existed and now - since >= ROAMING_LIFETIME
+        return (now if late else since), volume.bound

@@ -1,0 +1,63 @@
+"""Which nodes have room for volumes that may go to any node, in addition to what counts there already."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.competitors import Volumes, volumes_key
+from scheduler_core.evaluation.profile_cache import ProfileCache
+from scheduler_core.model.verdict import Reason
+from scheduler_core.packing.budget import Budget
+from scheduler_core.volumes.requirements import requirements
+from scheduler_core.volumes.resolve import PodVolume
+
+# A search that gave up counts, or the space might be promised twice.
+FITTING: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
+_Part = tuple[list[str], frozenset[object]]
+
+
+def split_by_room(
+    profiles: ProfileCache, budget: Budget, names: list[str], base: Volumes, volumes: Volumes
+) -> Cooperative[dict[Volumes, list[str]]]:
+    """Splits nodes by the volumes that fit in addition to `base`.
+
+    The volumes are tried in their order.
+    """
+    all_fitting, remaining = yield from _nodes_with_room(profiles, budget, names, base + volumes)
+    # With the nodes, the keys of volumes that did not fit: an equal one does not fit either, once there are more volumes.
+    parts: dict[Volumes, _Part] = {(): (remaining, frozenset())} if remaining else {}
+    for volume in volumes:
+        key = _key(volume)
+        split: dict[Volumes, _Part] = {}
+        for fitting, (part, unfit) in parts.items():
+            if key in unfit:
+                split[fitting] = part, unfit
+                continue
+            tried = (*base, *fitting, volume)
+            with_room, without_room = yield from _nodes_with_room(profiles, budget, part, tried)
+            if with_room:
+                split[*fitting, volume] = with_room, unfit
+            if without_room:
+                split[fitting] = without_room, unfit | {key}
+        parts = split
+    return {fitting: part for fitting, (part, _) in parts.items()} | {volumes: all_fitting}
+
+
+def _key(volume: PodVolume) -> object:
+    return volumes_key((volume,))
+
+
+def _nodes_with_room(
+    profiles: ProfileCache, budget: Budget, names: list[str], volumes: Volumes
+) -> Cooperative[tuple[list[str], list[str]]]:
+    """Returns the nodes where the volumes fit together, and the others."""
+    required = requirements(volumes, ())
+    table = yield from profiles.table(required.classes)
+    node_profiles = table.of(names)
+    results = yield from profiles.evaluate(required, node_profiles, budget, examine_order=False)
+    with_room: list[str] = []
+    without_room: list[str] = []
+    for name, profile in zip(names, node_profiles, strict=True):
+        (with_room if results[profile] in FITTING else without_room).append(name)
+    return with_room, without_room
