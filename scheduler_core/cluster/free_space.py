@@ -7,6 +7,8 @@ and not listed yet are subtracted here. Where a disk has a DiskSchedule, what is
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from scheduler_core.disk_schedule.reconcile import limit_of
@@ -19,6 +21,7 @@ from scheduler_core.model.disk_schedule import DiskSchedule
 Replicas = tuple[longhorn.Replica, ...]
 # If one of these fields cannot be read, the bytes held or pending on the disk are unknown.
 _ACCOUNTED_FIELDS: Final = frozenset({"spec.replicas", "spec.backingImages", "status.replicas", "status.backingImages"})
+_NO_GROWTH: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class FreeSpace(dict[str, DiskSpace]):
@@ -40,21 +43,29 @@ def free_space_of(
     settings: Settings,
     unlisted: Mapping[str, Replicas],
     schedules: Mapping[str, DiskSchedule],
+    growth: Mapping[str, int] = _NO_GROWTH,
 ) -> FreeSpace:
     """Returns the space left on a node's disks.
 
-    `unlisted` has `unlisted_replicas` by disk UUID.
+    `unlisted` has `unlisted_replicas` by disk UUID, `growth` the bytes that claims request in addition.
     """
     disks: dict[str, DiskSpace] = {}
     for disk in node.disks:
         replicas = unlisted.get(disk.uuid) or ()
         schedule = effective_schedule(disk, schedules)
-        disks[disk.name] = (
+        space = (
             disk_space(disk, settings, unlisted_bytes(disk, replicas))
             if schedule is None
             else _disk_schedule_space(node, disk, settings, replicas, schedule)
         )
+        increase = growth.get(disk.uuid)
+        disks[disk.name] = _less(space, increase) if increase else space
     return FreeSpace(disks)
+
+
+def _less(space: DiskSpace, size: int) -> DiskSpace:
+    """Returns the space of a disk after `size` bytes are promised."""
+    return replace(space, free=space.free - size, grants=None if space.grants is None else space.grants - size)
 
 
 def effective_schedule(disk: longhorn.Disk, schedules: Mapping[str, DiskSchedule]) -> DiskSchedule | None:

@@ -18,8 +18,9 @@ from typing import Any, Final
 from rpds import HashTrieMap
 
 from scheduler_core.cluster.free_space import Replicas, free_space_of, unlisted_replicas
+from scheduler_core.cluster.growth import requested_size
 from scheduler_core.cluster.multimap import add_member, discard_member, put
-from scheduler_core.cluster.view import Indexes, View, claims_of, default_class
+from scheduler_core.cluster.view import Indexes, View, claims_of, count_growth, default_class
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
@@ -139,11 +140,17 @@ class _Builder:
         self.pods_by_claim = indexes.pods_by_claim
         self.replicas_by_disk = indexes.replicas_by_disk
         self.node_of_disk = indexes.node_of_disk
+        self.volumes_by_handle = indexes.volumes_by_handle
+        self.requested_sizes = indexes.requested_sizes
+        self.growing_volumes = indexes.growing_volumes
+        self.growth = indexes.growth
         self.replicas_by_volume: HashTrieMap[str, Replicas] = cluster.replicas_by_volume
         self.instance_managers: HashTrieMap[Any, tuple[longhorn.InstanceManager, ...]] = cluster.instance_managers
         self.engine_images: HashTrieMap[str, tuple[longhorn.EngineImage, ...]] = cluster.engine_images
         self.longhorn_nodes: dict[str, longhorn.Node | None] = {}
         self.disks: set[str] = set()
+        # Longhorn volumes whose requested growth may have changed.
+        self.handles: set[str] = set()
         self.changed_nodes: set[str] = set()
 
     @property
@@ -173,16 +180,44 @@ class _Builder:
                 self.unlisted_replicas = self.unlisted_replicas.discard(uuid)
         schedules = self.snapshot.disk_schedules
         for name in self.changed_nodes:
+            for disk in nodes[name].disks if name in nodes else ():
+                unlisted = unlisted_replicas(disk, self.replicas_by_disk.get(disk.uuid) or ())
+                self.unlisted_replicas = put(self.unlisted_replicas, disk.uuid, unlisted or None)
+        self._update_growth(nodes)
+        for name in self.changed_nodes:
             node = nodes.get(name)
             if node is None:
                 self.free_space = self.free_space.discard(name)
                 continue
-            for disk in node.disks:
-                unlisted = unlisted_replicas(disk, self.replicas_by_disk.get(disk.uuid) or ())
-                self.unlisted_replicas = put(self.unlisted_replicas, disk.uuid, unlisted or None)
-            space = free_space_of(node, self._view.settings, self.unlisted_replicas, schedules)
+            space = free_space_of(node, self._view.settings, self.unlisted_replicas, schedules, self.growth)
             self.free_space = self.free_space.insert(name, space)
         return Update(self._assemble(nodes, now), frozenset(self.changed_nodes))
+
+    def _update_growth(self, nodes: Mapping[str, longhorn.Node]) -> None:
+        """Updates the growth that claims request.
+
+        Whether one volume can grow depends on several disks, so all growth is counted again as long as there is any: it lasts for
+        seconds, and is rare.
+        """
+        snapshot = self.snapshot
+        for handle in self.handles:
+            names = self.volumes_by_handle.get(handle) or ()
+            size = requested_size(handle, names, self.replicas_by_volume.get(handle) or (), snapshot)
+            self.requested_sizes = put(self.requested_sizes, handle, size or None)
+        if not self.requested_sizes and not self.growing_volumes:
+            return
+        cluster = replace(
+            self._view.cluster, snapshot=snapshot, nodes=nodes, replicas_by_volume=self.replicas_by_volume
+        )
+        growth = count_growth(self.requested_sizes, cluster, self.unlisted_replicas, self.node_of_disk)
+        for uuid in {*self.growth, *growth.by_disk}:
+            if self.growth.get(uuid) != growth.by_disk.get(uuid):
+                self.growth = put(self.growth, uuid, growth.by_disk.get(uuid))
+                name = self.node_of_disk.get(uuid)
+                self.changed_nodes |= {name} if name is not None else set()
+        for name in {*self.growing_volumes, *growth.volumes}:
+            if self.growing_volumes.get(name) != growth.volumes.get(name):
+                self.growing_volumes = put(self.growing_volumes, name, growth.volumes.get(name))
 
     def _nodes(self) -> Mapping[str, longhorn.Node]:
         nodes = self._view.cluster.nodes
@@ -218,6 +253,10 @@ class _Builder:
                 pods_by_claim=self.pods_by_claim,
                 replicas_by_disk=self.replicas_by_disk,
                 node_of_disk=self.node_of_disk,
+                volumes_by_handle=self.volumes_by_handle,
+                requested_sizes=self.requested_sizes,
+                growing_volumes=self.growing_volumes,
+                growth=self.growth,
             ),
         )
 
@@ -246,9 +285,30 @@ def _update_persistent_volume(
     if new is not None and new.claim:
         volumes = add_member(volumes, new.claim, new.name, str)
     builder.volumes_by_claim_ref = volumes
+    handles = builder.volumes_by_handle
+    if old is not None and old.handle:
+        handles = discard_member(handles, old.handle, old.name)
+        builder.handles.add(old.handle)
+    if new is not None and new.handle:
+        handles = add_member(handles, new.handle, new.name, str)
+        builder.handles.add(new.handle)
+    builder.volumes_by_handle = handles
+
+
+def _update_claim(builder: _Builder, old: kube.Claim | None, new: kube.Claim | None) -> None:
+    for claim in (old, new):
+        name = claim.spec.volume_name if claim is not None else ""
+        volume = builder.snapshot.persistent_volumes.get(name) if name else None
+        if volume is not None and volume.handle:
+            builder.handles.add(volume.handle)
+
+
+def _update_volume(builder: _Builder, old: longhorn.Volume | None, new: longhorn.Volume | None) -> None:
+    builder.handles.update(volume.name for volume in (old, new) if volume is not None)
 
 
 def _update_replica(builder: _Builder, old: longhorn.Replica | None, new: longhorn.Replica | None) -> None:
+    builder.handles.update(replica.volume for replica in (old, new) if replica is not None)
     if old is not None:
         builder.replicas_by_volume = discard_member(builder.replicas_by_volume, old.volume, old)
         builder.replicas_by_disk = discard_member(builder.replicas_by_disk, old.disk_id, old)
@@ -305,6 +365,8 @@ def _update_disk_schedule(builder: _Builder, old: DiskSchedule | None, new: Disk
 _EFFECTS: Final[Mapping[str, Callable[[_Builder, Any, Any], None]]] = {
     "nodes": _update_kube_node,
     "pods": _update_pod,
+    "claims": _update_claim,
+    "volumes": _update_volume,
     "persistent_volumes": _update_persistent_volume,
     "replicas": _update_replica,
     "longhorn_nodes": _update_longhorn_node,

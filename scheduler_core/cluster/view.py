@@ -7,6 +7,7 @@ requests go on reading.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -21,10 +22,11 @@ from scheduler_core.cluster.free_space import (
     unlisted_bytes,
     unlisted_replicas,
 )
+from scheduler_core.cluster.growth import Growth, requested_size
 from scheduler_core.cluster.multimap import group_by_key
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
-from scheduler_core.longhorn.space import scheduling_limit
+from scheduler_core.longhorn.space import DiskSpace, scheduling_limit
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
@@ -43,6 +45,10 @@ class Indexes:
         pods_by_claim: the pods that mount a claim, sorted by name
         replicas_by_disk: by disk UUID, the replicas whose spec names that disk, sorted by name
         node_of_disk: by disk UUID, the Longhorn node that lists the disk
+        volumes_by_handle: by Longhorn volume, the names of its PersistentVolumes, sorted
+        requested_sizes: by Longhorn volume, the size that its claim requests beyond what it has
+        growing_volumes: by name, the volumes whose growth counts, with their new size
+        growth: by disk UUID, the bytes that they grow by
     """
 
     unlisted_replicas: HashTrieMap[str, Replicas]
@@ -51,6 +57,10 @@ class Indexes:
     pods_by_claim: HashTrieMap[NamespacedName, tuple[kube.Pod, ...]]
     replicas_by_disk: HashTrieMap[str, Replicas]
     node_of_disk: HashTrieMap[str, str]
+    volumes_by_handle: HashTrieMap[str, tuple[str, ...]]
+    requested_sizes: HashTrieMap[str, int]
+    growing_volumes: HashTrieMap[str, longhorn.Volume]
+    growth: HashTrieMap[str, int]
 
     @classmethod
     def of(cls, cluster: Cluster) -> Indexes:
@@ -66,8 +76,17 @@ class Indexes:
                 missing = unlisted_replicas(disk, by_disk.get(disk.uuid, ()))
                 if missing:
                     unlisted[disk.uuid] = missing
+        by_handle = group_by_key(((volume.handle, volume.name) for volume in volumes if volume.handle), str)
+        sizes: dict[str, int] = {}
+        for handle, names in by_handle.items():
+            size = requested_size(handle, names, cluster.replicas_by_volume.get(handle, ()), snapshot)
+            if size:
+                sizes[handle] = size
+        node_of_disk = {disk.uuid: node.name for node in nodes for disk in node.disks if disk.uuid}
+        growth = count_growth(sizes, cluster, unlisted, node_of_disk)
         free_space = {
-            node.name: free_space_of(node, cluster.settings, unlisted, snapshot.disk_schedules) for node in nodes
+            node.name: free_space_of(node, cluster.settings, unlisted, snapshot.disk_schedules, growth.by_disk)
+            for node in nodes
         }
         pods = ((claim, pod) for pod in snapshot.pods.values() for claim in claims_of(pod))
         return cls(
@@ -78,8 +97,36 @@ class Indexes:
             ),
             pods_by_claim=HashTrieMap(group_by_key(pods, attrgetter("name", "uid"))),
             replicas_by_disk=HashTrieMap(by_disk),
-            node_of_disk=HashTrieMap({disk.uuid: node.name for node in nodes for disk in node.disks if disk.uuid}),
+            node_of_disk=HashTrieMap(node_of_disk),
+            volumes_by_handle=HashTrieMap(by_handle),
+            requested_sizes=HashTrieMap(sizes),
+            growing_volumes=HashTrieMap(growth.volumes),
+            growth=HashTrieMap(dict(growth.by_disk)),
         )
+
+
+def count_growth(
+    sizes: Mapping[str, int], cluster: Cluster, unlisted: Mapping[str, Replicas], node_of_disk: Mapping[str, str]
+) -> Growth:
+    """Returns the growth that counts, of volumes by name.
+
+    `sizes` has `requested_size` by Longhorn volume, `unlisted` has `unlisted_replicas` by disk UUID.
+    """
+    spaces: dict[str, FreeSpace] = {}
+
+    def space_of(uuid: str) -> tuple[longhorn.Disk, DiskSpace] | None:
+        node = cluster.nodes.get(node_of_disk.get(uuid) or "")
+        disk = next((disk for disk in node.disks if disk.uuid == uuid), None) if node is not None else None
+        if node is None or disk is None:
+            return None
+        if node.name not in spaces:
+            spaces[node.name] = free_space_of(node, cluster.settings, unlisted, cluster.snapshot.disk_schedules)
+        return disk, spaces[node.name][disk.name]
+
+    growth = Growth(cluster.snapshot, cluster.settings, space_of)
+    for name in sorted(sizes):
+        growth.add(name, sizes[name], cluster.replicas_by_volume.get(name) or ())
+    return growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +167,13 @@ class View:
         """Bytes that each disk can still take, by name."""
         return self.indexes.free_space[node]
 
+    def volume(self, name: str) -> longhorn.Volume | None:
+        """Returns a Longhorn volume, with the size that it grows to.
+
+        None if there is none of this name.
+        """
+        return self.indexes.growing_volumes.get(name) or self.snapshot.volumes.get(name)
+
     def unlisted_on(self, disk: longhorn.Disk) -> Replicas:
         """Returns the replicas on a disk that Longhorn's status does not list.
 
@@ -130,11 +184,12 @@ class View:
     def uncounted_bytes(self, node: str, disk: longhorn.Disk) -> int:
         """Bytes that Longhorn's status of a disk does not count.
 
-        Without a DiskSchedule these are the bytes of unlisted replicas. With one they are the difference between what Longhorn's scheduling
+        Without a DiskSchedule these are the bytes of unlisted replicas and of requested growth. With one they are the difference between what Longhorn's scheduling
         limit leaves free and what `free_space` does.
         """
         if self.schedule_of(disk) is None:
-            return unlisted_bytes(disk, self.unlisted_on(disk))
+            growth = self.indexes.growth.get(disk.uuid) or 0
+            return unlisted_bytes(disk, self.unlisted_on(disk)) + growth
         return scheduling_limit(disk, self.settings) - disk.storage_scheduled - self.free_space(node)[disk.name].free
 
     def schedule_of(self, disk: longhorn.Disk) -> DiskSchedule | None:

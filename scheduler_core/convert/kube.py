@@ -266,6 +266,7 @@ class _ClaimReference(Wire):
 class _PersistentVolumeSpec(Wire):
     csi: _Csi | None = None
     claim_ref: _ClaimReference | None = None
+    capacity: dict[str, str | int | float] | None = None
 
 
 class PersistentVolume(Wire):
@@ -276,8 +277,13 @@ class PersistentVolume(Wire):
 
 
 def persistent_volume(wire: PersistentVolume) -> kube.PersistentVolume:
-    """A PersistentVolume."""
+    """A PersistentVolume.
+
+    Raises:
+        ObjectError: the capacity is no quantity
+    """
     spec = wire.spec or _PersistentVolumeSpec()
+    capacity = (spec.capacity or {}).get("storage")
     return kube.PersistentVolume(
         name=wire.metadata.name,
         driver=spec.csi.driver if spec.csi else "",
@@ -286,6 +292,9 @@ def persistent_volume(wire: PersistentVolume) -> kube.PersistentVolume:
         if spec.claim_ref
         else None,
         created=wire.metadata.creation_timestamp or "",
+        capacity=0
+        if capacity is None
+        else Subject("PersistentVolume", wire.metadata).size(capacity, "spec.capacity.storage"),
     )
 
 

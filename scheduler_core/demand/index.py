@@ -107,6 +107,7 @@ class DemandIndex:
         by_node = self.by_node
         # Both views are asked, because a change may end a tie to a volume or begin one.
         affected = {*_affected_subjects(changes, before, self), *_affected_subjects(changes, view, users)}
+        affected |= _differently_growing_volumes(before, view)
         changed_nodes: set[str] = set()
         for subject in affected:
             old = by_subject.get(subject)
@@ -153,10 +154,22 @@ class DemandIndex:
 
 def _derive(subject: Subject, view: View, users: DemandIndex) -> Demand | None:
     if isinstance(subject, str):
-        volume = view.snapshot.volumes.get(subject)
+        volume = view.volume(subject)
         return None if volume is None else volume_demand(volume, view, users)
     claim = view.snapshot.claims.get(subject)
     return None if claim is None else claim_demand(claim, view)
+
+
+def _differently_growing_volumes(before: View, view: View) -> set[Subject]:
+    """Names of volumes that began or ceased to grow.
+
+    Other objects than theirs may be the cause, such as the disk of a replica.
+    """
+    old = before.indexes.growing_volumes
+    new = view.indexes.growing_volumes
+    if old is new:
+        return set()
+    return {name for name in {*old, *new} if old.get(name) != new.get(name)}
 
 
 def _affected_subjects(changes: Changes, view: View, demand: DemandIndex) -> Iterator[Subject]:

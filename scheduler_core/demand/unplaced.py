@@ -174,7 +174,7 @@ def _future_volume_name(subject: Subject, view: View) -> str:
 
 def _unplaced_volume(subject: Subject, view: View) -> PodVolume | None:
     if isinstance(subject, str):
-        volume = view.snapshot.volumes.get(subject)
+        volume = view.volume(subject)
         return None if volume is None else unplaced_volume(volume, view)
     claim = view.snapshot.claims.get(subject)
     return None if claim is None else unplaced_claim(claim, view)

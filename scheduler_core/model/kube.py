@@ -141,6 +141,7 @@ class PersistentVolume:
     Attributes:
         driver, handle: those of its CSI source, "" for other sources
         claim: (namespace, name, uid) of the claim it is bound to or reserved for; no uid if it is reserved by hand
+        capacity: in bytes, 0 if absent
     """
 
     name: str
@@ -148,6 +149,7 @@ class PersistentVolume:
     handle: str = ""
     claim: tuple[str, str, str] | None = None
     created: str = ""
+    capacity: int = 0
 
 
 @dataclass(frozen=True, slots=True)

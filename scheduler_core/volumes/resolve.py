@@ -130,6 +130,7 @@ def volume_of_claim(claim: kube.Claim, view: View, *, require_best_effort: bool 
         volume = _unbound_volume(claim, subject, view)
     if volume is None:
         return None
+    volume = view.indexes.growing_volumes.get(volume.name) or volume if bound else volume
     return PodVolume(
         name=volume.name if bound else claim.name,
         claim=f"{claim.namespace}/{claim.name}",
@@ -161,7 +162,7 @@ def current_volume(volume: PodVolume, view: View) -> PodVolume:
     It may be bound by now, or have other replicas.
     """
     name = volume.volume.name if volume.bound else _volume_handle(volume.claim, view)
-    current = view.snapshot.volumes.get(name) if name else None
+    current = view.volume(name) if name else None
     if current is None:
         return volume
     replicas = view.replicas_of(current.name)

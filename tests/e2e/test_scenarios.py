@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from devcluster.components import SCHEDULER
-from devcluster.programs import NAMESPACE
+from devcluster.programs import NAMESPACE, SIMULATOR
 from tests.e2e import plan
 from tests.e2e.journal import events
 from tests.e2e.objects import Object, Volume, Workload, statefulset
@@ -191,9 +191,40 @@ def test_pods_asked_about_after_a_disk_is_switched_off_are_not_misplaced(rig: Ri
         assert rig.misplaced_pods("early") == ["early-0", "early-1", "early-2"]
         assert (rig.misplaced_pods("late"), rig.overfull_disks()) == ([], [])
     finally:
-        rig.remove("late")
+        # These have replicas that wait for the disk, and the space counts as free once no replica waits.
         rig.remove("early")
+        rig.remove("late")
         rig.use_simulator({})
+
+
+def test_growth_counts_from_the_moment_when_a_claim_requests_it(rig: Rig) -> None:
+    """It takes nearly all that is free on its node, so that three pods that come at the same time go to the other node."""
+    rig.add_nodes("grow", {"grow-1": ["300Gi"], "grow-2": ["300Gi"]})
+    try:
+        rig.create(Workload(app="growing", group="grow", only="grow-1").statefulset(1))
+        rig.until("it runs", lambda: rig.ready("growing", 1))
+        # Longhorn is late: it grows the volume only after the other pods are decided.
+        rig.cluster.processes[SIMULATOR].pause()
+        try:
+            request = {"spec": {"resources": {"requests": {"storage": "290Gi"}}}}
+            rig.cluster.api.patch(f"{CLAIMS}/data-0-growing-0", request)
+            rig.create(statefulset("others", group="grow", replicas=3))
+            rig.until("the other pods are decided", lambda: len(selected_nodes(rig, "others")) == 3)
+            assert set(selected_nodes(rig, "others")) == {"grow-2"}
+        finally:
+            rig.cluster.processes[SIMULATOR].resume()
+        rig.until("the other pods run", lambda: rig.ready("others", 3))
+        rig.until("the volume has grown", lambda: replica_sizes(rig, "grow-1") == [290 * 1024**3])
+        assert (rig.misplaced_pods("others"), rig.overfull_disks()) == ([], [])
+    finally:
+        rig.remove("growing")
+        rig.remove("others")
+
+
+def replica_sizes(rig: Rig, node: str) -> list[int]:
+    """The sizes of the replicas on a node, in bytes."""
+    replicas = rig.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")
+    return [int(replica["spec"]["volumeSize"]) for replica in replicas if replica["spec"].get("nodeID") == node]
 
 
 def switch_disks_off(rig: Rig, node: str) -> None:

@@ -70,6 +70,10 @@ changes = st.one_of(
     st.builds(_bound_volume, names),
     st.builds(_persistent_volume, names),
     st.builds(lambda name: make.claim(name, 10, bound=True), names),
+    # The claim requests growth.
+    st.builds(lambda name: make.claim(name, 20, bound=True), names),
+    # Another volume takes the space to grow.
+    st.builds(lambda node: make.replica("r-other", "vol-other", node=node, size=95), nodes),
     st.builds(
         lambda name, locality: make.volume(f"vol-{name}", 10, locality=locality),
         names,
@@ -96,11 +100,15 @@ changes = st.one_of(
 BASE: list[Object] = [
     make.storage_class("longhorn"),
     *(make.longhorn_node(name) for name in NODES),
-    *(raw for name in NAMES for raw in _bound_volume(name)),
+    *_bound_volume("x"),
+    make.volume("vol-y", 10),
     make.replica("r-x", "vol-x", node="a", size=10),
     make.pod("x", name="p", uid="p", node="a"),
     make.pod("y", name="r", uid="r", node="b"),
     make.pod("x", "y", name="q", uid="q"),
+    make.claim("y", 20, bound=True),
+    _persistent_volume("y"),
+    make.replica("r-y", "vol-y", node="a", size=10),
 ]
 
 

@@ -51,7 +51,22 @@ disk_schedules = st.builds(
     st.dictionaries(replica_names, st.tuples(st.sampled_from(["scheduled", "rejected"]), st.integers(0, 60))),
     st.sampled_from(["", "", "", "a"]),
 )
+
+
+def _growing_claim(name: str, requested: int, capacity: int, reserved: bool) -> list[Object]:
+    """A bound claim that may request more than its volume has, whose PersistentVolume may be reserved for it."""
+    volume = make.persistent_volume(name, uid=f"uid-{name}" if reserved else None)
+    volume["spec"]["capacity"] = {"storage": f"{capacity}Gi"}
+    return [make.claim(name, requested, bound=True), volume]
+
+
 changed_objects = st.one_of(
+    st.builds(_growing_claim, st.sampled_from(VOLUMES), st.integers(5, 60), st.sampled_from([0, 30]), st.booleans()),
+    st.builds(
+        lambda name, size: make.volume(f"vol-{name}", size, locality="strict-local"),
+        st.sampled_from(VOLUMES),
+        st.integers(5, 60),
+    ),
     st.builds(
         lambda name, volume, node, size: make.replica(name, f"vol-{volume}", node, size=size),
         replica_names,
