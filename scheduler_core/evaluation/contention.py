@@ -26,7 +26,14 @@ from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.demand.unplaced import UnplacedVolumes, replica_count
 from scheduler_core.evaluation.competitors import CompetitorGroups, Competitors, Requester, Volumes, identity
-from scheduler_core.evaluation.roaming import RoamingVolumes, Version, older_version, roaming_key
+from scheduler_core.evaluation.roaming import (
+    RoamingVolume,
+    RoamingVolumes,
+    Version,
+    can_roam,
+    older_version,
+    roaming_key,
+)
 from scheduler_core.evaluation.room import FITTING, split_by_room
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger
@@ -154,7 +161,8 @@ class Contention:
             if (demands or offers) and name in query.state.view.indexes.free_space:
                 yield from self._current_entry(query, name, demands, offers)
             else:
-                self._roaming.put(name, demands, _with_volumes(offers, name, query.state.view))
+                # Longhorn attaches no volume on a node that it does not know, and so places none of its replicas.
+                self._roaming.put(name, ())
             # Another query may have updated this during a pause; what it updated is then compared again.
             self._roaming.version = before
         self._roaming.version = query.version
@@ -173,8 +181,7 @@ class Contention:
         if entry is None or not entry.is_current(demands, offers, space, query.budget):
             entry = yield from self._evaluate_node(query, name, demands, offers)
             self._entries[name] = entry
-            offered = _with_volumes(offers, name, query.state.view)
-            self._roaming.put(name, demands, offered, entry.competitors.volumes)
+            self._roaming.put(name, _roaming_volumes(query.state.view, name, demands, offers, entry.competitors))
             self._roaming.version = older_version(self._roaming.version, query.version)
         return entry
 
@@ -325,8 +332,14 @@ def _volumes_of(offer: Offer, name: str, view: View) -> list[PodVolume]:
     return [volume for volume in volumes if not volume.replicas or name not in nodes_with_replica(volume, view.cluster)]
 
 
-def _with_volumes(offers: Iterable[Offer], name: str, view: View) -> list[tuple[Offer, list[PodVolume]]]:
-    return [(offer, _volumes_of(offer, name, view)) for offer in offers]
+def _roaming_volumes(
+    view: View, name: str, demands: Iterable[Demand], offers: Iterable[Offer], competitors: Competitors
+) -> Iterator[RoamingVolume]:
+    """Yields the volumes of demand and offers that roam from a node."""
+    fitting = frozenset(map(identity, competitors.volumes))
+    volumes = [RoamingVolume(demand.volume) for demand in demands]
+    volumes += [RoamingVolume(volume, offer) for offer in offers for volume in _volumes_of(offer, name, view)]
+    return (entry for entry in volumes if identity(entry.volume) not in fitting and can_roam(entry.volume, name, view))
 
 
 def _without_requester(

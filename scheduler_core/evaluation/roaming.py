@@ -11,19 +11,21 @@ places what a lost disk leaves behind within the same moments and on status that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
-from scheduler_core.demand.derive import Demand
+from scheduler_core.cluster.view import View
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.demand.unplaced import UNPLACED_LIFETIME, replica_count
 from scheduler_core.evaluation.competitors import Volumes, identity
+from scheduler_core.evaluation.node_rules import attach_refusal
 from scheduler_core.model.longhorn import BEST_EFFORT
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
+from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume
 
 ROAMING_LIFETIME: Final = UNPLACED_LIFETIME
@@ -61,9 +63,14 @@ def replicas_to_place(volume: PodVolume) -> int:
     return max(0, replica_count(volume) - placed)
 
 
-def can_roam(volume: PodVolume) -> bool:
-    """Whether Longhorn places a volume elsewhere if its node cannot take it."""
-    return volume.volume.data_locality == BEST_EFFORT and replicas_to_place(volume) > 0
+def can_roam(volume: PodVolume, node: str, view: View) -> bool:
+    """Whether Longhorn places a volume elsewhere if this node cannot take it.
+
+    It places a best-effort volume once it is being attached.
+    """
+    if volume.volume.data_locality != BEST_EFFORT or not replicas_to_place(volume):
+        return False
+    return volume.volume.node_id != "" or attach_refusal(view, requirements((), (volume,)).classes, node) is None
 
 
 def older_version(first: Version | None, second: Version) -> Version | None:
@@ -100,21 +107,9 @@ class RoamingVolumes:
         wide = (nodes for _, nodes in ledger.wide_offers)
         return roaming.union(demand.by_node, ledger.uids_by_node, *wide)
 
-    def put(
-        self,
-        node: str,
-        demands: Iterable[Demand],
-        offers: Iterable[tuple[Offer, Sequence[PodVolume]]],
-        fitting: Volumes = (),
-    ) -> None:
-        """Replaces the volumes that a node cannot take.
-
-        They are those of its demand and offers that are not `fitting` there.
-        """
-        keys = frozenset(map(identity, fitting))
-        volumes = [RoamingVolume(demand.volume) for demand in demands]
-        volumes += [RoamingVolume(volume, offer) for offer, offered in offers for volume in offered]
-        roaming = tuple(entry for entry in volumes if identity(entry.volume) not in keys and can_roam(entry.volume))
+    def put(self, node: str, volumes: Iterable[RoamingVolume]) -> None:
+        """Replaces the volumes that roam from a node."""
+        roaming = tuple(volumes)
         if roaming:
             self._by_node[node] = roaming
         else:

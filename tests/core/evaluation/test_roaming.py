@@ -146,9 +146,19 @@ def test_a_volume_roams_while_some_of_its_replicas_have_no_place() -> None:
     assert world.counted()
 
 
-def test_a_volume_on_a_node_without_longhorn_roams() -> None:
-    """No disk is there."""
-    assert World(make.claim("x", 6), pod("x", "elsewhere")).counted()
+def test_a_volume_does_not_roam_from_a_node_that_cannot_attach_it() -> None:
+    """Longhorn does not place it before it is attached."""
+    assert not World(make.claim("x", 6), pod("x", "elsewhere")).counted()
+    world = World(make.claim("x", 6), pod("x", "a"))
+    world.put(make.longhorn_node("a", ready=False))
+    assert not world.counted()
+
+
+def test_a_volume_that_is_being_attached_roams_from_a_node_that_fails() -> None:
+    """Longhorn places it wherever there is space."""
+    world = World(bound("x", nodeID="a"), pod("x", "a"))
+    world.put(make.longhorn_node("a", ready=False))
+    assert world.counted()
 
 
 def test_a_volume_that_does_not_fit_beside_older_ones_roams() -> None:
