@@ -584,7 +584,8 @@ async def test_after_a_take_over_pods_whose_conditions_name_a_reason_of_the_exte
     world.nudger.adopt()
     assert world.remembered_pods == ["db-0"]
     async with world.running():
-        world.fill("b", space=60)
+        # The bound pod takes what is free on its node.
+        world.fill("a", "b", space=60)
         await asyncio.sleep(1)
         assert world.names == ["db-0"]
 
