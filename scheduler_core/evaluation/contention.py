@@ -277,7 +277,7 @@ class Contention:
         view = query.state.view
         steps = query.budget.left
         gave_up = query.budget.gave_up
-        volumes_by_offer = _with_volumes(offers, name, view)
+        volumes_by_offer = [(offer, _volumes_of(offer, name, view)) for offer in offers]
         demanded, offered = _by_certainty(demands, volumes_by_offer)
         competitors = yield from self._fitting_competitors(query, name, demanded, offered)
         identities = frozenset(identity(volume) for _, volumes in volumes_by_offer for volume in volumes)
