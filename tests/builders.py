@@ -117,6 +117,7 @@ def storage_class(
     provisioner: str = "driver.longhorn.io",
     default: bool = False,
     created: str = "2026-01-01T00:00:00Z",
+    binding: str = "WaitForFirstConsumer",
     **parameters: str,
 ) -> Object:
     """A StorageClass; best-effort with one replica unless its parameters say otherwise."""
@@ -126,6 +127,7 @@ def storage_class(
         "kind": "StorageClass",
         "metadata": {"name": name, "annotations": annotations, "creationTimestamp": created},
         "provisioner": provisioner,
+        "volumeBindingMode": binding,
         "parameters": {"numberOfReplicas": "1", "dataLocality": "best-effort", **parameters},
     }
 
@@ -172,6 +174,44 @@ def persistent_volume(
         "metadata": {"name": f"pv-{claim_name}"},
         "spec": {"csi": {"driver": driver, "volumeHandle": handle or f"vol-{claim_name}"}, **reference},
     }
+
+
+def available_volume(
+    name: str,
+    size: float | str = 100,
+    *,
+    storage_class: str = "longhorn",
+    driver: str = "driver.longhorn.io",
+    node: str = "",
+    labels: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> Object:
+    """A free PersistentVolume of `size` Gi (or a quantity); its Longhorn volume is ``vol-<name>``.
+
+    With `node` only that value of the label ``node`` is admitted; further spec fields by their API names.
+    """
+    if node:
+        requirement = {"key": "node", "operator": "In", "values": [node]}
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name, "labels": dict(labels or {})},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": size if isinstance(size, str) else f"{int(size * GI)}"},
+            "storageClassName": storage_class,
+            "csi": {"driver": driver, "volumeHandle": f"vol-{name}"},
+            **spec,
+        },
+        "status": {"phase": "Available"},
+    }
+
+
+def kept(name: str, size: float = 100, *nodes: str, locality: str = "best-effort", **fields: Any) -> list[Object]:
+    """A free PersistentVolume whose Longhorn volume has a replica of `size` Gi on each of the nodes."""
+    replicas = [replica(f"{name}-{node}", f"vol-{name}", node, size=size) for node in nodes]
+    return [available_volume(name, size, **fields), volume(f"vol-{name}", size, locality=locality), *replicas]
 
 
 def volume(name: str, size: float = 100, *, locality: str = "best-effort", actual: float = 0, **spec: Any) -> Object:

@@ -20,7 +20,7 @@ from rpds import HashTrieMap
 from scheduler_core.cluster.free_space import Replicas, free_space_of, unlisted_replicas
 from scheduler_core.cluster.growth import requested_size
 from scheduler_core.cluster.multimap import add_member, discard_member, put
-from scheduler_core.cluster.view import Indexes, View, claims_of, count_growth, default_class
+from scheduler_core.cluster.view import Indexes, View, by_capacity, claims_of, count_growth, default_class
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
@@ -137,6 +137,7 @@ class _Builder:
         self.unlisted_replicas = indexes.unlisted_replicas
         self.free_space = indexes.free_space
         self.volumes_by_claim_ref = indexes.volumes_by_claim_ref
+        self.available_volumes = indexes.available_volumes
         self.pods_by_claim = indexes.pods_by_claim
         self.replicas_by_disk = indexes.replicas_by_disk
         self.node_of_disk = indexes.node_of_disk
@@ -250,6 +251,7 @@ class _Builder:
                 unlisted_replicas=self.unlisted_replicas,
                 free_space=self.free_space,
                 volumes_by_claim_ref=self.volumes_by_claim_ref,
+                available_volumes=self.available_volumes,
                 pods_by_claim=self.pods_by_claim,
                 replicas_by_disk=self.replicas_by_disk,
                 node_of_disk=self.node_of_disk,
@@ -293,6 +295,12 @@ def _update_persistent_volume(
         handles = add_member(handles, new.handle, new.name, str)
         builder.handles.add(new.handle)
     builder.volumes_by_handle = handles
+    available = builder.available_volumes
+    if old is not None and old.available:
+        available = discard_member(available, old.available.storage_class, old)
+    if new is not None and new.available:
+        available = add_member(available, new.available.storage_class, new, by_capacity)
+    builder.available_volumes = available
 
 
 def _update_claim(builder: _Builder, old: kube.Claim | None, new: kube.Claim | None) -> None:

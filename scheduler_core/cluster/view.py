@@ -42,6 +42,7 @@ class Indexes:
         unlisted_replicas: by disk UUID, the placed replicas that the node's status does not list yet, or lists smaller
         free_space: by Longhorn node, the bytes that each disk can still take
         volumes_by_claim_ref: by the claim that a PersistentVolume's claimRef names, the names of such volumes, sorted
+        available_volumes: by storage class, the free PersistentVolumes that a claim may be bound to, smallest first
         pods_by_claim: the pods that mount a claim, sorted by name
         replicas_by_disk: by disk UUID, the replicas whose spec names that disk, sorted by name
         node_of_disk: by disk UUID, the Longhorn node that lists the disk
@@ -54,6 +55,7 @@ class Indexes:
     unlisted_replicas: HashTrieMap[str, Replicas]
     free_space: HashTrieMap[str, FreeSpace]
     volumes_by_claim_ref: HashTrieMap[ClaimRef, tuple[str, ...]]
+    available_volumes: HashTrieMap[str, tuple[kube.PersistentVolume, ...]]
     pods_by_claim: HashTrieMap[NamespacedName, tuple[kube.Pod, ...]]
     replicas_by_disk: HashTrieMap[str, Replicas]
     node_of_disk: HashTrieMap[str, str]
@@ -94,6 +96,11 @@ class Indexes:
             free_space=HashTrieMap(free_space),
             volumes_by_claim_ref=HashTrieMap(
                 group_by_key(((volume.claim, volume.name) for volume in volumes if volume.claim), str)
+            ),
+            available_volumes=HashTrieMap(
+                group_by_key(
+                    ((volume.available.storage_class, volume) for volume in volumes if volume.available), by_capacity
+                )
             ),
             pods_by_claim=HashTrieMap(group_by_key(pods, attrgetter("name", "uid"))),
             replicas_by_disk=HashTrieMap(by_disk),
@@ -252,6 +259,11 @@ def default_class(snapshot: Snapshot) -> kube.StorageClass | None:
     defaults = [entry for entry in snapshot.storage_classes.values() if entry.is_default]
     newest = max((entry.created for entry in defaults), default="")
     return min((entry for entry in defaults if entry.created == newest), key=lambda entry: entry.name, default=None)
+
+
+def by_capacity(volume: kube.PersistentVolume) -> tuple[int, str]:
+    """Sorts free PersistentVolumes by capacity, ties by name."""
+    return volume.available.capacity if volume.available else 0, volume.name
 
 
 def claims_of(pod: kube.Pod) -> set[NamespacedName]:

@@ -1,4 +1,4 @@
-"""Wire types of core/v1 and storage.k8s.io/v1 (nodes, pods, claims, volumes, classes, attachments) and their conversion to models."""
+"""Wire types of core/v1 and storage.k8s.io/v1 (nodes, pods, claims, classes, attachments) and their conversion to models."""
 
 from __future__ import annotations
 
@@ -52,10 +52,26 @@ class _DataSource(Wire):
     name: str = ""
 
 
+class LabelRequirement(Wire):
+    """One of matchExpressions or matchFields."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class _LabelSelector(Wire):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[LabelRequirement] | None = None
+
+
 class ClaimSpec(Wire):
     """spec of a PersistentVolumeClaim."""
 
     data_source: _DataSource | None = None
+    selector: _LabelSelector | None = None
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
     storage_class_name: str | None = None
     volume_name: str | None = None
     access_modes: list[str] | None = None
@@ -90,7 +106,21 @@ def claim_spec(wire: Claim, subject: Subject) -> kube.ClaimSpec:
         access_modes=tuple(spec.access_modes or ()),
         volume_name=spec.volume_name or "",
         source_claim=source.name if source is not None and source.kind == "PersistentVolumeClaim" else "",
+        selector=_label_selector(spec.selector) if spec.selector is not None else (),
+        volume_mode=spec.volume_mode or kube.FILESYSTEM,
+        attributes_class=spec.volume_attributes_class_name or "",
     )
+
+
+def _label_selector(wire: _LabelSelector) -> tuple[kube.LabelRequirement, ...]:
+    labels = sorted((wire.match_labels or {}).items())
+    requirements = tuple(kube.LabelRequirement(key, "In", (value,)) for key, value in labels)
+    return requirements + label_requirements(wire.match_expressions)
+
+
+def label_requirements(wire: list[LabelRequirement] | None) -> tuple[kube.LabelRequirement, ...]:
+    """The requirements of a selector, in order."""
+    return tuple(kube.LabelRequirement(entry.key, entry.operator, tuple(entry.values or ())) for entry in wire or ())
 
 
 def claim(wire: Claim) -> kube.Claim:
@@ -252,52 +282,6 @@ def workload_pod(kind: str, wire: Workload) -> kube.Pod:
     )
 
 
-class _Csi(Wire):
-    driver: str = ""
-    volume_handle: str = ""
-
-
-class _ClaimReference(Wire):
-    namespace: str | None = None
-    name: str = ""
-    uid: str | None = None
-
-
-class _PersistentVolumeSpec(Wire):
-    csi: _Csi | None = None
-    claim_ref: _ClaimReference | None = None
-    capacity: dict[str, str | int | float] | None = None
-
-
-class PersistentVolume(Wire):
-    """core/v1 PersistentVolume."""
-
-    metadata: Metadata
-    spec: _PersistentVolumeSpec | None = None
-
-
-def persistent_volume(wire: PersistentVolume) -> kube.PersistentVolume:
-    """A PersistentVolume.
-
-    Raises:
-        ObjectError: the capacity is no quantity
-    """
-    spec = wire.spec or _PersistentVolumeSpec()
-    capacity = (spec.capacity or {}).get("storage")
-    return kube.PersistentVolume(
-        name=wire.metadata.name,
-        driver=spec.csi.driver if spec.csi else "",
-        handle=spec.csi.volume_handle if spec.csi else "",
-        claim=(spec.claim_ref.namespace or "default", spec.claim_ref.name, spec.claim_ref.uid or "")
-        if spec.claim_ref
-        else None,
-        created=wire.metadata.creation_timestamp or "",
-        capacity=0
-        if capacity is None
-        else Subject("PersistentVolume", wire.metadata).size(capacity, "spec.capacity.storage"),
-    )
-
-
 class ConfigMap(Wire):
     """core/v1 ConfigMap."""
 
@@ -311,6 +295,7 @@ class StorageClass(Wire):
     metadata: Metadata
     provisioner: str = ""
     parameters: dict[str, str] | None = None
+    volume_binding_mode: str | None = None
 
 
 def storage_class(wire: StorageClass) -> kube.StorageClass:
@@ -322,6 +307,7 @@ def storage_class(wire: StorageClass) -> kube.StorageClass:
         parameters=wire.parameters or {},
         is_default=any(annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS),
         created=wire.metadata.creation_timestamp or "",
+        waits_for_consumer=wire.volume_binding_mode == "WaitForFirstConsumer",
     )
 
 

@@ -2,7 +2,7 @@
 
 The wire types are the list of what is kept. Fields that they do not name (environment variables, secrets, commands, the last
 applied configuration) are never decoded. Where a wire type keeps a mapping whole, only entries that influence a decision are
-kept: labels of nodes, the mirror label of DiskSchedules, four annotations, and some parameters of Longhorn's own StorageClasses
+kept: labels of nodes and of free PersistentVolumes, the mirror label of DiskSchedules, four annotations, and some parameters of Longhorn's own StorageClasses
 (other parameters hold URLs with credentials).
 """
 
@@ -17,6 +17,7 @@ from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.convert.kube import DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION
 from scheduler_core.convert.meta import decode_json
 from scheduler_core.convert.snapshot_kinds import SnapshotKind
+from scheduler_core.model.kube import PersistentVolume
 
 _ANNOTATIONS: Final = frozenset({*DEFAULT_CLASS_ANNOTATIONS, SELECTED_NODE_ANNOTATION, STORAGE_CLASS_ANNOTATION})
 # What scheduler_core.longhorn.provisioned_volume reads of a StorageClass.
@@ -38,9 +39,11 @@ def redact(kind: SnapshotKind, api_version: str, raw: bytes | msgspec.Raw) -> di
         ObjectError: it cannot be read
     """
     wire = decode_json(kind.label, raw, kind.wire)
-    kind.convert(wire)  # what is written must be readable
+    model = kind.convert(wire)  # what is written must be readable
     body = _omit_none(msgspec.to_builtins(wire))
-    _redact_metadata(body, keep_label=_KEPT_LABELS.get(kind.field, _no_label))
+    # Claims may select free PersistentVolumes by any label.
+    selectable = isinstance(model, PersistentVolume) and model.available is not None
+    _redact_metadata(body, keep_label=_every_label if selectable else _KEPT_LABELS.get(kind.field, _no_label))
     if kind.field == "storage_classes":
         parameters = body.pop("parameters", {})
         if body.get("provisioner") == PROVISIONER:
@@ -52,8 +55,12 @@ def _no_label(_: str) -> bool:
     return False
 
 
+def _every_label(_: str) -> bool:
+    return True
+
+
 _KEPT_LABELS: Final[Mapping[str, Callable[[str], bool]]] = {
-    "nodes": lambda _: True,
+    "nodes": _every_label,
     "disk_schedules": lambda key: key == MIRROR_LABEL,
 }
 

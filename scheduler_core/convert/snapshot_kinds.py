@@ -10,6 +10,7 @@ import msgspec
 
 from scheduler_core.convert import kube, longhorn
 from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
+from scheduler_core.convert.persistent_volume import PersistentVolume, persistent_volume
 from scheduler_core.convert.redacted_disk_schedule import RedactedDiskSchedule, redacted_disk_schedule
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
@@ -74,7 +75,7 @@ _KINDS: Final = (
     SnapshotKind("", "Node", kube.Node, kube.node, "nodes"),
     SnapshotKind("", "Pod", kube.Pod, kube.pod, "pods", namespaced=True),
     SnapshotKind("", "PersistentVolumeClaim", kube.Claim, kube.claim, "claims", namespaced=True),
-    SnapshotKind("", "PersistentVolume", kube.PersistentVolume, kube.persistent_volume, "persistent_volumes"),
+    SnapshotKind("", "PersistentVolume", PersistentVolume, persistent_volume, "persistent_volumes"),
     SnapshotKind("storage.k8s.io", "StorageClass", kube.StorageClass, kube.storage_class, "storage_classes"),
     SnapshotKind(
         "storage.k8s.io", "VolumeAttachment", kube.VolumeAttachment, kube.volume_attachment, "volume_attachments"

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+FILESYSTEM: Final = "Filesystem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,15 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelRequirement:
+    """One requirement of a label selector or of a node selector."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimSpec:
     """Spec of a PersistentVolumeClaim, or of its template.
 
@@ -53,6 +65,8 @@ class ClaimSpec:
         request: in bytes, None if absent
         source_claim: the claim it is cloned from
         source_volume: that claim's Longhorn volume, once resolved
+        selector: requirements on the labels of an existing PersistentVolume; all must be met
+        attributes_class: the name of its VolumeAttributesClass, "" for none
     """
 
     storage_class: str | None = None
@@ -61,6 +75,9 @@ class ClaimSpec:
     volume_name: str = ""
     source_claim: str = ""
     source_volume: str = ""
+    selector: tuple[LabelRequirement, ...] = ()
+    volume_mode: str = FILESYSTEM
+    attributes_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +152,26 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
+class AvailableVolume:
+    """What decides which claims a free PersistentVolume may be bound to.
+
+    Attributes:
+        storage_class: the name of its class, "" for none
+        capacity: in bytes
+        node_affinity: terms of requirements on a node's labels, of which one must be met; None if every node will do
+        attributes_class: the name of its VolumeAttributesClass, "" for none
+    """
+
+    storage_class: str
+    capacity: int
+    access_modes: tuple[str, ...] = ()
+    volume_mode: str = FILESYSTEM
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    node_affinity: tuple[tuple[LabelRequirement, ...], ...] | None = None
+    attributes_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PersistentVolume:
     """A PersistentVolume.
 
@@ -142,6 +179,7 @@ class PersistentVolume:
         driver, handle: those of its CSI source, "" for other sources
         claim: (namespace, name, uid) of the claim it is bound to or reserved for; no uid if it is reserved by hand
         capacity: in bytes, 0 if absent
+        available: set if its phase is Available, it is reserved for no claim and is not being deleted
     """
 
     name: str
@@ -150,17 +188,23 @@ class PersistentVolume:
     claim: tuple[str, str, str] | None = None
     created: str = ""
     capacity: int = 0
+    available: AvailableVolume | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """A StorageClass; of several default classes the newest (`created`) wins."""
+    """A StorageClass; of several default classes the newest (`created`) wins.
+
+    Attributes:
+        waits_for_consumer: whether its claims are bound when a pod is scheduled, and not at once
+    """
 
     name: str
     provisioner: str
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     is_default: bool = False
     created: str = ""
+    waits_for_consumer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

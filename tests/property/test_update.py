@@ -96,6 +96,17 @@ changed_objects = st.one_of(
         st.sampled_from(["100", "200", "x"]),
     ),
     st.builds(lambda: make.storage_class("longhorn")),
+    st.builds(
+        lambda name, size, node: make.available_volume(name, size, node=node),
+        st.sampled_from(["pv-v1", "pv-v2"]),
+        st.integers(30, 60),
+        st.sampled_from(["", "x"]),
+    ),
+    st.builds(
+        lambda name, claim: make.available_volume(name, claimRef={"namespace": "default", "name": claim}),
+        st.sampled_from(["pv-v1", "pv-v2"]),
+        st.sampled_from(["data", "logs"]),
+    ),
     st.builds(instance_manager, names),
     st.builds(engine_image, st.lists(names, unique=True)),
     # Twice, so that they are chosen more often.

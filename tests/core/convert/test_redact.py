@@ -38,7 +38,10 @@ EVERY_KIND: list[Object] = [
 ]
 
 
-@pytest.mark.parametrize("raw", EVERY_KIND, ids=lambda raw: raw["kind"])
+FREE_VOLUME = make.available_volume("free", 5, node="a", labels={"tier": "gold"}, volumeMode="Block")
+
+
+@pytest.mark.parametrize("raw", [*EVERY_KIND, FREE_VOLUME], ids=lambda raw: raw["kind"])
 def test_a_redacted_object_is_read_as_the_same_model(raw: Object) -> None:
     """Redacting it again changes nothing."""
     kind = KINDS[group_of(raw["apiVersion"]), raw["kind"]]
