@@ -7,8 +7,9 @@ other drivers are left out. An object that is named but does not exist is a `Mis
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from scheduler_core.cluster.view import View
@@ -19,6 +20,7 @@ from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
 
 _LOCALITIES: Final = frozenset({longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL})
+_NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class MissingObjectError(ResolutionError):
@@ -45,6 +47,8 @@ class PodVolume:
         local: whether it needs space on the node that the pod runs on
         replicas: its replicas, sorted by name
         in_use_on: nodes where other live pods hold its exclusive claim; mostly empty
+        persistent_volume: the free PersistentVolume that kube-scheduler will bind its unbound claim to, "" for none
+        nodes: where the claim is this volume; None for every node
     """
 
     name: str
@@ -54,6 +58,8 @@ class PodVolume:
     local: bool
     replicas: tuple[longhorn.Replica, ...] = ()
     in_use_on: frozenset[str] = frozenset()
+    persistent_volume: str = ""
+    nodes: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +87,13 @@ class Resolution:
         return tuple(volume for volume in self.remote if not any(replica.node_id for replica in volume.replicas))
 
 
-def resolve(pod: kube.Pod, view: View, *, require_best_effort: bool = True) -> Resolution:
+def resolve(
+    pod: kube.Pod, view: View, matches: Mapping[str, str] = _NO_MATCHES, *, require_best_effort: bool = True
+) -> Resolution:
     """Returns the pod's Longhorn volumes.
 
-    With `require_best_effort` False a best-effort volume does not need local space.
+    With `require_best_effort` False a best-effort volume does not need local space. `matches` are the PersistentVolumes that unbound claims
+    will be bound to, by the claim's name; without one Longhorn creates a volume (see `volume_binding.py`).
 
     Raises:
         MissingObjectError: a claim, PersistentVolume or Longhorn volume that is named does not exist
@@ -92,7 +101,7 @@ def resolve(pod: kube.Pod, view: View, *, require_best_effort: bool = True) -> R
     """
     volumes: dict[str, PodVolume] = {}
     for mount in sorted(pod.volumes, key=lambda mount: (mount.claim, mount.name)):
-        volume = _volume(pod, mount, view, require_best_effort=require_best_effort)
+        volume = _volume(pod, mount, view, matches.get(mount.claim, ""), require_best_effort=require_best_effort)
         if volume is not None:
             key = volume.volume.name if volume.bound else volume.claim
             earlier = volumes.get(key, volume)
@@ -106,23 +115,28 @@ def _with_distinct_name(volume: PodVolume, volumes: Iterable[PodVolume]) -> PodV
     return replace(volume, name=volume.claim) if ambiguous and not volume.bound else volume
 
 
-def _volume(pod: kube.Pod, mount: kube.ClaimVolume, view: View, *, require_best_effort: bool) -> PodVolume | None:
+def _volume(
+    pod: kube.Pod, mount: kube.ClaimVolume, view: View, matched: str, *, require_best_effort: bool
+) -> PodVolume | None:
     claim = _claim(pod, mount, view.snapshot)
-    volume = volume_of_claim(claim, view, require_best_effort=require_best_effort)
+    volume = volume_of_claim(claim, view, matched, require_best_effort=require_best_effort)
     return volume and replace(volume, in_use_on=_in_use_on(pod, claim, view))
 
 
-def volume_of_claim(claim: kube.Claim, view: View, *, require_best_effort: bool = True) -> PodVolume | None:
+def volume_of_claim(
+    claim: kube.Claim, view: View, matched: str = "", *, require_best_effort: bool = True
+) -> PodVolume | None:
     """Returns the Longhorn volume of a claim.
 
-    The volume exists or will be created. None if the claim belongs to another driver.
+    The volume exists or will be created. None if the claim belongs to another driver. `matched` is the free PersistentVolume that an unbound
+    claim will be bound to.
 
     Raises:
         MissingObjectError: the PersistentVolume or Longhorn volume it is bound to does not exist
         ResolutionError: it cannot become a volume
     """
     subject = f"PersistentVolumeClaim {claim.namespace}/{claim.name}"
-    persistent_volume = claim.spec.volume_name or view.pre_bound_volume(claim)
+    persistent_volume = claim.spec.volume_name or view.pre_bound_volume(claim) or matched
     bound = persistent_volume != ""
     if bound:
         volume = _bound_volume(persistent_volume, subject, view.snapshot)
@@ -138,6 +152,7 @@ def volume_of_claim(claim: kube.Claim, view: View, *, require_best_effort: bool 
         bound=bound,
         local=is_local(volume, require_best_effort=require_best_effort),
         replicas=view.replicas_of(volume.name) if bound else (),
+        persistent_volume=matched,
     )
 
 
@@ -161,7 +176,9 @@ def current_volume(volume: PodVolume, view: View) -> PodVolume:
 
     It may be bound by now, or have other replicas.
     """
-    name = volume.volume.name if volume.bound else _volume_handle(volume.claim, view)
+    handle = "" if volume.bound and not volume.persistent_volume else _volume_handle(volume.claim, view)
+    # A claim that was matched may have been bound to another volume.
+    name = handle or (volume.volume.name if volume.bound else "")
     current = view.volume(name) if name else None
     if current is None:
         return volume
@@ -229,7 +246,7 @@ def _bound_volume(name: str, subject: str, snapshot: Snapshot) -> longhorn.Volum
 
 
 def _unbound_volume(claim: kube.Claim, subject: str, view: View) -> longhorn.Volume | None:
-    storage_class = _storage_class(claim.spec.storage_class, view)
+    storage_class = storage_class_of(claim.spec, view)
     if storage_class is None or storage_class.provisioner != DRIVER:
         return None
     spec = replace(claim.spec, source_volume=_source_volume(claim, storage_class, subject, view.snapshot))
@@ -260,13 +277,13 @@ def missing_storage_classes(pod: kube.Pod, view: View) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if name not in view.snapshot.storage_classes))
 
 
-def _storage_class(name: str | None, view: View) -> kube.StorageClass | None:
+def storage_class_of(spec: kube.ClaimSpec, view: View) -> kube.StorageClass | None:
     """Returns the StorageClass of a claim.
 
     Without a name it is the default class (Kubernetes' GetDefaultClass).
     """
-    if name is not None:
-        return view.snapshot.storage_classes.get(name)
+    if spec.storage_class is not None:
+        return view.snapshot.storage_classes.get(spec.storage_class)
     return view.default_storage_class
 
 

@@ -1,0 +1,362 @@
+"""Which existing PersistentVolumes kube-scheduler binds a pod's unbound claims to, node by node.
+
+Source: kube-scheduler's plugin VolumeBinding (binder.go: GetPodVolumeClaims, FindPodVolumes, findMatchingVolumes) and
+k8s.io/component-helpers/storage/volume (FindMatchingVolume), v1.36.3. A claim whose class waits for its consumer, and that has no selected node, is
+first matched with the free volumes of its class. The smallest that fits is taken: capacity, access modes, volume mode, VolumeAttributesClass,
+the claim's selector, and the volume's node affinity. Claims with small requests choose first, and no volume is taken twice. Only a claim
+without a match is provisioned. A claim of a class that binds at once is not matched here: the PersistentVolume controller binds it, and
+kube-scheduler waits for that.
+
+Data flow: a pod and candidates, over a view → claims whose class has free volumes (mostly none) → nodes grouped by the volumes that their labels
+admit → the possible matches of each group → the pod's volumes for each match (`resolve.py`).
+
+Among volumes of equal capacity kube-scheduler takes the first of a list whose order is random. So there may be several possible matches, and the
+caller must count with each. The same holds for volumes that other pods' offers may take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from scheduler_core.cluster.view import View
+from scheduler_core.errors import ResolutionError
+from scheduler_core.longhorn.provisioned_volume import DRIVER
+from scheduler_core.model import kube
+from scheduler_core.volumes.label_selector import (
+    LABEL_SELECTOR_OPERATORS,
+    NODE_SELECTOR_OPERATORS,
+    all_met,
+    is_valid,
+)
+from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve, storage_class_of
+
+# Each match costs an evaluation of every node. More come about only where many volumes are equal and none is reserved.
+MAX_MATCHES: Final = 64
+
+Match = Mapping[str, str]
+"""PersistentVolumes by the name of the pod's claim; a claim without one is provisioned."""
+
+_Pairs = tuple[tuple[str, str], ...]
+"""A match as sorted pairs."""
+
+_Affinity = tuple[tuple[kube.LabelRequirement, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMatches:
+    """The possible matches on equal nodes.
+
+    Attributes:
+        nodes: their names, None for all
+    """
+
+    nodes: frozenset[str] | None
+    matches: tuple[Match, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResolution:
+    """The volumes of a pod on some nodes.
+
+    Attributes:
+        nodes: their names, None for all
+    """
+
+    resolution: Resolution
+    nodes: frozenset[str] | None = None
+
+
+class _Taken(NamedTuple):
+    """What other pods take.
+
+    Attributes:
+        certain: volumes that one of them takes
+        choices: for other claims the volumes of which each takes one
+    """
+
+    certain: frozenset[str]
+    choices: tuple[frozenset[str], ...]
+
+
+class _UnboundClaim(NamedTuple):
+    """A claim with free volumes of its class, smallest first."""
+
+    name: str
+    spec: kube.ClaimSpec
+    volumes: tuple[kube.PersistentVolume, ...]
+
+
+def resolve_on_nodes(
+    pod: kube.Pod,
+    names: Collection[str],
+    view: View,
+    offered: Iterable[PodVolume] = (),
+    *,
+    require_best_effort: bool = True,
+) -> tuple[NodeResolution, ...]:
+    """Returns the pod's volumes for each possible match.
+
+    One result for all nodes, if no match differs. Otherwise a node is in the results of all its possible matches. `offered` are volumes
+    that other pods may take.
+
+    Raises:
+        ResolutionError: as `resolve` and `match_volumes`
+    """
+    groups = match_volumes(pod, names, view, offered)
+    if not groups:
+        return (NodeResolution(resolve(pod, view, require_best_effort=require_best_effort)),)
+    nodes: dict[_Pairs, frozenset[str] | None] = {}
+    for group in groups:
+        for match in group.matches:
+            key = tuple(sorted(match.items()))
+            nodes[key] = None if group.nodes is None else (nodes.get(key) or frozenset()) | group.nodes
+    return tuple(
+        NodeResolution(resolve(pod, view, dict(key), require_best_effort=require_best_effort), on_nodes)
+        for key, on_nodes in nodes.items()
+    )
+
+
+def merge_resolutions(parts: Sequence[NodeResolution]) -> Resolution:
+    """Returns all volumes that a pod may have.
+
+    Each says on which nodes.
+    """
+    if len(parts) == 1 and parts[0].nodes is None:
+        return parts[0].resolution
+    merged: dict[tuple[str, str], PodVolume] = {}
+    for part in parts:
+        for volume in part.resolution.volumes:
+            key = (volume.claim, volume.volume.name if volume.bound else "")
+            earlier = merged.get(key)
+            nodes = part.nodes
+            if earlier is not None:
+                nodes = None if nodes is None or earlier.nodes is None else nodes | earlier.nodes
+            merged[key] = replace(volume, nodes=nodes)
+    return Resolution(tuple(merged[key] for key in sorted(merged)))
+
+
+def may_match(pod: kube.Pod, view: View) -> bool:
+    """Whether there are free volumes for one of the pod's claims.
+
+    They need not match.
+    """
+    return any(True for _ in _claims_with_volumes(pod, view))
+
+
+def match_volumes(
+    pod: kube.Pod, names: Collection[str], view: View, offered: Iterable[PodVolume] = ()
+) -> tuple[NodeMatches, ...]:
+    """Returns the possible matches by groups of nodes.
+
+    No group means that no claim is matched on any node. Volumes of other drivers are matched too where Longhorn's compete with them.
+
+    Raises:
+        ResolutionError: a claim's selector is invalid, or too many volumes are equal
+    """
+    claims = list(_claims_with_volumes(pod, view))
+    if not claims:
+        return ()
+    taken = _taken(offered)
+    claims = [_with_fitting_volumes(claim, pod.namespace, taken) for claim in claims]
+    if not any(claim.volumes for claim in claims):
+        return ()
+    # sort.Sort keeps the order of equal requests in slices of up to 12 elements.
+    claims.sort(key=lambda claim: claim.spec.request or 0)
+    by_matches: dict[tuple[_Pairs, ...], set[str]] = {}
+    for admitted, group in _nodes_by_affinity(claims, names, view).items():
+        matches = _possible_matches(pod, claims, admitted, taken, view)
+        by_matches.setdefault(matches, set()).update(group)
+    if list(by_matches) == [((),)]:
+        return ()
+    single = len(by_matches) == 1
+    return tuple(
+        NodeMatches(None if single else frozenset(group), tuple(dict(match) for match in matches))
+        for matches, group in by_matches.items()
+    )
+
+
+def _claims_with_volumes(pod: kube.Pod, view: View) -> Iterator[_UnboundClaim]:
+    """Yields the claims to match, in the order of the pod.
+
+    Left out are claims whose class has no free volumes, or only other drivers'.
+    """
+    available = view.indexes.available_volumes
+    if not available:
+        return
+    for mount in pod.volumes:
+        claim = view.snapshot.claims.get((pod.namespace, mount.claim))
+        spec = claim.spec if claim is not None else mount.template
+        if spec is None or spec.volume_name:
+            continue
+        storage_class = storage_class_of(spec, view)
+        if storage_class is None or not storage_class.waits_for_consumer or storage_class.name not in available:
+            continue
+        if claim is not None and (claim.selected_node or view.pre_bound_volume(claim)):
+            continue
+        volumes = available[storage_class.name]
+        if storage_class.provisioner == DRIVER or any(volume.driver == DRIVER for volume in volumes):
+            yield _UnboundClaim(mount.claim, spec, volumes)
+
+
+def _with_fitting_volumes(claim: _UnboundClaim, namespace: str, taken: _Taken) -> _UnboundClaim:
+    """Returns the claim with the volumes that fit it on some node."""
+    if not all(is_valid(requirement, LABEL_SELECTOR_OPERATORS) for requirement in claim.spec.selector):
+        raise ResolutionError(f"PersistentVolumeClaim {namespace}/{claim.name} has a selector that cannot be read")
+    fitting = (volume for volume in claim.volumes if volume.name not in taken.certain and _fits(claim.spec, volume))
+    return claim._replace(volumes=tuple(fitting))
+
+
+def _fits(spec: kube.ClaimSpec, volume: kube.PersistentVolume) -> bool:
+    """Whether the volume fits the claim on the nodes that its affinity admits."""
+    available = volume.available
+    return (
+        available is not None
+        and available.capacity >= (spec.request or 0)
+        and available.volume_mode == spec.volume_mode
+        and available.attributes_class == spec.attributes_class
+        and all(mode in available.access_modes for mode in spec.access_modes)
+        and all_met(spec.selector, available.labels)
+    )
+
+
+def _taken(offered: Iterable[PodVolume]) -> _Taken:
+    """Returns which volumes other pods' offers take, or may take.
+
+    Of the volumes that a claim was matched with it takes one. Where as many claims as volumes share a choice, all are taken.
+    """
+    by_claim: dict[str, set[str]] = {}
+    for volume in offered:
+        if volume.persistent_volume:
+            by_claim.setdefault(volume.claim, set()).add(volume.persistent_volume)
+    choices = [frozenset(volumes) for volumes in by_claim.values()]
+    certain = frozenset(name for choice in choices if choices.count(choice) >= len(choice) for name in choice)
+    return _Taken(certain, tuple(choice - certain for choice in choices if not choice <= certain))
+
+
+def _nodes_by_affinity(
+    claims: Sequence[_UnboundClaim], names: Collection[str], view: View
+) -> dict[frozenset[_Affinity], list[str]]:
+    """Groups nodes by the affinities that their labels meet."""
+    affinities = {
+        volume.available.node_affinity
+        for claim in claims
+        for volume in claim.volumes
+        if volume.available is not None and volume.available.node_affinity is not None
+    }
+    if not affinities:
+        return {frozenset(): list(names)}
+    lookup = _AffinityLookup(affinities)
+    groups: dict[frozenset[_Affinity], list[str]] = {}
+    for name in names:
+        node = view.snapshot.nodes.get(name)
+        groups.setdefault(lookup.met_by(node.labels if node is not None else {}), []).append(name)
+    # Without candidates (an object is only to be fetched) the volumes that every node admits count.
+    return groups or {frozenset(): []}
+
+
+class _AffinityLookup:
+    """Finds the affinities that a node meets.
+
+    Most affinities name one node or zone (one requirement, In). They are found by the label's value, because there may be as many as nodes.
+    """
+
+    def __init__(self, affinities: Iterable[_Affinity]) -> None:
+        self._by_value: dict[str, dict[str, set[_Affinity]]] = {}
+        self._others: list[_Affinity] = []
+        for affinity in affinities:
+            if len(affinity) == 1 and len(affinity[0]) == 1 and affinity[0][0].operator == "In":
+                [[requirement]] = affinity
+                values = self._by_value.setdefault(requirement.key, {})
+                for value in requirement.values:
+                    values.setdefault(value, set()).add(affinity)
+            else:
+                self._others.append(affinity)
+
+    def met_by(self, labels: Mapping[str, str]) -> frozenset[_Affinity]:
+        """Returns the affinities that a node with these labels meets."""
+        met = {affinity for affinity in self._others if _is_admitted(affinity, labels)}
+        for key, values in self._by_value.items():
+            met |= values.get(labels.get(key, ""), set()) if key in labels else set()
+        return frozenset(met)
+
+
+def _is_admitted(affinity: _Affinity, labels: Mapping[str, str]) -> bool:
+    """Whether labels meet one term of the affinity.
+
+    A term that is invalid is never met (component-helpers, LazyErrorNodeSelector).
+    """
+    return any(
+        all(is_valid(requirement, NODE_SELECTOR_OPERATORS) for requirement in term) and all_met(term, labels)
+        for term in affinity
+    )
+
+
+def _possible_matches(
+    pod: kube.Pod,
+    claims: Sequence[_UnboundClaim],
+    admitted: frozenset[_Affinity],
+    taken: _Taken,
+    view: View,
+) -> tuple[_Pairs, ...]:
+    """Returns every match that kube-scheduler may choose on a node."""
+    states: set[tuple[_Pairs, frozenset[str]]] = {((), frozenset())}
+    for claim in claims:
+        usable = [volume for volume in claim.volumes if _admits(volume, admitted)]
+        extended: set[tuple[_Pairs, frozenset[str]]] = set()
+        for match, used in states:
+            volumes_of = dict(match)
+            for volume in _choices([entry for entry in usable if entry.name not in used], taken, view):
+                after = used if volume is None else used | {volume.name}
+                # A claim that the pod mounts twice is matched twice, and bound to either volume.
+                if volume is None or claim.name in volumes_of:
+                    extended.add((match, after))
+                if volume is not None:
+                    extended.add((tuple(sorted({**volumes_of, claim.name: volume.name}.items())), after))
+        states = extended
+        if len(states) > MAX_MATCHES:
+            raise ResolutionError(
+                f"the claims of pod {pod.key} match too many equal PersistentVolumes to tell which are bound: "
+                f"name one in spec.volumeName of each claim"
+            )
+    return tuple(sorted({match for match, _ in states}))
+
+
+def _admits(volume: kube.PersistentVolume, admitted: frozenset[_Affinity]) -> bool:
+    affinity = volume.available.node_affinity if volume.available is not None else None
+    return affinity is None or affinity in admitted
+
+
+def _choices(
+    volumes: Sequence[kube.PersistentVolume], taken: _Taken, view: View
+) -> Iterator[kube.PersistentVolume | None]:
+    """Yields the volumes of which kube-scheduler takes one, or None.
+
+    They are the smallest. If other pods may take all of these, the next larger ones may be taken too, and in the end none. Of volumes that
+    are judged alike the first is yielded.
+    """
+    for _, group in groupby(volumes, key=lambda volume: volume.available.capacity if volume.available else 0):
+        equal = list(group)
+        yield from {_kind(volume, view): volume for volume in reversed(equal)}.values()
+        names = {volume.name for volume in equal}
+        if len(equal) > sum(not choice.isdisjoint(names) for choice in taken.choices):
+            return
+    yield None
+
+
+def _kind(volume: kube.PersistentVolume, view: View) -> object:
+    """Returns a key that volumes share if it does not matter which is bound."""
+    labels = tuple(sorted(volume.available.labels.items())) if volume.available is not None else ()
+    affinity = volume.available.node_affinity if volume.available is not None else None
+    access_modes = volume.available.access_modes if volume.available is not None else ()
+    common = (labels, affinity, access_modes)
+    if volume.driver != DRIVER:
+        return common
+    longhorn_volume = view.snapshot.volumes.get(volume.handle)
+    if longhorn_volume is None or is_local(longhorn_volume):
+        return volume.name
+    placed = any(replica.node_id for replica in view.replicas_of(longhorn_volume.name))
+    # A volume without a place takes space somewhere, according to its size and its selectors.
+    return (*common, longhorn_volume.data_engine, longhorn_volume.image) if placed else volume.name
