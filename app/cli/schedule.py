@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -139,7 +140,8 @@ def schedule(  # one parameter per flag
     if (snapshot is not None) == watch:
         raise CoreError("schedule needs either --snapshot or --watch; see --help")
     file = _read_policy_file(policy)
-    options = filter_options(best_effort, packing)
+    # This scheduler binds no claim to an existing PersistentVolume: it selects a node, and a volume is provisioned.
+    options = replace(filter_options(best_effort, packing), match_volumes=False)
     if snapshot is not None:
         in_force = DEFAULT_POLICY if file is None else file.policy
         report = _what_if(snapshot, scheduler_name, in_force, _SNAPSHOT_SEED if seed is None else seed, options)

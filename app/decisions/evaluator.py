@@ -12,13 +12,13 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative, without_pauses
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
+from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions, resolve_candidates
 from scheduler_core.extender.explain import Explanation, explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model.kube import Pod
-from scheduler_core.volumes.resolve import MissingObjectError, missing_storage_classes, resolve
+from scheduler_core.volumes.resolve import MissingObjectError, missing_storage_classes
 
 # Single reads for one request; a pod that names more undelivered objects is refused and retried later.
 MAX_FETCHES: Final = 8
@@ -79,7 +79,7 @@ class Evaluator:
         Raises:
             ResolutionError: as filter
         """
-        await self._run(pod, lambda state: _resolve(pod, state))
+        await self._run(pod, lambda state: _resolve(pod, state, self._options))
 
     async def explain(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
@@ -128,5 +128,5 @@ class Evaluator:
 
 
 @without_pauses
-def _resolve(pod: Pod, state: ClusterState) -> None:
-    resolve(pod, state.view)
+def _resolve(pod: Pod, state: ClusterState, options: FilterOptions) -> None:
+    resolve_candidates(pod, state.view.snapshot.nodes, state.view, options)

@@ -82,9 +82,14 @@ class DemandIndex:
         return tuple(demand for node in sorted(self.by_node) for demand in self.by_node[node])
 
     def node_of(self, volume: PodVolume) -> str:
-        """Returns the node that a volume demands, or ""."""
+        """Returns the node that a volume demands, or "".
+
+        A volume that was matched with an unbound claim may still be demanded as that claim.
+        """
         namespace, _, name = volume.claim.partition("/")
         demand = self._by_subject.get(volume.volume.name if volume.bound else (namespace, name))
+        if demand is None and volume.persistent_volume:
+            demand = self._by_subject.get((namespace, name))
         return demand.node if demand is not None else ""
 
     def persistent_volumes_of(self, handle: str) -> tuple[kube.PersistentVolume, ...]:

@@ -17,14 +17,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import DemandIndex
-from scheduler_core.demand.unplaced import UnplacedVolumes, replica_count
+from scheduler_core.demand.unplaced import UnplacedVolumes, claim_identity, replica_count
 from scheduler_core.evaluation.competitors import CompetitorGroups, Competitors, Requester, Volumes, identity
 from scheduler_core.evaluation.roaming import (
     RoamingVolume,
@@ -42,7 +42,7 @@ from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import counting_proves_safe
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import requirements
-from scheduler_core.volumes.resolve import PodVolume, current_volume
+from scheduler_core.volumes.resolve import PodVolume, current_volume, is_local
 
 _NODES_PER_PAUSE: Final = 16
 _RETRY_FACTOR: Final = 2
@@ -277,8 +277,9 @@ class Contention:
         view = query.state.view
         steps = query.budget.left
         gave_up = query.budget.gave_up
+        counted = _without_matched_claims(demands, offers, name)
         volumes_by_offer = [(offer, _volumes_of(offer, name, view)) for offer in offers]
-        demanded, offered = _by_certainty(demands, volumes_by_offer)
+        demanded, offered = _by_certainty(counted, volumes_by_offer)
         competitors = yield from self._fitting_competitors(query, name, demanded, offered)
         identities = frozenset(identity(volume) for _, volumes in volumes_by_offer for volume in volumes)
         return _Entry(
@@ -328,8 +329,34 @@ def _volumes_of(offer: Offer, name: str, view: View) -> list[PodVolume]:
     The offer holds its volumes as they were when it was made; they are returned as the view has them.
     """
     stored: tuple[Any, ...] = offer.volumes
-    volumes = [current_volume(volume, view) for volume in stored]
-    return [volume for volume in volumes if not volume.replicas or name not in nodes_with_replica(volume, view.cluster)]
+    volumes = [current_volume(volume, view) for volume in stored if volume.nodes is None or name in volume.nodes]
+    needing = [
+        volume for volume in volumes if not volume.replicas or name not in nodes_with_replica(volume, view.cluster)
+    ]
+    if not any(volume.persistent_volume for volume in needing):
+        return needing
+    # A claim becomes one of the volumes that it was matched with; the largest stands for all of them.
+    by_claim: dict[str, PodVolume] = {}
+    for volume in sorted(needing, key=lambda volume: volume.volume.size):
+        if is_local(volume.volume):
+            by_claim[volume.claim] = volume
+    return list(by_claim.values())
+
+
+def _without_matched_claims(demands: Sequence[Demand], offers: Iterable[Offer], name: str) -> Sequence[Demand]:
+    """Returns the demands without claims that were matched with a PersistentVolume.
+
+    Until the PersistentVolume shows the claim, demand is derived for a new volume. The offer has the volume that it really is.
+    """
+    if not demands:
+        return demands
+    stored: Iterable[Any] = chain.from_iterable(offer.volumes for offer in offers)
+    matched = {
+        claim_identity(volume.claim)
+        for volume in stored
+        if volume.persistent_volume and (volume.nodes is None or name in volume.nodes)
+    }
+    return [demand for demand in demands if identity(demand.volume) not in matched] if matched else demands
 
 
 def _roaming_volumes(
@@ -343,7 +370,7 @@ def _roaming_volumes(
 
 
 def _without_requester(
-    query: ContentionQuery, name: str, demands: Iterable[Demand], offers: Iterable[Offer]
+    query: ContentionQuery, name: str, demands: Sequence[Demand], offers: Sequence[Offer]
 ) -> tuple[list[PodVolume], list[list[PodVolume]]]:
     """Returns demanded and offered volumes that count against the requester.
 
@@ -352,7 +379,7 @@ def _without_requester(
     requester = query.requester
     counting = (offer for offer in offers if offer.uid != requester.uid and offer.counts_against(requester.priority))
     volumes_by_offer = [(offer, _volumes_of(offer, name, query.state.view)) for offer in counting]
-    demanded, offered = _by_certainty(demands, volumes_by_offer)
+    demanded, offered = _by_certainty(_without_matched_claims(demands, offers, name), volumes_by_offer)
     own = requester.volumes
     return (
         [volume for volume in demanded if identity(volume) not in own],

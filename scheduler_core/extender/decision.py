@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from scheduler_core.cluster.view import View
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import STEPS_PER_REQUEST
-from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local
+from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve
+from scheduler_core.volumes.volume_binding import NodeResolution, resolve_on_nodes
 
 _TAKES_NO_SPACE: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
 
@@ -41,11 +44,13 @@ class FilterOptions:
         packing: which nodes with room are offered
         require_best_effort: whether a best-effort volume needs local space, or only prefers it
         steps: how many search steps one request may use (`packing/budget.py`)
+        match_volumes: whether the scheduler binds unbound claims to existing PersistentVolumes first, as kube-scheduler does
     """
 
     packing: Packing = Packing.AUTO
     require_best_effort: bool = True
     steps: int = STEPS_PER_REQUEST
+    match_volumes: bool = True
 
     @property
     def examines_order(self) -> bool:
@@ -102,6 +107,7 @@ class Decision:
         competitors: by node, the volumes of other pods that were counted
         volume_classes: of the volumes that take space on the pod's node; empty without competing pods
         profiles: by node, what it offers to these classes; empty without competing pods
+        resolutions: by node, the volumes that its reason is about, where nodes differ in them (`volumes/volume_binding.py`)
     """
 
     resolution: Resolution
@@ -111,6 +117,11 @@ class Decision:
     competitors: Mapping[str, Competitors] = field(default_factory=dict)
     volume_classes: tuple[ReplicaRequest, ...] = ()
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    resolutions: Mapping[str, Resolution] = field(default_factory=dict)
+
+    def resolution_on(self, name: str) -> Resolution:
+        """Returns the pod's volumes as a node was judged by them."""
+        return self.resolutions.get(name, self.resolution)
 
     @property
     def fits(self) -> bool:
@@ -147,11 +158,40 @@ class Decision:
 
     @property
     def needs_offer(self) -> bool:
-        """Whether the pod will take space that no object shows yet.
+        """Whether the pod will take what no object shows yet.
 
-        The space may be on the pod's node or on any other.
+        This is space, on the pod's node or on any other, or a free PersistentVolume.
         """
-        return self.takes_space or self.prefers_space or bool(self.unplaced_volumes)
+        return self.needs_nodes or bool(self.unplaced_volumes)
+
+    @property
+    def needs_nodes(self) -> bool:
+        """Whether an offer of the pod counts on its nodes."""
+        return self.takes_space or self.prefers_space or self.takes_persistent_volume
+
+    @property
+    def takes_persistent_volume(self) -> bool:
+        """Whether a claim of the pod will be bound to a free PersistentVolume.
+
+        No other pod's claim can then be. False if the pod fits nowhere.
+        """
+        return any(volume.persistent_volume for volume in self.resolution.volumes) and self.fits
+
+
+def resolve_candidates(
+    pod: Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
+) -> tuple[NodeResolution, ...]:
+    """Returns the pod's volumes on the candidates, for each possible match.
+
+    `offered` are volumes that other pods may take.
+
+    Raises:
+        ResolutionError: an object the pod names does not exist or contradicts it, or its volumes cannot be told
+    """
+    require_best_effort = options.require_best_effort
+    if not options.match_volumes:
+        return (NodeResolution(resolve(pod, view, require_best_effort=require_best_effort)),)
+    return resolve_on_nodes(pod, names, view, offered, require_best_effort=require_best_effort)
 
 
 def volumes_on_pod_node(resolution: Resolution) -> tuple[PodVolume, ...]:
@@ -160,6 +200,14 @@ def volumes_on_pod_node(resolution: Resolution) -> tuple[PodVolume, ...]:
     They need it there or prefer it.
     """
     return tuple(volume for volume in resolution.volumes if is_local(volume.volume))
+
+
+def volumes_to_offer(resolution: Resolution) -> tuple[PodVolume, ...]:
+    """Returns the volumes that an offer stores.
+
+    They take space on the pod's node, or a free PersistentVolume.
+    """
+    return tuple(volume for volume in resolution.volumes if volume.persistent_volume or is_local(volume.volume))
 
 
 def node_constraints(resolution: Resolution) -> Iterable[tuple[frozenset[str], Reason]]:

@@ -6,7 +6,7 @@ Where a node fits, the explanation shows a plan. Where it does not, it shows wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.cluster.view import View
@@ -78,7 +78,12 @@ def explain_nodes(
     for name, reason, share in zip(candidates, decision.reasons, shares, strict=True):
         competitors = decision.competitors.get(name)
         volumes = competitors.volumes if competitors else ()
-        verdicts.append(_explain_node(_Node(state.view, decision.resolution, name, reason, volumes, share)))
+        resolution = decision.resolution_on(name)
+        node = _Node(state.view, resolution, name, reason, volumes, share)
+        if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
+            # What these reasons mean shows only from all volumes that the pod may have.
+            node = replace(node, resolution=decision.resolution)
+        verdicts.append(_explain_node(node))
         yield
     return Explanation(decision, verdicts)
 
@@ -93,6 +98,8 @@ def _explain_node(node: _Node) -> Verdict:
         return Verdict(reason, _claims_in_use(node.resolution))
     if reason in (Reason.HOME_ELSEWHERE, Reason.STRICT_LOCAL_ELSEWHERE):
         return Verdict(reason, _replicas_elsewhere(node.resolution))
+    if reason is Reason.UNCERTAIN_VOLUME:
+        return Verdict(reason, _uncertain_volumes(node))
     if reason is Reason.NO_ROOM_IN_CLUSTER:
         return Verdict(reason, _no_room_in_cluster(node.resolution))
     refused = refusal_on_every_node(node.view, node.resolution)
@@ -163,6 +170,16 @@ def _replicas_elsewhere(resolution: Resolution) -> str:
         for volume in resolution.local
     )
     return "; ".join(f"{name} has replicas on {', '.join(nodes)}" for name, nodes in placed if nodes)
+
+
+def _uncertain_volumes(node: _Node) -> str:
+    """Says which PersistentVolumes a claim may be bound to on the node."""
+    choices: dict[str, list[str]] = {}
+    for volume in node.resolution.volumes:
+        if volume.persistent_volume and (volume.nodes is None or node.name in volume.nodes):
+            choices.setdefault(volume.claim, []).append(volume.persistent_volume)
+    parts = [f"claim {claim} may be bound to {' or '.join(volumes)}" for claim, volumes in choices.items()]
+    return "; ".join([*parts, "spec.volumeName of the claim can name one"])
 
 
 def _no_room_in_cluster(resolution: Resolution) -> str:

@@ -2,7 +2,8 @@
 
 Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1 to 4), all from one immutable state:
 
-    pod → resolve → no Longhorn volumes?             → every node
+    pod → resolve → nodes differ in its volumes?     → all of this for each possible match, see `_decide_by_match`
+                  → no Longhorn volumes?             → every node
                   → constrained to some nodes?       → the other nodes are refused (strict-local, a claim in use)
                   → no room anywhere for a volume that needs no local space? → no node
                   → homes of every local volume?     → only those
@@ -11,82 +12,103 @@ Data flow of one request (Longhorn's scheduler-extender proposal, Filter steps 1
                   → nodes with a replica of the pod: one by one (`evaluation/single_node.py`)
                   → all other nodes: by disk profile (`evaluation/equivalence_cache.py`)
 
-The steps from the constrained nodes to the nodes with a replica are the functions of `_STAGES`, in this order. `_room_in_cluster` refuses
-all candidates, whatever `_constrained_nodes` decided. Every later stage decides only nodes that are still undecided.
+The steps from the constrained nodes on are the stages of `filter_stages.py`.
 
 `explain.py` runs this very decision and adds plans and numbers per node, so the two cannot differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final
 
-from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative, without_pauses
-from scheduler_core.evaluation.competitors import Competitors, Requester, Volumes
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.competitors import Competitors, Requester
 from scheduler_core.evaluation.contention import ContentionQuery
-from scheduler_core.evaluation.equivalence_cache import NodeQuery, attribute_to_competitors, evaluate_jointly
-from scheduler_core.evaluation.node_rules import attach_refusal, refusal_on_every_node
-from scheduler_core.evaluation.single_node import evaluate_node
+from scheduler_core.evaluation.disk_profile import Profile
+from scheduler_core.evaluation.equivalence_cache import NodeQuery
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import (
     NO_CONTENDERS,
     Competing,
     Contenders,
     Decision,
-    ExcludedNodes,
     FilterOptions,
     Packing,
     node_constraints,
-    volumes_on_pod_node,
+    resolve_candidates,
 )
+from scheduler_core.extender.filter_stages import (
+    FilterRequest,
+    add_profiles,
+    evaluate_stages,
+    finish,
+    home_names,
+    mark_waiting,
+)
+from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
-from scheduler_core.packing.budget import Budget, PackingAnswer
-from scheduler_core.volumes.existing_replicas import home_nodes
-from scheduler_core.volumes.requirements import Requirements, requirements
-from scheduler_core.volumes.resolve import PodVolume, Resolution, resolve
+from scheduler_core.packing.budget import Budget
+from scheduler_core.volumes.requirements import requirements
+from scheduler_core.volumes.resolve import PodVolume, Resolution
+from scheduler_core.volumes.volume_binding import NodeResolution, merge_resolutions
 
-# Reasons that may hold only because of what was offered to other pods.
-_WORTH_WAITING: Final = frozenset({Reason.SPOKEN_FOR, Reason.ORDER_UNSAFE})
+# The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all others.
+_SEVERITY: Final = {
+    reason: severity
+    for severity, reason in enumerate(
+        (
+            Reason.NO_VOLUMES,
+            Reason.HOME,
+            Reason.ATTACHABLE,
+            Reason.ROOM,
+            Reason.ORDER_UNSAFE,
+            Reason.WAITING,
+            Reason.SPOKEN_FOR,
+        )
+    )
+}
+_REFUSED: Final = len(_SEVERITY)
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    """What every stage of a request reads.
+class _Question:
+    """What every part of a request shares.
 
     Attributes:
-        query: for nodes shared with competing pods; None if no pod competes or the pod needs no space
+        requester: the pod with all volumes that it may have
     """
 
+    requester: Requester
     state: ClusterState
-    resolution: Resolution
-    required: Requirements
-    candidates: Sequence[str]
     options: FilterOptions
     contenders: Contenders
     budget: Budget
-    query: NodeQuery | None
 
-    @property
-    def view(self) -> View:
-        return self.state.view
-
-
-class _Evaluated(NamedTuple):
-    """The reasons that one stage decides, by node.
-
-    `competitors` are the competitors that the stage counted, by node.
-    """
-
-    reasons: Mapping[str, Reason]
-    competitors: Mapping[str, Competitors] = {}
-
-
-_Reasons = Mapping[str, Reason]
-_NOTHING: Final = _Evaluated({})
+    def request(self, resolution: Resolution, candidates: Sequence[str]) -> FilterRequest:
+        """Returns the request about some nodes and the volumes there."""
+        required = requirements(resolution.local, resolution.volumes)
+        contenders = self.contenders
+        competition = None
+        query = None
+        if isinstance(contenders, Competing):
+            competition = ContentionQuery(self.state, contenders.demand, contenders.ledger, self.requester, self.budget)
+            if required.sizes:
+                examine_order = self.options.examines_order
+                query = NodeQuery(competition, contenders.contention, resolution, required, examine_order)
+        return FilterRequest(
+            state=self.state,
+            resolution=resolution,
+            required=required,
+            candidates=candidates,
+            options=self.options,
+            contenders=contenders,
+            budget=self.budget,
+            competition=competition,
+            query=query,
+        )
 
 
 def filter_nodes(
@@ -103,221 +125,144 @@ def filter_nodes(
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it
     """
-    resolution = resolve(pod, state.view, require_best_effort=options.require_best_effort)
+    offered = _volumes_offered_to_others(pod, contenders)
+    parts = resolve_candidates(pod, candidates, state.view, options, offered)
+    resolution = merge_resolutions(parts)
     if not resolution.volumes:
         return Decision(resolution, candidates, [Reason.NO_VOLUMES] * len(candidates))
-    required = requirements(resolution.local, resolution.volumes)
-    budget = Budget(options.steps)
-    competition = None
-    query = None
-    if isinstance(contenders, Competing):
-        requester = Requester.of(pod.uid, resolution.volumes, pod.priority)
-        competition = ContentionQuery(state, contenders.demand, contenders.ledger, requester, budget)
-        if required.sizes:
-            query = NodeQuery(competition, contenders.contention, resolution, required, options.examines_order)
-    request = _Request(state, resolution, required, candidates, options, contenders, budget, query)
-    reasons, competitors = yield from _evaluate(request)
-    decision = Decision(resolution, candidates, reasons, budget.gave_up, competitors)
-    if competition is None or not (decision.takes_space or decision.prefers_space):
-        return decision
-    classes = required.classes
-    if decision.prefers_space:
-        classes = requirements(volumes_on_pod_node(resolution), resolution.volumes).classes
-        if isinstance(contenders, Competing) and not required.sizes:
-            competitors = yield from contenders.contention.competitors(competition, candidates)
-    table = yield from state.profiles.table(classes)
-    # An offer is made from these.
-    return replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)
+    requester = Requester.of(pod.uid, resolution.volumes, pod.priority)
+    question = _Question(requester, state, options, contenders, Budget(options.steps))
+    if len(parts) > 1:
+        return (yield from _decide_by_match(question, candidates, parts, resolution))
+    request = question.request(resolution, candidates)
+    reasons, competitors = yield from evaluate_stages(request)
+    reasons = yield from finish(request, reasons, competitors)
+    return (yield from add_profiles(request, Decision(resolution, candidates, reasons, competitors=competitors)))
 
 
-def _evaluate(request: _Request) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
-    """Returns each candidate's reason, in order, and the competitors counted."""
-    candidates = request.candidates
-    decided: dict[str, Reason] = {}
-    competitors: dict[str, Competitors] = {}
-    for stage in _STAGES:
-        evaluated = yield from stage(request, decided)
-        decided |= evaluated.reasons
-        competitors |= evaluated.competitors
-    # The common case, in which no stage decides a node, keeps lists as they are: candidates may be thousands.
-    names = [name for name in candidates if name not in decided] if decided else candidates
-    reasons, counted = yield from _evaluate_undecided(request, names, competitors)
-    if decided:
-        decided |= zip(names, reasons, strict=True)
-        reasons = [decided[name] for name in candidates]
-    if request.options.packing is Packing.AUTO:
-        reasons = _allow_order_unsafe(reasons)
-    if request.query is not None:
-        reasons = yield from _mark_waiting(request, request.query, reasons, counted)
-    return reasons, counted
+def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterator[PodVolume]:
+    """Yields the volumes of other pods' offers, as they are on offered nodes."""
+    if not isinstance(contenders, Competing):
+        return
+    for offer in contenders.ledger.offers.values():
+        volumes: tuple[Any, ...] = offer.volumes if offer.uid != pod.uid else ()
+        for volume in volumes:
+            if volume.nodes is None or not offer.nodes.isdisjoint(volume.nodes):
+                yield volume
 
 
-def _evaluate_undecided(
-    request: _Request, names: Sequence[str], competitors: Mapping[str, Competitors]
-) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
-    """Returns the reasons of nodes that no stage decides, and all competitors counted."""
-    if not names:
-        # A pod that returns home needs no profiles, and must not replace what the caches hold for equal pods.
-        return [], competitors
-    if request.query is None or not isinstance(request.contenders, Competing):
-        return (yield from _evaluate_alone(request, names)), competitors
-    reasons, by_node = yield from request.contenders.equivalence.evaluate(request.query, names)
-    return reasons, by_node.with_nodes(competitors)
+def _decide_by_match(
+    question: _Question, candidates: Sequence[str], parts: Sequence[NodeResolution], resolution: Resolution
+) -> Cooperative[Decision]:
+    """Decides about a pod whose volumes depend on the node, or on chance.
 
-
-def _evaluate_alone(request: _Request, names: Sequence[str]) -> Cooperative[list[Reason]]:
-    """Returns the reasons of nodes without competing pods."""
-    profiles = request.state.profiles
-    table = yield from profiles.table(request.required.classes)
-    nodes = table.of(names)
-    examine_order = request.options.examines_order
-    results = yield from profiles.evaluate(request.required, nodes, request.budget, examine_order=examine_order)
-    return [results[profile] for profile in nodes]
-
-
-@without_pauses
-def _constrained_nodes(request: _Request, _decided: _Reasons) -> _Evaluated:
-    """Refuses nodes that the pod's volumes exclude."""
-    reasons: dict[str, Reason] = {}
-    for nodes, reason in node_constraints(request.resolution):
-        for name in request.candidates:
-            if name not in nodes:
-                reasons.setdefault(name, reason)
-    return _Evaluated(reasons)
-
-
-def _room_in_cluster(request: _Request, _decided: _Reasons) -> Cooperative[_Evaluated]:
-    """Refuses every node if an unplaced volume fits no disk.
-
-    The volume needs no local space, so any disk of the cluster would do.
+    Each part is decided like a pod of its own, on its nodes. A node in several parts fits only if it fits in all of them: kube-scheduler
+    chooses one, and nothing shows which. The homes are those among all candidates.
     """
-    for volume in request.resolution.unplaced:
-        if not (yield from _fits_somewhere(request, volume)):
-            return _Evaluated(dict.fromkeys(request.candidates, Reason.NO_ROOM_IN_CLUSTER))
-    return _NOTHING
-
-
-def _fits_somewhere(request: _Request, volume: PodVolume) -> Cooperative[bool]:
-    required = requirements([volume], ())
-    profiles = request.state.profiles
-    table = yield from profiles.table(required.classes)
-    nodes = list(table.profiles.values())
-    results = yield from profiles.evaluate(required, nodes, request.budget, examine_order=False)
-    return any(results[profile].fits for profile in nodes)
-
-
-@without_pauses
-def _homes(request: _Request, decided: _Reasons) -> _Evaluated:
-    """Refuses all nodes but the homes, if there are any.
-
-    A home has a usable replica of every local volume, and all of them can be attached there.
-    """
-    view = request.view
-    classes = request.required.classes
-    attachable = {name for name in _with_replica(request, decided) if attach_refusal(view, classes, name) is None}
-    homes = home_nodes(request.resolution.local, attachable, view.cluster)
-    if not homes:
-        return _NOTHING
-    undecided = (name for name in request.candidates if name not in decided)
-    return _Evaluated({name: Reason.HOME if name in homes else Reason.HOME_ELSEWHERE for name in undecided})
-
-
-@without_pauses
-def _refused_everywhere(request: _Request, decided: _Reasons) -> _Evaluated:
-    """Refuses undecided nodes if Longhorn refuses a volume whatever the node."""
-    refused = refusal_on_every_node(request.view, request.resolution)
-    if refused is None:
-        return _NOTHING
-    return _Evaluated({name: refused.reason for name in request.candidates if name not in decided})
-
-
-@without_pauses
-def _excluded_nodes(request: _Request, decided: _Reasons) -> _Evaluated:
-    """Refuses nodes that are reserved for other pods."""
-    if not isinstance(request.contenders, ExcludedNodes) or not request.required.sizes:
-        return _NOTHING
-    excluded = request.contenders.names
-    reserved = (name for name in request.candidates if name in excluded and name not in decided)
-    return _Evaluated(dict.fromkeys(reserved, Reason.NODE_RESERVED))
-
-
-def _nodes_with_replicas(request: _Request, decided: _Reasons) -> Cooperative[_Evaluated]:
-    """Evaluates nodes with a local volume's replica one by one."""
-    names = _with_replica(request, decided)
-    competitors: Mapping[str, Competitors] = {}
-    if request.query is not None and names:
-        competitors = yield from request.query.contention.competitors(request.query.competition, names)
-    reasons: dict[str, Reason] = {}
-    shares = request.budget.shares(len(names) + 1)
-    for name, share in zip(names, shares, strict=False):
-        volumes = competitors[name].volumes if name in competitors else ()
-        reasons[name] = _reason_of_node_with_replica(request, name, volumes, share)
-        yield
-    request.budget.take_back(shares)
-    return _Evaluated(reasons, competitors)
-
-
-def _reason_of_node_with_replica(request: _Request, name: str, volumes: Volumes, budget: Budget) -> Reason:
-    node = evaluate_node(request.view, request.resolution, name, volumes)
-    reason = node.reason(budget)
-    if volumes and not reason.fits:
-        alone = evaluate_node(request.view, request.resolution, name)
-        if alone.reason(budget).fits:
-            reason = attribute_to_competitors(reason)
-    if reason is Reason.ROOM and request.options.examines_order:
-        safe = node.order_safety(budget).answer is PackingAnswer.YES
-        return Reason.ROOM if safe else Reason.ORDER_UNSAFE
-    return reason
-
-
-def _with_replica(request: _Request, decided: _Reasons) -> list[str]:
-    """Returns undecided candidates with a local volume's replica."""
-    nodes = {replica.node_id for volume in request.resolution.local for replica in volume.replicas}
-    return [name for name in request.candidates if name in nodes and name not in decided] if nodes else []
-
-
-_Stage = Callable[[_Request, _Reasons], Cooperative[_Evaluated]]
-_STAGES: Final[tuple[_Stage, ...]] = (
-    _constrained_nodes,
-    _room_in_cluster,
-    _homes,
-    _refused_everywhere,
-    _excluded_nodes,
-    _nodes_with_replicas,
-)
-
-
-def _allow_order_unsafe(reasons: list[Reason]) -> list[Reason]:
-    """Offers order-unsafe nodes if there are no others.
-
-    The caller applies this only with packing AUTO.
-    """
-    if Reason.ORDER_UNSAFE not in reasons or Reason.ROOM in reasons:
-        return reasons
-    return [Reason.ROOM if reason is Reason.ORDER_UNSAFE else reason for reason in reasons]
-
-
-def _mark_waiting(
-    request: _Request, query: NodeQuery, reasons: list[Reason], competitors: Mapping[str, Competitors]
-) -> Cooperative[list[Reason]]:
-    """Marks nodes that only offers refuse, if no node fits.
-
-    A node is marked WAITING if the pod would fit there once the offered volumes went to other nodes. With packing ORDER_SAFE the node must
-    then be order-safe, too, because no other node is offered.
-    """
-    if any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
-        return reasons
-    groups: dict[int, list[str]] = {}
-    for name, reason in zip(request.candidates, reasons, strict=True):
-        on_node = competitors.get(name) if reason in _WORTH_WAITING else None
-        if on_node is not None and on_node.offered:
-            groups.setdefault(on_node.demand_group, []).append(name)
-    examine_order = request.options.packing is Packing.ORDER_SAFE
-    waiting: set[str] = set()
-    for names in groups.values():
-        demanded = competitors[names[0]].demanded
-        results = yield from evaluate_jointly(query, names, demanded, examine_order=examine_order)
-        waiting |= {name for name, reason in results.items() if reason.fits}
-    return [
-        Reason.WAITING if name in waiting else reason for name, reason in zip(request.candidates, reasons, strict=True)
+    requests = [
+        question.request(part.resolution, [name for name in candidates if part.nodes is None or name in part.nodes])
+        for part in parts
     ]
+    homes = _common_homes(requests)
+    evaluated: list[tuple[FilterRequest, list[Reason], Mapping[str, Competitors]]] = []
+    for request in requests:
+        if request.resolution.volumes:
+            reasons, competitors = yield from evaluate_stages(replace(request, homes=homes))
+        else:
+            reasons, competitors = [Reason.NO_VOLUMES] * len(request.candidates), {}
+        evaluated.append((request, reasons, competitors))
+    worst = _worst_by_node(evaluated)
+    order_safe = any(reason is Reason.ROOM for _, reason in worst.values())
+    if question.options.packing is not Packing.AUTO or order_safe:
+        fits = any(reason.fits for _, reason in worst.values())
+    else:
+        evaluated = [
+            (request, [Reason.ROOM if reason is Reason.ORDER_UNSAFE else reason for reason in reasons], counted)
+            for request, reasons, counted in evaluated
+        ]
+        fits = any(reason.fits for _, reason in _worst_by_node(evaluated).values())
+    if not fits:
+        for index, (request, reasons, counted) in enumerate(evaluated):
+            if request.query is not None:
+                marked = yield from mark_waiting(request, request.query, reasons, counted)
+                evaluated[index] = (request, marked, counted)
+    return (yield from _combine(evaluated, candidates, resolution))
+
+
+def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
+    """Names of nodes that are homes whatever is matched there."""
+    homes: set[str] = set()
+    others: set[str] = set()
+    for request in requests:
+        decided = {
+            name
+            for nodes, _ in node_constraints(request.resolution)
+            for name in request.candidates
+            if name not in nodes
+        }
+        own = home_names(request, decided)
+        homes |= own
+        others.update(name for name in request.candidates if name not in own)
+    return frozenset(homes - others)
+
+
+def _worst_by_node(
+    evaluated: Sequence[tuple[FilterRequest, list[Reason], Mapping[str, Competitors]]],
+) -> dict[str, tuple[int, Reason]]:
+    """Returns each node's worst reason and the part that has it.
+
+    A node that is refused for good in one part and fits in another is uncertain.
+    """
+    worst: dict[str, tuple[int, Reason]] = {}
+    uncertain: set[str] = set()
+    for index, (request, reasons, _) in enumerate(evaluated):
+        for name, reason in zip(request.candidates, reasons, strict=True):
+            earlier = worst.get(name)
+            if earlier is None:
+                worst[name] = (index, reason)
+                continue
+            if max(_severity(reason), _severity(earlier[1])) == _REFUSED and (reason.fits or earlier[1].fits):
+                uncertain.add(name)
+            if _severity(reason) > _severity(earlier[1]):
+                worst[name] = (index, reason)
+    return worst | {name: (worst[name][0], Reason.UNCERTAIN_VOLUME) for name in uncertain}
+
+
+def _severity(reason: Reason) -> int:
+    return _SEVERITY.get(reason, _REFUSED)
+
+
+def _combine(
+    evaluated: Sequence[tuple[FilterRequest, list[Reason], Mapping[str, Competitors]]],
+    candidates: Sequence[str],
+    resolution: Resolution,
+) -> Cooperative[Decision]:
+    """Returns one decision from those of the parts."""
+    worst = _worst_by_node(evaluated)
+    resolutions: dict[str, Resolution] = {}
+    competitors: dict[str, Competitors] = {}
+    profiles: dict[str, Profile] = {}
+    classes: dict[ReplicaRequest, None] = {}
+    for index, (request, reasons, counted) in enumerate(evaluated):
+        part = Decision(request.resolution, request.candidates, reasons, competitors=counted)
+        part = yield from add_profiles(request, part)
+        classes |= dict.fromkeys(part.volume_classes)
+        for name in request.candidates:
+            if worst[name][0] == index:
+                resolutions[name] = request.resolution
+                on_node = part.competitors.get(name)
+                profile = part.profiles.get(name)
+                if on_node is not None:
+                    competitors[name] = on_node
+                if profile is not None:
+                    profiles[name] = profile
+    return Decision(
+        resolution=resolution,
+        candidates=candidates,
+        reasons=[worst[name][1] for name in candidates],
+        gave_up=evaluated[0][0].budget.gave_up,
+        competitors=competitors,
+        volume_classes=tuple(classes),
+        profiles=profiles,
+        resolutions=resolutions,
+    )

@@ -35,7 +35,7 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.requirements import Requirements, requirements
-from scheduler_core.volumes.resolve import PodVolume
+from scheduler_core.volumes.resolve import PodVolume, Resolution
 
 # Number of cached nodes over all requirements; half a kilobyte each.
 MAX_CACHED_NODES: Final = 50_000
@@ -142,8 +142,10 @@ class PlanCache:
         reasons = dict(zip(names, decision.reasons, strict=True))
         fitting_reasons = set(_fitting_reasons(decision.reasons, options.packing))
         fitting = [name for name in names if reasons[name] in fitting_reasons]
-        planner = _Planner(state, decision, self, Budget(options.steps))
-        disks = yield from _free_disks(planner, fitting)
+        planner = _Planner(state, decision, decision.resolution, self, Budget(options.steps))
+        disks: dict[str, Disks] = {}
+        for resolution, members in _by_resolution(decision, fitting):
+            disks |= yield from _free_disks(replace(planner, resolution=resolution), members)
         facts: dict[str, NodeFacts] = {}
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
@@ -167,6 +169,7 @@ class _Planner:
 
     state: ClusterState
     decision: Decision
+    resolution: Resolution
     cache: PlanCache
     budget: Budget
 
@@ -186,18 +189,37 @@ def _fitting_reasons(reasons: Iterable[Reason], packing: Packing) -> Iterable[Re
 
 
 def _replica_bytes(volumes: Iterable[PodVolume], view: View) -> tuple[dict[str, int], int]:
-    """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have."""
+    """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have.
+
+    Of several volumes that a claim may become the largest counts for the most.
+    """
     bytes_by_node: dict[str, int] = {}
-    total = 0
+    totals: dict[str, int] = {}
     for volume in volumes:
         size = volume.volume.size
         written = volume.volume.actual_size
-        kept = {name: use for name, use in replica_uses(volume, view.cluster).items() if use is not ReplicaUse.NONE}
-        total += size + written if kept else 0
+        uses = replica_uses(volume, view.cluster)
+        kept = {
+            name: use
+            for name, use in uses.items()
+            if use is not ReplicaUse.NONE and (volume.nodes is None or name in volume.nodes)
+        }
+        if kept:
+            key = volume.claim if volume.persistent_volume or volume.nodes is not None else volume.name
+            totals[key] = max(totals.get(key, 0), size + written)
         for name, use in kept.items():
             on_node = size + written if use is ReplicaUse.HEALTHY else size
             bytes_by_node[name] = bytes_by_node.get(name, 0) + on_node
-    return bytes_by_node, total
+    return bytes_by_node, sum(totals.values())
+
+
+def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[Resolution, list[str]]]:
+    """Returns the nodes by the volumes that the pod has there."""
+    groups: dict[int, tuple[Resolution, list[str]]] = {}
+    for name in names:
+        resolution = decision.resolution_on(name)
+        groups.setdefault(id(resolution), (resolution, []))[1].append(name)
+    return groups.values()
 
 
 def _free_disks(planner: _Planner, names: Sequence[str]) -> Cooperative[dict[str, Disks]]:
@@ -207,7 +229,7 @@ def _free_disks(planner: _Planner, names: Sequence[str]) -> Cooperative[dict[str
     """
     view = planner.view
     decision = planner.decision
-    resolution = decision.resolution
+    resolution = planner.resolution
     required = requirements(resolution.local, resolution.volumes)
     with_replica = {replica.node_id for volume in resolution.local for replica in volume.replicas}
     cached = planner.cache.of(required)
@@ -244,7 +266,7 @@ def _disks_of_node_with_replica(planner: _Planner, name: str, competitors: Volum
 
     Anti-affinity and kept replicas make it a special case.
     """
-    node = evaluate_node(planner.view, planner.decision.resolution, name, competitors)
+    node = evaluate_node(planner.view, planner.resolution, name, competitors)
     if not node.required.sizes:
         return ()
     limits = _limits_by_uuid(planner.view, name)

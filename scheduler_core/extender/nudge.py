@@ -29,6 +29,7 @@ from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.volumes.pending_replicas import decided_node
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import Resolution
+from scheduler_core.volumes.volume_binding import may_match
 
 BACKOFF: Final = Backoff(1.0, 60.0)
 NUDGES_PER_SECOND: Final = 20.0
@@ -103,11 +104,13 @@ def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | 
     """Returns a key that pods with the same answer share.
 
     The answer is the same on every set of nodes. Only pods that nothing in the cluster distinguishes have one: all their volumes are still
-    to be created, from equal claims, and no other pod mounts them; no node is selected for them. So there is no replica to return to, and
+    to be created, from equal claims without free PersistentVolumes, and no other pod mounts them; no node is selected for them. So there is no replica to return to, and
     no competitor is the pod's own. Whether the pod has an offer or a pending nudge of its own the caller must know. None for every other
     pod.
     """
     if any(volume.bound or volume.in_use_on for volume in resolution.volumes) or view.selected_node(pod):
+        return None
+    if may_match(pod, view):
         return None
     if any(other.uid != pod.uid for volume in pod.volumes for other in view.pods_of(pod.namespace, volume.claim)):
         return None

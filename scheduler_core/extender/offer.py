@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import Competing, Contenders, Decision, volumes_on_pod_node
+from scheduler_core.extender.decision import Competing, Contenders, Decision, volumes_on_pod_node, volumes_to_offer
 from scheduler_core.extender.offered_nodes import choose_nodes
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
@@ -26,7 +26,7 @@ from scheduler_core.offers.handover_record import unschedulable_digest
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Outcome
 from scheduler_core.volumes.pending_replicas import decided_node
-from scheduler_core.volumes.resolve import resolve
+from scheduler_core.volumes.volume_binding import merge_resolutions, resolve_on_nodes
 
 Moment = tuple[ClusterState, Contenders]
 """What a decision was made from."""
@@ -50,17 +50,19 @@ def make_offer(pod: Pod, decision: Decision, view: View, competing: int) -> tupl
 
     `competing` other offers are outstanding.
     """
-    volumes = volumes_on_pod_node(decision.resolution)
+    volumes = volumes_to_offer(decision.resolution)
+    on_pod_node = volumes_on_pod_node(decision.resolution)
     offered = Offered(
         pod=observed_pod(_newer(pod, view)),
         nodes=frozenset(),
         selected_node=view.selected_node(pod),
-        unplaced_volumes=tuple(volume for volume in decision.unplaced_volumes if volume not in volumes),
+        unplaced_volumes=tuple(volume for volume in decision.unplaced_volumes if volume not in on_pod_node),
     )
-    if not decision.takes_space and not decision.prefers_space:
+    if not decision.needs_nodes:
         return offered, decision
     fitting = decision.fitting_nodes
-    nodes = choose_nodes(decision, view, competing)
+    takes_space = decision.takes_space or decision.prefers_space
+    nodes = choose_nodes(decision, view, competing) if takes_space else frozenset(fitting)
     if len(nodes) == len(fitting):
         return replace(offered, nodes=nodes, volumes=volumes), decision
     left_out = frozenset(fitting) - nodes
@@ -192,9 +194,9 @@ def offer_to_restore(recorded: RecordedOffer, view: View, elapsed: float) -> Rec
     pod = current_pod(offered.pod, view)
     if pod is None or not pod.live or pod.node_name:
         return None
-    resolution = resolve(pod, view)
+    resolution = merge_resolutions(resolve_on_nodes(pod, sorted(offered.nodes), view))
     on_node = volumes_on_pod_node(resolution)
-    volumes = on_node if offered.nodes else ()
+    volumes = volumes_to_offer(resolution) if offered.nodes else ()
     unplaced_volumes = tuple(volume for volume in resolution.unplaced if volume not in on_node)
     if not volumes and not unplaced_volumes:
         return None

@@ -78,7 +78,7 @@ class _Room:
 
         These are at most `limit`, those with most room.
         """
-        twice = 2 * sum(volume.volume.size for volume in self._volumes)
+        twice = 2 * _total_size(self._volumes)
         names: set[str] = set()
         for usable, name in _by_free_space(((bound, name) for name, bound in self._bounds.items()), self._usable):
             if usable < twice or len(names) == limit:
@@ -116,6 +116,17 @@ class _Room:
         return min(free, bound)
 
 
+def _total_size(volumes: Iterable[PodVolume]) -> int:
+    """Returns the bytes of a pod's volumes.
+
+    Of several volumes that a claim may become the largest counts.
+    """
+    sizes: dict[str, int] = {}
+    for volume in volumes:
+        sizes[volume.claim] = max(sizes.get(volume.claim, 0), volume.volume.size)
+    return sum(sizes.values())
+
+
 def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tuple[int, int]]:
     """Returns, by node with a kept replica, its rank: the least comes first.
 
@@ -126,7 +137,7 @@ def _data_on_nodes(volumes: Iterable[PodVolume], view: View) -> Mapping[str, tup
     data: dict[str, tuple[int, int]] = {}
     for volume in existing:
         for name, use in replica_uses(volume, view.cluster).items():
-            if use is not ReplicaUse.NONE:
+            if use is not ReplicaUse.NONE and (volume.nodes is None or name in volume.nodes):
                 kept, rebuilt = data.get(name, (0, written))
                 healthy = volume.volume.actual_size if use is ReplicaUse.HEALTHY else 0
                 data[name] = (kept - volume.volume.size, rebuilt - healthy)

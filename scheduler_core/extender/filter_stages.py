@@ -1,0 +1,305 @@
+"""The stages of `filter.py`: each decides some nodes for one set of a pod's volumes.
+
+Data flow: a request → the functions of `_STAGES` in their order, each with what earlier ones decided → all other nodes by disk profile → `finish`,
+for what depends on the reasons of all nodes. `_room_in_cluster` refuses all candidates, whatever `_constrained_nodes` decided. Every later stage decides
+only nodes that are still undecided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import Cooperative, without_pauses
+from scheduler_core.evaluation.competitors import Competitors, Volumes
+from scheduler_core.evaluation.contention import ContentionQuery
+from scheduler_core.evaluation.equivalence_cache import NodeQuery, attribute_to_competitors, evaluate_jointly
+from scheduler_core.evaluation.node_rules import attach_refusal, refusal_on_every_node
+from scheduler_core.evaluation.single_node import evaluate_node
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import (
+    Competing,
+    Contenders,
+    Decision,
+    ExcludedNodes,
+    FilterOptions,
+    Packing,
+    node_constraints,
+    volumes_on_pod_node,
+)
+from scheduler_core.model.verdict import Reason
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.volumes.existing_replicas import home_nodes
+from scheduler_core.volumes.requirements import Requirements, requirements
+from scheduler_core.volumes.resolve import PodVolume, Resolution
+
+# Reasons that may hold only because of what was offered to other pods.
+_WORTH_WAITING: Final = frozenset({Reason.SPOKEN_FOR, Reason.ORDER_UNSAFE})
+
+
+@dataclass(frozen=True, slots=True)
+class FilterRequest:
+    """What every stage of a request reads.
+
+    Attributes:
+        competition: what other pods have; None if no pod competes
+        query: for nodes shared with competing pods; None if no pod competes or the pod needs no space
+        homes: the homes among all candidates of a pod whose volumes differ by node; None if they do not differ
+    """
+
+    state: ClusterState
+    resolution: Resolution
+    required: Requirements
+    candidates: Sequence[str]
+    options: FilterOptions
+    contenders: Contenders
+    budget: Budget
+    competition: ContentionQuery | None
+    query: NodeQuery | None
+    homes: frozenset[str] | None = None
+
+    @property
+    def view(self) -> View:
+        """The view that the request is decided from."""
+        return self.state.view
+
+
+class _Evaluated(NamedTuple):
+    """The reasons that one stage decides, by node.
+
+    `competitors` are the competitors that the stage counted, by node.
+    """
+
+    reasons: Mapping[str, Reason]
+    competitors: Mapping[str, Competitors] = {}
+
+
+_Reasons = Mapping[str, Reason]
+_NOTHING: Final = _Evaluated({})
+
+
+def evaluate_stages(request: FilterRequest) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
+    """Returns each candidate's reason, in order, and the competitors counted.
+
+    Whether nodes are order-unsafe or waited for is not settled yet (`finish`).
+    """
+    candidates = request.candidates
+    decided: dict[str, Reason] = {}
+    competitors: dict[str, Competitors] = {}
+    for stage in _STAGES:
+        evaluated = yield from stage(request, decided)
+        decided |= evaluated.reasons
+        competitors |= evaluated.competitors
+    # The common case, in which no stage decides a node, keeps lists as they are: candidates may be thousands.
+    names = [name for name in candidates if name not in decided] if decided else candidates
+    reasons, counted = yield from _evaluate_undecided(request, names, competitors)
+    if decided:
+        decided |= zip(names, reasons, strict=True)
+        reasons = [decided[name] for name in candidates]
+    return reasons, counted
+
+
+def _evaluate_undecided(
+    request: FilterRequest, names: Sequence[str], competitors: Mapping[str, Competitors]
+) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
+    """Returns the reasons of nodes that no stage decides, and all competitors counted."""
+    if not names:
+        # A pod that returns home needs no profiles, and must not replace what the caches hold for equal pods.
+        return [], competitors
+    if request.query is None or not isinstance(request.contenders, Competing):
+        return (yield from _evaluate_alone(request, names)), competitors
+    reasons, by_node = yield from request.contenders.equivalence.evaluate(request.query, names)
+    return reasons, by_node.with_nodes(competitors)
+
+
+def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> Cooperative[list[Reason]]:
+    """Returns the reasons of nodes without competing pods."""
+    profiles = request.state.profiles
+    table = yield from profiles.table(request.required.classes)
+    nodes = table.of(names)
+    examine_order = request.options.examines_order
+    results = yield from profiles.evaluate(request.required, nodes, request.budget, examine_order=examine_order)
+    return [results[profile] for profile in nodes]
+
+
+@without_pauses
+def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated:
+    """Refuses nodes that the pod's volumes exclude."""
+    reasons: dict[str, Reason] = {}
+    for nodes, reason in node_constraints(request.resolution):
+        for name in request.candidates:
+            if name not in nodes:
+                reasons.setdefault(name, reason)
+    return _Evaluated(reasons)
+
+
+def _room_in_cluster(request: FilterRequest, _decided: _Reasons) -> Cooperative[_Evaluated]:
+    """Refuses every node if an unplaced volume fits no disk.
+
+    The volume needs no local space, so any disk of the cluster would do.
+    """
+    for volume in request.resolution.unplaced:
+        if not (yield from _fits_somewhere(request, volume)):
+            return _Evaluated(dict.fromkeys(request.candidates, Reason.NO_ROOM_IN_CLUSTER))
+    return _NOTHING
+
+
+def _fits_somewhere(request: FilterRequest, volume: PodVolume) -> Cooperative[bool]:
+    required = requirements([volume], ())
+    profiles = request.state.profiles
+    table = yield from profiles.table(required.classes)
+    nodes = list(table.profiles.values())
+    results = yield from profiles.evaluate(required, nodes, request.budget, examine_order=False)
+    return any(results[profile].fits for profile in nodes)
+
+
+@without_pauses
+def _homes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
+    """Refuses all nodes but the homes, if there are any.
+
+    A home has a usable replica of every local volume, and all of them can be attached there.
+    """
+    homes = home_names(request, decided) if request.homes is None else request.homes
+    if not homes:
+        return _NOTHING
+    undecided = (name for name in request.candidates if name not in decided)
+    return _Evaluated({name: Reason.HOME if name in homes else Reason.HOME_ELSEWHERE for name in undecided})
+
+
+def home_names(request: FilterRequest, decided: Collection[str]) -> frozenset[str]:
+    """Names of the homes among the nodes that are not decided."""
+    view = request.view
+    classes = request.required.classes
+    attachable = {name for name in _with_replica(request, decided) if attach_refusal(view, classes, name) is None}
+    return home_nodes(request.resolution.local, attachable, view.cluster)
+
+
+@without_pauses
+def _refused_everywhere(request: FilterRequest, decided: _Reasons) -> _Evaluated:
+    """Refuses undecided nodes if Longhorn refuses a volume whatever the node."""
+    refused = refusal_on_every_node(request.view, request.resolution)
+    if refused is None:
+        return _NOTHING
+    return _Evaluated({name: refused.reason for name in request.candidates if name not in decided})
+
+
+@without_pauses
+def _excluded_nodes(request: FilterRequest, decided: _Reasons) -> _Evaluated:
+    """Refuses nodes that are reserved for other pods."""
+    if not isinstance(request.contenders, ExcludedNodes) or not request.required.sizes:
+        return _NOTHING
+    excluded = request.contenders.names
+    reserved = (name for name in request.candidates if name in excluded and name not in decided)
+    return _Evaluated(dict.fromkeys(reserved, Reason.NODE_RESERVED))
+
+
+def _nodes_with_replicas(request: FilterRequest, decided: _Reasons) -> Cooperative[_Evaluated]:
+    """Evaluates nodes with a local volume's replica one by one."""
+    names = _with_replica(request, decided)
+    competitors: Mapping[str, Competitors] = {}
+    if request.query is not None and names:
+        competitors = yield from request.query.contention.competitors(request.query.competition, names)
+    reasons: dict[str, Reason] = {}
+    shares = request.budget.shares(len(names) + 1)
+    for name, share in zip(names, shares, strict=False):
+        volumes = competitors[name].volumes if name in competitors else ()
+        reasons[name] = _reason_of_node_with_replica(request, name, volumes, share)
+        yield
+    request.budget.take_back(shares)
+    return _Evaluated(reasons, competitors)
+
+
+def _reason_of_node_with_replica(request: FilterRequest, name: str, volumes: Volumes, budget: Budget) -> Reason:
+    node = evaluate_node(request.view, request.resolution, name, volumes)
+    reason = node.reason(budget)
+    if volumes and not reason.fits:
+        alone = evaluate_node(request.view, request.resolution, name)
+        if alone.reason(budget).fits:
+            reason = attribute_to_competitors(reason)
+    if reason is Reason.ROOM and request.options.examines_order:
+        safe = node.order_safety(budget).answer is PackingAnswer.YES
+        return Reason.ROOM if safe else Reason.ORDER_UNSAFE
+    return reason
+
+
+def _with_replica(request: FilterRequest, decided: Collection[str]) -> list[str]:
+    """Returns undecided candidates with a local volume's replica."""
+    nodes = {replica.node_id for volume in request.resolution.local for replica in volume.replicas}
+    return [name for name in request.candidates if name in nodes and name not in decided] if nodes else []
+
+
+_Stage = Callable[[FilterRequest, _Reasons], Cooperative[_Evaluated]]
+_STAGES: Final[tuple[_Stage, ...]] = (
+    _constrained_nodes,
+    _room_in_cluster,
+    _homes,
+    _refused_everywhere,
+    _excluded_nodes,
+    _nodes_with_replicas,
+)
+
+
+def _allow_order_unsafe(reasons: list[Reason]) -> list[Reason]:
+    """Offers order-unsafe nodes if there are no others.
+
+    The caller applies this only with packing AUTO.
+    """
+    if Reason.ORDER_UNSAFE not in reasons or Reason.ROOM in reasons:
+        return reasons
+    return [Reason.ROOM if reason is Reason.ORDER_UNSAFE else reason for reason in reasons]
+
+
+def mark_waiting(
+    request: FilterRequest, query: NodeQuery, reasons: list[Reason], competitors: Mapping[str, Competitors]
+) -> Cooperative[list[Reason]]:
+    """Marks nodes that only offers refuse, if no node fits.
+
+    A node is marked WAITING if the pod would fit there once the offered volumes went to other nodes. With packing ORDER_SAFE the node must
+    then be order-safe, too, because no other node is offered.
+    """
+    if any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
+        return reasons
+    groups: dict[int, list[str]] = {}
+    for name, reason in zip(request.candidates, reasons, strict=True):
+        on_node = competitors.get(name) if reason in _WORTH_WAITING else None
+        if on_node is not None and on_node.offered:
+            groups.setdefault(on_node.demand_group, []).append(name)
+    examine_order = request.options.packing is Packing.ORDER_SAFE
+    waiting: set[str] = set()
+    for names in groups.values():
+        demanded = competitors[names[0]].demanded
+        results = yield from evaluate_jointly(query, names, demanded, examine_order=examine_order)
+        waiting |= {name for name, reason in results.items() if reason.fits}
+    return [
+        Reason.WAITING if name in waiting else reason for name, reason in zip(request.candidates, reasons, strict=True)
+    ]
+
+
+def finish(
+    request: FilterRequest, reasons: list[Reason], competitors: Mapping[str, Competitors]
+) -> Cooperative[list[Reason]]:
+    """Returns the reasons after what depends on all of them."""
+    if request.options.packing is Packing.AUTO:
+        reasons = _allow_order_unsafe(reasons)
+    if request.query is not None:
+        reasons = yield from mark_waiting(request, request.query, reasons, competitors)
+    return reasons
+
+
+def add_profiles(request: FilterRequest, decision: Decision) -> Cooperative[Decision]:
+    """Returns the decision with what an offer is made from."""
+    decision = replace(decision, gave_up=request.budget.gave_up)
+    competition = request.competition
+    if competition is None or not (decision.takes_space or decision.prefers_space):
+        return decision
+    classes = request.required.classes
+    competitors = decision.competitors
+    if decision.prefers_space:
+        resolution = request.resolution
+        classes = requirements(volumes_on_pod_node(resolution), resolution.volumes).classes
+        if isinstance(request.contenders, Competing) and not request.required.sizes:
+            competitors = yield from request.contenders.contention.competitors(competition, request.candidates)
+    table = yield from request.state.profiles.table(classes)
+    return replace(decision, competitors=competitors, volume_classes=classes.requests, profiles=table.profiles)
