@@ -41,6 +41,10 @@ def print_pod(answer: ExplainAnswer, disks: Mapping[str, str], console: Console)
 def _volume_line(volume: VolumeAnswer) -> str:
     claim = volume.claim.partition("/")[2]
     name = f"claim {claim}" + (f" ({volume.name})" if volume.bound else " (not bound yet)")
+    if volume.persistent_volume:
+        name = f"claim {claim} (not bound yet, matches PersistentVolume {volume.persistent_volume})"
+    if volume.nodes is not None:
+        name += f" on {', '.join(volume.nodes)}"
     where = "needs room on the pod's node" if volume.local else "may be anywhere"
     replicas = ", ".join(
         f"{replica.node or 'no node yet'}{' failed' if replica.failed else '' if replica.healthy else ' not healthy'}"

@@ -38,6 +38,11 @@ class VolumeAnswer(Answer):
     size: int = Field(description="bytes")
     actual_size: int = Field(serialization_alias="actualSize", description="bytes its data occupies")
     replicas: list[ReplicaAnswer]
+    persistent_volume: str = Field(
+        serialization_alias="persistentVolume",
+        description="the existing PersistentVolume that kube-scheduler will bind the unbound claim to; empty for none",
+    )
+    nodes: list[str] | None = Field(description="where the claim is this volume; null for every node")
 
 
 class PlacementAnswer(Answer):
@@ -92,6 +97,8 @@ def _volume(volume: PodVolume) -> VolumeAnswer:
         size=volume.volume.size,
         actual_size=volume.volume.actual_size,
         replicas=[replica_answer(replica) for replica in volume.replicas],
+        persistent_volume=volume.persistent_volume,
+        nodes=None if volume.nodes is None else sorted(volume.nodes),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import Object, bound, claim, disk, flat, longhorn_node, pod, replica, storage_class
+from tests.builders import Object, bound, claim, disk, flat, kept, longhorn_node, pod, replica, storage_class
 from tests.worlds.service import application, by_names, by_nodes, db_pod, http_client, small_service
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +33,15 @@ async def test_the_answer_has_the_pod_its_volumes_and_every_node_in_the_order_of
     fits = answer["nodes"]["node-1"]
     assert (refused["fits"], refused["plan"], refused["missing"]) == (False, {}, 10 * 1024**3)
     assert (fits["fits"], fits["plan"], fits["missing"]) == (True, {"data-db-0": "node-1-disk-1"}, 0)
+
+
+async def test_a_volume_names_the_persistent_volume_that_its_claim_will_be_bound_to() -> None:
+    """It is empty for all others; `nodes` is null where every node has the same volume."""
+    cluster = [storage_class(), longhorn_node("node-1", 200), claim("new", 10), claim("old", 50), *kept("pv", 100)]
+    async with http_client(application(flat(cluster))) as client:
+        answer = (await client.post("/explain", json=by_names(pod("new", "old"), ["node-1"]))).json()
+    volumes = [(volume["claim"], volume["persistentVolume"], volume["nodes"]) for volume in answer["volumes"]]
+    assert volumes == [("default/new", "pv", None), ("default/old", "", None)]
 
 
 async def test_both_forms_get_the_same_explanation() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders import Object, claim, longhorn_node, pod, replica, storage_class, volume
+from tests.builders import Object, claim, kept, kube_node, longhorn_node, pod, replica, storage_class, volume
 from tests.worlds.command_line import Result, Run
 from tests.worlds.service import EXTENDER, db_pod, small_cluster
 
@@ -62,6 +62,17 @@ def test_the_table_has_volumes_nodes_and_reasons(run: Run, snapshot: str) -> Non
     assert "10Gi" in table["node-2"]
     assert lines[-1] == "2 of 4 nodes fit"
     assert (result.code, result.err) == (0, "")
+
+
+def test_the_table_names_the_existing_volume_that_a_claim_will_be_bound_to(run: Run, tmp_path: Path) -> None:
+    """And the nodes, where it is not the same everywhere."""
+    objects = [storage_class(), claim("data", 50), pod("data", name="db-0"), *kept("pv", 100, node="a")]
+    objects += [raw for name in "ab" for raw in (longhorn_node(name, 200), kube_node(name, node=name))]
+    result = run("explain", "--snapshot", _write(tmp_path / "cluster.json", objects), "--pod", "db-0")
+    assert [line.split(": ")[0] for line in result.out.splitlines()[1:3]] == [
+        "  claim data (not bound yet) on b",
+        "  claim data (not bound yet, matches PersistentVolume pv) on a",
+    ]
 
 
 def test_json_has_its_documented_shape(run: Run, snapshot: str) -> None:
