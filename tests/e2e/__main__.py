@@ -20,7 +20,7 @@ from rich.console import Console
 
 from devcluster import kubernetes_version
 from scheduler_core.extender.decision import Packing
-from tests.e2e import backlog, comparisons, goals, hand_over, size, versions
+from tests.e2e import backlog, comparisons, goals, hand_over, size, static_volumes, versions
 from tests.e2e.comparisons import Compared, Comparison
 from tests.e2e.goals import Row
 from tests.e2e.size import Outcome
@@ -44,10 +44,13 @@ class Section(StrEnum):
     HAND_OVER = "hand-over"
     SIZE = "size"
     BACKLOG = "backlog"
+    BINDINGS = "bindings"
     VERSIONS = "versions"
 
 
 _BACKLOGS: Final = (1500, 3000)
+# Random clusters of the part `bindings`.
+_SEEDS: Final = 40
 _COMPARISONS: Final = {
     Section.GOAL_1: comparisons.GOAL_1,
     Section.BURST_100: comparisons.BURST_100,
@@ -101,6 +104,8 @@ def main(  # noqa: PLR0917 # the options of the command
             report.backlog()
         elif section is Section.VERSIONS:
             report.versions()
+        elif section is Section.BINDINGS:
+            report.bindings(repetitions or _SEEDS)
         else:
             report.compare(section, _COMPARISONS[section])
     report.finish()
@@ -163,6 +168,13 @@ class _Report:
     def _print(self, name: str, outcome: Outcome) -> None:
         self._failures += outcome.problems
         self._write(name, asdict(outcome))
+        self._console.print(outcome.text())
+
+    def bindings(self, seeds: int) -> None:
+        """Runs and prints the predicted and the real bindings of existing PersistentVolumes."""
+        outcome = static_volumes.run(self._folder / Section.BINDINGS, range(1, seeds + 1))
+        self._failures += outcome.wrong
+        self._write(Section.BINDINGS, asdict(outcome))
         self._console.print(outcome.text())
 
     def finish(self) -> None:

@@ -1,0 +1,309 @@
+"""Pods whose claims kube-scheduler binds to existing PersistentVolumes, on random clusters, for `test_static_volumes.py` and the report.
+
+Each seed makes PersistentVolumes of several classes, sizes, access modes, labels and node affinities, and then one pod after the other. Before
+a pod is created the extender is asked to explain it. The PersistentVolumes that it names for the node where the pod then goes are compared
+with those that were really bound. Seeds have classes of their own, so that they may run at once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from app.kube.resources import CLAIMS, LONGHORN_NAMESPACE, LONGHORN_VOLUMES, PERSISTENT_VOLUMES, PODS
+from scheduler_core.model.verdict import Reason
+from simulator.images import ENGINE_IMAGE
+from tests.e2e.objects import HOSTNAME, PAUSE, RESOURCE, Object
+from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+
+GROUP: Final = "static"
+NODES: Final = tuple(f"{GROUP}-{number}" for number in range(1, 4))
+_LONGHORN: Final = "driver.longhorn.io"
+_FOREIGN: Final = "nfs.csi.k8s.io"
+_PODS: Final = 4
+_AT_ONCE: Final = 5
+_DECISION_SECONDS: Final = 120.0
+_POLL: Final = 0.2
+# A pod that kube-scheduler or the extender refused is retried when something changes; nothing does here.
+_REFUSED_SECONDS: Final = 3.0
+
+
+@dataclass
+class Bindings:
+    """What was bound, compared with what was predicted.
+
+    Attributes:
+        matched: claims bound to the only PersistentVolume that was predicted
+        among_equals: claims bound to one of several that were predicted
+        provisioned: claims for which a new volume was predicted and provisioned
+        foreign: claims bound to another driver's volume, for which no Longhorn volume was predicted
+        refused: pods that were refused everywhere, by the reason in their condition
+        wrong: predictions that did not come true
+    """
+
+    matched: int = 0
+    among_equals: int = 0
+    provisioned: int = 0
+    foreign: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def add(self, other: Bindings) -> None:
+        """Adds another seed's."""
+        self.matched += other.matched
+        self.among_equals += other.among_equals
+        self.provisioned += other.provisioned
+        self.foreign += other.foreign
+        self.refused = dict(Counter(self.refused) + Counter(other.refused))
+        self.wrong += other.wrong
+
+    def text(self) -> str:
+        """The figures, one per line."""
+        refused = ", ".join(f"{count} {reason}" for reason, count in sorted(self.refused.items())) or "none"
+        return "\n".join(
+            [
+                f"claims bound to the PersistentVolume that was predicted: {self.matched}",
+                f"claims bound to one of several equal ones that were predicted: {self.among_equals}",
+                f"claims provisioned as predicted: {self.provisioned}",
+                f"claims bound to another driver's PersistentVolume: {self.foreign}",
+                f"refused pods: {refused}",
+                f"wrong predictions: {len(self.wrong)}",
+            ]
+        )
+
+
+def run(folder: Path, seeds: Sequence[int]) -> Bindings:
+    """Runs seeds on a rig of its own."""
+    with Rig(folder, config=RECOMMENDED_MANAGED) as rig:
+        return compare(rig, seeds)
+
+
+def compare(rig: Rig, seeds: Iterable[int]) -> Bindings:
+    """Runs seeds, some at once, on nodes that they share."""
+    clusters = [_Cluster(rig, seed) for seed in seeds]
+    rig.create(*(entry for cluster in clusters for entry in cluster.storage_classes()))
+    rig.add_nodes(GROUP, {name: ["4000Gi"] for name in NODES})
+    bindings = Bindings()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for entry in pool.map(_Cluster.run, clusters):
+            bindings.add(entry)
+    return bindings
+
+
+def longhorn_volume(name: str, size: str, locality: str) -> Object:
+    """A detached Longhorn volume of some Gi that was never attached."""
+    spec = {
+        "size": str(int(size.removesuffix("Gi")) * 1024**3),
+        "numberOfReplicas": 1,
+        "dataEngine": "v1",
+        "dataLocality": locality,
+        "accessMode": "rwo",
+        "image": ENGINE_IMAGE,
+        "nodeSelector": [],
+        "diskSelector": [],
+        "frontend": "blockdev",
+        "nodeID": "",
+    }
+    metadata = {"name": name, "namespace": LONGHORN_NAMESPACE}
+    return {
+        "apiVersion": LONGHORN_VOLUMES.api_version,
+        "kind": LONGHORN_VOLUMES.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+class _Cluster:
+    """The classes, volumes and pods of one seed."""
+
+    def __init__(self, rig: Rig, seed: int) -> None:
+        self._rig = rig
+        self._api = rig.cluster.api
+        self._random = random.Random(seed)  # noqa: S311 # the cluster of a seed must be the same each time
+        self._prefix = f"seed-{seed}"
+        self._bindings = Bindings()
+        self._drivers: dict[str, str] = {}
+
+    def storage_classes(self) -> list[Object]:
+        """A class that Longhorn provisions, and one without a provisioner."""
+        return [
+            self._storage_class("longhorn", _LONGHORN),
+            self._storage_class("static", "kubernetes.io/no-provisioner"),
+        ]
+
+    def run(self) -> Bindings:
+        """Creates volumes and pods and returns the comparison."""
+        for number in range(self._random.randint(4, 9)):
+            self._create_volume(f"{self._prefix}-pv-{number}")
+        self._rig.until("all volumes are available", self._are_volumes_available)
+        for number in range(_PODS):
+            self._compare_pod(f"{self._prefix}-pod-{number}")
+        return self._bindings
+
+    def _storage_class(self, kind: str, provisioner: str) -> Object:
+        return {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": f"{self._prefix}-{kind}"},
+            "provisioner": provisioner,
+            "volumeBindingMode": "WaitForFirstConsumer",
+            "parameters": {"numberOfReplicas": "1", "dataLocality": "best-effort"} if provisioner == _LONGHORN else {},
+        }
+
+    def _class(self) -> str:
+        return f"{self._prefix}-{self._random.choice(['longhorn', 'longhorn', 'static'])}"
+
+    def _create_volume(self, name: str) -> None:
+        size = f"{self._random.choice([1, 2, 2, 3, 4])}Gi"
+        driver = self._random.choice([_LONGHORN] * 5 + [_FOREIGN])
+        self._drivers[name] = driver
+        if driver == _LONGHORN:
+            locality = self._random.choice(["best-effort", "best-effort", "disabled"])
+            self._api.create(LONGHORN_VOLUMES.path(LONGHORN_NAMESPACE), longhorn_volume(name, size, locality))
+        spec: Object = {
+            "capacity": {"storage": size},
+            "accessModes": self._random.choice(
+                [["ReadWriteOnce"], ["ReadWriteOnce"], ["ReadWriteOnce", "ReadWriteMany"]]
+            ),
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": self._class(),
+            "volumeMode": self._random.choice(["Filesystem"] * 5 + ["Block"]),
+            "csi": {"driver": driver, "volumeHandle": name},
+        }
+        requirement = self._random.choice(
+            [None, None, None, {"operator": "In"}, {"operator": "In"}, {"operator": "NotIn"}]
+        )
+        if requirement is not None:
+            values = self._random.sample(NODES, self._random.randint(1, 2))
+            terms = [{"matchExpressions": [{"key": HOSTNAME, "values": values, **requirement}]}]
+            spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
+        metadata = {"name": name, "labels": self._random.choice([{}, {}, {"tier": "gold"}])}
+        body = {"apiVersion": "v1", "kind": PERSISTENT_VOLUMES.kind, "metadata": metadata, "spec": spec}
+        self._api.create(PERSISTENT_VOLUMES.path(), body)
+
+    def _are_volumes_available(self) -> bool:
+        own = [raw for raw in self._rig.items(PERSISTENT_VOLUMES.path()) if raw["metadata"]["name"] in self._drivers]
+        return all(raw.get("status", {}).get("phase") == "Available" for raw in own)
+
+    def _compare_pod(self, name: str) -> None:
+        claims = [self._claim(f"{name}-{index}") for index in range(self._random.randint(1, 3))]
+        pod = _pod(name, [claim["metadata"]["name"] for claim in claims])
+        for claim in claims:
+            self._api.create(CLAIMS.path("default"), claim)
+        explained = self._explain(pod)
+        self._api.create(PODS.path("default"), pod)
+        node = self._wait_for_node(name)
+        if not node:
+            for raw in (pod, *claims):
+                self._api.delete((PODS if raw is pod else CLAIMS).path("default", raw["metadata"]["name"]))
+            return
+        for claim in claims:
+            self._compare_claim(claim["metadata"]["name"], node, explained)
+
+    def _claim(self, name: str) -> Object:
+        spec: Object = {
+            "accessModes": self._random.choice([["ReadWriteOnce"]] * 4 + [["ReadWriteMany"]]),
+            "storageClassName": self._class(),
+            "volumeMode": self._random.choice(["Filesystem"] * 7 + ["Block"]),
+            "resources": {"requests": {"storage": f"{self._random.choice([1, 1, 2, 3])}Gi"}},
+        }
+        if self._random.random() < 0.15:
+            spec["selector"] = {"matchLabels": {"tier": "gold"}}
+        metadata = {"name": name, "namespace": "default"}
+        return {"apiVersion": "v1", "kind": CLAIMS.kind, "metadata": metadata, "spec": spec}
+
+    def _explain(self, pod: Object) -> Object:
+        """Returns the explanation, once two in a row are equal: the extender has then seen what was created."""
+        leader = self._rig.until("a candidate answers", self._rig.leader)
+        earlier: Object = {}
+        while True:
+            code, answer = self._rig.request(leader, "/explain", {"pod": pod, "nodenames": list(NODES)})
+            assert code == 200, answer
+            if answer == earlier:
+                return earlier
+            earlier = dict(answer)
+            time.sleep(2 * _POLL)
+
+    def _wait_for_node(self, name: str) -> str:
+        """Returns the pod's node, "" if the pod stays refused."""
+        deadline = time.monotonic() + _DECISION_SECONDS
+        refused_since: float | None = None
+        while time.monotonic() < deadline:
+            raw = self._api.get(PODS.path("default", name))
+            node = raw["spec"].get("nodeName", "")
+            if node:
+                return str(node)
+            message = _refusal(raw)
+            if message and self._is_unclaimed(name):
+                refused_since = refused_since or time.monotonic()
+                if time.monotonic() - refused_since > _REFUSED_SECONDS:
+                    reason = _reason(message)
+                    self._bindings.refused[reason] = self._bindings.refused.get(reason, 0) + 1
+                    return ""
+            time.sleep(_POLL)
+        self._bindings.wrong.append(f"{name} was neither bound nor refused")
+        return ""
+
+    def _is_unclaimed(self, pod: str) -> bool:
+        """Whether none of the pod's claims is being bound."""
+        bound = {
+            (raw["spec"].get("claimRef") or {}).get("name", "") for raw in self._rig.items(PERSISTENT_VOLUMES.path())
+        }
+        return not any(name.startswith(f"{pod}-") for name in bound)
+
+    def _compare_claim(self, claim: str, node: str, explained: Object) -> None:
+        raw = self._api.get(CLAIMS.path("default", claim))
+        bound = str(raw["spec"]["volumeName"])
+        predicted = [
+            str(volume["persistentVolume"])
+            for volume in explained["volumes"]
+            if volume["claim"] == f"default/{claim}" and (volume["nodes"] is None or node in volume["nodes"])
+        ]
+        actual = bound if bound in self._drivers else ""
+        if self._drivers.get(bound) == _FOREIGN:
+            self._bindings.foreign += 1
+            if predicted:
+                self._bindings.wrong.append(f"{claim} on {node}: {bound} is another driver's, predicted {predicted}")
+        elif actual not in predicted:
+            self._bindings.wrong.append(f"{claim} on {node}: bound to {bound}, predicted {predicted}")
+        elif not actual:
+            self._bindings.provisioned += 1
+        elif len(predicted) == 1:
+            self._bindings.matched += 1
+        else:
+            self._bindings.among_equals += 1
+
+
+def _pod(name: str, claims: Sequence[str]) -> Object:
+    resources = {"requests": {RESOURCE: "1"}, "limits": {RESOURCE: "1"}}
+    volumes: list[Any] = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
+    spec = {
+        "terminationGracePeriodSeconds": 0,
+        "nodeSelector": {"group": GROUP},
+        "containers": [{"name": "db", "image": PAUSE, "resources": resources}],
+        "volumes": volumes,
+    }
+    return {"apiVersion": "v1", "kind": PODS.kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def _refusal(pod: Object) -> str:
+    """The message of the pod's condition PodScheduled, "" unless it is False."""
+    for condition in pod["status"].get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message", ""))
+    return ""
+
+
+def _reason(message: str) -> str:
+    """A short name for why a pod is refused."""
+    if Reason.UNCERTAIN_VOLUME.text in message:
+        return "with an uncertain PersistentVolume"
+    if "didn't find available persistent volumes" in message:
+        return "without a PersistentVolume to bind"
+    return message
