@@ -159,8 +159,13 @@ def _decide_by_match(
     Each part is decided like a pod of its own, on its nodes. A node in several parts fits only if it fits in all of them: kube-scheduler
     chooses one, and nothing shows which. The homes are those among all candidates.
     """
+    # There may be as many parts as nodes.
+    positions = {name: position for position, name in enumerate(candidates)}
     requests = [
-        question.request(part.resolution, [name for name in candidates if part.nodes is None or name in part.nodes])
+        question.request(
+            part.resolution,
+            candidates if part.nodes is None else sorted(part.nodes, key=positions.__getitem__),
+        )
         for part in parts
     ]
     homes = _common_homes(requests)

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final, NamedTuple
 
-from scheduler_core.cluster.view import View
+from scheduler_core.cluster.view import View, by_capacity
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.model import kube
@@ -165,9 +165,13 @@ def match_volumes(
         return ()
     # sort.Sort keeps the order of equal requests in slices of up to 12 elements.
     claims.sort(key=lambda claim: claim.spec.request or 0)
+    volumes = [_group_by_affinity(claim.volumes) for claim in claims]
     by_matches: dict[tuple[_Pairs, ...], set[str]] = {}
     for admitted, group in _nodes_by_affinity(claims, names, view).items():
-        matches = _possible_matches(pod, claims, admitted, taken, view)
+        usable = [
+            claim._replace(volumes=_admitted(each, admitted)) for claim, each in zip(claims, volumes, strict=True)
+        ]
+        matches = _possible_matches(pod, usable, taken, view)
         by_matches.setdefault(matches, set()).update(group)
     if list(by_matches) == [((),)]:
         return ()
@@ -297,18 +301,19 @@ def _is_admitted(affinity: _Affinity, labels: Mapping[str, str]) -> bool:
 def _possible_matches(
     pod: kube.Pod,
     claims: Sequence[_UnboundClaim],
-    admitted: frozenset[_Affinity],
     taken: _Taken,
     view: View,
 ) -> tuple[_Pairs, ...]:
-    """Returns every match that kube-scheduler may choose on a node."""
+    """Returns every match that kube-scheduler may choose.
+
+    The claims have the volumes that the node admits.
+    """
     states: set[tuple[_Pairs, frozenset[str]]] = {((), frozenset())}
     for claim in claims:
-        usable = [volume for volume in claim.volumes if _admits(volume, admitted)]
         extended: set[tuple[_Pairs, frozenset[str]]] = set()
         for match, used in states:
             volumes_of = dict(match)
-            for volume in _choices([entry for entry in usable if entry.name not in used], taken, view):
+            for volume in _choices([entry for entry in claim.volumes if entry.name not in used], taken, view):
                 after = used if volume is None else used | {volume.name}
                 # A claim that the pod mounts twice is matched twice, and bound to either volume.
                 if volume is None or claim.name in volumes_of:
@@ -324,9 +329,26 @@ def _possible_matches(
     return tuple(sorted({match for match, _ in states}))
 
 
-def _admits(volume: kube.PersistentVolume, admitted: frozenset[_Affinity]) -> bool:
-    affinity = volume.available.node_affinity if volume.available is not None else None
-    return affinity is None or affinity in admitted
+def _group_by_affinity(
+    volumes: Iterable[kube.PersistentVolume],
+) -> dict[_Affinity | None, list[kube.PersistentVolume]]:
+    """Groups volumes by their node affinity.
+
+    There may be as many affinities as nodes, and a node meets few of them.
+    """
+    groups: dict[_Affinity | None, list[kube.PersistentVolume]] = {}
+    for volume in volumes:
+        groups.setdefault(volume.available.node_affinity if volume.available is not None else None, []).append(volume)
+    return groups
+
+
+def _admitted(
+    groups: Mapping[_Affinity | None, list[kube.PersistentVolume]], admitted: Iterable[_Affinity]
+) -> tuple[kube.PersistentVolume, ...]:
+    """Returns the volumes that a node admits, smallest first."""
+    return tuple(
+        sorted(chain.from_iterable(groups.get(affinity, ()) for affinity in (None, *admitted)), key=by_capacity)
+    )
 
 
 def _choices(
