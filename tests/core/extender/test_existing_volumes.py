@@ -12,7 +12,8 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.nudge import equivalence_key
-from scheduler_core.extender.offer import make_offer, nominations_to_adopt
+from scheduler_core.extender.offer import make_offer, observed_pod, offer_to_restore
+from scheduler_core.offers.events import Offered, RecordedOffer
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.volumes.resolve import resolve
 from scheduler_core.volumes.volume_binding import MAX_MATCHES
@@ -268,8 +269,10 @@ def test_a_nomination_is_adopted_with_the_volume_matched_on_its_node() -> None:
     pod["status"]["nominatedNodeName"] = "b"
     volumes = [kept("pv-b", 50, "b", node="b"), kept("pv-a", 50, "a", node="a")]
     view = make.view(DATA, nodes(500, 500, 500), *volumes, pod)
-    [(_, event)] = nominations_to_adopt(view)
-    assert [getattr(volume, "persistent_volume", "") for volume in event.volumes] == ["pv-b"]
+    recorded = RecordedOffer(Offered(observed_pod(make.as_pod(pod)), frozenset("b")), age=1.0)
+    restored = offer_to_restore(recorded, view, 0.0)
+    assert restored is not None
+    assert [getattr(volume, "persistent_volume", "") for volume in restored.offered.volumes] == ["pv-b"]
 
 
 def test_pods_that_may_match_existing_volumes_are_not_equivalent_to_others() -> None:
