@@ -7,6 +7,9 @@ fit                whether a disk profile fits the requirements
 profile_cache      profiles per volume class, and their results
 single_node        one node on its own, with the disks' names
 competitors        the volumes of other pods on one node, and the pod that they compete with
+offered_volumes    the volumes of outstanding offers, as a view has them
+roaming            best-effort volumes that go to other nodes
+room               on which nodes volumes fit together
 contention         which volumes of other pods compete for a node
 equivalence_cache  results per node for equivalent pods
 reasons            from Longhorn's rules to the reasons users see

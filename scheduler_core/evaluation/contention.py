@@ -13,19 +13,25 @@ and nodes with equal competitors and equal disks share one result.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import DemandIndex
-from scheduler_core.demand.unplaced import UnplacedVolumes, claim_identity, replica_count
+from scheduler_core.demand.unplaced import UnplacedVolumes, replica_count
 from scheduler_core.evaluation.competitors import CompetitorGroups, Competitors, Requester, Volumes, identity
+from scheduler_core.evaluation.offered_volumes import (
+    OfferedVolumes,
+    VolumesByOffer,
+    by_certainty,
+    offer_parts,
+    without_matched_claims,
+)
 from scheduler_core.evaluation.roaming import (
     RoamingVolume,
     RoamingVolumes,
@@ -40,9 +46,8 @@ from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import counting_proves_safe
-from scheduler_core.volumes.existing_replicas import nodes_with_replica
-from scheduler_core.volumes.requirements import requirements
-from scheduler_core.volumes.resolve import PodVolume, current_volume, is_local
+from scheduler_core.volumes.requirements import Requirements, requirements
+from scheduler_core.volumes.resolve import PodVolume, current_volume
 
 _NODES_PER_PAUSE: Final = 16
 _RETRY_FACTOR: Final = 2
@@ -115,6 +120,7 @@ class Contention:
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
         self._groups = CompetitorGroups()
+        self._offered = OfferedVolumes()
         self._roaming = RoamingVolumes()
         self._offered_unplaced: tuple[UnplacedVolumes, tuple[str, ...], dict[str, PodVolume]] | None = None
 
@@ -137,7 +143,7 @@ class Contention:
             entry = yield from self._current_entry(query, name, demands, offers)
             on_node = entry.competitors
             if entry.involves(query.requester):
-                others = _without_requester(query, name, demands, offers)
+                others = self._without_requester(query, name, demands, offers)
                 on_node = yield from self._fitting_competitors(query, name, *others)
             if on_node.demanded or on_node.offered:
                 competitors[name] = on_node
@@ -181,7 +187,6 @@ class Contention:
         if entry is None or not entry.is_current(demands, offers, space, query.budget):
             entry = yield from self._evaluate_node(query, name, demands, offers)
             self._entries[name] = entry
-            self._roaming.put(name, _roaming_volumes(query.state.view, name, demands, offers, entry.competitors))
             self._roaming.version = older_version(self._roaming.version, query.version)
         return entry
 
@@ -277,20 +282,43 @@ class Contention:
         view = query.state.view
         steps = query.budget.left
         gave_up = query.budget.gave_up
-        counted = _without_matched_claims(demands, offers, name)
-        volumes_by_offer = [(offer, _volumes_of(offer, name, view)) for offer in offers]
-        demanded, offered = _by_certainty(counted, volumes_by_offer)
-        competitors = yield from self._fitting_competitors(query, name, demanded, offered)
-        identities = frozenset(identity(volume) for _, volumes in volumes_by_offer for volume in volumes)
+        joint = self._offered.joint(offers, view)
+        if not demands and joint.volumes is not None and (yield from _fits(query, name, joint.required)):
+            competitors = joint.competitors(self._groups)
+            self._roaming.put(name, ())
+        else:
+            volumes_by_offer = self._offered.on_node(offers, name, view)
+            counted = without_matched_claims(demands, offers, name)
+            competitors = yield from self._fitting_competitors(query, name, *by_certainty(counted, volumes_by_offer))
+            self._roaming.put(name, _roaming_volumes(view, name, demands, volumes_by_offer, competitors))
         return _Entry(
             demands=demands,
             offers=offers,
             free_space=view.indexes.free_space[name],
-            identities=identities.union(identity(demand.volume) for demand in demands),
-            uids=frozenset(offer.uid for offer in offers),
-            priority=min((offer.priority for offer in offers if offer.priority is not None), default=math.inf),
+            identities=joint.identities.union(identity(demand.volume) for demand in demands),
+            uids=joint.uids,
+            priority=joint.priority,
             competitors=competitors,
             given_up_at=None if query.budget.gave_up == gave_up else steps,
+        )
+
+    def _without_requester(
+        self, query: ContentionQuery, name: str, demands: Sequence[Demand], offers: Sequence[Offer]
+    ) -> tuple[list[PodVolume], list[list[PodVolume]]]:
+        """Returns demanded and offered volumes that count against the requester.
+
+        Its volumes are left out of other pods' demand and offers too, and so are holds of a lower priority.
+        """
+        requester = query.requester
+        counting = [
+            offer for offer in offers if offer.uid != requester.uid and offer.counts_against(requester.priority)
+        ]
+        volumes_by_offer = self._offered.on_node(counting, name, query.state.view)
+        demanded, offered = by_certainty(without_matched_claims(demands, offers, name), volumes_by_offer)
+        own = requester.volumes
+        return (
+            [volume for volume in demanded if identity(volume) not in own],
+            [[volume for volume in volumes if identity(volume) not in own] for volumes in offered],
         )
 
     def _fitting_competitors(
@@ -302,19 +330,19 @@ class Contention:
         """
         demanded = {identity(volume): volume for volume in demands}
         volumes = demanded | {identity(volume): volume for part in offers for volume in part}
-        if (yield from _fits(query, name, list(volumes.values()))):
+        if (yield from _volumes_fit(query, name, list(volumes.values()))):
             return self._competitors_of(demanded, volumes)
         fitting: dict[str, PodVolume] = {}
-        if (yield from _fits(query, name, list(demanded.values()))):
+        if (yield from _volumes_fit(query, name, list(demanded.values()))):
             fitting = demanded
         else:
             for key, volume in demanded.items():
-                if (yield from _fits(query, name, [*fitting.values(), volume])):
+                if (yield from _volumes_fit(query, name, [*fitting.values(), volume])):
                     fitting[key] = volume
         volumes = dict(fitting)
-        for part in _offer_parts(offers):
+        for part in offer_parts(offers):
             trial = volumes | {identity(volume): volume for volume in part}
-            if (yield from _fits(query, name, list(trial.values()))):
+            if (yield from _volumes_fit(query, name, list(trial.values()))):
                 volumes = trial
         return self._competitors_of(fitting, volumes)
 
@@ -323,106 +351,34 @@ class Contention:
         return self._groups.competitors(tuple(demanded.values()), offered)
 
 
-def _volumes_of(offer: Offer, name: str, view: View) -> list[PodVolume]:
-    """Returns an offer's volumes that need new space on a node.
-
-    The offer holds its volumes as they were when it was made; they are returned as the view has them.
-    """
-    stored: tuple[Any, ...] = offer.volumes
-    volumes = [current_volume(volume, view) for volume in stored if volume.nodes is None or name in volume.nodes]
-    needing = [
-        volume for volume in volumes if not volume.replicas or name not in nodes_with_replica(volume, view.cluster)
-    ]
-    if not any(volume.persistent_volume for volume in needing):
-        return needing
-    # A claim becomes one of the volumes that it was matched with; the largest stands for all of them.
-    by_claim: dict[str, PodVolume] = {}
-    for volume in sorted(needing, key=lambda volume: volume.volume.size):
-        if is_local(volume.volume):
-            by_claim[volume.claim] = volume
-    return list(by_claim.values())
-
-
-def _without_matched_claims(demands: Sequence[Demand], offers: Iterable[Offer], name: str) -> Sequence[Demand]:
-    """Returns the demands without claims that were matched with a PersistentVolume.
-
-    Until the PersistentVolume shows the claim, demand is derived for a new volume. The offer has the volume that it really is.
-    """
-    if not demands:
-        return demands
-    stored: Iterable[Any] = chain.from_iterable(offer.volumes for offer in offers)
-    matched = {
-        claim_identity(volume.claim)
-        for volume in stored
-        if volume.persistent_volume and (volume.nodes is None or name in volume.nodes)
-    }
-    return [demand for demand in demands if identity(demand.volume) not in matched] if matched else demands
-
-
 def _roaming_volumes(
-    view: View, name: str, demands: Iterable[Demand], offers: Iterable[Offer], competitors: Competitors
+    view: View,
+    name: str,
+    demands: Iterable[Demand],
+    volumes_by_offer: VolumesByOffer,
+    competitors: Competitors,
 ) -> Iterator[RoamingVolume]:
     """Yields the volumes of demand and offers that roam from a node."""
     fitting = frozenset(map(identity, competitors.volumes))
     volumes = [RoamingVolume(demand.volume) for demand in demands]
-    volumes += [RoamingVolume(volume, offer) for offer in offers for volume in _volumes_of(offer, name, view)]
+    # An offer of several nodes may still go to another of them.
+    volumes += [
+        RoamingVolume(volume, offer) for offer, part in volumes_by_offer if len(offer.nodes) == 1 for volume in part
+    ]
     return (entry for entry in volumes if identity(entry.volume) not in fitting and can_roam(entry.volume, name, view))
-
-
-def _without_requester(
-    query: ContentionQuery, name: str, demands: Sequence[Demand], offers: Sequence[Offer]
-) -> tuple[list[PodVolume], list[list[PodVolume]]]:
-    """Returns demanded and offered volumes that count against the requester.
-
-    Its volumes are left out of other pods' demand and offers too, and so are holds of a lower priority.
-    """
-    requester = query.requester
-    counting = (offer for offer in offers if offer.uid != requester.uid and offer.counts_against(requester.priority))
-    volumes_by_offer = [(offer, _volumes_of(offer, name, query.state.view)) for offer in counting]
-    demanded, offered = _by_certainty(_without_matched_claims(demands, offers, name), volumes_by_offer)
-    own = requester.volumes
-    return (
-        [volume for volume in demanded if identity(volume) not in own],
-        [[volume for volume in volumes if identity(volume) not in own] for volumes in offered],
-    )
-
-
-def _by_certainty(
-    demands: Iterable[Demand], volumes_by_offer: Iterable[tuple[Offer, list[PodVolume]]]
-) -> tuple[list[PodVolume], list[list[PodVolume]]]:
-    """Returns the volumes that will be placed on the node, and those that may be.
-
-    A narrowed offer is a decision, so its volumes are demanded. No request waits until it ends.
-    """
-    demanded = [demand.volume for demand in demands]
-    offered: list[list[PodVolume]] = []
-    for offer, volumes in volumes_by_offer:
-        if offer.narrowed:
-            demanded += volumes
-        else:
-            offered.append(volumes)
-    return demanded, offered
-
-
-def _offer_parts(offers: Iterable[Sequence[PodVolume]]) -> Iterator[Sequence[PodVolume]]:
-    """Yields the parts of offers that count as a whole.
-
-    The volumes of an offer that need space on the pod's node are one part. A volume that only prefers that node is a part of its own,
-    because it may go to another node alone.
-    """
-    for volumes in offers:
-        yield [volume for volume in volumes if volume.local]
-        yield from ([volume] for volume in volumes if not volume.local)
 
 
 def _largest_first(volume: PodVolume) -> tuple[int, str]:
     return -volume.volume.size, identity(volume)
 
 
-def _fits(query: ContentionQuery, name: str, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
+def _volumes_fit(query: ContentionQuery, name: str, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
     if not volumes:
         return True
-    required = requirements(volumes, volumes)
+    return (yield from _fits(query, name, requirements(volumes, volumes)))
+
+
+def _fits(query: ContentionQuery, name: str, required: Requirements) -> Cooperative[bool]:
     table = yield from query.state.profiles.table(required.classes)
     [profile] = table.of([name])
     if required.uniform and profile.reason is None:

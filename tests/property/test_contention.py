@@ -144,11 +144,12 @@ class _OtherVolumes:
         return counted
 
     def roaming(self, layout: Layout) -> set[str]:
-        """The volumes that do not fit on a node where they are demanded or offered."""
+        """The volumes that do not fit on the node where they are demanded, or alone offered."""
         roaming: set[str] = set()
         for name, free in zip(NODES, layout, strict=True):
-            demanded, offered = self._wanted(name)
-            roaming |= {*demanded, *(key for part in offered for key in part)} - {*self.fitting(name, free)}
+            demanded, _ = self._wanted(name)
+            offered = {key for node, keys, nodes in self._pods if not node and nodes == {name} for key in keys}
+            roaming |= {*demanded, *offered} - {*self.fitting(name, free)}
         return roaming
 
 
