@@ -310,9 +310,10 @@ class ExtenderLifecycle(Program):
     async def adopt(self) -> None:
         """Restores the previous leader's reservations."""
         undisturbed = self._parts.elector.undisturbed
-        if self._record_unusable:
+        incomplete = self._record is not None and not self._record.head.complete
+        if undisturbed == math.inf and (self._record_unusable or incomplete):
             # A released Lease says that there is a record. Without it, the leader's answers must become visible.
-            undisturbed = min(undisturbed, 0.0) if undisturbed == math.inf else undisturbed
+            undisturbed = 0.0
         await self._reservations.adopt(undisturbed, self._record)
         self._record = None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, Protocol
 
 import msgspec
@@ -155,10 +156,11 @@ class OfferStore:
     async def read(self) -> HandoverRecord | None:
         """Returns the record of the last leader.
 
-        None if no leader ever wrote one.
+        None if no leader ever wrote one. If the last leader wrote none, perhaps because it ended before it answered, the record of an
+        earlier one is returned, which is neither final nor complete.
 
         Raises:
-            RecordError: it is damaged, or not of the leader that held the Lease before this process
+            RecordError: it is damaged, or not of a leader that held the Lease before this process
             ApiError: it cannot be read
         """
         data = await self._get()
@@ -167,6 +169,9 @@ class OfferStore:
         record = await asyncio.to_thread(decode_record, data)
         predecessor = self._leadership.predecessor
         head = record.head
+        if predecessor is not None and head.transitions < predecessor.transitions:
+            log.warning("the last leader recorded no offers, an earlier one did", holder=head.holder)
+            return replace(record, head=replace(head, final=False, complete=False))
         if (
             predecessor is None
             or head.transitions != predecessor.transitions

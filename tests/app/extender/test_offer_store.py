@@ -231,8 +231,7 @@ async def test_the_record_of_the_last_leader_is_read(tmp_path: Path) -> None:
     ("predecessor", "head"),
     [
         pytest.param(LeaseRecord("extender-1", 15, transitions=7), RecordHead("extender-3", 7), id="holder"),
-        pytest.param(LeaseRecord("extender-1", 15, transitions=7), RecordHead("extender-1", 6), id="earlier term"),
-        pytest.param(LeaseRecord("", 1, transitions=7), RecordHead("extender-1", 6), id="released by another"),
+        pytest.param(LeaseRecord("extender-1", 15, transitions=7), RecordHead("extender-1", 9), id="later term"),
         pytest.param(None, RecordHead("extender-1", 7), id="never led"),
     ],
 )
@@ -246,6 +245,19 @@ async def test_a_record_of_another_leader_is_refused(
         leadership.predecessor = predecessor
         with pytest.raises(RecordError, match="did not hold the Lease last"):
             await store.read()
+
+
+async def test_the_record_of_an_earlier_leader_is_neither_final_nor_complete(tmp_path: Path) -> None:
+    """The last one wrote none: it ended before it answered, or could not write."""
+    server = ConfigMapServer()
+    server.put(encoded(RecordHead("extender-0", 6, final=True)))
+    async with store_of(server, tmp_path) as (store, leadership):
+        for holder, duration in (("extender-1", 15), ("", RELEASED_SECONDS)):
+            leadership.predecessor = LeaseRecord(holder, duration, transitions=7)
+            record = await store.read()
+            assert record is not None
+            assert (record.head.final, record.head.complete) == (False, False)
+            assert len(record.offers) == 1
 
 
 async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
