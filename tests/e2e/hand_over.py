@@ -273,27 +273,32 @@ def run_all(folder: Path, repetitions: int) -> Iterator[Row]:
         for ending in ENDINGS:
             row = Row(ending)
             for number in range(repetitions):
-                _repeat(rig, row)
-                print(f"{ending.name}, {number + 1} of {repetitions}: {row.outcomes[-1:]}", file=sys.stderr)
+                print(f"{ending.name}, {number + 1} of {repetitions}: {_repeat(rig, row)}", file=sys.stderr)
             yield row
 
 
-def _repeat(rig: Rig, row: Row) -> None:
+def _repeat(rig: Rig, row: Row) -> str:
+    """Runs one repetition; returns what happened as one line."""
     try:
         outcome = run(rig, BURST, row.ending.end)
-        row.outcomes.append(outcome)
-        if outcome.wrong:
-            row.failures.append(f"{row.ending.name}: {outcome}")
-        elif row.ending.graceful and outcome.longest_silence > MAX_SILENCE:
-            row.failures.append(f"{row.ending.name}: {outcome.longest_silence:.1f} s without an answer")
     except (AssertionError, CoreError) as error:
         row.failures.append(f"{row.ending.name}: {str(error)[:300]}")
+        return row.failures[-1]
     finally:
         remove(rig)
         for number in (1, 2):
             if len(rig.candidates) < 2 and f"extender-{number}" not in rig.candidates:
                 rig.start_candidate(f"extender-{number}")
         rig.until("a candidate answers", rig.leader)
+    row.outcomes.append(outcome)
+    if outcome.wrong:
+        row.failures.append(f"{row.ending.name}: {outcome}")
+    elif row.ending.graceful and outcome.longest_silence > MAX_SILENCE:
+        row.failures.append(f"{row.ending.name}: {outcome.longest_silence:.1f} s without an answer")
+    return (
+        f"{outcome.wrong} wrong, offers {outcome.open_offers}, {outcome.longest_silence:.1f} s without an answer, "
+        f"{outcome.longest_service_gap:.1f} s by the Service, ready in {outcome.result.seconds} s"
+    )
 
 
 def table(rows: Sequence[Row]) -> Table:
