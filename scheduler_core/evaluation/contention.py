@@ -361,9 +361,9 @@ def _roaming_volumes(
     """Yields the volumes of demand and offers that roam from a node."""
     fitting = frozenset(map(identity, competitors.volumes))
     volumes = [RoamingVolume(demand.volume) for demand in demands]
-    # An offer of several nodes may still go to another of them.
+    # A hold is not placed yet: kube-scheduler has not decided for the node.
     volumes += [
-        RoamingVolume(volume, offer) for offer, part in volumes_by_offer if len(offer.nodes) == 1 for volume in part
+        RoamingVolume(volume, offer) for offer, part in volumes_by_offer if offer.priority is None for volume in part
     ]
     return (entry for entry in volumes if identity(entry.volume) not in fitting and can_roam(entry.volume, name, view))
 

@@ -91,15 +91,19 @@ def _decide(
 
 
 def _expected(
-    layout: Layout, others: Sequence[OtherPod], requested: Sequence[int], sharing: Collection[int] = ()
+    layout: Layout,
+    others: Sequence[OtherPod],
+    requested: Sequence[int],
+    sharing: Collection[int] = (),
+    holding: Collection[int] = (),
 ) -> list[bool]:
     """Whether the request packs on each node: demand counts by volume, an offer as a whole.
 
     A volume that does not fit on some node of its pod counts on every other node where it fits. `sharing` pods mount the requester's
-    claim, too.
+    claim, too. `holding` pods have holds, which do not count elsewhere.
     """
     cluster = _OtherVolumes(others, sharing)
-    roaming = cluster.roaming(layout)
+    roaming = {key for key in cluster.roaming(layout) if not key.startswith(tuple(f"o{number}-" for number in holding))}
     fits = []
     for name, free in zip(NODES, layout, strict=True):
         counted = cluster.fitting(name, free, SHARED)
@@ -144,12 +148,11 @@ class _OtherVolumes:
         return counted
 
     def roaming(self, layout: Layout) -> set[str]:
-        """The volumes that do not fit on the node where they are demanded, or alone offered."""
+        """The volumes that do not fit on a node where they are demanded or offered."""
         roaming: set[str] = set()
         for name, free in zip(NODES, layout, strict=True):
-            demanded, _ = self._wanted(name)
-            offered = {key for node, keys, nodes in self._pods if not node and nodes == {name} for key in keys}
-            roaming |= {*demanded, *offered} - {*self.fitting(name, free)}
+            demanded, offered = self._wanted(name)
+            roaming |= {*demanded, *(key for part in offered for key in part)} - {*self.fitting(name, free)}
         return roaming
 
 
@@ -167,13 +170,15 @@ def test_a_hold_counts_against_pods_of_at_most_its_priority(
     contenders = make.competing(state, ledger)
     for priority in (0, 1, 2, 0):
         pod = replace(state.view.snapshot.pods["default", "p"], priority=priority)
+        # A hold that does not count is one of no node.
         counting = [
-            (node, sizes, nodes)
+            (node, sizes, nodes if node or held is None or priority <= held else set[str]())
             for (node, sizes, nodes), held in zip(others, priorities, strict=False)
-            if node or held is None or priority <= held
         ]
         decision = run_to_end(filter_nodes(pod, NODES, state, EXACT, contenders))
-        assert [reason.fits for reason in decision.reasons] == _expected(layout, counting, requested)
+        holding = [number for number, held in enumerate(priorities) if held is not None and number < len(others)]
+        holding = [number for number in holding if not others[number][0]]
+        assert [reason.fits for reason in decision.reasons] == _expected(layout, counting, requested, holding=holding)
 
 
 @settings(max_examples=400, deadline=None)
