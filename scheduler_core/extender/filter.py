@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from scheduler_core.cooperative import Cooperative
-from scheduler_core.evaluation.competitors import Competitors, Requester
+from scheduler_core.evaluation.competitors import NO_REQUESTER, Competitors, Requester
 from scheduler_core.evaluation.contention import ContentionQuery
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.equivalence_cache import NodeQuery
@@ -130,7 +130,8 @@ def filter_nodes(
     resolution = merge_resolutions(parts)
     if not resolution.volumes:
         return Decision(resolution, candidates, [Reason.NO_VOLUMES] * len(candidates))
-    requester = Requester.of(pod.uid, resolution.volumes, pod.priority)
+    competing = isinstance(contenders, Competing)
+    requester = Requester.of(pod.uid, resolution.volumes, pod.priority) if competing else NO_REQUESTER
     question = _Question(requester, state, options, contenders, Budget(options.steps))
     if len(parts) > 1:
         return (yield from _decide_by_match(question, candidates, parts, resolution))

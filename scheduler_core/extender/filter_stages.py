@@ -290,7 +290,8 @@ def finish(
 
 def add_profiles(request: FilterRequest, decision: Decision) -> Cooperative[Decision]:
     """Returns the decision with what an offer is made from."""
-    decision = replace(decision, gave_up=request.budget.gave_up)
+    if request.budget.gave_up:
+        decision = replace(decision, gave_up=request.budget.gave_up)
     competition = request.competition
     if competition is None or not (decision.takes_space or decision.prefers_space):
         return decision

@@ -188,7 +188,7 @@ def _fitting_reasons(reasons: Iterable[Reason], packing: Packing) -> Iterable[Re
         yield Reason.ORDER_UNSAFE
 
 
-def _replica_bytes(volumes: Iterable[PodVolume], view: View) -> tuple[dict[str, int], int]:
+def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, int], int]:
     """Returns the bytes that `NodeFacts.replica_bytes` counts by node, and the most that a node can have.
 
     Of several volumes that a claim may become the largest counts for the most.
@@ -210,7 +210,8 @@ def _replica_bytes(volumes: Iterable[PodVolume], view: View) -> tuple[dict[str, 
         for name, use in kept.items():
             on_node = size + written if use is ReplicaUse.HEALTHY else size
             bytes_by_node[name] = bytes_by_node.get(name, 0) + on_node
-    return bytes_by_node, sum(totals.values())
+    # Without any data every node has the same share: nothing.
+    return bytes_by_node, sum(totals.values()) or sum(volume.volume.size for volume in volumes)
 
 
 def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[Resolution, list[str]]]:

@@ -50,7 +50,8 @@ class LonghornFacts:
 
     Attributes:
         nodes: by name; a node that is not named was not evaluated, so nothing fits on it
-        total_bytes: the `replica_bytes` of a node with a healthy replica of every volume that has a replica anywhere
+        total_bytes: the `replica_bytes` of a node with a healthy replica of every volume that has a replica anywhere; if none has, the
+            sizes of all volumes
     """
 
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict[str, NodeFacts])

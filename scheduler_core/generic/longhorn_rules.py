@@ -47,8 +47,8 @@ def volume_fit(cycle_state: CycleState, _: Argument) -> Check:
 def data_locality(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
     """Scores the share of the pod's data with a kept replica on the node.
 
-    In tenths of the bytes of its Longhorn volumes that have a replica anywhere; 10 for a pod without such volumes. So a node with most of
-    the data comes first, and of two with as much the one where fewer bytes must be rebuilt.
+    In tenths of the bytes of its Longhorn volumes that have a replica anywhere; 0 if none has, 10 for a pod without volumes. So a node with
+    most of the data comes first, and of two with as much the one where fewer bytes must be rebuilt.
     """
     total = cycle_state.longhorn_facts.total_bytes
     if not total:

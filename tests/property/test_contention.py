@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -95,15 +95,18 @@ def _expected(
     others: Sequence[OtherPod],
     requested: Sequence[int],
     sharing: Collection[int] = (),
-    holding: Collection[int] = (),
+    holding: Mapping[int, OtherPod] = {},
 ) -> list[bool]:
     """Whether the request packs on each node: demand counts by volume, an offer as a whole.
 
     A volume that does not fit on some node of its pod counts on every other node where it fits. `sharing` pods mount the requester's
-    claim, too. `holding` pods have holds, which do not count elsewhere.
+    claim, too. `holding` pods have holds. They do not count elsewhere, but whatever the
+    requester's priority, other volumes that do not fit together with them do.
     """
     cluster = _OtherVolumes(others, sharing)
-    roaming = {key for key in cluster.roaming(layout) if not key.startswith(tuple(f"o{number}-" for number in holding))}
+    everyone = _OtherVolumes([holding.get(number, pod) for number, pod in enumerate(others)], sharing)
+    held = tuple(f"o{number}-" for number in holding)
+    roaming = {key for key in everyone.roaming(layout) if not key.startswith(held)}
     fits = []
     for name, free in zip(NODES, layout, strict=True):
         counted = cluster.fitting(name, free, SHARED)
@@ -176,8 +179,11 @@ def test_a_hold_counts_against_pods_of_at_most_its_priority(
             for (node, sizes, nodes), held in zip(others, priorities, strict=False)
         ]
         decision = run_to_end(filter_nodes(pod, NODES, state, EXACT, contenders))
-        holding = [number for number, held in enumerate(priorities) if held is not None and number < len(others)]
-        holding = [number for number in holding if not others[number][0]]
+        holding = {
+            number: pod
+            for number, (pod, held) in enumerate(zip(others, priorities, strict=False))
+            if held is not None and not pod[0]
+        }
         assert [reason.fits for reason in decision.reasons] == _expected(layout, counting, requested, holding=holding)
 
 
