@@ -23,39 +23,58 @@ _SYNC_SECONDS: Final = 30.0
 class ObjectWatch:
     """Passes every object of a path, present and future, to a function, while entered.
 
-    `kubectl get --raw` copies the API server's stream. The API server ends a watch after 30 minutes at the earliest.
+    `kubectl get --raw` copies the API server's stream. The API server ends the watch of a slow reader; the next one goes on after the
+    last event, so that none is missing.
     """
 
     def __init__(self, cluster: DevCluster, path: str, on_event: OnEvent) -> None:
-        self._argv = [
-            str(cluster._binaries / KUBECTL),
-            f"--kubeconfig={cluster.kubeconfig}",
-            "get",
-            "--raw",
-            f"{path}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
-        ]
+        self._argv = [str(cluster._binaries / KUBECTL), f"--kubeconfig={cluster.kubeconfig}", "get", "--raw"]
+        self._path = path
         self._on_event = on_event
         self._synced = threading.Event()
-        self._thread = threading.Thread(target=self._read, name=f"watch {path}")
+        self._closing = threading.Event()
+        self._problem = ""
+        self._thread = threading.Thread(target=self._run, name=f"watch {path}")
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(self._argv, stdout=subprocess.PIPE, env=child_environment())
         self._thread.start()
-        assert self._synced.wait(_SYNC_SECONDS), "the watch does not begin"
+        assert self._synced.wait(_SYNC_SECONDS), f"the watch does not begin: {self._problem}"
         return self
 
     def __exit__(self, *_: object) -> None:
-        ended = self._process.poll()
-        self._process.terminate()
-        self._process.wait()
+        self._closing.set()
+        if self._process is not None:
+            self._process.terminate()
         self._thread.join()
-        assert ended is None, f"the watch ended with {ended}, so events are missing"
+        assert not self._problem, f"events are missing: {self._problem}"
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+    def _run(self) -> None:
+        query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+        while not self._closing.is_set() and not self._problem:
+            argv = [*self._argv, f"{self._path}?watch=true&allowWatchBookmarks=true&{query}"]
+            with subprocess.Popen(argv, stdout=subprocess.PIPE, env=child_environment()) as process:
+                self._process = process
+                version = "" if self._closing.is_set() else self._read(process)
+                process.terminate()
+            if version:
+                query = f"resourceVersion={version}"
+
+    def _read(self, process: subprocess.Popen[bytes]) -> str:
+        """Passes on the events of one stream; returns the last version, "" without any."""
+        assert process.stdout is not None
+        version = ""
+        for line in process.stdout:
+            if not line.endswith(b"\n"):
+                break  # cut off; the next stream begins with this event
             event = json.loads(line)
+            if event["type"] == "ERROR":
+                self._problem = str(event["object"])
+                break
             if event["type"] == "BOOKMARK":
                 self._synced.set()
             else:
                 self._on_event(event["type"], event["object"], time.time())
+            if self._synced.is_set():
+                version = event["object"]["metadata"]["resourceVersion"]
+        return version
