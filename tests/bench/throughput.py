@@ -46,6 +46,8 @@ _QUIET_ARGUMENTS: Final = {
 }
 _SIMULATOR: Final = {
     "provision_seconds": [0.05, 0.1],
+    # Attaching comes after the binding. Its writes would slow the simulator down, on which the bindings wait.
+    "publish_seconds": [1800, 1800],
     # As Longhorn's own default: kube-scheduler looks at no capacity.
     "storage_capacity": False,
     "capacity_period": "none",
