@@ -42,12 +42,16 @@ EXTENDER: Final = "extender-1"
 # Nothing but the burst should write: the leases and the status of thousands of nodes would take most of the API server's time.
 _QUIET_ARGUMENTS: Final = {
     KWOK: ["--node-lease-duration-seconds=4000"],
-    CONTROLLER_MANAGER: ["--node-monitor-grace-period=1h", "--kube-api-qps=1000", "--kube-api-burst=2000"],
+    CONTROLLER_MANAGER: [
+        "--node-monitor-grace-period=1h",
+        "--kube-api-qps=1000",
+        "--kube-api-burst=2000",
+        # Attaching comes after the binding. Its writes would slow the simulator down, on which the bindings wait.
+        "--controllers=-persistentvolume-attach-detach-controller",
+    ],
 }
 _SIMULATOR: Final = {
     "provision_seconds": [0.05, 0.1],
-    # Attaching comes after the binding. Its writes would slow the simulator down, on which the bindings wait.
-    "publish_seconds": [1800, 1800],
     # As Longhorn's own default: kube-scheduler looks at no capacity.
     "storage_capacity": False,
     "capacity_period": "none",
