@@ -71,6 +71,13 @@ class Way(StrEnum):
     YES_SAMPLED = "always yes, sampled nodes"
     """`percentageOfNodesToScore` is unset, so that kube-scheduler looks at a part of the nodes only."""
     OURS = "ours"
+    OURS_SCORING = "ours, with scores"
+    """`prioritizeVerb` is set, too."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this extender answers."""
+        return self in (Way.OURS, Way.OURS_SCORING)
 
 
 class Limits(StrEnum):
@@ -173,7 +180,7 @@ def _run_yes(folder: Path) -> Iterator[str]:
 
 def _measure(rig: Rig, config: Path, way: Way, yes: str, pods: int) -> Sample:
     """Runs one burst of one way, and removes it."""
-    ours = way is Way.OURS
+    ours = way.is_ours
     if ours and EXTENDER not in rig.candidates:
         rig.start_candidate(EXTENDER)
     elif not ours and EXTENDER in rig.candidates:
@@ -216,6 +223,8 @@ def _configuration(folder: Path, way: Way, limits: Limits) -> Path:
     config["clientConnection"].update(limits.connection)
     if way is Way.NONE:
         del config["extenders"]
+    if way is Way.OURS_SCORING:
+        config["extenders"][0].update(prioritizeVerb="prioritize", weight=1)
     if way is Way.YES_SAMPLED:
         del config["percentageOfNodesToScore"]
     file = folder / "kube-scheduler.yaml"
