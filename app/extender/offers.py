@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -57,9 +57,9 @@ from scheduler_core.offers.events import (
 )
 from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.offers.ledger import Ledger, step
-from scheduler_core.offers.outstanding_offer import Outcome, OutcomeKind
+from scheduler_core.offers.outstanding_offer import OFFER_LIFETIME, Outcome, OutcomeKind
 from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget
-from scheduler_core.volumes.resolve import MissingObjectError
+from scheduler_core.volumes.resolve import MissingObjectError, PodVolume
 
 log = structlog.get_logger("offers")
 
@@ -71,6 +71,7 @@ SETTLE_TIMEOUT: Final = 5.0
 ANSWER_TIMEOUT: Final = 3.0
 _OFFERS_PER_TURN: Final = 32
 _RECHECK_INTERVAL: Final = 0.1
+_RESTART_INTERVAL: Final = 1.0
 # If the cluster changes faster than a pod can be decided about, the nodes that changed are left out.
 _MAX_TRIES: Final = 3
 
@@ -215,7 +216,9 @@ class Offers:
         async with self._lock:
             generation = self._generation
             decision, contenders = await self._evaluate(pod, candidates)
-            if generation == self._generation and isinstance(contenders, Competing):
+            if generation != self._generation or self._closed:
+                raise UnavailableError("the lead was lost while the pod was decided about")
+            if isinstance(contenders, Competing):
                 self._apply(make_hold(pod, decision, self._cache.state().view))
                 hold = self._ledger.offer_of(pod.uid)
                 if hold is not None:
@@ -252,30 +255,37 @@ class Offers:
         elapsed = undisturbed if 0 < undisturbed < math.inf else 0.0
         since = self._clock()
         restored: list[tuple[Pod, RecordedOffer]] = []
-        for number, recorded in enumerate(record.offers):
+        volumes: list[Any] = []
+        # In this order they were matched with existing PersistentVolumes.
+        oldest_first = sorted(record.offers, key=lambda offer: offer.number)
+        for number, recorded in enumerate(oldest_first):
             if number % _OFFERS_PER_TURN == 0:
                 await asyncio.sleep(0)
             pod = current_pod(recorded.offered.pod, self._cache.state().view)
             if pod is None:
                 continue
             try:
-                entry = await self._to_restore(pod, recorded, elapsed + self._clock() - since)
+                entry = await self._to_restore(pod, recorded, elapsed + self._clock() - since, volumes)
             except ResolutionError as error:
                 log.debug("an offer is not restored", pod=pod.key, problem=str(error))
                 continue
             if entry is not None:
                 restored.append((pod, entry))
+                volumes += entry.offered.volumes
         self._apply(OffersRestored(tuple(entry for _, entry in restored), record.offers_made))
         for pod, _ in restored:
             self._start_watching(pod)
         log.info("restored offers", recorded=len(record.offers), restored=self._ledger.outstanding)
 
-    async def _to_restore(self, pod: Pod, recorded: RecordedOffer, elapsed: float) -> RecordedOffer | None:
+    async def _to_restore(
+        self, pod: Pod, recorded: RecordedOffer, elapsed: float, volumes: Sequence[PodVolume]
+    ) -> RecordedOffer | None:
+        options = self._evaluator.options
         try:
-            return offer_to_restore(recorded, self._cache.state().view, elapsed)
+            return offer_to_restore(recorded, self._cache.state().view, elapsed, options, volumes)
         except MissingObjectError:
             await self._evaluator.fetch_missing(pod)
-            return offer_to_restore(recorded, self._cache.state().view, elapsed)
+            return offer_to_restore(recorded, self._cache.state().view, elapsed, options, volumes)
 
     async def _wait_for_decisions(self, undisturbed: float) -> None:
         until = self._clock() + SETTLE_TIMEOUT - undisturbed
@@ -349,7 +359,9 @@ class Offers:
             # kube-scheduler may have asked again meanwhile, and act on that answer's offer.
             await check_caller(hung_up)
             if not isinstance(contenders, Competing) or not decision.needs_offer:
-                if self._ledger.offer_of(pod.uid) is not None:
+                offer = self._ledger.offer_of(pod.uid)
+                # While victims end, kube-scheduler does not ask about the node that is held.
+                if offer is not None and (offer.priority is None or decision.fits):
                     self._apply(Offered(observed_pod(pod), frozenset()))
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
             view = self._cache.state().view
@@ -426,24 +438,30 @@ class Offers:
         """Updates the ledger from the cluster until the pod's offer ends."""
         if pod.uid in self._watchers or self._ledger.offer_of(pod.uid) is None:
             return
-        task = asyncio.create_task(self._watch_pod(pod), name=f"offer {pod.key}")
+        # A pod that is deleted before the task runs was in the view.
+        seen = current_pod(pod, self._cache.state().view) is not None
+        task = asyncio.create_task(self._watch_pod(pod, seen=seen), name=f"offer {pod.key}")
         self._watchers[pod.uid] = (pod, task)
-        task.add_done_callback(lambda done: self._on_watch_done(pod.uid, done))
+        task.add_done_callback(lambda done: self._on_watch_done(pod, done))
 
-    def _on_watch_done(self, uid: str, task: asyncio.Task[None]) -> None:
+    def _on_watch_done(self, pod: Pod, task: asyncio.Task[None]) -> None:
+        uid = pod.uid
         if uid in self._watchers and self._watchers[uid][1] is task:
             del self._watchers[uid]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("following a pod failed", uid=uid, exc_info=error)
+            # Nothing else would end its offer.
+            asyncio.get_running_loop().call_later(_RESTART_INTERVAL, self._start_watching, pod)
 
-    async def _watch_pod(self, pod: Pod) -> None:
+    async def _watch_pod(self, pod: Pod, *, seen: bool) -> None:
         keys: list[tuple[str, Key]] = [("pods", (pod.namespace, pod.name))]
         keys += [("claims", (pod.namespace, volume.claim)) for volume in pod.volumes]
-        seen = False
+        unseen_until = self._clock() + OFFER_LIFETIME
         with self._cache.listening(*keys) as changed:
             while self._ledger.offer_of(pod.uid) is not None:
                 observation = observe(pod, self._cache.state().view, self._ledger, self._clock(), seen=seen)
-                seen = observation.seen
+                # Its watch is not that far behind: the pod is gone.
+                seen = observation.seen or self._clock() >= unseen_until
                 self._update(observation.ledger, observation.outcomes)
                 try:
                     async with asyncio.timeout(self._remaining_seconds(pod.uid)):
@@ -453,6 +471,9 @@ class Offers:
                 changed.clear()
 
     def _remaining_seconds(self, uid: str) -> float:
-        """Returns the seconds until the pod's offer ends by itself."""
+        """Returns the seconds until the pod's offer may end by itself.
+
+        At most `OFFER_LIFETIME`: an offer that stands may be replaced by one that ends.
+        """
         offer = self._ledger.offer_of(uid)
-        return max(0.0, offer.ends_at - self._clock()) if offer else 0.0
+        return max(0.0, min(offer.ends_at - self._clock(), OFFER_LIFETIME)) if offer else 0.0

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
@@ -26,6 +26,7 @@ from scheduler_core.demand.index import DemandIndex
 from scheduler_core.demand.unplaced import UnplacedVolumes, replica_count
 from scheduler_core.evaluation.competitors import CompetitorGroups, Competitors, Requester, Volumes, identity
 from scheduler_core.evaluation.offered_volumes import (
+    CompetingVolumes,
     OfferedVolumes,
     VolumesByOffer,
     by_certainty,
@@ -40,13 +41,11 @@ from scheduler_core.evaluation.roaming import (
     older_version,
     roaming_key,
 )
-from scheduler_core.evaluation.room import FITTING, split_by_room
+from scheduler_core.evaluation.room import fits_on_node, split_by_room, volumes_fit
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.packing.budget import Budget
-from scheduler_core.packing.order_safe import counting_proves_safe
-from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, current_volume
 
 _NODES_PER_PAUSE: Final = 16
@@ -114,6 +113,18 @@ class _Entry:
         return not requester.volumes.isdisjoint(self.identities)
 
 
+class VolumesAnywhere(NamedTuple):
+    """Volumes of other pods that may go to any node.
+
+    Attributes:
+        roaming: count on every node where they fit
+        unplaced: one node's share of the others
+    """
+
+    roaming: Volumes
+    unplaced: Volumes
+
+
 class Contention:
     """Finds the competitors of nodes and caches them."""
 
@@ -124,12 +135,20 @@ class Contention:
         self._roaming = RoamingVolumes()
         self._offered_unplaced: tuple[UnplacedVolumes, tuple[str, ...], dict[str, PodVolume]] | None = None
 
-    def competitors(self, query: ContentionQuery, names: Iterable[str]) -> Cooperative[dict[str, Competitors]]:
+    def volumes_anywhere(self, query: ContentionQuery) -> Cooperative[VolumesAnywhere]:
+        """Returns what other pods' volumes take on whichever node."""
+        yield from self.update(query)
+        return VolumesAnywhere(self.roaming_volumes(query), self.unplaced_share(query))
+
+    def competitors(
+        self, query: ContentionQuery, names: Iterable[str], anywhere: VolumesAnywhere | None = None
+    ) -> Cooperative[dict[str, Competitors]]:
         """Returns the competing volumes of other pods by node.
 
-        Nodes without any are left out.
+        Nodes without any are left out. `anywhere`: what `volumes_anywhere` returned for the query, if the caller has it.
         """
-        yield from self.update(query)
+        # Queries of different views take turns, so this is not read again after a pause.
+        anywhere = anywhere or (yield from self.volumes_anywhere(query))
         competitors: dict[str, Competitors] = {}
         free_space = query.state.view.indexes.free_space
         for number, name in enumerate(names, start=1):
@@ -144,12 +163,12 @@ class Contention:
             on_node = entry.competitors
             if entry.involves(query.requester):
                 others = self._without_requester(query, name, demands, offers)
-                on_node = yield from self._fitting_competitors(query, name, *others)
+                on_node = yield from self._fitting_competitors(query, name, others)
             if on_node.demanded or on_node.offered:
                 competitors[name] = on_node
         if len(self._entries) > _ENTRIES_PER_NODE * len(free_space) + _MIN_ENTRIES:
             self._entries = {name: entry for name, entry in self._entries.items() if name in free_space}
-        yield from self._add_unplaced_volumes(query, names, competitors)
+        yield from self._add_unplaced_volumes(query, names, competitors, anywhere)
         return competitors
 
     def update(self, query: ContentionQuery) -> Cooperative[None]:
@@ -239,15 +258,18 @@ class Contention:
         return result
 
     def _add_unplaced_volumes(
-        self, query: ContentionQuery, names: Iterable[str], competitors: dict[str, Competitors]
+        self,
+        query: ContentionQuery,
+        names: Iterable[str],
+        competitors: dict[str, Competitors],
+        anywhere: VolumesAnywhere,
     ) -> Cooperative[None]:
         """Adds the roaming and the unplaced volumes that fit to the competitors.
 
         Roaming volumes are tried first, then the largest of the others. They count like demand, because no decision of kube-scheduler would end
         them.
         """
-        roaming = self.roaming_volumes(query)
-        unplaced = self.unplaced_share(query)
+        roaming, unplaced = anywhere
         if not roaming and not unplaced:
             return
         empty = self._groups.competitors((), ())
@@ -283,13 +305,17 @@ class Contention:
         steps = query.budget.left
         gave_up = query.budget.gave_up
         joint = self._offered.joint(offers, view)
-        if not demands and joint.volumes is not None and (yield from _fits(query, name, joint.required)):
+        if (
+            not demands
+            and joint.volumes is not None
+            and (yield from fits_on_node(query.state.profiles, query.budget, name, joint.required))
+        ):
             competitors = joint.competitors(self._groups)
             self._roaming.put(name, ())
         else:
             volumes_by_offer = self._offered.on_node(offers, name, view)
             counted = without_matched_claims(demands, offers, name)
-            competitors = yield from self._fitting_competitors(query, name, *by_certainty(counted, volumes_by_offer))
+            competitors = yield from self._fitting_competitors(query, name, by_certainty(counted, volumes_by_offer))
             self._roaming.put(name, _roaming_volumes(view, name, demands, volumes_by_offer, competitors))
         return _Entry(
             demands=demands,
@@ -304,8 +330,8 @@ class Contention:
 
     def _without_requester(
         self, query: ContentionQuery, name: str, demands: Sequence[Demand], offers: Sequence[Offer]
-    ) -> tuple[list[PodVolume], list[list[PodVolume]]]:
-        """Returns demanded and offered volumes that count against the requester.
+    ) -> CompetingVolumes:
+        """Returns the volumes that count against the requester.
 
         Its volumes are left out of other pods' demand and offers too, and so are holds of a lower priority.
         """
@@ -314,36 +340,34 @@ class Contention:
             offer for offer in offers if offer.uid != requester.uid and offer.counts_against(requester.priority)
         ]
         volumes_by_offer = self._offered.on_node(counting, name, query.state.view)
-        demanded, offered = by_certainty(without_matched_claims(demands, offers, name), volumes_by_offer)
-        own = requester.volumes
-        return (
-            [volume for volume in demanded if identity(volume) not in own],
-            [[volume for volume in volumes if identity(volume) not in own] for volumes in offered],
-        )
+        return by_certainty(without_matched_claims(demands, offers, name), volumes_by_offer).without(requester.volumes)
 
     def _fitting_competitors(
-        self, query: ContentionQuery, name: str, demands: Sequence[PodVolume], offers: Sequence[Sequence[PodVolume]]
+        self, query: ContentionQuery, name: str, competing: CompetingVolumes
     ) -> Cooperative[Competitors]:
         """Returns the competing volumes that fit on the node together.
 
-        If not all of them fit, demand comes before offers, and older before younger.
+        If not all of them fit, demand comes before offers, older before younger, and holds come last: a pod of higher priority was
+        offered what is held for another one.
         """
-        demanded = {identity(volume): volume for volume in demands}
-        volumes = demanded | {identity(volume): volume for part in offers for volume in part}
-        if (yield from _volumes_fit(query, name, list(volumes.values()))):
-            return self._competitors_of(demanded, volumes)
+        demanded = {identity(volume): volume for volume in competing.demanded}
+        held = {identity(volume): volume for part in competing.held for volume in part}
+        volumes = demanded | {identity(volume): volume for part in competing.offered for volume in part} | held
+        if (yield from volumes_fit(query.state.profiles, query.budget, name, list(volumes.values()))):
+            return self._competitors_of(demanded | held, volumes)
         fitting: dict[str, PodVolume] = {}
-        if (yield from _volumes_fit(query, name, list(demanded.values()))):
+        if (yield from volumes_fit(query.state.profiles, query.budget, name, list(demanded.values()))):
             fitting = demanded
         else:
             for key, volume in demanded.items():
-                if (yield from _volumes_fit(query, name, [*fitting.values(), volume])):
+                if (yield from volumes_fit(query.state.profiles, query.budget, name, [*fitting.values(), volume])):
                     fitting[key] = volume
         volumes = dict(fitting)
-        for part in offer_parts(offers):
+        for part in offer_parts((*competing.offered, *competing.held)):
             trial = volumes | {identity(volume): volume for volume in part}
-            if (yield from _volumes_fit(query, name, list(trial.values()))):
+            if (yield from volumes_fit(query.state.profiles, query.budget, name, list(trial.values()))):
                 volumes = trial
+        fitting = fitting | {key: volume for key, volume in volumes.items() if key in held}
         return self._competitors_of(fitting, volumes)
 
     def _competitors_of(self, demanded: dict[str, PodVolume], volumes: dict[str, PodVolume]) -> Competitors:
@@ -370,20 +394,3 @@ def _roaming_volumes(
 
 def _largest_first(volume: PodVolume) -> tuple[int, str]:
     return -volume.volume.size, identity(volume)
-
-
-def _volumes_fit(query: ContentionQuery, name: str, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
-    if not volumes:
-        return True
-    return (yield from _fits(query, name, requirements(volumes, volumes)))
-
-
-def _fits(query: ContentionQuery, name: str, required: Requirements) -> Cooperative[bool]:
-    table = yield from query.state.profiles.table(required.classes)
-    [profile] = table.of([name])
-    if required.uniform and profile.reason is None:
-        items = required.items
-        if counting_proves_safe(profile.free, items.total, items.largest):
-            return True
-    results = yield from query.state.profiles.evaluate(required, [profile], query.budget, examine_order=False)
-    return results[profile] in FITTING

@@ -20,7 +20,7 @@ from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_key
-from scheduler_core.evaluation.contention import Contention, ContentionQuery
+from scheduler_core.evaluation.contention import Contention, ContentionQuery, VolumesAnywhere
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.roaming import roaming_key
 from scheduler_core.lru import LruMap
@@ -164,15 +164,14 @@ class EquivalenceCache:
         """Returns each node's reason, in order, and the competitors counted."""
         budget = query.competition.budget
         gave_up = budget.gave_up
-        yield from query.contention.update(query.competition)
-        share = query.contention.unplaced_share(query.competition)
-        roaming = query.contention.roaming_volumes(query.competition)
+        anywhere = yield from query.contention.volumes_anywhere(query.competition)
+        roaming, share = anywhere
         # Where a roaming volume is offered it counts already, so it matters which volume it is.
         names_of_roaming = tuple(map(roaming_key, roaming))
         key = (query.required.key, query.examine_order, volumes_key(roaming + share), names_of_roaming)
         own_nodes = _own_nodes(query)
         lookup = self._look_up(key, query.version, names, own_nodes)
-        reasons, competitors = yield from evaluate_nodes(query, lookup.missing)
+        reasons, competitors = yield from evaluate_nodes(query, lookup.missing, anywhere)
         # A pod that was offered nodes with a volume of this one may not have been delivered by a watch yet.
         own_nodes |= query.contention.nodes_involving(query.competition.requester, lookup.missing)
         exact = budget.gave_up == gave_up
@@ -234,13 +233,13 @@ def _uids_of_users(volume: PodVolume, view: View) -> set[str]:
 
 
 def evaluate_nodes(
-    query: NodeQuery, names: Sequence[str]
+    query: NodeQuery, names: Sequence[str], anywhere: VolumesAnywhere
 ) -> Cooperative[tuple[dict[str, Reason], Mapping[str, Competitors]]]:
     """Returns nodes' reasons and competitors by name, without the cache."""
     state = query.competition.state
     budget = query.competition.budget
     required = query.required
-    competitors = yield from query.contention.competitors(query.competition, names)
+    competitors = yield from query.contention.competitors(query.competition, names, anywhere)
     table = yield from state.profiles.table(required.classes)
     profiles = dict(zip(names, table.of(names), strict=True))
     reasons: dict[str, Reason] = {}

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.derive import Demand
@@ -50,10 +50,12 @@ class JointOffers:
     def competitors(self, groups: CompetitorGroups) -> Competitors:
         """Returns all volumes as competitors, where they fit together."""
         if self._competitors is None:
-            narrowed = {identity(volume) for offer, part in self.volumes or () if offer.narrowed for volume in part}
+            certain = by_certainty((), self.volumes or ())
+            demanded_parts = (certain.demanded, *certain.held)
+            decided = {identity(volume) for part in demanded_parts for volume in part}
             volumes = self._distinct_volumes()
-            demanded = tuple(volume for volume in volumes if identity(volume) in narrowed)
-            offered = tuple(volume for volume in volumes if identity(volume) not in narrowed)
+            demanded = tuple(volume for volume in volumes if identity(volume) in decided)
+            offered = tuple(volume for volume in volumes if identity(volume) not in decided)
             self._competitors = groups.competitors(demanded, offered)
         return self._competitors
 
@@ -141,21 +143,46 @@ def without_matched_claims(demands: Sequence[Demand], offers: Iterable[Offer], n
     return [demand for demand in demands if identity(demand.volume) not in matched] if matched else demands
 
 
-def by_certainty(
-    demands: Iterable[Demand], volumes_by_offer: VolumesByOffer
-) -> tuple[list[PodVolume], list[list[PodVolume]]]:
-    """Returns the volumes that will be placed on the node, and those that may be.
+class CompetingVolumes(NamedTuple):
+    """The volumes that compete for a node.
+
+    Attributes:
+        demanded: will be placed there
+        offered: may be placed there, by offer
+        held: preemption makes room for them there, by hold; none of them waits for a decision of kube-scheduler's next seconds
+    """
+
+    demanded: Sequence[PodVolume]
+    offered: Sequence[Sequence[PodVolume]]
+    held: Sequence[Sequence[PodVolume]]
+
+    def without(self, identities: frozenset[str]) -> CompetingVolumes:
+        """Returns the volumes without some of them."""
+
+        def others(volumes: Sequence[PodVolume]) -> list[PodVolume]:
+            return [volume for volume in volumes if identity(volume) not in identities]
+
+        return CompetingVolumes(
+            others(self.demanded), [others(part) for part in self.offered], [others(part) for part in self.held]
+        )
+
+
+def by_certainty(demands: Iterable[Demand], volumes_by_offer: VolumesByOffer) -> CompetingVolumes:
+    """Returns the volumes of demand and offers by how certain they are.
 
     A narrowed offer is a decision, so its volumes are demanded. No request waits until it ends.
     """
     demanded = [demand.volume for demand in demands]
-    offered: list[list[PodVolume]] = []
+    offered: list[Sequence[PodVolume]] = []
+    held: list[Sequence[PodVolume]] = []
     for offer, volumes in volumes_by_offer:
-        if offer.narrowed:
+        if offer.priority is not None:
+            held.append(volumes)
+        elif offer.narrowed:
             demanded += volumes
         else:
-            offered.append(list(volumes))
-    return demanded, offered
+            offered.append(volumes)
+    return CompetingVolumes(demanded, offered, held)
 
 
 def offer_parts(offers: Iterable[Sequence[PodVolume]]) -> Iterator[Sequence[PodVolume]]:

@@ -1,7 +1,8 @@
-"""Which nodes have room for volumes that may go to any node, in addition to what counts there already."""
+"""Whether volumes fit on a node together, and on which nodes volumes that may go to any of them fit, too."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from scheduler_core.cooperative import Cooperative
@@ -9,12 +10,32 @@ from scheduler_core.evaluation.competitors import Volumes, volumes_key
 from scheduler_core.evaluation.profile_cache import ProfileCache
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
-from scheduler_core.volumes.requirements import requirements
+from scheduler_core.packing.order_safe import counting_proves_safe
+from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume
 
 # A search that gave up counts, or the space might be promised twice.
 FITTING: Final = frozenset({Reason.ROOM, Reason.UNDECIDED})
 _Part = tuple[list[str], frozenset[object]]
+
+
+def volumes_fit(profiles: ProfileCache, budget: Budget, name: str, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
+    """Returns whether volumes fit on a node together."""
+    if not volumes:
+        return True
+    return (yield from fits_on_node(profiles, budget, name, requirements(volumes, volumes)))
+
+
+def fits_on_node(profiles: ProfileCache, budget: Budget, name: str, required: Requirements) -> Cooperative[bool]:
+    """Returns whether a node meets requirements."""
+    table = yield from profiles.table(required.classes)
+    [profile] = table.of([name])
+    if required.uniform and profile.reason is None:
+        items = required.items
+        if counting_proves_safe(profile.free, items.total, items.largest):
+            return True
+    results = yield from profiles.evaluate(required, [profile], budget, examine_order=False)
+    return results[profile] in FITTING
 
 
 def split_by_room(

@@ -186,7 +186,7 @@ def resolve_candidates(
     `offered` are volumes that other pods may take.
 
     Raises:
-        ResolutionError: an object the pod names does not exist or contradicts it, or its volumes cannot be told
+        ResolutionError: an object the pod names does not exist or contradicts it, or its volumes are unknown
     """
     require_best_effort = options.require_best_effort
     if not options.match_volumes:

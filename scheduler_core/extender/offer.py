@@ -6,12 +6,20 @@ A view → `observe` → the ledger with the pod's progress. A decision about pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import Competing, Contenders, Decision, volumes_on_pod_node, volumes_to_offer
+from scheduler_core.extender.decision import (
+    Competing,
+    Contenders,
+    Decision,
+    FilterOptions,
+    resolve_candidates,
+    volumes_on_pod_node,
+    volumes_to_offer,
+)
 from scheduler_core.extender.offered_nodes import choose_nodes
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
@@ -26,7 +34,8 @@ from scheduler_core.offers.handover_record import unschedulable_digest
 from scheduler_core.offers.ledger import Ledger, step
 from scheduler_core.offers.outstanding_offer import Outcome
 from scheduler_core.volumes.pending_replicas import decided_node
-from scheduler_core.volumes.volume_binding import merge_resolutions, resolve_on_nodes
+from scheduler_core.volumes.resolve import PodVolume
+from scheduler_core.volumes.volume_binding import merge_resolutions
 
 Moment = tuple[ClusterState, Contenders]
 """What a decision was made from."""
@@ -181,11 +190,13 @@ def undecided_pods(view: View) -> frozenset[str]:
     return frozenset(pod.uid for pod in pods if pod.live and pod.volumes and not decided_node(pod, view))
 
 
-def offer_to_restore(recorded: RecordedOffer, view: View, elapsed: float) -> RecordedOffer | None:
+def offer_to_restore(
+    recorded: RecordedOffer, view: View, elapsed: float, options: FilterOptions, others: Iterable[PodVolume] = ()
+) -> RecordedOffer | None:
     """Returns an offer as the previous leader recorded it, with the pod's volumes.
 
     None if the pod is bound, finished or gone, or takes no space. `elapsed`: seconds that have passed at least since the record was
-    made.
+    made. `others`: the volumes of offers that are restored already.
 
     Raises:
         ResolutionError: the pod cannot be resolved
@@ -194,7 +205,7 @@ def offer_to_restore(recorded: RecordedOffer, view: View, elapsed: float) -> Rec
     pod = current_pod(offered.pod, view)
     if pod is None or not pod.live or pod.node_name:
         return None
-    resolution = merge_resolutions(resolve_on_nodes(pod, sorted(offered.nodes), view))
+    resolution = merge_resolutions(resolve_candidates(pod, sorted(offered.nodes), view, options, others))
     on_node = volumes_on_pod_node(resolution)
     volumes = volumes_to_offer(resolution) if offered.nodes else ()
     unplaced_volumes = tuple(volume for volume in resolution.unplaced if volume not in on_node)

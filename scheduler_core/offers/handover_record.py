@@ -148,10 +148,11 @@ class RecordEncoder:
             RecordError: even a record without offers would be too large
         """
         offers = sorted(ledger.offers.values(), key=lambda offer: (len(offer.nodes), -offer.made_at, offer.uid))
+        readable = [offer for offer in offers if _is_readable(offer)]
         if not offers:
             # Names of nodes that no longer exist must not add up.
             self._positions = {}
-        fitting = list(_within_limit(offers))
+        fitting = list(_within_limit(readable))
         while True:
             complete = len(fitting) == len(offers)
             data = self._encode(fitting, ledger.offers_made, replace(head, complete=complete), now)
@@ -274,6 +275,13 @@ def _bit_positions(text: str, count: int) -> Iterator[int]:
         for bit in range(8) if byte else ():
             if byte >> bit & 1:
                 yield index * 8 + bit
+
+
+def _is_readable(offer: Offer) -> bool:
+    """Whether no name is longer than Kubernetes allows; a request may say anything."""
+    pod = offer.pod
+    names = (offer.uid, pod.namespace, pod.name, pod.nominated_node, offer.selected_node)
+    return all(len(name) <= _MAX_NAME for name in names)
 
 
 def _within_limit(offers: Iterable[Offer]) -> Iterator[Offer]:

@@ -81,7 +81,7 @@ class Ledger:
         wide_offers: UID and nodes of the offers that have more than `MAX_INDEXED_NODES`, oldest first
         uids_with_unplaced_volumes: the UIDs of the offers with volumes that may go anywhere, oldest first
         by_age: the UIDs of offers that are not narrowed, oldest offer first
-        by_narrowed_at: the UIDs of narrowed holds, narrowed first comes first
+        by_narrowed_at: the UIDs of narrowed offers that end by themselves, narrowed first comes first
         by_unschedulable_since: the UIDs of offers with an `unschedulable_since`, earliest first
         narrowed: the UIDs of narrowed offers
         holds: the UIDs of holds
@@ -224,9 +224,10 @@ def _observe_pod(ledger: Ledger, pod: ObservedPod) -> tuple[Ledger, tuple[Outcom
     after = replace(offer, version=max(offer.version, pod.version))
     if offer.unschedulable_since is None and offer.has_failed(pod):
         after = replace(after, unschedulable_since=ledger.time)
-    if offer.narrowed or not offer.is_decided_by(pod):
+    if not offer.is_decided_by(pod) or (offer.narrowed and len(offer.nodes) == 1):
         return _replace_offer(ledger, offer, after), ()
-    after = replace(after, nodes=frozenset((pod.nominated_node,)), narrowed_at=ledger.time)
+    narrowed_at = ledger.time if offer.narrowed_at is None else offer.narrowed_at
+    after = replace(after, nodes=frozenset((pod.nominated_node,)), narrowed_at=narrowed_at)
     outcome = Outcome(offer, OutcomeKind.NARROWED, ledger.time, pod.nominated_node)
     return _replace_offer(ledger, offer, after), (outcome,)
 
@@ -235,12 +236,12 @@ def _add_offer(ledger: Ledger, offered: Offered) -> Ledger:
     pod = offered.pod
     if not (offered.nodes or offered.unplaced_volumes) or not pod.uid or _terminal_outcome(pod):
         return ledger
-    # kube-scheduler looks at the nominated node first. If it chooses that node again, it writes nothing.
+    # kube-scheduler looks at the nominated node first. If it chooses that node again, it writes nothing. Preemption may choose another.
     nominated = frozenset((pod.nominated_node,))
     narrowed = offered.nodes == nominated or (offered.priority is not None and nominated <= offered.nodes)
     offer = Offer(
         pod=pod,
-        nodes=nominated if narrowed else offered.nodes,
+        nodes=offered.nodes,
         volumes=offered.volumes,
         selected_node=offered.selected_node,
         made_at=ledger.time,
@@ -263,7 +264,9 @@ def _insert_offer(ledger: Ledger, offer: Offer) -> Ledger:
         ledger,
         offers=ledger.offers.insert(uid, offer),
         by_age=ledger.by_age if offer.narrowed else ledger.by_age.add(uid),
-        by_narrowed_at=ledger.by_narrowed_at.add(uid) if offer.narrowed and hold else ledger.by_narrowed_at,
+        by_narrowed_at=ledger.by_narrowed_at.add(uid)
+        if offer.narrowed and offer.stands_for_preemption
+        else ledger.by_narrowed_at,
         narrowed=ledger.narrowed.insert(uid) if offer.narrowed else ledger.narrowed,
         holds=ledger.holds.insert(uid) if hold else ledger.holds,
         uids_with_unplaced_volumes=uids_with_unplaced_volumes,
@@ -285,7 +288,7 @@ def _restore_offers(ledger: Ledger, event: OffersRestored) -> Ledger:
     return replace(
         ledger,
         offers_made=max(ledger.offers_made, event.offers_made),
-        by_narrowed_at=PersistentOrderedSet.of(uid for _, uid in narrowed if uid in ledger.holds),
+        by_narrowed_at=PersistentOrderedSet.of(uid for _, uid in narrowed if ledger.offers[uid].stands_for_preemption),
         by_unschedulable_since=PersistentOrderedSet.of(uid for _, uid in declared),
     )
 
@@ -317,7 +320,7 @@ def _replace_offer(ledger: Ledger, before: Offer, after: Offer) -> Ledger:
     if after.narrowed and not before.narrowed:
         narrowed = narrowed.insert(after.uid)
         by_age = by_age.discard(after.uid)
-        by_narrowed_at = by_narrowed_at if after.priority is None else by_narrowed_at.add(after.uid)
+        by_narrowed_at = by_narrowed_at.add(after.uid) if after.stands_for_preemption else by_narrowed_at
     ledger = replace(
         ledger,
         offers=ledger.offers.insert(after.uid, after),

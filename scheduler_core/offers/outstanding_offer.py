@@ -89,7 +89,13 @@ class Offer:
     def _lifetime_ends_at(self) -> float:
         if self.narrowed_at is None:
             return self.made_at + OFFER_LIFETIME
-        return NEVER if self.priority is None else self.narrowed_at + HOLD_LIFETIME
+        return self.narrowed_at + HOLD_LIFETIME if self.stands_for_preemption else NEVER
+
+    @property
+    def stands_for_preemption(self) -> bool:
+        """Whether the offer stands because of preemption's nomination, which may lead nowhere."""
+        nominated_before = self.pod.unschedulable != "" and self.pod.nominated_node in self.nodes
+        return self.priority is not None or nominated_before
 
     def has_failed(self, pod: ObservedPod) -> bool:
         """Whether an observation shows that the attempt failed for which the offer was made."""

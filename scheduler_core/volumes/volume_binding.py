@@ -16,6 +16,7 @@ caller must count with each. The same holds for volumes that other pods' offers 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
@@ -236,7 +237,8 @@ def _taken(offered: Iterable[PodVolume]) -> _Taken:
         if volume.persistent_volume:
             by_claim.setdefault(volume.claim, set()).add(volume.persistent_volume)
     choices = [frozenset(volumes) for volumes in by_claim.values()]
-    certain = frozenset(name for choice in choices if choices.count(choice) >= len(choice) for name in choice)
+    claims_by_choice = Counter(choices)
+    certain = frozenset(name for choice, claims in claims_by_choice.items() if claims >= len(choice) for name in choice)
     return _Taken(certain, tuple(choice - certain for choice in choices if not choice <= certain))
 
 

@@ -231,6 +231,11 @@ class Rig:
     def misplaced_pods(self, app: str) -> list[str]:
         """The app's pods with a local volume without a replica on their node."""
         claims = {_name(entry): entry for entry in self.items("/api/v1/namespaces/default/persistentvolumeclaims")}
+        handles = {
+            _name(volume): volume["spec"]["csi"]["volumeHandle"]
+            for volume in self.items(PERSISTENT_VOLUMES.path())
+            if "csi" in volume["spec"]
+        }
         homes: dict[str, set[str]] = {}
         for replica in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas"):
             if not replica["spec"].get("failedAt") and "deletionTimestamp" not in replica["metadata"]:
@@ -240,7 +245,10 @@ class Rig:
             node = pod["spec"].get("nodeName")
             for volume in pod["spec"]["volumes"]:
                 claim = claims.get(volume.get("persistentVolumeClaim", {}).get("claimName", ""))
-                if node and claim is not None and node not in homes.get(claim["spec"].get("volumeName", ""), set()):
+                if not node or claim is None:
+                    continue
+                handle = handles.get(claim["spec"].get("volumeName", ""), "")
+                if node not in homes.get(handle, set()):
                     misplaced_pods.add(_name(pod))
         return sorted(misplaced_pods)
 

@@ -93,7 +93,7 @@ def test_restarted_pods_return_to_the_nodes_of_their_replicas(rig: Rig) -> None:
 def test_decisions_read_only_single_objects_that_no_watch_has_delivered(rig: Rig) -> None:
     """The audit log of a burst has no other calls.
 
-    The expected ones are watches, the Lease, the EndpointSlice, and GETs of objects that a pod names.
+    The expected ones are watches, the Lease, the EndpointSlice, the record of offers, and GETs of objects that a pod names.
     """
     earlier_calls = sum(1 for _ in rig.cluster.audit_events())
     claims = 4
@@ -106,6 +106,7 @@ def test_decisions_read_only_single_objects_that_no_watch_has_delivered(rig: Rig
     )
     named = {"persistentvolumeclaims", "persistentvolumes", "volumes", "storageclasses"}
     expected = {("get", "leases"), ("update", "leases"), ("get", "endpointslices"), *(("get", kind) for kind in named)}
+    expected |= {("patch", "configmaps")}
     expected |= {("list", "diskschedules")}  # the cluster lacks this optional kind, and the extender retries
     assert {call for call in calls if call[0] != "watch"} <= expected
     assert sum(calls["get", kind] for kind in named) <= 3 * claims, "each object that a pod names is read once at most"

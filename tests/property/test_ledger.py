@@ -66,7 +66,6 @@ class OfferHistory:
         narrowed_at = None
         unschedulable_since = None
         if pod.nominated_node in nodes and (hold or len(nodes) == 1):
-            nodes = frozenset({pod.nominated_node})
             narrowed_at = self.at
         for at, observed in self.observations:
             if observed.version and observed.version <= version:
@@ -82,9 +81,9 @@ class OfferHistory:
                 decided = nominated and observed.nominated_node != pod.nominated_node and not condition_is_new
             if failed and unschedulable_since is None:
                 unschedulable_since = at
-            if decided and narrowed_at is None:
+            if decided and (narrowed_at is None or len(nodes) > 1):
                 nodes = frozenset({observed.nominated_node})
-                narrowed_at = at
+                narrowed_at = at if narrowed_at is None else narrowed_at
         return Offer(
             pod=pod,
             nodes=nodes,
@@ -105,7 +104,7 @@ class OfferHistory:
         ends: list[tuple[float, OutcomeKind]] = []
         if offer.narrowed_at is None:
             ends.append((self.at + 60.0, OutcomeKind.EXPIRED))
-        elif offer.priority is not None:
+        elif offer.priority is not None or (offer.pod.unschedulable and offer.pod.nominated_node in offer.nodes):
             ends.append((offer.narrowed_at + 600.0, OutcomeKind.EXPIRED))
         if offer.unschedulable_since:
             ends.append((offer.unschedulable_since + 1.0, OutcomeKind.UNSCHEDULABLE))
@@ -175,7 +174,7 @@ class Model:
         elif not final_only:
             before = history.offer()
             history.observations.append((self.now, pod))
-            if history.offer().narrowed and not before.narrowed:
+            if history.offer().nodes != before.nodes or history.offer().narrowed != before.narrowed:
                 self.outcomes.append(Outcome(before, OutcomeKind.NARROWED, self.now, pod.nominated_node))
 
 

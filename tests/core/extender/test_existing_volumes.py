@@ -270,7 +270,7 @@ def test_a_nomination_is_adopted_with_the_volume_matched_on_its_node() -> None:
     volumes = [kept("pv-b", 50, "b", node="b"), kept("pv-a", 50, "a", node="a")]
     view = make.view(DATA, nodes(500, 500, 500), *volumes, pod)
     recorded = RecordedOffer(Offered(observed_pod(make.as_pod(pod)), frozenset("b")), age=1.0)
-    restored = offer_to_restore(recorded, view, 0.0)
+    restored = offer_to_restore(recorded, view, 0.0, FilterOptions())
     assert restored is not None
     assert [getattr(volume, "persistent_volume", "") for volume in restored.offered.volumes] == ["pv-b"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.demand.derive import Demand, DemandSource
 from scheduler_core.evaluation.competitors import Competitors
-from scheduler_core.evaluation.contention import Contention, ContentionQuery
+from scheduler_core.evaluation.contention import Contention, ContentionQuery, VolumesAnywhere
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.placement_monitor import SETTLE_TIME, STUCK_AFTER, Misplaced, PlacementReport, Stuck
 from scheduler_core.offers.ledger import Ledger
@@ -33,11 +33,13 @@ class RecordingContention(Contention):
         super().__init__()
         self.queried: list[str] = []
 
-    def competitors(self, query: ContentionQuery, names: Iterable[str]) -> Cooperative[dict[str, Competitors]]:
+    def competitors(
+        self, query: ContentionQuery, names: Iterable[str], anywhere: VolumesAnywhere | None = None
+    ) -> Cooperative[dict[str, Competitors]]:
         """Records the names."""
         names = list(names)
         self.queried += names
-        return super().competitors(query, names)
+        return super().competitors(query, names, anywhere)
 
 
 EMPTY_CLUSTER = empty_state().updated(

@@ -235,10 +235,11 @@ def test_a_narrowed_offer_stands_for_as_long_as_its_nomination() -> None:
 
 
 def test_a_request_about_the_nominated_node_alone_makes_a_narrowed_offer() -> None:
-    """If kube-scheduler chooses the node again, it writes nothing."""
-    nominated = replace(POD, nominated_node="b", unschedulable="preempting")
-    ledger = ledger_with_offer(replace(OFFERED, pod=nominated, nodes=frozenset("b")))
-    assert (single_offer(ledger).narrowed, ledger.next_end) == (True, NEVER)
+    """If kube-scheduler chooses the node again, it writes nothing; a nomination by preemption may lead nowhere."""
+    for condition, end in (("", NEVER), ("preempting", 100 + HOLD_LIFETIME)):
+        nominated = replace(POD, nominated_node="b", unschedulable=condition)
+        ledger = ledger_with_offer(replace(OFFERED, pod=nominated, nodes=frozenset("b")))
+        assert (single_offer(ledger).narrowed, ledger.next_end) == (True, end)
 
 
 @pytest.mark.parametrize("node", ["", "a", "elsewhere"])
@@ -434,10 +435,12 @@ def test_a_hold_ends_after_the_grace_period_if_preemption_nominates_no_node() ->
     assert summarize(apply((300, Tick()), ledger=ledger)[1]) == [("u", OutcomeKind.UNSCHEDULABLE, 102, "")]
 
 
-def test_a_hold_for_a_nominated_pod_begins_narrowed() -> None:
-    """If preemption chooses the same node again, it writes nothing."""
+def test_a_hold_for_a_nominated_pod_stands_from_the_beginning() -> None:
+    """If preemption chooses the same node again, it writes nothing; it may choose another."""
     ledger = ledger_with_offer(replace(HOLD, pod=replace(PREEMPTING, version=10)))
-    assert (single_offer(ledger).nodes, ledger.next_end) == (frozenset("b"), 100 + HOLD_LIFETIME)
+    assert (single_offer(ledger).nodes, ledger.next_end) == (ABC, 100 + HOLD_LIFETIME)
+    ledger = apply((101, replace(PREEMPTING, nominated_node="a")), ledger=ledger)[0]
+    assert (single_offer(ledger).nodes, ledger.next_end) == (frozenset("a"), 100 + HOLD_LIFETIME)
 
 
 def test_offers_on_a_node_are_sorted_by_age_and_uid() -> None:
