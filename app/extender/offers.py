@@ -459,9 +459,10 @@ class Offers:
         unseen_until = self._clock() + OFFER_LIFETIME
         with self._cache.listening(*keys) as changed:
             while self._ledger.offer_of(pod.uid) is not None:
+                # Its watch is not that far behind: a pod that is still unseen is gone.
+                seen = seen or self._clock() >= unseen_until
                 observation = observe(pod, self._cache.state().view, self._ledger, self._clock(), seen=seen)
-                # Its watch is not that far behind: the pod is gone.
-                seen = observation.seen or self._clock() >= unseen_until
+                seen = observation.seen
                 self._update(observation.ledger, observation.outcomes)
                 try:
                     async with asyncio.timeout(self._remaining_seconds(pod.uid)):

@@ -13,13 +13,12 @@ and nodes with equal competitors and equal disks share one result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import DemandIndex
@@ -28,18 +27,16 @@ from scheduler_core.evaluation.competitors import CompetitorGroups, Competitors,
 from scheduler_core.evaluation.offered_volumes import (
     CompetingVolumes,
     OfferedVolumes,
-    VolumesByOffer,
     by_certainty,
     offer_parts,
     without_matched_claims,
 )
 from scheduler_core.evaluation.roaming import (
-    RoamingVolume,
     RoamingVolumes,
     Version,
-    can_roam,
     older_version,
     roaming_key,
+    volumes_roaming_from,
 )
 from scheduler_core.evaluation.room import fits_on_node, split_by_room, volumes_fit
 from scheduler_core.evaluation.state import ClusterState
@@ -50,6 +47,7 @@ from scheduler_core.volumes.resolve import PodVolume, current_volume
 
 _NODES_PER_PAUSE: Final = 16
 _RETRY_FACTOR: Final = 2
+_MAX_UPDATES: Final = 3
 # Autoscalers add and remove nodes; entries of removed nodes are dropped once they are as many as those of existing nodes.
 _ENTRIES_PER_NODE: Final = 2
 _MIN_ENTRIES: Final = 64
@@ -133,6 +131,7 @@ class Contention:
         self._groups = CompetitorGroups()
         self._offered = OfferedVolumes()
         self._roaming = RoamingVolumes()
+        self._latest_query: ContentionQuery | None = None
         self._offered_unplaced: tuple[UnplacedVolumes, tuple[str, ...], dict[str, PodVolume]] | None = None
 
     def volumes_anywhere(self, query: ContentionQuery) -> Cooperative[VolumesAnywhere]:
@@ -177,6 +176,19 @@ class Contention:
         Not only nodes that are asked about matter, because these volumes may roam.
         """
         before = self._roaming.version
+        for _ in range(_MAX_UPDATES):
+            uninterrupted = yield from self._update_nodes(query)
+            if uninterrupted:
+                break
+            # A query of another view has put in what it found.
+            self._roaming.version = before
+        self._roaming.version = query.version
+
+    def _update_nodes(self, query: ContentionQuery) -> Cooperative[bool]:
+        """Updates nodes that changed; returns whether no other query did meanwhile."""
+        before = self._roaming.version
+        uninterrupted = True
+        self._latest_query = query
         names = self._roaming.nodes_to_update(query.version, query.demand, query.ledger)
         for number, name in enumerate(names, start=1):
             if number % _NODES_PER_PAUSE == 0:
@@ -188,9 +200,11 @@ class Contention:
             else:
                 # Longhorn attaches no volume on a node that it does not know, and so places none of its replicas.
                 self._roaming.put(name, ())
+            uninterrupted = uninterrupted and self._latest_query is query
+            self._latest_query = query
             # Another query may have updated this during a pause; what it updated is then compared again.
             self._roaming.version = before
-        self._roaming.version = query.version
+        return uninterrupted
 
     def roaming_volumes(self, query: ContentionQuery) -> Volumes:
         """Returns the roaming volumes, largest first, without the requester's."""
@@ -316,7 +330,7 @@ class Contention:
             volumes_by_offer = self._offered.on_node(offers, name, view)
             counted = without_matched_claims(demands, offers, name)
             competitors = yield from self._fitting_competitors(query, name, by_certainty(counted, volumes_by_offer))
-            self._roaming.put(name, _roaming_volumes(view, name, demands, volumes_by_offer, competitors))
+            self._roaming.put(name, volumes_roaming_from(view, name, demands, volumes_by_offer, competitors))
         return _Entry(
             demands=demands,
             offers=offers,
@@ -373,23 +387,6 @@ class Contention:
     def _competitors_of(self, demanded: dict[str, PodVolume], volumes: dict[str, PodVolume]) -> Competitors:
         offered = tuple(volume for key, volume in volumes.items() if key not in demanded)
         return self._groups.competitors(tuple(demanded.values()), offered)
-
-
-def _roaming_volumes(
-    view: View,
-    name: str,
-    demands: Iterable[Demand],
-    volumes_by_offer: VolumesByOffer,
-    competitors: Competitors,
-) -> Iterator[RoamingVolume]:
-    """Yields the volumes of demand and offers that roam from a node."""
-    fitting = frozenset(map(identity, competitors.volumes))
-    volumes = [RoamingVolume(demand.volume) for demand in demands]
-    # A hold is not placed yet: kube-scheduler has not decided for the node.
-    volumes += [
-        RoamingVolume(volume, offer) for offer, part in volumes_by_offer if offer.priority is None for volume in part
-    ]
-    return (entry for entry in volumes if identity(entry.volume) not in fitting and can_roam(entry.volume, name, view))
 
 
 def _largest_first(volume: PodVolume) -> tuple[int, str]:

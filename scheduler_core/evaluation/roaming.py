@@ -11,17 +11,19 @@ places what a lost disk leaves behind within the same moments and on status that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
+from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.demand.unplaced import UNPLACED_LIFETIME, replica_count
-from scheduler_core.evaluation.competitors import Volumes, identity
+from scheduler_core.evaluation.competitors import Competitors, Volumes, identity
 from scheduler_core.evaluation.node_rules import attach_refusal
+from scheduler_core.evaluation.offered_volumes import VolumesByOffer
 from scheduler_core.model.longhorn import BEST_EFFORT
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
@@ -71,6 +73,23 @@ def can_roam(volume: PodVolume, node: str, view: View) -> bool:
     if volume.volume.data_locality != BEST_EFFORT or not replicas_to_place(volume):
         return False
     return volume.volume.node_id != "" or attach_refusal(view, requirements((), (volume,)).classes, node) is None
+
+
+def volumes_roaming_from(
+    view: View,
+    name: str,
+    demands: Iterable[Demand],
+    volumes_by_offer: VolumesByOffer,
+    competitors: Competitors,
+) -> Iterator[RoamingVolume]:
+    """Yields the volumes of demand and offers that roam from a node."""
+    fitting = frozenset(map(identity, competitors.volumes))
+    volumes = [RoamingVolume(demand.volume) for demand in demands]
+    # A hold is not placed yet: kube-scheduler has not decided for the node.
+    volumes += [
+        RoamingVolume(volume, offer) for offer, part in volumes_by_offer if offer.priority is None for volume in part
+    ]
+    return (entry for entry in volumes if identity(entry.volume) not in fitting and can_roam(entry.volume, name, view))
 
 
 def older_version(first: Version | None, second: Version) -> Version | None:

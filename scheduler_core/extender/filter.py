@@ -175,7 +175,8 @@ def _decide_by_match(
         if request.resolution.volumes:
             reasons, competitors = yield from evaluate_stages(replace(request, homes=homes))
         else:
-            reasons, competitors = [Reason.NO_VOLUMES] * len(request.candidates), {}
+            reasons = [Reason.NO_VOLUMES] * len(request.candidates)
+            competitors = {}
         evaluated.append((request, reasons, competitors))
     worst = _worst_by_node(evaluated)
     order_safe = any(reason is Reason.ROOM for _, reason in worst.values())

@@ -929,3 +929,89 @@ async def test_no_room_is_held_for_a_pod_that_fits_nowhere() -> None:
     assert fitting_nodes(await world.verbs.preempt(make.as_pod(preemptor(0, 5)), None, ["a"])) == []
     assert world.offered_nodes(0) == []
     await world.assert_clean()
+
+
+@virtually
+async def test_an_offer_of_a_pod_that_no_view_shows_ends() -> None:
+    """A nomination would keep it for ever; the pod was deleted before its watch showed it."""
+    world = World()
+    world.cache.put(make.claim("data-0", 60))
+    await world.decide_pod(nominated_pod(0, "a"), ["a"])
+    assert world.offered_nodes(0) == ["a"]
+    await asyncio.sleep(61)
+    assert world.offered_nodes(0) == []
+    await world.assert_clean()
+
+
+@virtually
+async def test_a_hold_outlives_a_refusal_while_its_nomination_stands() -> None:
+    """While victims end, kube-scheduler asks about the other nodes only."""
+    world = World()
+    nominated = nominated_pod(0, "a", reason="Unschedulable", message="no")
+    nominated["spec"]["priority"] = 5
+    world.cache.put(make.claim("data-0", 60), nominated)
+    world.create(1, 60)
+    world.resize("b", space=10)
+    await world.verbs.preempt(make.as_pod(nominated), None, ["a"])
+    decision = await world.decide_pod(nominated, ["b"])
+    assert fitting_nodes(decision) == []
+    assert world.offered_nodes(0) == ["a"]
+    assert [reason.name for reason in (await world.decide(1)).reasons] == ["SPOKEN_FOR", "INSUFFICIENT_STORAGE"]
+    world.offers.clear()
+
+
+@virtually
+async def test_what_a_pod_of_higher_priority_was_offered_comes_before_a_hold() -> None:
+    """It was offered what is held for another, and a third pod must not get it, too."""
+    world = World()
+    world.cache.put(make.claim("data-0", 50), preemptor(0, 5), make.claim("data-2", 90), preemptor(2, 100))
+    world.create(1, 40)
+    world.resize("b", space=10)
+    await world.verbs.preempt(make.as_pod(preemptor(0, 5)), None, ["a"])
+    assert fitting_nodes(await world.decide_pod(preemptor(2, 100))) == ["a"]
+    assert await world.filter(1) == []
+    world.offers.clear()
+
+
+@virtually
+async def test_preemption_may_choose_another_node_than_before() -> None:
+    """The hold follows the nomination."""
+    world = World()
+    nominated = nominated_pod(0, "a", reason="Unschedulable", message="no")
+    world.cache.put(make.claim("data-0", 60), nominated)
+    await world.verbs.preempt(make.as_pod(nominated), None, ["a", "b"])
+    world.nominate(0, "b", reason="Unschedulable", message="no, again")
+    await asyncio.sleep(2)
+    assert world.offered_nodes(0) == ["b"]
+    world.offers.clear()
+
+
+@virtually
+async def test_a_wide_offer_that_replaces_a_decided_one_expires() -> None:
+    """Its watcher waited for no time at all."""
+    world = World()
+    world.create(0, 60)
+    await world.filter(0)
+    world.nominate(0, "a")
+    await world.settle()
+    await world.filter(0)
+    await asyncio.sleep(100)
+    assert world.offers.outstanding == 0
+    await world.assert_clean()
+
+
+@virtually
+async def test_restored_offers_keep_different_persistent_volumes() -> None:
+    """The first pod's is not free for the second."""
+    world = World(cache=FakeStateSource([*two_nodes(), *make.kept("pv-s", 20, "a"), *make.kept("pv-m", 30, "a")]))
+    for number in (0, 1):
+        world.create(number, 10)
+        await world.filter(number)
+    world, record = restart(world)
+    await world.offers.adopt(math.inf, record)
+    offers = [world.offers.ledger.offers[f"uid-{number}"] for number in (0, 1)]
+    assert [getattr(volume, "persistent_volume", "") for offer in offers for volume in offer.volumes] == [
+        "pv-s",
+        "pv-m",
+    ]
+    world.offers.clear()

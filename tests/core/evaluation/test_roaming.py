@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import run_to_end
+from scheduler_core.cooperative import Cooperative, run_to_end
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.evaluation.roaming import MAX_ROAMING, ROAMING_LIFETIME
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.offers.events import PodGone
 from scheduler_core.offers.ledger import Ledger, step
@@ -265,3 +265,35 @@ def test_a_cache_decides_like_a_new_one_about_an_equal_view() -> None:
     requested = state.view.snapshot.pods["default", "new"]
     decision = run_to_end(filter_nodes(requested, ("b",), state, FilterOptions(), make.competing(state)))
     assert not decision.fits
+
+
+@pytest.mark.parametrize("pauses", range(12))
+def test_a_query_of_an_earlier_view_in_between_changes_nothing(pauses: int) -> None:
+    """Its volume does not roam yet. Queries take turns, and share what they find."""
+    names = tuple(f"n{number:02d}" for number in range(40))
+    demands = [entry for name in names[1:] for entry in (make.claim(f"d-{name}", 1), pod(f"d-{name}", name))]
+    before = empty_state().updated(
+        changes_of(
+            make.storage_class(),
+            engines(names),
+            [make.longhorn_node(name, 10) for name in names],
+            [make.claim("x", 6), pod("x", "n00"), make.claim("new", 6), pod("new", "")],
+            demands,
+        ),
+        make.NOW,
+    )
+    switched_off = make.longhorn_node("n00", {"disk-1": make.disk(10, allow=False)})
+    after = before.updated(changes_of(switched_off), make.NOW)
+    contention = Contention()
+    equivalence = EquivalenceCache()
+
+    def decide(state: ClusterState) -> Cooperative[Decision]:
+        contenders = make.competing(state, Ledger(), contention, equivalence)
+        return filter_nodes(state.view.snapshot.pods["default", "new"], names, state, FilterOptions(), contenders)
+
+    decision = decide(after)
+    for _ in range(pauses):
+        if next(decision, "ended") == "ended":
+            return
+    run_to_end(decide(before))
+    assert {reason.name for reason in run_to_end(decision).reasons} == {"NO_DISK", "SPOKEN_FOR"}

@@ -100,6 +100,16 @@ def test_a_hold_keeps_its_priority_and_when_it_narrowed() -> None:
     assert (recorded.offered.nodes, recorded.offered.priority, recorded.narrowed_age) == (frozenset("b"), 7, 3.0)
 
 
+def test_an_offer_with_a_name_that_kubernetes_does_not_allow_is_left_out() -> None:
+    """A request may say anything, and must not make the record unreadable."""
+    ledger = ledger_of(
+        (100.0, Offered(POD, frozenset("abc"))), (100.0, Offered(replace(POD, uid="u" * 300), frozenset("abc")))
+    )
+    record = record_of(ledger)
+    assert [recorded.offered.pod.uid for recorded in record.offers] == [POD.uid]
+    assert not record.head.complete
+
+
 def test_the_head_names_the_leadership() -> None:
     """The successor compares it with the Lease."""
     head = replace(HEAD, final=True, versions={"pods": "12"})
