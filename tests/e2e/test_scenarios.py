@@ -176,7 +176,7 @@ def replicas_on(rig: Rig, node: str) -> list[str]:
 def test_pods_asked_about_after_a_disk_is_switched_off_are_not_misplaced(rig: Rig) -> None:
     """Three volumes that were decided for that disk take their space on the two other nodes, wherever Longhorn places them.
 
-    Half of the six later pods find space; the others wait.
+    At least half of the six later pods find space; the others wait.
     """
     rig.use_simulator({"provision_seconds": [3, 4]})
     rig.add_nodes("lost", {f"lost-{number}": ["300Gi"] for number in range(1, 4)})
@@ -186,8 +186,9 @@ def test_pods_asked_about_after_a_disk_is_switched_off_are_not_misplaced(rig: Ri
         switch_disks_off(rig, "lost-1")
         rig.create(statefulset("late", group="lost", replicas=6))
         rig.until("the earlier pods run", lambda: rig.ready("early", 3), 120)
-        rig.until("three later pods run", lambda: len(running_pods(rig, "late")) == 3, 60)
-        assert [name for name, node in rig.nodes_of("late").items() if node] == running_pods(rig, "late")
+        # Longhorn may have placed the earlier volumes on another test's node, which leaves space for more.
+        rig.until("three later pods run", lambda: len(running_pods(rig, "late")) >= 3, 60)
+        rig.until("all run that have a node", lambda: running_pods(rig, "late") == pods_with_node(rig, "late"), 60)
         assert rig.misplaced_pods("early") == ["early-0", "early-1", "early-2"]
         assert (rig.misplaced_pods("late"), rig.overfull_disks()) == ([], [])
     finally:
@@ -225,6 +226,11 @@ def replica_sizes(rig: Rig, node: str) -> list[int]:
     """The sizes of the replicas on a node, in bytes."""
     replicas = rig.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")
     return [int(replica["spec"]["volumeSize"]) for replica in replicas if replica["spec"].get("nodeID") == node]
+
+
+def pods_with_node(rig: Rig, app: str) -> list[str]:
+    """The app's pods that are bound."""
+    return [name for name, node in rig.nodes_of(app).items() if node]
 
 
 def switch_disks_off(rig: Rig, node: str) -> None:
