@@ -305,7 +305,8 @@ class Rig:
                 return False
             return True
 
-        self.until(f"the {resource.plural} of {selector} are deleted", try_delete)
+        # Hundreds of claims take longer than a minute while other tests use the processors.
+        self.until(f"the {resource.plural} of {selector} are deleted", try_delete, 180)
         return path
 
     def _are_volumes_gone(self) -> bool:
