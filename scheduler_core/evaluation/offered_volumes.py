@@ -149,7 +149,7 @@ class CompetingVolumes(NamedTuple):
     Attributes:
         demanded: will be placed there
         offered: may be placed there, by offer
-        held: preemption makes room for them there, by hold; none of them waits for a decision of kube-scheduler's next seconds
+        held: preemption makes room for them there, by hold
     """
 
     demanded: Sequence[PodVolume]

@@ -147,11 +147,11 @@ class RoamingVolumes:
             for entry in self._by_node[name]:
                 if entry.is_offered_still(ledger):
                     roaming.setdefault(roaming_key(entry.volume), entry)
-        self._since = {key: self._first_seen(key, entry.volume, now) for key, entry in roaming.items()}
+        self._since = {key: self._roaming_since(key, entry.volume, now) for key, entry in roaming.items()}
         young = [entry.volume for key, entry in roaming.items() if now - self._since[key][0] < ROAMING_LIFETIME]
         return tuple(sorted(young, key=lambda volume: (-volume.volume.size, identity(volume)))[:MAX_ROAMING])
 
-    def _first_seen(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
+    def _roaming_since(self, key: str, volume: PodVolume, now: datetime) -> tuple[datetime, bool]:
         """Returns since when a volume roams, and whether it existed then.
 
         A volume that is created while its claim counts continues it. One that is created later counts for a time of its own.

@@ -1,7 +1,7 @@
 """Offers as a leader records them for its successor: compact, versioned and bounded.
 
 Data flow: ledger → `RecordEncoder` → bytes, which the app stores in the cluster → `decode_record` → `HandoverRecord` → offers to restore
-(`offers_to_restore` in `extender/offer.py`).
+(`offer_to_restore` in `extender/offer.py`).
 
 The bytes are JSON, compressed. Node names stand in one table; each distinct set of nodes is written once, as positions in the table or, if
 it is wide, as a bit set. Volumes are not recorded, because the successor resolves them from its own view. Times are ages, so that no two

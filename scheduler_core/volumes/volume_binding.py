@@ -160,7 +160,7 @@ def match_volumes(
     claims = list(_claims_with_volumes(pod, view))
     if not claims:
         return ()
-    taken = _taken(offered)
+    taken = _volumes_of_offers(offered)
     claims = [_with_fitting_volumes(claim, pod.namespace, taken) for claim in claims]
     if not any(claim.volumes for claim in claims):
         return ()
@@ -227,7 +227,7 @@ def _fits(spec: kube.ClaimSpec, volume: kube.PersistentVolume) -> bool:
     )
 
 
-def _taken(offered: Iterable[PodVolume]) -> _Taken:
+def _volumes_of_offers(offered: Iterable[PodVolume]) -> _Taken:
     """Returns which volumes other pods' offers take, or may take.
 
     Of the volumes that a claim was matched with it takes one. Where as many claims as volumes share a choice, all are taken.
