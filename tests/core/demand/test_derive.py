@@ -224,3 +224,28 @@ def test_demand_is_sorted_by_node_and_age() -> None:
         pod("young", "old", "twin", node="a"),
     )
     assert [demand.volume.name for demand in demands] == ["old", "twin", "young"]
+
+
+def nominated(node: str, *conditions: Object) -> Object:
+    """A pod with claim x that is nominated to a node."""
+    raw = pod("x")
+    raw["status"] |= {"nominatedNodeName": node, "conditions": list(conditions)}
+    return raw
+
+
+def test_a_nomination_ties_the_volumes_of_a_pod() -> None:
+    """In a large burst kube-scheduler writes the selected node minutes later."""
+    assert ties(derive(claim("x", 10), nominated("b"))) == [("x", "b", DemandSource.NOMINATION)]
+    assert ties(derive(bound("x"), nominated("b"))) == [("vol-x", "b", DemandSource.NOMINATION)]
+
+
+def test_a_nomination_by_preemption_ties_nothing() -> None:
+    """It comes together with PodScheduled=False."""
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    assert derive(claim("x", 10), nominated("b", unschedulable)) == []
+
+
+def test_the_selected_node_counts_before_a_nomination() -> None:
+    """It is the later of the two decisions."""
+    demands = derive(with_selected_node(claim("x", 10), "a"), nominated("b"))
+    assert ties(demands) == [("x", "a", DemandSource.SELECTED_NODE)]
