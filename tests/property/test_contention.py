@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.cooperative import run_to_end
@@ -103,8 +103,8 @@ def _expected(
     claim, too. `holding` pods have holds. They do not count elsewhere, but whatever the
     requester's priority, other volumes that do not fit together with them do.
     """
-    cluster = _OtherVolumes(others, sharing)
-    everyone = _OtherVolumes([holding.get(number, pod) for number, pod in enumerate(others)], sharing)
+    cluster = _OtherVolumes(others, sharing, holding)
+    everyone = _OtherVolumes([holding.get(number, pod) for number, pod in enumerate(others)], sharing, holding)
     held = tuple(f"o{number}-" for number in holding)
     roaming = {key for key in everyone.roaming(layout) if not key.startswith(held)}
     fits = []
@@ -118,9 +118,9 @@ def _expected(
 
 
 class _OtherVolumes:
-    """The volumes of other pods, by the names of their claims."""
+    """The volumes of other pods, by the names of their claims; holds come last."""
 
-    def __init__(self, others: Sequence[OtherPod], sharing: Collection[int]) -> None:
+    def __init__(self, others: Sequence[OtherPod], sharing: Collection[int], holding: Collection[int] = ()) -> None:
         self.sizes = {
             f"o{number}-{index}": size for number, pod in enumerate(others) for index, size in enumerate(pod[1])
         }
@@ -131,11 +131,11 @@ class _OtherVolumes:
                 [*([SHARED] if number in sharing else []), *(f"o{number}-{index}" for index in range(len(sizes)))],
                 nodes,
             )
-            for number, (node, sizes, nodes) in enumerate(others)
+            for number, (node, sizes, nodes) in sorted(enumerate(others), key=lambda pod: pod[0] in holding)
         ]
 
     def _wanted(self, name: str) -> tuple[list[str], list[list[str]]]:
-        """The volumes that are demanded on a node, oldest first, and those of each offer."""
+        """The volumes that are demanded on a node, oldest first, and those of each offer, holds last."""
         users = [node for node, keys, _ in self._pods if node and SHARED in keys]
         demanded = [SHARED] if users and users[0] == name else []
         demanded += [key for node, keys, _ in self._pods for key in keys if node == name and key != SHARED]
@@ -161,6 +161,12 @@ class _OtherVolumes:
 
 @settings(max_examples=300, deadline=None)
 @given(layouts, other_pods, requests, st.lists(st.sampled_from((None, 0, 1)), min_size=4, max_size=4))
+@example(
+    [[4], [4], [4]],
+    [("", [1], {"a"}), ("", [1], {"a"}), ("", [4], {"b"}), ("", [1], {"a", "b"})],
+    [1],
+    [None, None, 0, None],
+)
 def test_a_hold_counts_against_pods_of_at_most_its_priority(
     layout: Layout, others: list[OtherPod], requested: list[int], priorities: list[int | None]
 ) -> None:
