@@ -45,6 +45,7 @@ class Settings:
         options: how pods are decided about
         enforcement: what happens to a refusal
         policy: a policy file of the generic scheduler; None: its default for /prioritize, and no predicates in /filter
+        alone: whether a pod is evaluated without the demand of other pods; over a snapshot only
     """
 
     host: str = DEFAULT_HOST
@@ -53,6 +54,7 @@ class Settings:
     options: FilterOptions = field(default_factory=FilterOptions)
     enforcement: Enforcement = Enforcement.ENFORCE
     policy: str | None = None
+    alone: bool = False
 
 
 class Reservation(StrEnum):

@@ -17,12 +17,13 @@ from app.api.dependencies import AppState
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import SnapshotState
 from app.extender.metrics import Metrics
-from app.extender.verbs import Verbs
+from app.extender.verbs import Verbs, WithoutReservations
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
 from app.runtime.probes import install_metrics, install_probes
 from app.settings import Enforcement, Settings
 from scheduler_core.cluster.view import View
+from scheduler_core.extender.decision import NO_CONTENDERS, Competing
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.model.snapshot import Snapshot
 
@@ -46,13 +47,16 @@ def create_app(
     Raises:
         SettingError: a Longhorn setting in the snapshot cannot be read
     """
-    evaluator = Evaluator(SnapshotState(View.of(snapshot, now)), settings.options)
+    source = SnapshotState(View.of(snapshot, now))
+    evaluator = Evaluator(source, settings.options)
+    contenders = NO_CONTENDERS if settings.alone else Competing.without_offers(source.state())
     metrics = Metrics()
     policy = PolicyInForce(file, SnapshotGenericState(generic or GenericClusterState()))
     if file is not None:
         file.subscribe(metrics.policy_reloaded)
+    verbs = Verbs(evaluator, policy, decider=WithoutReservations(evaluator, contenders))
     observes = settings.enforcement is Enforcement.OBSERVE
-    return application(AppState(evaluator, Verbs(evaluator, policy), metrics, settings.max_body, observes=observes))
+    return application(AppState(evaluator, verbs, metrics, settings.max_body, observes=observes))
 
 
 def application(state: AppState) -> FastAPI:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.options import (
+    AloneOption,
     BestEffortOption,
     ContextOption,
     KubeconfigOption,
@@ -30,7 +31,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import CoreError
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.extender.decision import NO_CONTENDERS, Competing, FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.model.snapshot import Snapshot
 
@@ -69,11 +70,14 @@ def explain(
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
+    alone: AloneOption = False,  # noqa: FBT002 # --alone
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
     """Tell for every node whether the pod's Longhorn volumes fit, on which disks, and what is missing.
+
+    Space that other pods' volumes will take counts, as it does in /filter; --alone leaves it out.
 
     With --volume: by which rules Longhorn would place the volume's next replica, disk by disk, with the numbers.
 
@@ -85,18 +89,20 @@ def explain(
     if volume is not None:
         fits = _explain_volume(volume, cluster, node, output)
     else:
-        fits = _explain_pod(str(pod), cluster, node, output, filter_options(best_effort, packing))
+        fits = _explain_pod(str(pod), cluster, node, output, filter_options(best_effort, packing), alone=alone)
     if not fits:
         raise typer.Exit(DOES_NOT_FIT)
 
 
 def _explain_pod(
-    source: str, snapshot: Snapshot, nodes: list[str] | None, output: Output, options: FilterOptions
+    source: str, snapshot: Snapshot, nodes: list[str] | None, output: Output, options: FilterOptions, *, alone: bool
 ) -> bool:
     pod, merged = load_pod(source, snapshot)
     # A snapshot without Kubernetes nodes has Longhorn's.
     candidates = sorted(set(nodes or merged.nodes or merged.longhorn_nodes))
-    explanation = run_to_end(explain_nodes(pod, candidates, ClusterState.of(View.of(merged, now())), options))
+    state = ClusterState.of(View.of(merged, now()))
+    contenders = NO_CONTENDERS if alone else Competing.without_offers(state)
+    explanation = run_to_end(explain_nodes(pod, candidates, state, options, contenders))
     answer = explain_answer(pod, explanation)
 
     def table(console: Console) -> None:

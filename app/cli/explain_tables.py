@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -11,6 +12,8 @@ from rich.text import Text
 from app.schemas.explain import ExplainAnswer, NodeAnswer, VolumeAnswer
 from app.schemas.volume import RuleAnswer, VolumeDiskAnswer, VolumeExplainAnswer
 from scheduler_core.model.quantity import format_bytes
+
+_MAX_COMPETING_VOLUMES: Final = 4
 
 
 def print_pod(answer: ExplainAnswer, disks: Mapping[str, str], console: Console) -> None:
@@ -56,7 +59,21 @@ def _volume_line(volume: VolumeAnswer) -> str:
 
 def _plan_and_detail(entry: NodeAnswer, disks: Mapping[str, str]) -> str:
     plan = ", ".join(f"{volume} on {disks.get(uuid, uuid)}" for volume, uuid in entry.plan.items())
-    return "; ".join(part for part in (plan, entry.detail) if part)
+    return "; ".join(part for part in (plan, entry.detail, _competing_volumes(entry)) if part)
+
+
+def _competing_volumes(entry: NodeAnswer) -> str:
+    """Names the volumes of other pods that take space on the node."""
+    volumes = [
+        f"{volume.volume} of pod {volume.pod} ({format_bytes(volume.size)})"
+        if volume.pod
+        else f"{volume.volume} ({format_bytes(volume.size)})"
+        for volume in entry.competing
+    ]
+    if not volumes:
+        return ""
+    more = len(volumes) - _MAX_COMPETING_VOLUMES
+    return "counted with " + ", ".join(volumes[:_MAX_COMPETING_VOLUMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def print_volume(answer: VolumeExplainAnswer, console: Console) -> None:

@@ -52,6 +52,9 @@ PackingOption = Annotated[
         "order-safe = only those; exact = all.",
     ),
 ]
+AloneOption = Annotated[
+    bool, typer.Option("--alone", help="Leave out the space that other pods' volumes in the snapshot will take.")
+]
 _LEASE_DURATION_HELP: Final = "Seconds until others may take the Lease."
 _RENEW_DEADLINE_HELP: Final = "Seconds after which a leader gives up."
 _RETRY_PERIOD_HELP: Final = "Seconds between renewals."

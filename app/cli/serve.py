@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.cli.options import (
+    AloneOption,
     BestEffortOption,
     CandidateIdentityOption,
     ContextOption,
@@ -135,6 +136,7 @@ def serve(  # one parameter per flag
     packing: PackingOption = Packing.AUTO,
     enforcement: _Enforcement = Enforcement.ENFORCE,
     policy: _Policy = None,
+    alone: AloneOption = False,  # noqa: FBT002 # --alone
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = DEFAULT_NAMESPACE,
@@ -158,7 +160,9 @@ def serve(  # one parameter per flag
     Beside a cluster several of these may run; the one that holds the Lease answers.
     """
     options = filter_options(best_effort, packing)
-    settings = Settings(host, port, _parse_max_body(max_body), options, enforcement, policy)
+    if alone and snapshot is None:
+        raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
+    settings = Settings(host, port, _parse_max_body(max_body), options, enforcement, policy, alone)
     check_log_level(log_level)
     if policy is not None:
         _check_policy(policy)

@@ -24,8 +24,8 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord
 
 
-class Reservations(Protocol):
-    """Keeps pods from taking the same space: the proposal's node reservations, or offers."""
+class Decider(Protocol):
+    """Decides about pods with what other pods have."""
 
     def contenders(self) -> Contenders:
         """Returns what other pods have that counts for a pod that is evaluated now."""
@@ -48,6 +48,10 @@ class Reservations(Protocol):
             ResolutionError: an object the pod names does not exist or contradicts it
         """
 
+
+class Reservations(Decider, Protocol):
+    """Keeps pods from taking the same space: the proposal's node reservations, or offers."""
+
     async def adopt(self, undisturbed: float, record: HandoverRecord | None = None) -> None:
         """Restores the previous leader's reservations from the cluster.
 
@@ -62,6 +66,39 @@ class Reservations(Protocol):
 
     def clear(self) -> None:
         """Forgets everything: another process leads."""
+
+
+class WithoutReservations:
+    """Decides over a snapshot, where no decision counts for the next one."""
+
+    def __init__(self, evaluator: Evaluator, contenders: Contenders = NO_CONTENDERS) -> None:
+        self._evaluator = evaluator
+        self._contenders = contenders
+
+    def contenders(self) -> Contenders:
+        """Returns what other pods have in the snapshot."""
+        return self._contenders
+
+    def reserved(self) -> frozenset[str]:
+        """Returns no names."""
+        return frozenset()
+
+    async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
+        """Decides about a pod.
+
+        Raises:
+            ResolutionError: an object the pod names does not exist or contradicts it
+        """
+        del hung_up
+        return await self.preempt(pod, candidates)
+
+    async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
+        """Decides as `filter`.
+
+        Raises:
+            ResolutionError: as filter
+        """
+        return await self._evaluator.filter(pod, candidates, self.contenders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +133,7 @@ class Verbs:
         evaluator: decides
         policy: the policy in force
         availability: why no new request is accepted now
-        reservations: None for a snapshot file, where nothing is reserved
+        decider: decides about pods; by default without reservations and other pods
         late_availability: why an accepted request must not be answered after all; by default the same. A process that hands over
             accepts no new requests, but answers those that it accepted
     """
@@ -106,14 +143,14 @@ class Verbs:
         evaluator: Evaluator,
         policy: PolicyInForce,
         availability: Availability = ALWAYS_AVAILABLE,
-        reservations: Reservations | None = None,
+        decider: Decider | None = None,
         late_availability: Availability | None = None,
     ) -> None:
         self._evaluator = evaluator
         self._policy = policy
         self._availability = availability
         self._late_availability = late_availability or availability
-        self._reservations = reservations
+        self._decider = decider or WithoutReservations(evaluator)
 
     @property
     def reads_whole_pod(self) -> bool:
@@ -134,12 +171,12 @@ class Verbs:
 
     def reserved(self) -> frozenset[str]:
         """Names of the nodes that take no new volumes now."""
-        return self._reservations.reserved() if self._reservations else frozenset()
+        return self._decider.reserved()
 
     async def filter(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:
         """Decides which nodes can hold the pod's volumes, and reserves.
 
-        What is reserved depends on `Reservations`.
+        What is reserved depends on the `Decider`.
 
         Raises:
             UndecidableError: a predicate of the policy cannot be decided for any node
@@ -150,14 +187,12 @@ class Verbs:
         refusals = await self._policy_refusals(whole, names)
         candidates = [name for name in names if name not in refusals] if refusals else names
         self.check()
-        if self._reservations is None:
-            return FilterAnswer(await self._evaluator.filter(pod, candidates), refusals)
 
         async def caller_gone() -> bool:
             check(self._late_availability)
             return await hung_up()
 
-        decision = await self._reservations.filter(pod, candidates, caller_gone)
+        decision = await self._decider.filter(pod, candidates, caller_gone)
         check(self._late_availability)
         return FilterAnswer(decision, refusals)
 
@@ -172,8 +207,7 @@ class Verbs:
         refusals = await self._policy_refusals(whole, names)
         candidates = [name for name in names if name not in refusals or not refusals[name].unresolvable]
         self.check()
-        preempt = self._evaluator.filter if self._reservations is None else self._reservations.preempt
-        decision = await preempt(pod, candidates)
+        decision = await self._decider.preempt(pod, candidates)
         check(self._late_availability)
         return decision
 
@@ -184,7 +218,7 @@ class Verbs:
             ResolutionError, UnavailableError: as filter
         """
         self.check()
-        explanation = await self._evaluator.explain(pod, candidates, self._contenders)
+        explanation = await self._evaluator.explain(pod, candidates, self._decider.contenders)
         check(self._late_availability)
         return explanation
 
@@ -199,7 +233,7 @@ class Verbs:
         state = self._policy.state(names)
         facts = NO_FACTS
         if priorities_read_longhorn(policy):
-            facts = await self._evaluator.facts(pod, names, self._contenders)
+            facts = await self._evaluator.facts(pod, names, self._decider.contenders)
             check(self._late_availability)
         scored = whole or generic.Pod(pod.namespace, pod.name)
         return await self._evaluator.run(prioritize_names(scored, names, state, policy, facts))
@@ -210,6 +244,3 @@ class Verbs:
         self.check()
         policy = self._policy.policy
         return await self._evaluator.run(policy_refusals(whole, names, self._policy.state(names), policy))
-
-    def _contenders(self) -> Contenders:
-        return self._reservations.contenders() if self._reservations else NO_CONTENDERS

@@ -52,6 +52,15 @@ class PlacementAnswer(Answer):
     disk: str = Field(description="UUID of the disk Longhorn picks; empty for the volume that finds none")
 
 
+class CompetingVolumeAnswer(Answer):
+    """A volume of another pod that takes space on the node."""
+
+    pod: str = Field(description="namespace/name; empty if no pod is known to use the volume")
+    claim: str = Field(description="namespace/name; empty for a volume without a claim")
+    volume: str = Field(description="the Longhorn volume; the claim while it is unbound")
+    size: int = Field(description="bytes")
+
+
 class NodeAnswer(Answer):
     """What is said about one node."""
 
@@ -67,6 +76,9 @@ class NodeAnswer(Answer):
         description="an order that fails; empty if there is none or none was found",
     )
     missing: int = Field(description="the least bytes that, freed on one disk, would let all fit; 0: not applicable")
+    competing: list[CompetingVolumeAnswer] = Field(
+        description="the volumes of other pods that were packed together with the pod's"
+    )
 
 
 class ExplainAnswer(Answer):
@@ -122,4 +134,8 @@ def _node(verdict: Verdict) -> NodeAnswer:
         plan=dict(verdict.plan),
         counter_example=[PlacementAnswer(volume=volume, disk=disk) for volume, disk in verdict.counter_example],
         missing=verdict.missing,
+        competing=[
+            CompetingVolumeAnswer(pod=entry.pod, claim=entry.claim, volume=entry.volume, size=entry.size)
+            for entry in verdict.competing
+        ],
     )

@@ -13,6 +13,7 @@ from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
@@ -90,6 +91,14 @@ class Competing:
     ledger: Ledger
     contention: Contention
     equivalence: EquivalenceCache
+
+    @classmethod
+    def without_offers(cls, state: ClusterState) -> Competing:
+        """Returns the demand of a state, with empty caches.
+
+        Offers are known to the process that made them only.
+        """
+        return cls(state.demand, Ledger(), Contention(), EquivalenceCache())
 
 
 Contenders = NoContenders | ExcludedNodes | Competing

@@ -20,7 +20,7 @@ from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_bytes
-from scheduler_core.model.verdict import Reason, Verdict
+from scheduler_core.model.verdict import CompetingVolume, Reason, Verdict
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
@@ -67,7 +67,7 @@ def explain_nodes(
 ) -> Cooperative[Explanation]:
     """Decides as `filter_nodes` does, with a verdict per candidate.
 
-    A verdict has a plan, or what is missing.
+    A verdict has a plan, or what is missing, and the volumes of other pods that count.
 
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it
@@ -83,9 +83,20 @@ def explain_nodes(
         if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
             # What these reasons mean shows only from all volumes that the pod may have.
             node = replace(node, resolution=decision.resolution)
-        verdicts.append(_explain_node(node))
+        verdict = _explain_node(node)
+        verdicts.append(replace(verdict, competing=_competing_volumes(volumes, state.view)) if volumes else verdict)
         yield
     return Explanation(decision, verdicts)
+
+
+def _competing_volumes(volumes: Volumes, view: View) -> tuple[CompetingVolume, ...]:
+    """Returns volumes of other pods with the pods that use them, largest first."""
+    competing = []
+    for volume in volumes:
+        namespace, _, claim = volume.claim.partition("/")
+        pods = [pod.key for pod in view.pods_of(namespace, claim) if pod.live]
+        competing.append(CompetingVolume(min(pods, default=""), volume.claim, volume.name, volume.volume.size))
+    return tuple(sorted(competing, key=lambda entry: (-entry.size, entry.pod, entry.volume)))
 
 
 def _explain_node(node: _Node) -> Verdict:

@@ -62,6 +62,23 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class CompetingVolume:
+    """A volume of another pod that takes space on the node.
+
+    Attributes:
+        pod: ``namespace/name``; "" if no pod is known to use it
+        claim: ``namespace/name``; "" for a volume without a claim
+        volume: the name of the Longhorn volume, or of the claim while there is none
+        size: bytes
+    """
+
+    pod: str
+    claim: str
+    volume: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The result for one node, with details for people.
 
@@ -71,6 +88,7 @@ class Verdict:
         order_safe: whether Longhorn is proven to find space in whatever order it places the volumes
         counter_example: an order that fails, as (volume, disk UUID); "" for the last volume, which finds no disk
         missing: the fewest bytes that, freed on one disk, would let all volumes fit; 0 if not applicable
+        competing: the volumes of other pods that the pod's volumes were packed together with
     """
 
     reason: Reason
@@ -79,6 +97,7 @@ class Verdict:
     order_safe: bool = False
     counter_example: tuple[tuple[str, str], ...] = ()
     missing: int = 0
+    competing: tuple[CompetingVolume, ...] = ()
 
     @property
     def fits(self) -> bool:

@@ -57,7 +57,7 @@ sizes = st.integers(1, 12)
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[Object], Object]:
-    """A few nodes and disks, and a pod with claims, some of them with a replica."""
+    """A few nodes and disks, a pod with claims, some of them with a replica, and bound pods that wait for their volumes."""
     names = [f"node-{number}" for number in range(draw(st.integers(1, 4)))]
     objects: list[Object] = [
         storage_class(dataLocality=draw(st.sampled_from(["best-effort", "strict-local", "disabled"])))
@@ -75,6 +75,9 @@ def clusters(draw: st.DrawFn) -> tuple[list[Object], Object]:
         if draw(st.booleans()):
             place = draw(st.sampled_from(["", *names]))
             objects.append(replica(f"r-{name}", f"vol-{name}", place, size=size, healthy=draw(st.booleans())))
+    for number, name in enumerate(draw(st.lists(st.sampled_from(names), max_size=3))):
+        objects.append(claim(f"other-{number}", draw(sizes)))
+        objects.append(pod(f"other-{number}", name=f"other-{number}", uid=f"uid-other-{number}", node=name))
     return flat(objects), by_names(pod(*claims), draw(st.permutations([*names, "compute-only"])))
 
 

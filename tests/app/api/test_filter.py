@@ -262,3 +262,19 @@ def _with_slow_evaluator(app: Any, cluster: list[Any]) -> Any:
     state = app.state.extender
     evaluator = Evaluator(SnapshotState(View.of(snapshot(cluster), NOW)), Settings().options, _TickingClock())
     return replace(state, evaluator=evaluator, verbs=Verbs(evaluator, PolicyInForce()))
+
+
+@pytest.mark.parametrize(("alone", "fits"), [(False, []), (True, ["node-1"])])
+async def test_a_snapshot_has_the_demand_of_its_bound_pods(alone: bool, fits: list[str]) -> None:
+    """The first pod waits for 40Gi of 50Gi, so 20Gi do not fit, unless the pod is evaluated alone."""
+    cluster = [
+        storage_class(),
+        longhorn_node("node-1", 50),
+        claim("first", 40),
+        claim("second", 20),
+        pod("first", name="first", uid="uid-first", node="node-1"),
+    ]
+    request = by_names(pod("second", name="second"), ["node-1"])
+    async with http_client(application(cluster, settings=Settings(alone=alone))) as client:
+        answer = (await client.post("/filter", json=request)).json()
+    assert answer["NodeNames"] == fits

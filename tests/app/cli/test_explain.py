@@ -350,3 +350,44 @@ class TestVolume:
         result = run("explain", "--snapshot", volume_with_replica, "--volume", "w")
         assert (result.code, result.err.count("\n")) == (2, 1)
         assert "no volumes.longhorn.io w" in result.err
+
+
+@pytest.fixture
+def demanded(tmp_path: Path) -> str:
+    """A node with 50Gi of space, of which the bound pod shop/first will take 40Gi; the pod shop/second asks for 20Gi."""
+    objects = [
+        kube_node("node-1"),
+        longhorn_node("node-1", 50),
+        storage_class(),
+        *(claim(name, size, namespace="shop") for name, size in (("first", 40), ("second", 20))),
+        pod("first", name="first", namespace="shop", node="node-1", phase="Pending"),
+        pod("second", name="second", namespace="shop"),
+    ]
+    return _write(tmp_path / "demanded.json", objects)
+
+
+def test_space_that_another_pod_will_take_counts(run: Run, demanded: str) -> None:
+    """As in /filter; the pod and its volume are named."""
+    result = run("explain", "--snapshot", demanded, "--pod", "shop/second")
+    assert result.code == 1
+    assert "counted with first of pod shop/first (40Gi)" in result.out
+
+
+def test_json_lists_the_volumes_of_other_pods_that_count(run: Run, demanded: str) -> None:
+    """With the pod, the volume, and the size in bytes."""
+    answer = _explain_json(run("explain", "--snapshot", demanded, "--pod", "shop/second", "-o", "json"))
+    [competing] = answer["nodes"]["node-1"]["competing"]
+    assert competing == {"pod": "shop/first", "claim": "shop/first", "volume": "first", "size": 40 * GI}
+
+
+def test_alone_leaves_other_pods_out(run: Run, demanded: str) -> None:
+    """Then the pod fits, and no volume of another pod is listed."""
+    answer = _explain_json(run("explain", "--snapshot", demanded, "--pod", "shop/second", "--alone", "-o", "json"))
+    assert (_fitting(answer), answer["nodes"]["node-1"]["competing"]) == (["node-1"], [])
+
+
+def test_explain_and_schedule_agree_about_a_snapshot(run: Run, demanded: str) -> None:
+    """Both count what the bound pod will take."""
+    explanation = run("explain", "--snapshot", demanded, "--pod", "shop/second")
+    schedule = run("schedule", "--snapshot", demanded)
+    assert (explanation.code, schedule.code) == (1, 1)

@@ -94,7 +94,7 @@ class World:
         self.evaluator = InterruptedEvaluator(self.cache)
         self.store = store
         self.offers = Offers(self.cache, self.evaluator, lambda: settings, self.metrics, self.loop.time, store=store)
-        self.verbs = Verbs(self.evaluator, PolicyInForce(), reservations=self.offers)
+        self.verbs = Verbs(self.evaluator, PolicyInForce(), decider=self.offers)
 
     def create(self, number: int, size: int) -> None:
         """Creates a pod and its unbound claim."""
