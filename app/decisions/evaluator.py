@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final, TypeVar
@@ -22,6 +23,7 @@ from scheduler_core.volumes.resolve import MissingObjectError, missing_storage_c
 
 # Single reads for one request; a pod that names more undelivered objects is refused and retried later.
 MAX_FETCHES: Final = 8
+MAX_POD_FETCHES: Final = 4
 _Result = TypeVar("_Result")
 
 
@@ -41,6 +43,8 @@ class Evaluator:
         self._options = options
         self._clock = clock
         self._plans = PlanCache()
+        # Requests about pods that do not exist must not become a flood of requests to the API server.
+        self._pod_fetches = asyncio.Semaphore(MAX_POD_FETCHES)
 
     @property
     def options(self) -> FilterOptions:
@@ -80,6 +84,19 @@ class Evaluator:
             ResolutionError: as filter
         """
         await self._run(pod, lambda state: _resolve(pod, state, self._options))
+
+    async def has_pod(self, pod: Pod) -> bool:
+        """Whether this very pod, by its UID, exists in the cluster.
+
+        The API server is asked about a pod that no watch has delivered yet.
+
+        Raises:
+            ResolutionError: the API server does not answer, or the pod cannot be read
+        """
+        if is_pod(self.view.snapshot.pods.get((pod.namespace, pod.name)), pod):
+            return True
+        async with self._pod_fetches:
+            return is_pod(await self._source.read_pod(pod.namespace, pod.name), pod)
 
     async def explain(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
@@ -125,6 +142,11 @@ class Evaluator:
                 fetches += 1
                 if fetches > MAX_FETCHES or not await self._source.fetch(missing):
                     raise
+
+
+def is_pod(current: Pod | None, pod: Pod) -> bool:
+    """Whether an object of the pod's name is this very pod; any is for a pod without UID."""
+    return current is not None and pod.uid in ("", current.uid)
 
 
 @without_pauses

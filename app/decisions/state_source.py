@@ -9,6 +9,7 @@ from typing import Protocol
 from scheduler_core.cluster.view import View
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.model.kube import Pod
 from scheduler_core.volumes.resolve import MissingObjectError
 
 
@@ -23,6 +24,15 @@ class StateSource(Protocol):
 
         Raises:
             ResolutionError: the API server did not answer, or the object cannot be read
+        """
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """Reads a pod of which the state has no such object; None if there is none.
+
+        The state does not change: a watch that is behind would end the pod in it once more.
+
+        Raises:
+            ResolutionError: the API server did not answer, or the pod cannot be read
         """
 
 
@@ -50,3 +60,7 @@ class SnapshotState:
         """Returns False: an object that the file lacks does not exist."""
         del missing
         return False
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """Returns the pod of the file."""
+        return self._state.view.snapshot.pods.get((namespace, name))

@@ -196,6 +196,25 @@ class ClusterCache:
         log.info("fetched an object that no watch had brought", kind=resource.label, name=missing.name)
         return True
 
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """Reads a pod that no watch has delivered; None if there is none.
+
+        Raises:
+            ResolutionError: the API server did not answer, or the pod cannot be read
+        """
+        # Without one of them the path would be that of a collection.
+        if not namespace or not name:
+            return None
+        missing = MissingObjectError("Pod", f"{namespace}/{name}", "a request")
+        raw = await self._get(missing, resources.PODS.path(namespace, name))
+        if raw is None:
+            return None
+        try:
+            _, pod = KINDS[resources.PODS.group, resources.PODS.kind].decode(raw)
+        except ObjectError as error:
+            raise ResolutionError(f"{error}, so nothing can be decided") from error
+        return pod if isinstance(pod, Pod) else None
+
     async def _get(self, missing: MissingObjectError, path: str) -> bytes | None:
         try:
             return await self._client.get(path, seconds=FETCH_TIMEOUT)

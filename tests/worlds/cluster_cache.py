@@ -29,6 +29,7 @@ PATHS: Final = {
     for entry in WATCHED
 }
 CLAIMS: Final = PATHS["", "PersistentVolumeClaim"]
+PODS: Final = PATHS["", "Pod"]
 REPLICAS: Final = PATHS["longhorn.io", "Replica"]
 
 

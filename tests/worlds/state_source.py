@@ -10,15 +10,16 @@ from app.decisions.state_source import LiveStateSource
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.model.kube import Pod
 from scheduler_core.volumes.resolve import MissingObjectError
-from tests.builders import NOW, Object, flat
+from tests.builders import NOW, Object, as_pod, flat
 
 
 class FakeStateSource:
     """The objects that a test puts into it.
 
     Attributes:
-        elsewhere: objects by name that only `fetch` finds
+        elsewhere: objects by name that only `fetch` and `read_pod` find
         fetched: names of the objects that were fetched
         fetch_seconds: how long a fetch takes
     """
@@ -43,6 +44,12 @@ class FakeStateSource:
         if raw is not None:
             self.put(raw)
         return raw is not None
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """Finds a pod that the state or `elsewhere` has."""
+        self.fetched.append(f"{namespace}/{name}")
+        raw = self.elsewhere.get(f"{namespace}/{name}")
+        return None if raw is None else as_pod(raw)
 
     @contextmanager
     def listening(self, *keys: tuple[str, Key]) -> Iterator[asyncio.Event]:

@@ -200,7 +200,7 @@ async def test_a_process_that_does_not_lead_refuses() -> None:
 @virtually
 async def test_prioritize_makes_no_offer_and_ends_none() -> None:
     """An existing offer stays, and does not compete with its own pod."""
-    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60)))
+    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60), database_pod(0)))
     first = await service.post("/prioritize", 0)
     assert scores(first[1]) == {"a": 6, "b": 6}
     assert service.offers.ledger.outstanding == 0
@@ -215,7 +215,7 @@ async def test_prioritize_makes_no_offer_and_ends_none() -> None:
 @virtually
 async def test_offers_of_other_pods_count() -> None:
     """An equal pod was offered both nodes, which have space for one."""
-    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60), claim("data-1", 60)))
+    service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60), claim("data-1", 60), database_pod(0)))
     await service.post("/filter", 0)
     _, answer = await service.post("/prioritize", 1)
     assert scores(answer) == {"a": 0, "b": 0}

@@ -302,6 +302,7 @@ async def test_a_predecessor_of_the_same_name_is_not_the_pod() -> None:
     """A StatefulSet's new pod may be requested while the cache still has the old one."""
     world = NodeReservationWorld()
     world.create(0, 1)
+    world.cache.elsewhere["default/db-0"] = database_pod(0)
     world.cache.put(database_pod(0, uid="old", node="b"))
     await world.filter(0)
     second = world.start_filter(1)
@@ -322,6 +323,7 @@ async def test_a_pod_that_the_cache_does_not_have_yet_holds_the_lock() -> None:
     """It does so until the cache has it with a node."""
     world = NodeReservationWorld()
     world.cache.put(make.claim("data-0", 10))
+    world.cache.elsewhere["default/db-0"] = database_pod(0)
     world.create(1)
     await world.filter(0)
     second = world.start_filter(1)

@@ -866,6 +866,7 @@ async def test_a_predecessor_of_the_same_name_does_not_end_the_offer() -> None:
     world.create(0, 60)
     before = database_pod(0)
     before["metadata"]["uid"] = "uid-of-its-predecessor"
+    world.cache.elsewhere["default/db-0"] = database_pod(0)
     world.cache.put(before)
     await world.filter(0)
     await world.settle()
@@ -936,11 +937,52 @@ async def test_an_offer_of_a_pod_that_no_view_shows_ends() -> None:
     """A nomination would keep it for ever; the pod was deleted before its watch showed it."""
     world = World()
     world.cache.put(make.claim("data-0", 60))
+    world.cache.elsewhere["default/db-0"] = database_pod(0)
     await world.decide_pod(nominated_pod(0, "a"), ["a"])
     assert world.offered_nodes(0) == ["a"]
     await asyncio.sleep(61)
     assert world.offered_nodes(0) == []
     await world.assert_clean()
+
+
+@virtually
+async def test_nothing_is_offered_to_a_pod_that_does_not_exist() -> None:
+    """Requests about made-up pods would otherwise take the space of real ones."""
+    world = World()
+    world.cache.put(make.claim("data-0", 60))
+    assert await world.filter(0) == ["a", "b"]
+    assert world.offered_nodes(0) == []
+    assert world.cache.fetched == ["default/db-0"]
+
+
+@virtually
+async def test_nothing_is_offered_to_a_pod_of_another_uid() -> None:
+    """The pod of this name is a later one."""
+    world = World()
+    world.create(0, 60)
+    stranger = database_pod(0)
+    stranger["metadata"]["uid"] = "made-up"
+    await world.decide_pod(stranger)
+    assert world.offers.ledger.outstanding == 0
+
+
+@virtually
+async def test_a_pod_that_the_state_has_is_not_read_again() -> None:
+    """No request to the API server is on the way of a decision."""
+    world = World()
+    world.create(0, 60)
+    await world.filter(0)
+    assert world.cache.fetched == []
+    world.offers.clear()
+
+
+@virtually
+async def test_nothing_is_held_for_a_pod_that_does_not_exist() -> None:
+    """Neither at a preemption."""
+    world = World()
+    world.cache.put(make.claim("data-0", 60))
+    await world.verbs.preempt(make.as_pod(database_pod(0)), None, ["a"])
+    assert world.offers.ledger.outstanding == 0
 
 
 @virtually

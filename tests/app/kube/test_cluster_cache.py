@@ -17,7 +17,7 @@ from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.verdict import Reason
 from scheduler_core.volumes.resolve import MissingObjectError
 from tests import builders as make
-from tests.worlds.cluster_cache import CLAIMS, PATHS, REPLICAS, cached_cluster
+from tests.worlds.cluster_cache import CLAIMS, PATHS, PODS, REPLICAS, cached_cluster
 from tests.worlds.fake_api import FakeApi, event, failing, sending, silent, until
 from tests.worlds.two_nodes import NODES, two_nodes
 
@@ -297,6 +297,24 @@ class TestFetch:
             pod = make.as_pod(make.pod(*(f"c-{index}" for index in range(9))))
             with pytest.raises(ResolutionError, match="names 9 StorageClasses that are not there"):
                 await Evaluator(world.cache, FilterOptions()).filter(pod, NODES)
+
+    async def test_a_pod_that_no_watch_has_delivered_is_read_and_not_put_into_the_state(self, tmp_path: Path) -> None:
+        """A watch that is behind may still have to deliver the end of its predecessor."""
+        async with cached_cluster(tmp_path) as world:
+            await world.wait_for_sync()
+            world.api.add(PODS, make.pod("data-0", name="db-0", uid="uid-0"))
+            pod = await world.cache.read_pod("default", "db-0")
+            assert pod is not None
+            assert pod.uid == "uid-0"
+            assert not world.cache.state().view.snapshot.pods
+
+    @pytest.mark.parametrize(("namespace", "name"), [("default", "absent"), ("default", ""), ("", "db-0")])
+    async def test_a_pod_that_does_not_exist_is_none(self, namespace: str, name: str, tmp_path: Path) -> None:
+        """Nor is one that cannot exist, whose path would be that of a collection."""
+        async with cached_cluster(tmp_path) as world:
+            await world.wait_for_sync()
+            world.api.add(PODS, make.pod("data-0", name="db-0", uid="uid-0"))
+            assert await world.cache.read_pod(namespace, name) is None
 
     async def test_a_fetched_object_that_cannot_be_read_is_an_error(self, tmp_path: Path) -> None:
         """The error names it."""
