@@ -5,13 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from app.api.dependencies import AppState, state_of
-from app.runtime.probes import Health, UnavailableError
+from app.runtime.probes import CacheHealth, UnavailableError
 from app.schemas.state import StateAnswer, state_answer
 
 router = APIRouter(tags=["operation"])
 
 
-def readiness(app_state: AppState) -> Health:
+def readiness(app_state: AppState) -> CacheHealth:
     """Returns the answer of /readyz.
 
     Raises:
@@ -20,7 +20,7 @@ def readiness(app_state: AppState) -> Health:
     problem = app_state.lifecycle.readiness_problem if app_state.lifecycle else ""
     if problem:
         raise UnavailableError(problem)
-    return Health(status="ok")
+    return CacheHealth(status="ok", unreadable=app_state.lifecycle.unreadable if app_state.lifecycle else [])
 
 
 @router.get("/state", response_model=StateAnswer, summary="Nodes, disks, what counts on each, and what is not settled")

@@ -20,7 +20,7 @@ from app.extender.metrics import Metrics
 from app.extender.verbs import Verbs, WithoutReservations
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
-from app.runtime.probes import install_metrics, install_probes
+from app.runtime.probes import CacheHealth, install_metrics, install_probes
 from app.settings import Enforcement, Settings
 from scheduler_core.cluster.view import View
 from scheduler_core.extender.decision import NO_CONTENDERS, Competing
@@ -68,7 +68,7 @@ def application(state: AppState) -> FastAPI:
     )
     app.state.extender = state
     app.include_router(extender.router)
-    install_probes(app, lambda: state_routes.readiness(state))
+    install_probes(app, lambda: state_routes.readiness(state), CacheHealth)
     install_metrics(app, state.metrics.registry, in_thread=True)
     app.include_router(state_routes.router)
 

@@ -153,6 +153,11 @@ class ExtenderLifecycle(Program):
         parts = self._parts
         return parts.cache.problem or parts.config_map.problem or parts.policy_problem()
 
+    @property
+    def unreadable(self) -> list[str]:
+        """The objects that are left out because they cannot be read, and why; the first ones."""
+        return self._parts.cache.unreadable
+
     def state(self) -> ServiceState:
         """Returns what /state shows of the service."""
         settings = self._settings()
@@ -168,6 +173,7 @@ class ExtenderLifecycle(Program):
             refused_settings=list(settings.problems),
             reserved_nodes=sorted(self._reservations.reserved()),
             outstanding=self._outstanding(),
+            unreadable=self.unreadable,
         )
 
     def refusal(self) -> str:

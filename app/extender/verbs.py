@@ -219,7 +219,7 @@ class Verbs:
         """Returns what decides about a pod; without reservations if the pod does not exist."""
         if not pod.volumes or await self._evaluator.has_pod(pod):
             return self._decider
-        log.info("the pod does not exist, so nothing is reserved for it", pod=pod.key, uid=pod.uid)
+        log.debug("the pod does not exist, so nothing is reserved for it", pod=pod.key, uid=pod.uid)
         return WithoutReservations(self._evaluator, self._decider.contenders())
 
     async def explain(self, pod: Pod, candidates: Sequence[str]) -> Explanation:

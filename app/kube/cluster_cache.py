@@ -114,6 +114,11 @@ class ClusterCache:
         return self._reflectors.statuses
 
     @property
+    def unreadable(self) -> list[str]:
+        """The objects that are left out because they cannot be read, and why; the first ones."""
+        return self._reflectors.unreadable
+
+    @property
     def problem(self) -> str:
         """Why nothing can be decided now, or ""."""
         problem = self._reflectors.problem()

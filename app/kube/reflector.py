@@ -369,9 +369,12 @@ class Reflector(Generic[_Value]):
             key, value = self._decode(event.object)
         except ObjectError as error:
             if event.type != "DELETED":
+                left_out = name in self.status.unreadable
                 self.status.unreadable[name] = str(error)
-                log.warning("an object cannot be read, its last readable state stays", problem=str(error))
-                return
+                if left_out:
+                    return
+                # The next process would start without the object. So this one must not keep its last readable state.
+                raise _RelistError(f"{error}, so it is left out") from error
             raise _RelistError(f"{self.label}: a deleted object cannot be read") from error
         self.status.unreadable.pop(name, None)
         self._handler.changed(key, None if event.type == "DELETED" else value)

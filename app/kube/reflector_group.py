@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from app.kube.reflector import CacheStatus, Phase, Reflector
+
+MAX_UNREADABLE_LISTED: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,16 @@ class ReflectorGroup:
     def statuses(self) -> Mapping[str, CacheStatus]:
         """The status of each cache by its label."""
         return {member.label: member.reflector.status for member in self._members.values()}
+
+    @property
+    def unreadable(self) -> list[str]:
+        """The objects that are left out because they cannot be read, and why; at most `MAX_UNREADABLE_LISTED`."""
+        problems = (
+            f"{member.label}: {problem}"
+            for member in self._members.values()
+            for problem in member.reflector.status.unreadable.values()
+        )
+        return list(islice(problems, MAX_UNREADABLE_LISTED))
 
     def problem(self, keys: Iterable[str] | None = None) -> str:
         """Returns why a member cannot be used now, or "".

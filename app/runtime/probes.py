@@ -20,6 +20,12 @@ class Health(BaseModel):
     status: str
 
 
+class CacheHealth(Health):
+    """Whether the process is well, and which objects it cannot read."""
+
+    unreadable: list[str] = []
+
+
 class LeaderHealth(Health):
     """Whether the process is well, and whether it leads."""
 
@@ -50,6 +56,8 @@ def install_probes(app: FastAPI, readiness: Callable[[], Health], model: type[He
         tags=["operation"],
         summary="Whether questions can be answered",
         response_model=model,
+        # Healthy caches have nothing to add.
+        response_model_exclude_defaults=True,
     )
 
 

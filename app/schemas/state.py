@@ -61,6 +61,7 @@ class ServiceState:
     refused_settings: Sequence[str]
     reserved_nodes: Sequence[str]
     outstanding: OutstandingState = field(default_factory=OutstandingState)
+    unreadable: Sequence[str] = ()
 
 
 class DiskScheduleState(Answer):
@@ -181,6 +182,7 @@ class ServiceAnswer(Answer):
     node_reservation_timeout: int = Field(serialization_alias="nodeReservationTimeout", description="seconds")
     origins: dict[str, str] = Field(description="where each setting's value comes from")
     refused_settings: list[str] = Field(serialization_alias="refusedSettings", description="values that are not valid")
+    unreadable: list[str] = Field(description="objects that are left out because they cannot be read, and why")
     reserved_nodes: list[str] = Field(
         serialization_alias="reservedNodes", description="nodes that take no new volumes now"
     )
@@ -232,6 +234,7 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
         node_reservation_timeout=state.node_reservation_timeout,
         origins=dict(state.origins),
         refused_settings=list(state.refused_settings),
+        unreadable=list(state.unreadable),
         reserved_nodes=list(state.reserved_nodes),
         demands=[
             _demand_answer(

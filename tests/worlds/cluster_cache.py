@@ -29,6 +29,7 @@ PATHS: Final = {
     for entry in WATCHED
 }
 CLAIMS: Final = PATHS["", "PersistentVolumeClaim"]
+LONGHORN_NODES: Final = PATHS["longhorn.io", "Node"]
 PODS: Final = PATHS["", "Pod"]
 REPLICAS: Final = PATHS["longhorn.io", "Replica"]
 

@@ -51,6 +51,16 @@ async def test_a_served_snapshot_is_alive_and_ready(path: str) -> None:
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
 
+async def test_readyz_and_state_name_objects_that_cannot_be_read() -> None:
+    """They are left out, so a pod may be refused because of them."""
+    lifecycle = FakeLifecycle(unreadable=("nodes: Node a: metadata.name: is missing",))
+    async with http_client(_live(FakeStateSource(two_nodes()), lifecycle)) as client:
+        ready = await client.get("/readyz")
+        state = (await client.get("/state")).json()
+    assert (ready.status_code, ready.json()) == (200, {"status": "ok", "unreadable": list(lifecycle.unreadable)})
+    assert state["service"]["unreadable"] == list(lifecycle.unreadable)
+
+
 async def test_state_shows_what_counts_on_each_disk() -> None:
     """It has Longhorn's figures, those of decisions, and replicas not listed yet."""
     first_disk = disk(100, available=70, reserved=10, listed={"r-listed": 20}, tags=["ssd"])
@@ -217,6 +227,7 @@ class FakeLifecycle:
 
     outstanding: OutstandingState = field(default_factory=OutstandingState)
     readiness_problem: str = ""
+    unreadable: tuple[str, ...] = ()
 
     def state(self) -> ServiceState:
         """This process leads."""
@@ -231,6 +242,7 @@ class FakeLifecycle:
             refused_settings=["a problem"],
             reserved_nodes=["node-9"],
             outstanding=self.outstanding,
+            unreadable=self.unreadable,
         )
 
 
@@ -267,6 +279,7 @@ async def test_state_of_a_live_cluster_shows_the_leader() -> None:
         "nodeReservationTimeout": 6,
         "origins": {"scheduler-extender-enabled": "environment"},
         "refusedSettings": ["a problem"],
+        "unreadable": [],
         "reservedNodes": ["node-9"],
         **lists,
         **counts,

@@ -17,7 +17,7 @@ from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.verdict import Reason
 from scheduler_core.volumes.resolve import MissingObjectError
 from tests import builders as make
-from tests.worlds.cluster_cache import CLAIMS, PATHS, PODS, REPLICAS, cached_cluster
+from tests.worlds.cluster_cache import CLAIMS, LONGHORN_NODES, PATHS, PODS, REPLICAS, cached_cluster
 from tests.worlds.fake_api import FakeApi, event, failing, sending, silent, until
 from tests.worlds.two_nodes import NODES, two_nodes
 
@@ -375,6 +375,20 @@ async def test_every_kind_has_a_status(tmp_path: Path) -> None:
         assert set(statuses) == {entry.resource.label for entry in WATCHED}
         assert [label for label, status in statuses.items() if status.unreadable] == ["persistentvolumeclaims"]
         assert all(status.behind(time.monotonic()) == 0 for status in statuses.values())
+
+
+async def test_a_node_that_cannot_be_read_any_more_is_left_out(tmp_path: Path) -> None:
+    """As it would be after a restart: leader and successor must not differ."""
+    async with cached_cluster(tmp_path, two_nodes(), make.claim("data-0", 10)) as world:
+        await world.wait_for_sync()
+        broken = make.longhorn_node("a", 100)
+        broken["status"]["diskStatus"] = "none"
+        await world.api.put(LONGHORN_NODES, broken)
+        await until("node a is left out", lambda: "a" not in world.cache.state().view.snapshot.longhorn_nodes)
+        assert [entry.split(":")[0] for entry in world.cache.unreadable] == ["nodes.longhorn.io"]
+        await world.api.put(LONGHORN_NODES, make.longhorn_node("a", 100))
+        await until("node a is there", lambda: "a" in world.cache.state().view.snapshot.longhorn_nodes)
+        assert world.cache.unreadable == []
 
 
 async def test_a_relist_of_equal_objects_changes_nothing_and_keeps_the_objects(tmp_path: Path) -> None:
