@@ -241,7 +241,7 @@ class Verbs:
         """
         self.check()
         policy = self._policy.policy
-        state = self._policy.state(names)
+        state = await self._evaluator.run(self._policy.state(names))
         facts = NO_FACTS
         if priorities_read_longhorn(policy):
             facts = await self._evaluator.facts(pod, names, self._decider.contenders)
@@ -254,4 +254,5 @@ class Verbs:
             return {}
         self.check()
         policy = self._policy.policy
-        return await self._evaluator.run(policy_refusals(whole, names, self._policy.state(names), policy))
+        state = await self._evaluator.run(self._policy.state(names))
+        return await self._evaluator.run(policy_refusals(whole, names, state, policy))
