@@ -13,6 +13,7 @@ MANIFESTS: Final = ROOT / "manifests"
 CONFIGS: Final = ROOT / "kube-scheduler-config"
 NAME: Final = "longhorn-scheduler-extender"
 OFFERS: Final = f"{NAME}-offers"
+OWN_OBJECTS: Final = f"{NAME}-objects"
 NAMESPACE: Final = "longhorn-system"
 SCORES: Final = ("prioritizeVerb: prioritize", "weight: 1")
 """Lines that a recommended configuration of kube-scheduler has commented out."""
@@ -21,22 +22,29 @@ Object = Mapping[str, Any]
 Permission = tuple[str, str, str, str]
 """Verb, API group, resource, and name ("" for all names)."""
 
-_READ: Final = ("get", "list", "watch")
+_CACHE: Final = ("list", "watch")
+_CLUSTER_KINDS: Final = (
+    ("", "nodes"),
+    ("", "persistentvolumeclaims"),
+    ("", "persistentvolumes"),
+    ("", "pods"),
+    ("storage.k8s.io", "storageclasses"),
+    ("storage.k8s.io", "volumeattachments"),
+)
+# Objects that a request names before a cache has them.
+_FETCHED: Final = ("persistentvolumeclaims", "persistentvolumes", "pods", "storageclasses")
 CLUSTER_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
-    (verb, group, resource, "")
-    for group, resources in {
-        "": ("nodes", "persistentvolumeclaims", "persistentvolumes", "pods"),
-        "storage.k8s.io": ("storageclasses", "volumeattachments"),
-    }.items()
-    for resource in resources
-    for verb in _READ
-) | {("patch", "", "pods", "")}
+    {(verb, group, resource, "") for group, resource in _CLUSTER_KINDS for verb in _CACHE}
+    | {("get", group, resource, "") for group, resource in _CLUSTER_KINDS if resource in _FETCHED}
+    | {("patch", "", "pods", "")}
+)
 LONGHORN: Final = (
     "backingimages", "diskschedules", "engineimages", "instancemanagers", "nodes", "replicas", "settings", "volumes",
 )  # fmt: skip
 NAMESPACE_PERMISSIONS: Final[frozenset[Permission]] = frozenset(
-    {(verb, "longhorn.io", resource, "") for resource in LONGHORN for verb in _READ}
-    | {(verb, "", "configmaps", NAME) for verb in _READ}
+    {(verb, "longhorn.io", resource, "") for resource in LONGHORN for verb in _CACHE}
+    | {("get", "longhorn.io", "volumes", "")}
+    | {(verb, "", "configmaps", NAME) for verb in _CACHE}
     | {(verb, "", "configmaps", OFFERS) for verb in ("get", "patch")}
     | {("create", "coordination.k8s.io", "leases", ""), ("create", "discovery.k8s.io", "endpointslices", "")}
     | {(verb, "coordination.k8s.io", "leases", NAME) for verb in ("get", "update")}

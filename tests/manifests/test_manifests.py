@@ -22,6 +22,7 @@ from tests.manifests.load import (
     NAMESPACE,
     NAMESPACE_PERMISSIONS,
     OFFERS,
+    OWN_OBJECTS,
     ROOT,
     documents,
     objects,
@@ -32,6 +33,7 @@ from tests.manifests.load import (
 FILES = [*sorted(MANIFESTS.rglob("*.yaml")), *sorted(CONFIGS.rglob("*.yaml")), ROOT / "compose.yaml"]
 POD: dict[str, Any] = only("Deployment")["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
+BY_THE_EXTENDER = f"request.userInfo.username.matches('^system:serviceaccount:[^:]+:{NAME}$')"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -82,28 +84,40 @@ def test_roles_are_bound_to_the_service_account_only(binding: str, role: str) ->
 
 def test_the_admission_policy_restricts_the_service_account_to_its_one_annotation() -> None:
     """The names match, and a binding enforces the policy."""
-    spec = only("ValidatingAdmissionPolicy")["spec"]
+    spec = only("ValidatingAdmissionPolicy", name=NAME)["spec"]
     (condition,) = spec["matchConditions"]
-    assert condition["expression"] == f"request.userInfo.username == 'system:serviceaccount:{NAMESPACE}:{NAME}'"
+    assert condition["expression"] == BY_THE_EXTENDER
     annotations = {key for rule in spec["validations"] for key in re.findall(r"'([^']*/[^']*)'", rule["expression"])}
     assert annotations == {NUDGE_ANNOTATION}
     assert spec["failurePolicy"] == "Fail"
-    binding = only("ValidatingAdmissionPolicyBinding")["spec"]
+    binding = only("ValidatingAdmissionPolicyBinding", name=NAME)["spec"]
     assert binding == {"policyName": NAME, "validationActions": ["Deny"]}
+
+
+def test_an_admission_policy_checks_every_object_that_can_be_created() -> None:
+    """RBAC cannot limit `create` by name."""
+    created = {(group, kind) for verb, group, kind, _ in NAMESPACE_PERMISSIONS if verb == "create"}
+    spec = only("ValidatingAdmissionPolicy", name=OWN_OBJECTS)["spec"]
+    rules = spec["matchConstraints"]["resourceRules"]
+    assert {(rule["apiGroups"][0], rule["resources"][0]) for rule in rules} == created
+    assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in rules)
+    assert [condition["expression"] for condition in spec["matchConditions"]] == [BY_THE_EXTENDER]
+    binding = only("ValidatingAdmissionPolicyBinding", name=OWN_OBJECTS)["spec"]
+    assert binding == {"policyName": OWN_OBJECTS, "validationActions": ["Deny"]}
 
 
 def test_every_write_to_objects_of_others_is_a_patch_of_a_pod_which_the_admission_policy_checks() -> None:
     """A further verb on pods, or a subresource, would need its own rule."""
     writes = {(verb, kind) for verb, _, kind, _ in CLUSTER_PERMISSIONS if verb not in ("get", "list", "watch")}
     assert writes == {("patch", "pods")}
-    assert only("ValidatingAdmissionPolicy")["spec"]["matchConstraints"] == {
+    assert only("ValidatingAdmissionPolicy", name=NAME)["spec"]["matchConstraints"] == {
         "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}]
     }
 
 
-def test_every_object_but_the_record_of_offers_has_the_same_name() -> None:
+def test_every_object_but_two_has_the_same_name() -> None:
     """Checks from outside look for this name."""
-    assert {entry["metadata"]["name"] for entry in objects(MANIFESTS / "base")} == {NAME, OFFERS}
+    assert {entry["metadata"]["name"] for entry in objects(MANIFESTS / "base")} == {NAME, OFFERS, OWN_OBJECTS}
 
 
 def test_the_record_of_offers_is_empty() -> None:

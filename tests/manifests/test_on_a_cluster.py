@@ -137,24 +137,53 @@ async def test_the_config_map_can_be_watched_by_its_name_only(cluster: DevCluste
         await client.close()
 
 
+def own_object(resource: Any) -> dict[str, Any]:
+    """The extender's Lease or EndpointSlice."""
+    metadata: dict[str, Any] = {"name": NAME}
+    body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+    if resource is LEASES:
+        return {**body, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15}}
+    metadata["labels"] = {"kubernetes.io/service-name": NAME}
+    return {**body, "addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.2"]}]}
+
+
 @pytest.mark.parametrize("resource", [LEASES, ENDPOINT_SLICES], ids=lambda resource: resource.plural)
-async def test_its_own_objects_can_be_created_and_replaced(cluster: DevCluster, resource: Any) -> None:
-    """An object with another name can be created, because RBAC ignores it, but not replaced."""
-    client = await KubeClient.connect(str(cluster.service_account_kubeconfig(NAMESPACE, NAME)))
-    extra = {"addressType": "IPv4", "endpoints": []} if resource is ENDPOINT_SLICES else {}
-    try:
-        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": NAME}, **extra}
-        own_object = json.loads(await client.create(resource.path(NAMESPACE), body))
-        await client.replace(resource.path(NAMESPACE, NAME), own_object)
-        other_object = json.loads(
-            await client.create(resource.path(NAMESPACE), {**body, "metadata": {"name": "other"}})
-        )
-        with pytest.raises(ApiError) as refusal:
-            await client.replace(resource.path(NAMESPACE, "other"), other_object)
-        assert refusal.value.forbidden
-    finally:
-        await client.close()
-        cluster.kubectl("-n", NAMESPACE, "delete", resource.plural, NAME, "other", "--ignore-not-found")
+async def test_its_own_objects_can_be_created_and_replaced(guarded_cluster: DevCluster, resource: Any) -> None:
+    """By their names."""
+    async with as_the_extender(guarded_cluster) as client:
+        try:
+            created = json.loads(await client.create(resource.path(NAMESPACE), own_object(resource)))
+            await client.replace(resource.path(NAMESPACE, NAME), created)
+        finally:
+            guarded_cluster.kubectl("-n", NAMESPACE, "delete", resource.plural, NAME, "--ignore-not-found")
+
+
+FORBIDDEN_OBJECTS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "other lease": (LEASES, {"metadata": {"name": "other"}}, "no Lease and no EndpointSlice but"),
+    "endless lease": (LEASES, {"spec": {"leaseDurationSeconds": 3601}}, "an hour at most"),
+    "other slice": (ENDPOINT_SLICES, {"metadata": {"name": "other"}}, "no Lease and no EndpointSlice but"),
+    "slice of another service": (
+        ENDPOINT_SLICES,
+        {"metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": "longhorn-admission-webhook"}}},
+        "EndpointSlices of the Service",
+    ),
+    "slice without a service": (ENDPOINT_SLICES, {"metadata": {"name": NAME}}, "EndpointSlices of the Service"),
+    "two endpoints": (
+        ENDPOINT_SLICES,
+        {"endpoints": [{"addresses": ["192.0.2.2"]}, {"addresses": ["192.0.2.3"]}]},
+        "one endpoint only",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN_OBJECTS)
+async def test_no_other_object_can_be_created(guarded_cluster: DevCluster, what: str) -> None:
+    """RBAC allows it, because it ignores names; the admission policy does not."""
+    resource, fields, message = FORBIDDEN_OBJECTS[what]
+    async with as_the_extender(guarded_cluster) as client:
+        with pytest.raises(ApiError, match=f"the scheduler extender may .*{message}") as refusal:
+            await client.create(resource.path(NAMESPACE), own_object(resource) | fields)
+    assert refusal.value.forbidden
 
 
 async def test_the_recorded_offers_survive_another_apply(cluster: DevCluster) -> None:
