@@ -18,7 +18,7 @@ from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model.kube import Pod
-from scheduler_core.volumes.resolve import MissingObjectError, missing_storage_classes
+from scheduler_core.volumes.resolve import MissingObjectError, exceeds_attach_limit, missing_storage_classes
 
 # Single reads for one request; a pod that names more undelivered objects is refused and retried later.
 MAX_FETCHES: Final = 8
@@ -129,4 +129,5 @@ class Evaluator:
 
 @without_pauses
 def _resolve(pod: Pod, state: ClusterState, options: FilterOptions) -> None:
-    resolve_candidates(pod, state.view.snapshot.nodes, state.view, options)
+    if not exceeds_attach_limit(pod):
+        resolve_candidates(pod, state.view.snapshot.nodes, state.view, options)

@@ -24,7 +24,7 @@ from scheduler_core.model.verdict import Reason, Verdict
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
-from scheduler_core.volumes.resolve import Resolution
+from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, Resolution
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
 EXPLAIN_STEPS_FACTOR: Final = 4
@@ -92,6 +92,8 @@ def _explain_node(node: _Node) -> Verdict:
     reason = node.reason
     if reason is Reason.NO_VOLUMES:
         return Verdict(reason, order_safe=True)
+    if reason is Reason.TOO_MANY_VOLUMES:
+        return Verdict(reason, f"a node attaches at most {MAX_VOLUMES_PER_NODE} volumes")
     if reason is Reason.HOME:
         return Verdict(reason, _kept_replicas(node), order_safe=True)
     if reason is Reason.CLAIM_IN_USE:

@@ -24,6 +24,7 @@ class Reason(Enum):
     ENGINE_NOT_READY = ("Longhorn engine is not ready on the node", False)
     CLAIM_IN_USE = ("volume claim is in use by a pod on another node", False)
     STRICT_LOCAL_ELSEWHERE = ("strict-local volume has its replica on another node", False)
+    TOO_MANY_VOLUMES = ("the pod has more volumes than a node can attach", False)
     UNCERTAIN_VOLUME = ("it is uncertain which PersistentVolume is bound, and not each one fits the node", False)
     HOME_ELSEWHERE = ("volume replicas are on another node", False)
     NODE_RESERVED = ("node is reserved for another pod's volumes", False)

@@ -7,7 +7,8 @@ other drivers are left out. An object that is named but does not exist is a `Mis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -21,6 +22,11 @@ from scheduler_core.model.snapshot import Snapshot
 
 _LOCALITIES: Final = frozenset({longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL})
 _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
+
+# Kubernetes reads a limit per node from CSINode, and Longhorn sets none (NodeGetInfo: MaxVolumesPerNode 0). But a v1 volume is attached
+# as an iSCSI target, and Longhorn numbers those of a node from 1 to 4,094 (go-iscsi-helper: FindNextAvailableTargetID). For v2 volumes
+# no limit is documented; the same one keeps the work for one pod bounded.
+MAX_VOLUMES_PER_NODE: Final = 4_094
 
 
 class MissingObjectError(ResolutionError):
@@ -106,13 +112,23 @@ def resolve(
             key = volume.volume.name if volume.bound else volume.claim
             earlier = volumes.get(key, volume)
             volumes[key] = replace(earlier, in_use_on=earlier.in_use_on | volume.in_use_on)
-    return Resolution(tuple(_with_distinct_name(volume, volumes.values()) for volume in volumes.values()))
+    # An unbound claim is named in full if its name is ambiguous.
+    uses = Counter(volume.name for volume in volumes.values())
+    return Resolution(
+        tuple(
+            replace(volume, name=volume.claim) if uses[volume.name] > 1 and not volume.bound else volume
+            for volume in volumes.values()
+        )
+    )
 
 
-def _with_distinct_name(volume: PodVolume, volumes: Iterable[PodVolume]) -> PodVolume:
-    """Names an unbound claim in full if its name is ambiguous."""
-    ambiguous = sum(other.name == volume.name for other in volumes) > 1
-    return replace(volume, name=volume.claim) if ambiguous and not volume.bound else volume
+def exceeds_attach_limit(pod: kube.Pod) -> bool:
+    """Whether a pod has more volumes than a node can attach.
+
+    Volumes of other drivers count too, because the driver shows only when a volume is resolved. That bounds the work for any pod.
+    """
+    volumes = pod.volumes
+    return len(volumes) > MAX_VOLUMES_PER_NODE and len({mount.claim for mount in volumes}) > MAX_VOLUMES_PER_NODE
 
 
 def _volume(

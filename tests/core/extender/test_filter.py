@@ -345,6 +345,15 @@ def test_the_choices_of_many_disks_are_not_all_listed() -> None:
     assert list(decision.reasons) == [Reason.UNDECIDED]
 
 
+def test_a_pod_with_more_volumes_than_a_node_can_attach_fits_nowhere() -> None:
+    """Its volumes are not even resolved: none of its claims exists here."""
+    explanation = explained(
+        pod(*[f"claim-{index}" for index in range(4_095)]), longhorn_node("n1"), longhorn_node("n2")
+    )
+    assert reasons(explanation) == dict.fromkeys(("n1", "n2"), "TOO_MANY_VOLUMES")
+    assert "4094" in explanation.verdicts[0].detail
+
+
 def test_a_volume_that_longhorn_cannot_read_fits_on_no_node() -> None:
     """A degraded volume whose lastDegradedAt is no time stops Longhorn's scheduler on every node."""
     broken = bound("a", 10)
