@@ -71,7 +71,8 @@ class Verdict:
         plan: the UUID of a disk for each local volume that needs space on the node, by the volume's name
         order_safe: whether Longhorn is proven to find space in whatever order it places the volumes
         counter_example: an order that fails, as (volume, disk UUID); "" for the last volume, which finds no disk
-        missing: the fewest bytes that, freed on one disk, would let all volumes fit; 0 if not applicable
+        missing: the least bytes that a single open disk would have to have more so that all volumes fit, or a proven lower bound of
+            them, which `detail` then says; 0 if not applicable, or if no amount on a single disk is enough
     """
 
     reason: Reason

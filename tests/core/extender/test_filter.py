@@ -8,6 +8,7 @@ import pytest
 
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
 from tests.builders import (
@@ -397,6 +398,33 @@ def test_no_missing_bytes_are_named_where_no_amount_on_one_disk_would_help() -> 
     claims = [claim(f"{kind}{index}", 60, storage_class=kind) for kind in ("ssd", "hdd") for index in (1, 2)]
     (verdict,) = explained(pod("ssd1", "ssd2", "hdd1", "hdd2"), node, classes, claims).verdicts
     assert (verdict.reason, verdict.missing) == (Reason.NOT_TOGETHER, 0)
+    assert "more space on a single disk is not enough" in verdict.detail
+
+
+def test_the_copy_of_a_backing_image_is_missing_too() -> None:
+    """A disk that lacks the image needs its bytes in addition to the volume's."""
+    image = TestBackingImages.image(size=20)
+    (verdict,) = explained(pod("a"), node_of(50), image, storage_class(backingImage="bi"), claim("a", 60)).verdicts
+    assert (verdict.reason, verdict.missing) == (Reason.INSUFFICIENT_STORAGE, 30 * GI)
+
+
+@pytest.mark.parametrize(
+    ("steps", "missing", "at_least"),
+    [pytest.param(100, 1, True, id="few steps"), pytest.param(FilterOptions().steps, 2, False, id="a whole budget")],
+)
+def test_missing_bytes_that_a_search_does_not_find_are_a_lower_bound(steps: int, missing: int, at_least: bool) -> None:
+    """The disks hold 1Gi less than the volumes need; that 1Gi more does not suffice takes a search."""
+    requested, extra = claims_of(*HARD)
+    (verdict,) = explained(requested, node_of(*[1000] * 7, 999), extra, options=FilterOptions(steps=steps)).verdicts
+    assert (verdict.reason, verdict.missing) == (Reason.NOT_TOGETHER, missing * GI)
+    assert ("at least 1Gi more are needed on one disk" in verdict.detail) is at_least
+
+
+def test_the_explanation_of_one_hard_node_pauses_often() -> None:
+    """So the event loop can serve other requests."""
+    requested, extra = claims_of(*HARD)
+    current = state(node_of(*[1000] * 7, 999), extra)
+    assert sum(1 for _ in explain_nodes(as_pod(requested), ["n1"], current, FilterOptions())) >= 10
 
 
 class TestUnlistedReplicas:
@@ -514,6 +542,8 @@ def refusals() -> list[Any]:
         pytest.param(node_of(100), requested, extra, ["120Gi", "disk disk-1", "100Gi"], 20 * GI, id="together"),
         pytest.param(node_of(70, 50), requested, extra, ["disk disk-2", "50Gi"], 10 * GI, id="least missing"),
         pytest.param(node_of(40), *claims_of(60), ["60Gi", "40Gi"], 20 * GI, id="alone"),
+        pytest.param(node_of(50), requested, extra, ["60Gi", "120Gi"], 70 * GI, id="alone and together"),
+        pytest.param(node_of(50, 50), requested, extra, ["60Gi", "120Gi"], 70 * GI, id="one disk for both"),
         pytest.param(
             longhorn_node("n1", {"d": disk(tags=["x"], available=10)}), *claims_of(1), ["disk d"], 0, id="low"
         ),
