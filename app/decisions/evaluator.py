@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Final, TypeVar
 
@@ -41,6 +42,10 @@ class Evaluator:
         self._options = options
         self._clock = clock
         self._plans = PlanCache()
+        self._decisions = 0
+        self._no_decision = asyncio.Event()
+        self._no_decision.set()
+        self._explanation = asyncio.Lock()
 
     @property
     def options(self) -> FilterOptions:
@@ -86,10 +91,17 @@ class Evaluator:
     ) -> Explanation:
         """Decides as `filter`, with plans and numbers.
 
+        Explanations run one at a time, and only while no decision runs, because kube-scheduler waits for decisions.
+
         Raises:
             ResolutionError: as filter
         """
-        return await self._run(pod, lambda state: explain_nodes(pod, candidates, state, self._options, contenders()))
+        async with self._explanation:
+            return await self._run(
+                pod,
+                lambda state: explain_nodes(pod, candidates, state, self._options, contenders()),
+                self._run_between_decisions,
+            )
 
     async def facts(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
@@ -105,10 +117,26 @@ class Evaluator:
 
     async def run(self, computation: Cooperative[_Result]) -> _Result:
         """Runs a computation of the core to its end, in slices."""
-        return await run_in_slices(computation, self._clock)
+        self._decisions += 1
+        self._no_decision.clear()
+        try:
+            return await run_in_slices(computation, self._clock)
+        finally:
+            self._decisions -= 1
+            if not self._decisions:
+                self._no_decision.set()
 
-    async def _run(self, pod: Pod, decide: Callable[[ClusterState], Cooperative[_Result]]) -> _Result:
+    async def _run_between_decisions(self, computation: Cooperative[_Result]) -> _Result:
+        return await run_in_slices(computation, self._clock, self._no_decision)
+
+    async def _run(
+        self,
+        pod: Pod,
+        decide: Callable[[ClusterState], Cooperative[_Result]],
+        run: Callable[[Cooperative[_Result]], Awaitable[_Result]] | None = None,
+    ) -> _Result:
         """Decides; fetches what the state lacks and decides again."""
+        run = run or self.run
         classes = missing_storage_classes(pod, self.view)
         fetches = len(classes)
         # A class that was not fetched must not pass for another driver's.
@@ -120,7 +148,7 @@ class Evaluator:
             await self._source.fetch(MissingObjectError("StorageClass", name, f"pod {pod.key}"))
         while True:
             try:
-                return await self.run(decide(self._source.state()))
+                return await run(decide(self._source.state()))
             except MissingObjectError as missing:
                 fetches += 1
                 if fetches > MAX_FETCHES or not await self._source.fetch(missing):
