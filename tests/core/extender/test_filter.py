@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
 
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import NO_CONTENDERS, FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
@@ -42,6 +45,16 @@ HARD = (
 def node_of(*sizes: float, name: str = "n1") -> Object:
     """A node with a disk of each size in Gi."""
     return longhorn_node(name, {f"disk-{index}": disk(size) for index, size in enumerate(sizes, start=1)})
+
+
+def _node_filled_by(sizes: Sequence[int], random: Random, name: str) -> Object:
+    """A node with eight disks that volumes of these sizes fill to the last."""
+    disks = [0] * 8
+    while not min(disks):
+        disks = [0] * 8
+        for size in sizes:
+            disks[random.randrange(8)] += size
+    return node_of(*disks, name=name)
 
 
 def claims_of(*sizes: float) -> tuple[Object, list[Object]]:
@@ -479,6 +492,27 @@ class TestProfileCache:
             for steps in (0, FilterOptions().steps)
         ]
         assert reasons == [[Reason.UNDECIDED], [Reason.ROOM]]
+
+    @pytest.mark.parametrize("competes", [False, True], ids=["alone", "with competing pods"])
+    def test_requests_of_equal_needs_go_on_with_undecided_nodes(self, competes: bool) -> None:
+        """In the end every node is decided that a request for it alone decides."""
+        requested, extra = claims_of(*HARD)
+        names = [f"d{number:02}" for number in range(12)]
+        nodes = {name: _node_filled_by(HARD, Random(name), name) for name in names}  # noqa: S311
+        options = FilterOptions(packing=Packing.EXACT, steps=60_000)
+
+        def undecided(candidates: list[str], current: ClusterState) -> set[str]:
+            contenders = competing(current) if competes else NO_CONTENDERS
+            decision = run_to_end(filter_nodes(as_pod(requested), candidates, current, options, contenders))
+            pairs = zip(candidates, decision.reasons, strict=True)
+            return {name for name, reason in pairs if reason is Reason.UNDECIDED}
+
+        alone = {name for name in names if undecided([name], state(nodes[name], extra))}
+        current = state(list(nodes.values()), extra)
+        repeated = [undecided(names, current) for _ in range(8)]
+        assert len(alone) < 3
+        assert len(repeated[0]) > len(repeated[2]) > len(alone)
+        assert repeated[-1] == alone
 
     def test_results_of_exact_packing_do_not_count_as_order_safe(self) -> None:
         """Exact packing does not examine order safety."""
