@@ -110,8 +110,9 @@ def resolve(
         volume = _volume(pod, mount, view, matches.get(mount.claim, ""), require_best_effort=require_best_effort)
         if volume is not None:
             key = volume.volume.name if volume.bound else volume.claim
-            earlier = volumes.get(key, volume)
-            volumes[key] = replace(earlier, in_use_on=earlier.in_use_on | volume.in_use_on)
+            earlier = volumes.get(key)
+            in_use_on = volume.in_use_on if earlier is None else earlier.in_use_on | volume.in_use_on
+            volumes[key] = _with_users(earlier or volume, in_use_on)
     # An unbound claim is named in full if its name is ambiguous.
     uses = Counter(volume.name for volume in volumes.values())
     return Resolution(
@@ -136,7 +137,12 @@ def _volume(
 ) -> PodVolume | None:
     claim = _claim(pod, mount, view.snapshot)
     volume = volume_of_claim(claim, view, matched, require_best_effort=require_best_effort)
-    return volume and replace(volume, in_use_on=_in_use_on(pod, claim, view))
+    return volume and _with_users(volume, _in_use_on(pod, claim, view))
+
+
+def _with_users(volume: PodVolume, in_use_on: frozenset[str]) -> PodVolume:
+    # Copies are most of the work for a pod with thousands of volumes.
+    return volume if in_use_on == volume.in_use_on else replace(volume, in_use_on=in_use_on)
 
 
 def volume_of_claim(
@@ -265,7 +271,8 @@ def _unbound_volume(claim: kube.Claim, subject: str, view: View) -> longhorn.Vol
     storage_class = storage_class_of(claim.spec, view)
     if storage_class is None or storage_class.provisioner != DRIVER:
         return None
-    spec = replace(claim.spec, source_volume=_source_volume(claim, storage_class, subject, view.snapshot))
+    source_volume = _source_volume(claim, storage_class, subject, view.snapshot)
+    spec = replace(claim.spec, source_volume=source_volume) if source_volume else claim.spec
     return volume_for_claim(claim.name, spec, storage_class.parameters, view.settings, subject=subject)
 
 
