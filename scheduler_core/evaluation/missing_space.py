@@ -64,10 +64,16 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> Cooperative[Mis
     masks = allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)
     lower: int | None = None
     upper: int | None = None
+    # Most disks are open to the same volumes.
+    capacities_by_sizes: dict[tuple[int, ...], Sequence[int]] = {}
     for disk in range(len(evaluation.disks)):
-        bounds = yield from _bounds_of_disk(
-            evaluation, disk, _useful_capacities(evaluation, masks, disk), upper, budget
-        )
+        sizes = _sizes_on_disk(evaluation, masks, disk)
+        capacities = capacities_by_sizes.get(sizes)
+        if capacities is None:
+            capacities = _useful_capacities(sizes)
+            capacities_by_sizes[sizes] = capacities
+            yield
+        bounds = yield from _bounds_of_disk(evaluation, disk, capacities, upper, budget)
         if bounds is None:
             continue
         lower = bounds.lower if lower is None else min(lower, bounds.lower)
@@ -78,15 +84,19 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> Cooperative[Mis
     return MissingSpace(0, exact=True) if lower is None else MissingSpace(lower, exact=False)
 
 
-def _useful_capacities(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) -> Sequence[int]:
-    """Returns what the disk may be filled with, ascending.
-
-    All sums of volumes that may use it, and of backing images that it lacks, are among them. If there are too many sums, all multiples
-    of the sizes' common divisor are returned.
-    """
+def _sizes_on_disk(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) -> tuple[int, ...]:
+    """Returns the sizes of what may come onto a disk: volumes, and backing images that it lacks."""
     required = evaluation.required
-    sizes = [size for size, mask in zip(required.sizes, masks, strict=True) if mask >> disk & 1]
-    sizes += [size for image, size in evaluation.disks[disk].copies if image in required.images]
+    volumes = [size for size, mask in zip(required.sizes, masks, strict=True) if mask >> disk & 1]
+    images = [size for image, size in evaluation.disks[disk].copies if image in required.images]
+    return (*volumes, *images)
+
+
+def _useful_capacities(sizes: Sequence[int]) -> Sequence[int]:
+    """Returns what a disk may be filled with, ascending.
+
+    All sums of the sizes are among them. If there are too many, all multiples of the sizes' common divisor are returned.
+    """
     unit = gcd(*sizes) or 1
     return reachable_sums(sizes) or range(0, sum(sizes) + unit, unit)
 
