@@ -151,3 +151,19 @@ def test_repeated_requests_decide_everything_that_the_greatest_portion_can(neede
     for _ in range(5 * len(needed)):
         decided |= searches.decided(steps)
     assert len(decided) == len(needed)
+
+
+def test_an_instance_that_took_many_steps_in_vain_comes_after_those_that_took_few() -> None:
+    """The first one had all steps of a request; the second is next, not the first once more."""
+    searches = Searches(a=10**9, b=100, c=100, d=100, e=100)
+    assert searches.decided(50) == set()
+    assert searches.decided(139) == set()
+    assert searches.decided(199) == {"b"}
+    assert searches.given[0][0] == "b"
+
+
+def test_a_small_budget_lets_one_instance_go_on() -> None:
+    """It is not enough for many times the steps tried, but for more than those."""
+    searches = Searches(a=150)
+    assert searches.decided(100) == set()
+    assert searches.decided(160) == {"a"}
