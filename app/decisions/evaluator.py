@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Final, TypeVar
 
@@ -19,7 +19,7 @@ from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model.kube import Pod
-from scheduler_core.volumes.resolve import MissingObjectError, missing_storage_classes
+from scheduler_core.volumes.resolve import MissingObjectError, exceeds_attach_limit, missing_storage_classes
 
 # Single reads for one request; a pod that names more undelivered objects is refused and retried later.
 MAX_FETCHES: Final = 8
@@ -45,6 +45,10 @@ class Evaluator:
         self._plans = PlanCache()
         # Requests about pods that do not exist must not become a flood of requests to the API server.
         self._pod_fetches = asyncio.Semaphore(MAX_POD_FETCHES)
+        self._decisions = 0
+        self._no_decision = asyncio.Event()
+        self._no_decision.set()
+        self._explanation = asyncio.Lock()
 
     @property
     def options(self) -> FilterOptions:
@@ -103,10 +107,17 @@ class Evaluator:
     ) -> Explanation:
         """Decides as `filter`, with plans and numbers.
 
+        Explanations run one at a time, and only while no decision runs, because kube-scheduler waits for decisions.
+
         Raises:
             ResolutionError: as filter
         """
-        return await self._run(pod, lambda state: explain_nodes(pod, candidates, state, self._options, contenders()))
+        async with self._explanation:
+            return await self._run(
+                pod,
+                lambda state: explain_nodes(pod, candidates, state, self._options, contenders()),
+                self._run_between_decisions,
+            )
 
     async def facts(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders
@@ -122,10 +133,26 @@ class Evaluator:
 
     async def run(self, computation: Cooperative[_Result]) -> _Result:
         """Runs a computation of the core to its end, in slices."""
-        return await run_in_slices(computation, self._clock)
+        self._decisions += 1
+        self._no_decision.clear()
+        try:
+            return await run_in_slices(computation, self._clock)
+        finally:
+            self._decisions -= 1
+            if not self._decisions:
+                self._no_decision.set()
 
-    async def _run(self, pod: Pod, decide: Callable[[ClusterState], Cooperative[_Result]]) -> _Result:
+    async def _run_between_decisions(self, computation: Cooperative[_Result]) -> _Result:
+        return await run_in_slices(computation, self._clock, self._no_decision)
+
+    async def _run(
+        self,
+        pod: Pod,
+        decide: Callable[[ClusterState], Cooperative[_Result]],
+        run: Callable[[Cooperative[_Result]], Awaitable[_Result]] | None = None,
+    ) -> _Result:
         """Decides; fetches what the state lacks and decides again."""
+        run = run or self.run
         classes = missing_storage_classes(pod, self.view)
         fetches = len(classes)
         # A class that was not fetched must not pass for another driver's.
@@ -137,7 +164,7 @@ class Evaluator:
             await self._source.fetch(MissingObjectError("StorageClass", name, f"pod {pod.key}"))
         while True:
             try:
-                return await self.run(decide(self._source.state()))
+                return await run(decide(self._source.state()))
             except MissingObjectError as missing:
                 fetches += 1
                 if fetches > MAX_FETCHES or not await self._source.fetch(missing):
@@ -151,4 +178,5 @@ def is_pod(current: Pod | None, pod: Pod) -> bool:
 
 @without_pauses
 def _resolve(pod: Pod, state: ClusterState, options: FilterOptions) -> None:
-    resolve_candidates(pod, state.view.snapshot.nodes, state.view, options)
+    if not exceeds_attach_limit(pod):
+        resolve_candidates(pod, state.view.snapshot.nodes, state.view, options)

@@ -47,7 +47,7 @@ from scheduler_core.extender.nudge import (
 from scheduler_core.extender.offer import current_pod
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.ledger import Ledger
-from scheduler_core.volumes.resolve import Resolution, missing_storage_classes, resolve
+from scheduler_core.volumes.resolve import Resolution, exceeds_attach_limit, missing_storage_classes, resolve
 
 log = structlog.get_logger("nudge")
 
@@ -194,8 +194,13 @@ class Nudger:
         self._logged_failures: set[tuple[int, str]] = set()
 
     def refused(self, pod: Pod, candidates: Sequence[str]) -> None:
-        """Remembers a pod that was refused on all these nodes."""
+        """Remembers a pod that was refused on all these nodes.
+
+        A pod with too many volumes is not remembered, because no change of the cluster can help it.
+        """
         self._pending.end(pod.uid)
+        if exceeds_attach_limit(pod):
+            return
         selected_node = self._cache.state().view.selected_node(pod)
         refusal = self._refusals.remember(pod, candidates, self._clock(), selected_node)
         if refusal is not None:

@@ -28,10 +28,17 @@ class Slicer:
             self._slice_ends_at = self._clock() + SLICE_SECONDS
 
 
-async def run_in_slices(computation: Cooperative[_Result], clock: Callable[[], float] = perf_counter) -> _Result:
-    """Runs a computation to its end and returns its result."""
+async def run_in_slices(
+    computation: Cooperative[_Result], clock: Callable[[], float] = perf_counter, idle: asyncio.Event | None = None
+) -> _Result:
+    """Runs a computation to its end and returns its result.
+
+    With `idle` it goes on only while that event is set, so that more urgent computations come first.
+    """
     slicer = Slicer(clock)
     while True:
+        if idle is not None:
+            await idle.wait()
         try:
             next(computation)
         except StopIteration as done:

@@ -75,7 +75,10 @@ class NodeAnswer(Answer):
         serialization_alias="counterExample",
         description="an order that fails; empty if there is none or none was found",
     )
-    missing: int = Field(description="the least bytes that, freed on one disk, would let all fit; 0: not applicable")
+    missing: int = Field(
+        description="the least bytes that, freed on one disk, would let all fit; a proven lower bound where the detail says "
+        '"at least"; 0: not applicable, or no amount on a single disk is enough'
+    )
     competing: list[CompetingVolumeAnswer] = Field(
         description="the volumes of other pods that were packed together with the pod's"
     )

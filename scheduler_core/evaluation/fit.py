@@ -8,15 +8,16 @@ its real size there once. So every choice of disks to copy it to is a packing va
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations, islice, product
 from typing import Final
 
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.model.verdict import Reason
-from scheduler_core.packing.budget import Budget, PackingAnswer, share_fairly
-from scheduler_core.packing.feasible import assign, fits, fits_many
-from scheduler_core.packing.order_safe import Safety, order_safe
+from scheduler_core.packing.budget import STEPS_PER_REQUEST, Budget, PackingAnswer, Portions, share_fairly
+from scheduler_core.packing.feasible import Instance, assign, fits, fits_many
+from scheduler_core.packing.order_safe import MAX_STEPS_PER_NODE, Safety, order_safe
 from scheduler_core.packing.order_safe_batch import order_safe_many
 from scheduler_core.volumes.requirements import Requirements
 
@@ -27,8 +28,32 @@ AllowedDisks = Mapping[int, int]
 
 # Two volumes of different images on twelve disks have 169 choices; a node with more than this is not worth the search.
 MAX_VARIANTS: Final = 4096
-_FIRST_SHARE: Final = 1_000
+_FIRST_PORTION: Final = 1_000
+_PACKING_PORTIONS: Final = Portions(_FIRST_PORTION, STEPS_PER_REQUEST)
+_ORDER_PORTIONS: Final = Portions(_FIRST_PORTION, MAX_STEPS_PER_NODE)
 _STEPS_PER_VARIANT: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedSearches:
+    """The steps that searches for some requirements spent in vain.
+
+    A later request goes on from there (`packing/budget.py`).
+
+    Attributes:
+        packing: by free bytes and the disks that each volume may use
+        copying: by profile, for profiles that lack a backing image
+        orders: by free bytes, ascending
+        orders_by_profile: by profile, where more than sizes decides
+    """
+
+    packing: dict[Instance, int] = field(default_factory=dict[Instance, int])
+    copying: dict[Profile, int] = field(default_factory=dict[Profile, int])
+    orders: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
+    orders_by_profile: dict[Profile, int] = field(default_factory=dict[Profile, int])
+
+    def __len__(self) -> int:
+        return len(self.packing) + len(self.copying) + len(self.orders) + len(self.orders_by_profile)
 
 
 def fit(required: Requirements, profile: Profile, budget: Budget, allowed: AllowedDisks | None = None) -> Reason:
@@ -43,16 +68,22 @@ def fit(required: Requirements, profile: Profile, budget: Budget, allowed: Allow
     return _reason(required, profile, _find_packing(required, profile, budget, allowed), allowed)
 
 
-def fit_many(required: Requirements, profiles: Sequence[Profile], budget: Budget) -> Cooperative[list[Reason]]:
+def fit_many(
+    required: Requirements, profiles: Sequence[Profile], budget: Budget, unfinished: UnfinishedSearches | None = None
+) -> Cooperative[list[Reason]]:
     """Returns `fit` of many profiles, with one budget.
 
-    The profiles share it fairly. Profiles that lack a backing image are searched one by one, all others in one batch.
+    The profiles share it fairly. `unfinished` is from earlier calls with these requirements, and is updated. Profiles
+    that lack a backing image are searched one by one, all others in one batch.
     """
     if not required.sizes:
         return [profile.reason or Reason.ATTACHABLE for profile in profiles]
+    unfinished = UnfinishedSearches() if unfinished is None else unfinished
     plain = [profile for profile in profiles if profile.reason is None and not profile.copying]
     masks = None if required.uniform else [allowed_masks(required, profile) for profile in plain]
-    answers = yield from fits_many(required.items, [profile.free for profile in plain], budget, masks)
+    answers = yield from fits_many(
+        required.items, [profile.free for profile in plain], budget, masks, unfinished.packing
+    )
     # Local names, because this loop runs for every profile of a large cluster.
     room = Reason.ROOM
     yes = PackingAnswer.YES
@@ -67,7 +98,11 @@ def fit_many(required: Requirements, profiles: Sequence[Profile], budget: Budget
     copying = [profile for profile in profiles if profile.reason is None and profile.copying]
     copying.sort(key=_roomiest_first)
     searched = yield from share_fairly(
-        copying, lambda profile, share: _find_packing(required, profile, share), _FIRST_SHARE, budget
+        copying,
+        lambda profile, share: _find_packing(required, profile, share),
+        _PACKING_PORTIONS,
+        budget,
+        unfinished.copying,
     )
     results.update((profile, _reason(required, profile, answer)) for profile, answer in searched.items())
     return [results[profile] for profile in profiles]
@@ -127,19 +162,25 @@ def _reason(
 
 
 def order_safety_many(
-    required: Requirements, profiles: Sequence[Profile], budget: Budget
+    required: Requirements, profiles: Sequence[Profile], budget: Budget, unfinished: UnfinishedSearches | None = None
 ) -> Cooperative[list[PackingAnswer]]:
     """Returns whether each profile is order-safe.
 
-    All of them fit, and they share the budget fairly.
+    All of them fit, and they share the budget fairly. `unfinished` is from earlier calls with these requirements, and is updated.
     """
+    unfinished = UnfinishedSearches() if unfinished is None else unfinished
     if required.uniform and required.sizes:
-        return (yield from order_safe_many(required.items, [profile.free for profile in profiles], budget))
+        return (
+            yield from order_safe_many(
+                required.items, [profile.free for profile in profiles], budget, unfinished.orders
+            )
+        )
     answers = yield from share_fairly(
         sorted(set(profiles), key=_roomiest_first),
         lambda profile, share: order_safety(required, profile, share).answer,
-        _FIRST_SHARE,
+        _ORDER_PORTIONS,
         budget,
+        unfinished.orders_by_profile,
     )
     return [answers[profile] for profile in profiles]
 

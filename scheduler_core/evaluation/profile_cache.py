@@ -14,7 +14,7 @@ from scheduler_core.cluster.changelog import ChangeLog
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.disk_profile import Profile, ProfileTable
-from scheduler_core.evaluation.fit import fit_many, order_safety_many
+from scheduler_core.evaluation.fit import UnfinishedSearches, fit_many, order_safety_many
 from scheduler_core.lru import LruMap
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
@@ -30,6 +30,9 @@ _WEIGHT_OF_REQUIREMENTS: Final = 15
 _MAX_WEIGHT: Final = MAX_RESULTS + MAX_REQUIREMENTS * _WEIGHT_OF_REQUIREMENTS
 # A table whose nodes changed this often is built again, or it would keep every profile it ever met.
 _MAX_STALE_PROFILES: Final = 4
+
+# Undecided profiles over all requirements; a pod with many of them is rare.
+MAX_UNFINISHED: Final = 20_000
 
 Results = dict[Profile, Reason]
 
@@ -51,6 +54,7 @@ class ProfileCache:
         self._stale: dict[VolumeClasses, set[str]] = {}
         self._tables: LruMap[VolumeClasses, ProfileTable] = LruMap(MAX_TABLES)
         self._results: LruMap[tuple[bool, object], Results] = LruMap(_MAX_WEIGHT, _weight)
+        self._unfinished: LruMap[object, UnfinishedSearches] = LruMap(MAX_UNFINISHED, len)
 
     def table(self, classes: VolumeClasses) -> Cooperative[ProfileTable]:
         """Returns the profiles of all nodes for some classes.
@@ -84,6 +88,7 @@ class ProfileCache:
             return cache
         cache.changelog = self.changelog.append(changed_nodes)
         cache._results = self._results
+        cache._unfinished = self._unfinished
         cache._tables = self._tables.copy()
         for classes in self._tables:
             # Shared with this cache, whose requests then profile some nodes once more: copying would cost the cluster's size.
@@ -97,7 +102,7 @@ class ProfileCache:
         """Returns the reason for each profile.
 
         With `examine_order` a profile has ROOM only if every placement order is proven to succeed, otherwise it is ORDER_UNSAFE.
-        Profiles that the budget left undecided are not cached, because another request may have more budget.
+        Profiles that the budget left undecided are not cached: the next request with these requirements goes on with them.
         """
         key = (examine_order, required.key)
         cached = self._results.get(key)
@@ -109,13 +114,19 @@ class ProfileCache:
         if not missing:
             return cached
         missing = list(dict.fromkeys(missing))
-        reasons = yield from fit_many(required, missing, budget)
+        earlier = self._unfinished.get(required.key)
+        unfinished = UnfinishedSearches() if earlier is None or len(earlier) > self._max_profiles else earlier
+        reasons = yield from fit_many(required, missing, budget, unfinished)
         results = dict(zip(missing, reasons, strict=True))
         undecided: set[Profile] = set()
         if Reason.UNDECIDED in reasons:
             undecided = {profile for profile, reason in results.items() if reason is Reason.UNDECIDED}
         if examine_order and Reason.ROOM in reasons:
-            undecided |= yield from _examine_order(required, results, budget)
+            undecided |= yield from _examine_order(required, results, budget, unfinished)
+        if unfinished:
+            self._unfinished.put(required.key, unfinished)
+        elif earlier is not None:
+            self._unfinished.pop(required.key)
         if undecided:
             cached.update((profile, results[profile]) for profile in missing if profile not in undecided)
         else:
@@ -124,13 +135,15 @@ class ProfileCache:
         return {**cached, **results} if undecided else cached
 
 
-def _examine_order(required: Requirements, results: Results, budget: Budget) -> Cooperative[set[Profile]]:
+def _examine_order(
+    required: Requirements, results: Results, budget: Budget, unfinished: UnfinishedSearches
+) -> Cooperative[set[Profile]]:
     """Replaces ROOM by ORDER_UNSAFE unless order safety is proven.
 
     Returns the undecided profiles.
     """
     fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
-    answers = yield from order_safety_many(required, fitting, budget)
+    answers = yield from order_safety_many(required, fitting, budget, unfinished)
     if answers.count(PackingAnswer.YES) == len(answers):
         return set()
     unproven = {

@@ -13,6 +13,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
+from scheduler_core.evaluation.missing_space import missing_space
 from scheduler_core.evaluation.node_rules import refusal_on_every_node
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.evaluation.state import ClusterState
@@ -22,13 +23,14 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.verdict import CompetingVolume, Reason, Verdict
 from scheduler_core.packing.budget import Budget, PackingAnswer
-from scheduler_core.packing.feasible import fits
+from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
-from scheduler_core.volumes.resolve import Resolution
+from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, Resolution
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
 EXPLAIN_STEPS_FACTOR: Final = 4
-_STEPS_PER_TRY: Final = 10
+# With these it is proven that there is no packing. With others there may be one: volumes that wait may only be order-unsafe.
+_LACKING_SPACE: Final = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.NOT_TOGETHER, Reason.SPOKEN_FOR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ def explain_nodes(
     decision = yield from filter_nodes(pod, candidates, state, options, contenders)
     verdicts = []
     shares = Budget(EXPLAIN_STEPS_FACTOR * options.steps).shares(len(candidates))
+    # One node never takes more than a decision may.
+    shares = [share.portion(options.steps) for share in shares]
     for name, reason, share in zip(candidates, decision.reasons, shares, strict=True):
         competitors = decision.competitors.get(name)
         volumes = competitors.volumes if competitors else ()
@@ -83,7 +87,7 @@ def explain_nodes(
         if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
             # What these reasons mean shows only from all volumes that the pod may have.
             node = replace(node, resolution=decision.resolution)
-        verdict = _explain_node(node)
+        verdict = yield from _explain_node(node)
         verdicts.append(replace(verdict, competing=_competing_volumes(volumes, state.view)) if volumes else verdict)
         yield
     return Explanation(decision, verdicts)
@@ -99,10 +103,12 @@ def _competing_volumes(volumes: Volumes, view: View) -> tuple[CompetingVolume, .
     return tuple(sorted(competing, key=lambda entry: (-entry.size, entry.pod, entry.volume)))
 
 
-def _explain_node(node: _Node) -> Verdict:
+def _explain_node(node: _Node) -> Cooperative[Verdict]:
     reason = node.reason
     if reason is Reason.NO_VOLUMES:
         return Verdict(reason, order_safe=True)
+    if reason is Reason.TOO_MANY_VOLUMES:
+        return Verdict(reason, f"a node attaches at most {MAX_VOLUMES_PER_NODE} volumes")
     if reason is Reason.HOME:
         return Verdict(reason, _kept_replicas(node), order_safe=True)
     if reason is Reason.CLAIM_IN_USE:
@@ -120,17 +126,19 @@ def _explain_node(node: _Node) -> Verdict:
     if evaluation.refused is not None:
         return Verdict(reason, evaluation.refused.detail)
     if reason.fits or reason is Reason.ORDER_UNSAFE:
-        return _explain_fitting(node, evaluation)
-    missing, detail = _missing_space(node, evaluation)
-    return Verdict(reason, detail, missing=missing)
+        return (yield from _explain_fitting(node, evaluation))
+    return (yield from _explain_shortage(node, evaluation))
 
 
-def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Verdict:
+def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
     """Explains a node where a packing exists.
 
     The verdict has the plan, and whether every placement order succeeds.
     """
-    plan = evaluation.plan(node.budget)
+    portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
+    plan = evaluation.plan(portion)
+    node.budget.take_back([portion])
+    yield
     safety = evaluation.order_safety(node.budget)
     labels = _labels(node, evaluation)
     volumes = evaluation.required.volumes
@@ -198,28 +206,47 @@ def _no_room_in_cluster(resolution: Resolution) -> str:
     return "no disk can take " + ", or no disk ".join(volumes)
 
 
-def _missing_space(node: _Node, evaluation: NodeEvaluation) -> tuple[int, str]:
-    """Returns the missing bytes on one disk, and a sentence.
+def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
+    """Explains a node whose open disks have too little space.
 
-    The bytes are the least that, freed on one disk, would let everything fit. 0 if the amount is unknown.
+    The verdict has the bytes that one disk lacks for all volumes (`evaluation/missing_space.py`), where they are known.
     """
     required = evaluation.required
     labels = _labels(node, evaluation)
     if node.reason is Reason.LOW_AVAILABLE:
-        return 0, _too_full(evaluation, labels)
-    disks = "; ".join(
+        return Verdict(node.reason, _too_full(evaluation, labels))
+    parts = []
+    if node.reason is Reason.INSUFFICIENT_STORAGE:
+        volume = required.volumes[_most_lacking_volume(evaluation)]
+        parts.append(f"{volume.name} needs {format_bytes(volume.volume.size)}")
+    if node.reason is not Reason.INSUFFICIENT_STORAGE or len(required.sizes) > 1:
+        parts.append(f"{len(required.sizes)} volumes need {format_bytes(required.items.total)} together")
+    parts += [
         f"disk {label} has {format_bytes(disk.free)} left to schedule"
         for disk, label in zip(evaluation.disks, labels, strict=True)
-    )
-    if node.reason is Reason.INSUFFICIENT_STORAGE:
-        missing, index = max(
-            (missing_bytes_alone(required, evaluation.profile, index, mask), -index)
-            for index, mask in enumerate(_allowed_masks(evaluation))
-        )
-        volume = required.volumes[-index]
-        return missing, f"{volume.name} needs {format_bytes(volume.volume.size)}; {disks}"
-    needed = f"{len(required.sizes)} volumes need {format_bytes(required.items.total)} together; {disks}"
-    return _least_missing(evaluation, node.budget), needed
+    ]
+    if node.reason not in _LACKING_SPACE:
+        portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
+        packed = evaluation.reason(portion)
+        node.budget.take_back([portion])
+        yield
+        if packed.fits or packed is Reason.UNDECIDED:
+            return Verdict(node.reason, "; ".join(parts))
+    missing = yield from missing_space(evaluation, node.budget)
+    if not missing.exact:
+        parts.append(f"at least {format_bytes(missing.size)} more are needed on one disk")
+    elif not missing.size:
+        parts.append("more space on a single disk is not enough")
+    return Verdict(node.reason, "; ".join(parts), missing=missing.size)
+
+
+def _most_lacking_volume(evaluation: NodeEvaluation) -> int:
+    """Returns the index of the volume that lacks most bytes when placed alone."""
+    masks = _allowed_masks(evaluation)
+    profile = evaluation.profile
+    return -max(
+        (missing_bytes_alone(evaluation.required, profile, index, mask), -index) for index, mask in enumerate(masks)
+    )[1]
 
 
 def _labels(node: _Node, evaluation: NodeEvaluation) -> list[str]:
@@ -244,44 +271,3 @@ def _too_full(evaluation: NodeEvaluation, labels: list[str]) -> str:
             data = format_bytes(required.written[index])
             parts.append(f"{required.volumes[index].name} has {data} of data; to spare: {spare}")
     return "; ".join(parts)
-
-
-def _least_missing(evaluation: NodeEvaluation, budget: Budget) -> int:
-    """Returns the fewest additional bytes on one disk that help.
-
-    With them the volumes pack. 0 if no amount helps, or the budget ends first.
-    """
-    least = 0
-    for disk in range(len(evaluation.disks)):
-        missing = _least_missing_on(evaluation, disk, least or evaluation.required.items.total, budget)
-        if missing is None:
-            return 0
-        least = missing or least
-    return least
-
-
-def _least_missing_on(evaluation: NodeEvaluation, disk: int, limit: int, budget: Budget) -> int | None:
-    """Returns the fewest additional bytes on this disk that help.
-
-    With them the volumes pack. The bytes are found by bisection up to `limit`. 0 if `limit` bytes do not help, None if undecided.
-    """
-    masks = _allowed_masks(evaluation)
-    low = 0
-    high = limit
-    middle = limit
-    while True:
-        free = tuple(size + middle * (index == disk) for index, size in enumerate(evaluation.profile.free))
-        if not budget.spend(_STEPS_PER_TRY):
-            return None
-        answer = fits(evaluation.required.items, free, masks, budget)
-        if answer is PackingAnswer.UNDECIDED:
-            return None
-        if answer is PackingAnswer.NO and middle == limit:
-            return 0
-        if answer is PackingAnswer.YES:
-            high = middle
-        else:
-            low = middle
-        if high - low <= 1:
-            return high
-        middle = (low + high) // 2

@@ -52,7 +52,7 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.requirements import requirements
-from scheduler_core.volumes.resolve import PodVolume, Resolution
+from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
 from scheduler_core.volumes.volume_binding import NodeResolution, merge_resolutions
 
 # The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all others.
@@ -125,6 +125,8 @@ def filter_nodes(
     Raises:
         ResolutionError: an object the pod names does not exist or contradicts it
     """
+    if exceeds_attach_limit(pod):
+        return Decision(Resolution(), candidates, [Reason.TOO_MANY_VOLUMES] * len(candidates))
     offered = _volumes_offered_to_others(pod, contenders)
     parts = resolve_candidates(pod, candidates, state.view, options, offered)
     resolution = merge_resolutions(parts)

@@ -24,6 +24,7 @@ class Reason(Enum):
     ENGINE_NOT_READY = ("Longhorn engine is not ready on the node", False)
     CLAIM_IN_USE = ("volume claim is in use by a pod on another node", False)
     STRICT_LOCAL_ELSEWHERE = ("strict-local volume has its replica on another node", False)
+    TOO_MANY_VOLUMES = ("the pod has more volumes than a node can attach", False)
     UNCERTAIN_VOLUME = ("it is uncertain which PersistentVolume is bound, and not each one fits the node", False)
     HOME_ELSEWHERE = ("volume replicas are on another node", False)
     NODE_RESERVED = ("node is reserved for another pod's volumes", False)
@@ -87,7 +88,8 @@ class Verdict:
         plan: the UUID of a disk for each local volume that needs space on the node, by the volume's name
         order_safe: whether Longhorn is proven to find space in whatever order it places the volumes
         counter_example: an order that fails, as (volume, disk UUID); "" for the last volume, which finds no disk
-        missing: the fewest bytes that, freed on one disk, would let all volumes fit; 0 if not applicable
+        missing: the least bytes that a single open disk would have to have more so that all volumes fit, or a proven lower bound of
+            them, which `detail` then says; 0 if not applicable, or if no amount on a single disk is enough
         competing: the volumes of other pods that the pod's volumes were packed together with
     """
 

@@ -6,14 +6,18 @@ machine's load. A step is one element operation of a search (about 1 µs of CPyt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from scheduler_core.cooperative import Cooperative
 
 # Keeps a request's searching below the 300 ms that all of its evaluation may take.
 STEPS_PER_REQUEST: Final = 150_000
+
+# A search with fewer times the steps that did not suffice would mostly repeat what was tried.
+_WORTHWHILE: Final = 4
+_GROWTH: Final = 16
 
 _Instance = TypeVar("_Instance")
 
@@ -91,33 +95,75 @@ class Budget:
             share.gave_up = 0
 
 
+class Portions(NamedTuple):
+    """How many steps an instance gets at first, and how many at most."""
+
+    first: int
+    most: int
+
+
 def share_fairly(
     instances: Sequence[_Instance],
     solve: Callable[[_Instance, Budget], PackingAnswer],
-    first_portion: int,
+    portions: Portions,
     budget: Budget,
+    tried: MutableMapping[_Instance, int] | None = None,
 ) -> Cooperative[dict[_Instance, PackingAnswer]]:
     """Solves all instances, dividing the budget fairly among them.
 
-    Each instance first gets `first_portion` steps, in order; the undecided ones then get equal shares of what is left.
-    Most are decided by the first portion and leave most of it unused. Should the budget not even last for all first
-    portions, the first instances have had theirs, so the instances most likely to be answered YES should come first.
+    Each instance first gets the first portion, in order; the undecided ones then get equal shares of what is left. Most
+    are decided by the first portion and leave most of it unused. Should the budget not even last for all first portions,
+    the first instances have had theirs, so the instances most likely to be answered YES should come first.
+
+    `tried` has the steps that did not suffice for an instance, and is updated. A search begins anew each time, so an
+    instance is searched again only with many times these steps. If equal shares are too small for that, as many
+    instances as possible get enough, those tried with the fewest steps first. So a caller that keeps `tried` goes on with
+    each call where it ended, and every instance gets its turn.
+
     The caller orders the instances by their content, never by node, so that no answer depends on the order of the
     nodes. Pauses after each search.
     """
+    tried = {} if tried is None else tried
     answers = dict.fromkeys(instances, PackingAnswer.UNDECIDED)
     gave_up = budget.gave_up
     for instance in answers:
-        portion = budget.portion(first_portion)
-        answers[instance] = solve(instance, portion)
-        budget.take_back([portion])
-        yield
-    undecided = [instance for instance, answer in answers.items() if answer is PackingAnswer.UNDECIDED]
-    shares = budget.shares(len(undecided))
-    for instance, share in zip(undecided, shares, strict=True):
-        answers[instance] = solve(instance, share)
-        yield
-    budget.take_back(shares)
+        if instance not in tried and budget.left:
+            answers[instance] = _attempt(instance, solve, budget.portion(portions.first), budget, tried)
+            yield
+    undecided = [
+        instance
+        for instance, answer in answers.items()
+        if answer is PackingAnswer.UNDECIDED and tried.get(instance, 0) < portions.most
+    ]
+    undecided.sort(key=lambda instance: tried.get(instance, 0))
+    share = budget.left // max(1, len(undecided))
+    for position, instance in enumerate(undecided):
+        before = tried.get(instance, 0)
+        steps = share if share >= _WORTHWHILE * before else max(portions.first, _GROWTH * before)
+        steps = min(steps, portions.most, budget.left)
+        # Whatever is left, the first one goes on, or requests with small budgets would decide nothing.
+        worthwhile = min(_WORTHWHILE * before, portions.most) if position else 0
+        if steps >= max(worthwhile, before + 1):
+            answers[instance] = _attempt(instance, solve, budget.portion(steps), budget, tried)
+            yield
     # An instance that both searches left undecided counts once.
     budget.gave_up = gave_up + list(answers.values()).count(PackingAnswer.UNDECIDED)
     return answers
+
+
+def _attempt(
+    instance: _Instance,
+    solve: Callable[[_Instance, Budget], PackingAnswer],
+    portion: Budget,
+    budget: Budget,
+    tried: MutableMapping[_Instance, int],
+) -> PackingAnswer:
+    """Solves one instance with a portion of the budget and records the steps if they do not suffice."""
+    steps = portion.left
+    answer = solve(instance, portion)
+    budget.take_back([portion])
+    if answer is PackingAnswer.UNDECIDED:
+        tried[instance] = steps
+    else:
+        tried.pop(instance, None)
+    return answer

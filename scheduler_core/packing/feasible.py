@@ -6,12 +6,12 @@ which simplifies the problem, tries greedy packings and proofs, and then searche
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from itertools import repeat
 from typing import Final
 
 from scheduler_core.cooperative import Cooperative
-from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, share_fairly
+from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.fast_path import FastCheck, fast_check, fast_restricted_check
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.solve import solve
@@ -20,7 +20,7 @@ __all__ = ["Items", "PackingAnswer", "assign", "fits", "fits_many"]
 
 # No single instance may take longer than this, even when the request has more steps left: about 60 ms.
 MAX_STEPS_PER_INSTANCE: Final = 50_000
-_FIRST_PORTION: Final = 1_000
+_PORTIONS: Final = Portions(first=1_000, most=MAX_STEPS_PER_INSTANCE)
 _FAST_CHECKS_PER_PAUSE: Final = 256
 
 # Free bytes of each disk, and the mask of allowed disks for each volume.
@@ -44,11 +44,12 @@ def fits_many(
     profiles: Sequence[tuple[int, ...]],
     budget: Budget,
     restrictions: Sequence[tuple[int, ...] | None] | None = None,
+    tried: MutableMapping[Instance, int] | None = None,
 ) -> Cooperative[list[PackingAnswer]]:
     """`fits` for many nodes, one answer per disk profile.
 
     Answers are in the order of the profiles. `restrictions` has the `allowed` of each profile (None: all
-    unrestricted). Equal profiles are searched once, and the steps that one gets do not depend on the order of the
+    unrestricted), and `tried` the steps that earlier calls with these items spent in vain (see `share_fairly`). Equal profiles are searched once, and the steps that one gets do not depend on the order of the
     profiles. Pauses every now and then.
     """
     answers: list[PackingAnswer] = []
@@ -71,7 +72,7 @@ def fits_many(
     ]
     ordered = sorted(set(undecided), key=lambda instance: (-sum(instance[0]), instance[0], instance[1] or ()))
     searched = yield from share_fairly(
-        ordered, lambda instance, share: _search(items, instance, share), _FIRST_PORTION, budget
+        ordered, lambda instance, share: _search(items, instance, share), _PORTIONS, budget, tried
     )
     instances = iter(undecided)
     return [searched[next(instances)] if answer is PackingAnswer.UNDECIDED else answer for answer in answers]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 MAX_SUBSET_SUMS: Final = 1 << 12
@@ -54,10 +55,24 @@ class Items:
 
 
 def reachable_sums(sizes: Sequence[int]) -> list[int]:
-    """Distinct sums of all subsets, ascending; empty above `MAX_SUBSET_SUMS`."""
+    """Distinct sums of all subsets, ascending; empty above `MAX_SUBSET_SUMS`.
+
+    Equal sizes count in groups of 1, 2, 4, ... and a remainder, which have the same sums as the sizes one by one.
+    """
     sums = {0}
-    for size in sizes:
+    for size in _grouped(sizes):
         sums |= {smaller + size for smaller in sums}
         if len(sums) > MAX_SUBSET_SUMS:
             return []
     return sorted(sums)
+
+
+def _grouped(sizes: Sequence[int]) -> Iterator[int]:
+    for size, count in Counter(sizes).items():
+        remaining = count
+        group = 1
+        while remaining:
+            group = min(group, remaining)
+            yield group * size
+            remaining -= group
+            group *= 2

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Final
 
 from scheduler_core.cooperative import Cooperative
-from scheduler_core.packing.budget import Budget, PackingAnswer, share_fairly
+from scheduler_core.packing.budget import Budget, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.items import Items
-from scheduler_core.packing.order_safe import order_safe
+from scheduler_core.packing.order_safe import MAX_STEPS_PER_NODE, order_safe
 
 # Seven volumes of different sizes in addition to the largest one; eight to ten when some sizes repeat.
 _MAX_PAIRS: Final = 3_000
-_FIRST_PORTION: Final = 100
+_PORTIONS: Final = Portions(first=100, most=MAX_STEPS_PER_NODE)
 _CHECKS_PER_PAUSE: Final = 256
 _TABLE_DISKS: Final = 2
 # The table takes milliseconds, a search mostly a fraction of one; with competing pods nearly every node has items of
@@ -24,21 +24,25 @@ _MIN_PROFILES_FOR_TABLE: Final = 16
 
 
 def order_safe_many(
-    items: Items, profiles: Sequence[tuple[int, ...]], budget: Budget
+    items: Items,
+    profiles: Sequence[tuple[int, ...]],
+    budget: Budget,
+    tried: MutableMapping[tuple[int, ...], int] | None = None,
 ) -> Cooperative[list[PackingAnswer]]:
     """`order_safe` for many nodes and unrestricted new volumes.
 
     Returns one answer for each profile of free bytes, in order. Counting decides most nodes. Two greedy attempts to
     block the largest volume decide many of the others, and so does a table of the items' sums where many nodes have
     two disks. Equal profiles are searched once, and the steps that one gets do not depend on the order of the
-    profiles. Pauses every now and then.
+    profiles. `tried` has the steps that earlier calls with these items spent in vain (see `share_fairly`). Pauses every
+    now and then.
     """
     answers: list[PackingAnswer] = []
     for start in range(0, len(profiles), _CHECKS_PER_PAUSE):
         answers += _check_by_counting(items, profiles[start : start + _CHECKS_PER_PAUSE])
         yield
     undecided = [free for free, answer in zip(profiles, answers, strict=True) if answer is PackingAnswer.UNDECIDED]
-    decided = yield from _decide(items, {tuple(sorted(free)) for free in undecided}, budget)
+    decided = yield from _decide(items, {tuple(sorted(free)) for free in undecided}, budget, tried)
     searched = iter(undecided)
     return [
         decided[tuple(sorted(next(searched)))] if answer is PackingAnswer.UNDECIDED else answer for answer in answers
@@ -65,7 +69,10 @@ def _check_by_counting(items: Items, profiles: Sequence[tuple[int, ...]]) -> lis
 
 
 def _decide(
-    items: Items, profiles: AbstractSet[tuple[int, ...]], budget: Budget
+    items: Items,
+    profiles: AbstractSet[tuple[int, ...]],
+    budget: Budget,
+    tried: MutableMapping[tuple[int, ...], int] | None,
 ) -> Cooperative[dict[tuple[int, ...], PackingAnswer]]:
     """Answers for the sorted profiles that counting leaves undecided.
 
@@ -87,7 +94,7 @@ def _decide(
         }
     ordered = sorted((free for free in profiles if free not in answers), key=lambda free: (-sum(free), free))
     searched = yield from share_fairly(
-        ordered, lambda free, share: order_safe(items, None, free, None, None, share).answer, _FIRST_PORTION, budget
+        ordered, lambda free, share: order_safe(items, None, free, None, None, share).answer, _PORTIONS, budget, tried
     )
     return answers | searched
 

@@ -7,7 +7,8 @@ other drivers are left out. An object that is named but does not exist is a `Mis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -21,6 +22,11 @@ from scheduler_core.model.snapshot import Snapshot
 
 _LOCALITIES: Final = frozenset({longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL})
 _NO_MATCHES: Final[Mapping[str, str]] = MappingProxyType({})
+
+# Kubernetes reads a limit per node from CSINode, and Longhorn sets none (NodeGetInfo: MaxVolumesPerNode 0). But a v1 volume is attached
+# as an iSCSI target, and Longhorn numbers those of a node from 1 to 4,094 (go-iscsi-helper: FindNextAvailableTargetID). For v2 volumes
+# no limit is documented; the same one keeps the work for one pod bounded.
+MAX_VOLUMES_PER_NODE: Final = 4_094
 
 
 class MissingObjectError(ResolutionError):
@@ -104,15 +110,26 @@ def resolve(
         volume = _volume(pod, mount, view, matches.get(mount.claim, ""), require_best_effort=require_best_effort)
         if volume is not None:
             key = volume.volume.name if volume.bound else volume.claim
-            earlier = volumes.get(key, volume)
-            volumes[key] = replace(earlier, in_use_on=earlier.in_use_on | volume.in_use_on)
-    return Resolution(tuple(_with_distinct_name(volume, volumes.values()) for volume in volumes.values()))
+            earlier = volumes.get(key)
+            in_use_on = volume.in_use_on if earlier is None else earlier.in_use_on | volume.in_use_on
+            volumes[key] = _with_users(earlier or volume, in_use_on)
+    # An unbound claim is named in full if its name is ambiguous.
+    uses = Counter(volume.name for volume in volumes.values())
+    return Resolution(
+        tuple(
+            replace(volume, name=volume.claim) if uses[volume.name] > 1 and not volume.bound else volume
+            for volume in volumes.values()
+        )
+    )
 
 
-def _with_distinct_name(volume: PodVolume, volumes: Iterable[PodVolume]) -> PodVolume:
-    """Names an unbound claim in full if its name is ambiguous."""
-    ambiguous = sum(other.name == volume.name for other in volumes) > 1
-    return replace(volume, name=volume.claim) if ambiguous and not volume.bound else volume
+def exceeds_attach_limit(pod: kube.Pod) -> bool:
+    """Whether a pod has more volumes than a node can attach.
+
+    Volumes of other drivers count too, because the driver shows only when a volume is resolved. That bounds the work for any pod.
+    """
+    volumes = pod.volumes
+    return len(volumes) > MAX_VOLUMES_PER_NODE and len({mount.claim for mount in volumes}) > MAX_VOLUMES_PER_NODE
 
 
 def _volume(
@@ -120,7 +137,12 @@ def _volume(
 ) -> PodVolume | None:
     claim = _claim(pod, mount, view.snapshot)
     volume = volume_of_claim(claim, view, matched, require_best_effort=require_best_effort)
-    return volume and replace(volume, in_use_on=_in_use_on(pod, claim, view))
+    return volume and _with_users(volume, _in_use_on(pod, claim, view))
+
+
+def _with_users(volume: PodVolume, in_use_on: frozenset[str]) -> PodVolume:
+    # Copies are most of the work for a pod with thousands of volumes.
+    return volume if in_use_on == volume.in_use_on else replace(volume, in_use_on=in_use_on)
 
 
 def volume_of_claim(
@@ -249,7 +271,8 @@ def _unbound_volume(claim: kube.Claim, subject: str, view: View) -> longhorn.Vol
     storage_class = storage_class_of(claim.spec, view)
     if storage_class is None or storage_class.provisioner != DRIVER:
         return None
-    spec = replace(claim.spec, source_volume=_source_volume(claim, storage_class, subject, view.snapshot))
+    source_volume = _source_volume(claim, storage_class, subject, view.snapshot)
+    spec = replace(claim.spec, source_volume=source_volume) if source_volume else claim.spec
     return volume_for_claim(claim.name, spec, storage_class.parameters, view.settings, subject=subject)
 
 

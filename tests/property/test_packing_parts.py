@@ -6,6 +6,7 @@ The whole search would hide a wrong part behind an earlier one that is right.
 from __future__ import annotations
 
 from functools import cache
+from itertools import compress, product
 
 import pytest
 from hypothesis import assume, given, settings
@@ -15,6 +16,7 @@ from scheduler_core.packing.bounds import some_class_overflows, too_many_items, 
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.exact_search import search
 from scheduler_core.packing.greedy import best_fit_succeeds, greedy_packings, worst_fit_succeeds
+from scheduler_core.packing.items import reachable_sums
 from scheduler_core.packing.minimum_bin_slack import fullest_subset, minimum_bin_slack
 from scheduler_core.packing.patterns import PatternLimits
 from scheduler_core.packing.presolve import DoesNotFitError, components, defer_small_items, place_deferred, place_forced
@@ -222,3 +224,10 @@ def test_the_fullest_subset_has_the_largest_sum_that_fits(sizes: list[int], room
 def test_a_coarser_unit_never_overfills(sizes: list[int], room: int, unit: int) -> None:
     """Rounding sizes up may only leave a gap."""
     assert sum(sizes[index] for index in fullest_subset(sizes, room, unit)) <= room
+
+
+@given(st.lists(st.integers(0, 9), max_size=9))
+def test_reachable_sums_are_those_of_all_subsets(sizes: list[int]) -> None:
+    """Also where equal sizes are counted in groups."""
+    subsets = product([False, True], repeat=len(sizes))
+    assert reachable_sums(sizes) == sorted({sum(compress(sizes, chosen)) for chosen in subsets})

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
 
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.decision import NO_CONTENDERS, FilterOptions, Packing
+from scheduler_core.extender.explain import explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
 from tests.builders import (
@@ -41,6 +45,16 @@ HARD = (
 def node_of(*sizes: float, name: str = "n1") -> Object:
     """A node with a disk of each size in Gi."""
     return longhorn_node(name, {f"disk-{index}": disk(size) for index, size in enumerate(sizes, start=1)})
+
+
+def _node_filled_by(sizes: Sequence[int], random: Random, name: str) -> Object:
+    """A node with eight disks that volumes of these sizes fill to the last."""
+    disks = [0] * 8
+    while not min(disks):
+        disks = [0] * 8
+        for size in sizes:
+            disks[random.randrange(8)] += size
+    return node_of(*disks, name=name)
 
 
 def claims_of(*sizes: float) -> tuple[Object, list[Object]]:
@@ -345,6 +359,15 @@ def test_the_choices_of_many_disks_are_not_all_listed() -> None:
     assert list(decision.reasons) == [Reason.UNDECIDED]
 
 
+def test_a_pod_with_more_volumes_than_a_node_can_attach_fits_nowhere() -> None:
+    """Its volumes are not even resolved: none of its claims exists here."""
+    explanation = explained(
+        pod(*[f"claim-{index}" for index in range(4_095)]), longhorn_node("n1"), longhorn_node("n2")
+    )
+    assert reasons(explanation) == dict.fromkeys(("n1", "n2"), "TOO_MANY_VOLUMES")
+    assert "4094" in explanation.verdicts[0].detail
+
+
 def test_a_volume_that_longhorn_cannot_read_fits_on_no_node() -> None:
     """A degraded volume whose lastDegradedAt is no time stops Longhorn's scheduler on every node."""
     broken = bound("a", 10)
@@ -388,6 +411,33 @@ def test_no_missing_bytes_are_named_where_no_amount_on_one_disk_would_help() -> 
     claims = [claim(f"{kind}{index}", 60, storage_class=kind) for kind in ("ssd", "hdd") for index in (1, 2)]
     (verdict,) = explained(pod("ssd1", "ssd2", "hdd1", "hdd2"), node, classes, claims).verdicts
     assert (verdict.reason, verdict.missing) == (Reason.NOT_TOGETHER, 0)
+    assert "more space on a single disk is not enough" in verdict.detail
+
+
+def test_the_copy_of_a_backing_image_is_missing_too() -> None:
+    """A disk that lacks the image needs its bytes in addition to the volume's."""
+    image = TestBackingImages.image(size=20)
+    (verdict,) = explained(pod("a"), node_of(50), image, storage_class(backingImage="bi"), claim("a", 60)).verdicts
+    assert (verdict.reason, verdict.missing) == (Reason.INSUFFICIENT_STORAGE, 30 * GI)
+
+
+@pytest.mark.parametrize(
+    ("steps", "missing", "at_least"),
+    [pytest.param(100, 1, True, id="few steps"), pytest.param(FilterOptions().steps, 2, False, id="a whole budget")],
+)
+def test_missing_bytes_that_a_search_does_not_find_are_a_lower_bound(steps: int, missing: int, at_least: bool) -> None:
+    """The disks hold 1Gi less than the volumes need; that 1Gi more does not suffice takes a search."""
+    requested, extra = claims_of(*HARD)
+    (verdict,) = explained(requested, node_of(*[1000] * 7, 999), extra, options=FilterOptions(steps=steps)).verdicts
+    assert (verdict.reason, verdict.missing) == (Reason.NOT_TOGETHER, missing * GI)
+    assert ("at least 1Gi more are needed on one disk" in verdict.detail) is at_least
+
+
+def test_the_explanation_of_one_hard_node_pauses_often() -> None:
+    """So the event loop can serve other requests."""
+    requested, extra = claims_of(*HARD)
+    current = state(node_of(*[1000] * 7, 999), extra)
+    assert sum(1 for _ in explain_nodes(as_pod(requested), ["n1"], current, FilterOptions())) >= 10
 
 
 class TestUnlistedReplicas:
@@ -442,6 +492,27 @@ class TestProfileCache:
             for steps in (0, FilterOptions().steps)
         ]
         assert reasons == [[Reason.UNDECIDED], [Reason.ROOM]]
+
+    @pytest.mark.parametrize("competes", [False, True], ids=["alone", "with competing pods"])
+    def test_requests_of_equal_needs_go_on_with_undecided_nodes(self, competes: bool) -> None:
+        """In the end every node is decided that a request for it alone decides."""
+        requested, extra = claims_of(*HARD)
+        names = [f"d{number:02}" for number in range(12)]
+        nodes = {name: _node_filled_by(HARD, Random(name), name) for name in names}  # noqa: S311
+        options = FilterOptions(packing=Packing.EXACT, steps=60_000)
+
+        def undecided(candidates: list[str], current: ClusterState) -> set[str]:
+            contenders = competing(current) if competes else NO_CONTENDERS
+            decision = run_to_end(filter_nodes(as_pod(requested), candidates, current, options, contenders))
+            pairs = zip(candidates, decision.reasons, strict=True)
+            return {name for name, reason in pairs if reason is Reason.UNDECIDED}
+
+        alone = {name for name in names if undecided([name], state(nodes[name], extra))}
+        current = state(list(nodes.values()), extra)
+        repeated = [undecided(names, current) for _ in range(8)]
+        assert len(alone) < 3
+        assert len(repeated[0]) > len(repeated[2]) > len(alone)
+        assert repeated[-1] == alone
 
     def test_results_of_exact_packing_do_not_count_as_order_safe(self) -> None:
         """Exact packing does not examine order safety."""
@@ -505,6 +576,8 @@ def refusals() -> list[Any]:
         pytest.param(node_of(100), requested, extra, ["120Gi", "disk disk-1", "100Gi"], 20 * GI, id="together"),
         pytest.param(node_of(70, 50), requested, extra, ["disk disk-2", "50Gi"], 10 * GI, id="least missing"),
         pytest.param(node_of(40), *claims_of(60), ["60Gi", "40Gi"], 20 * GI, id="alone"),
+        pytest.param(node_of(50), requested, extra, ["60Gi", "120Gi"], 70 * GI, id="alone and together"),
+        pytest.param(node_of(50, 50), requested, extra, ["60Gi", "120Gi"], 70 * GI, id="one disk for both"),
         pytest.param(
             longhorn_node("n1", {"d": disk(tags=["x"], available=10)}), *claims_of(1), ["disk d"], 0, id="low"
         ),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from scheduler_core.errors import ResolutionError
-from scheduler_core.volumes.resolve import MissingObjectError, PodVolume, resolve
+from scheduler_core.model.kube import ClaimVolume, Pod
+from scheduler_core.volumes.resolve import MissingObjectError, PodVolume, exceeds_attach_limit, resolve
 from tests.builders import (
     GI,
     Object,
@@ -336,3 +339,38 @@ class TestClaimInUse:
             pod("a"), bound("a", access="ReadWriteMany"), pod("a", name="other", uid="2", node="n1", phase="Running")
         )
         assert pod_volume.in_use_on == frozenset()
+
+
+def _calls_to_resolve(count: int) -> int:
+    """Number of Python calls that resolving so many ephemeral volumes takes."""
+    names = [f"scratch-{index}" for index in range(count)]
+    requested = as_pod(pod(ephemeral={name: ephemeral_spec(1) for name in names}))
+    current = view(storage_class())
+    calls = 0
+
+    def record(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(record)
+    try:
+        resolve(requested, current)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_resolving_twice_as_many_volumes_takes_twice_the_work() -> None:
+    """A pod of thousands of volumes must not stop the event loop."""
+    assert _calls_to_resolve(400) < 2.2 * _calls_to_resolve(200)
+
+
+@pytest.mark.parametrize(("count", "exceeds"), [(4_094, False), (4_095, True)])
+def test_a_node_attaches_as_many_volumes_as_longhorn_numbers_iscsi_targets(count: int, exceeds: bool) -> None:
+    """Target ids are 1 to 4,094."""
+    assert exceeds_attach_limit(as_pod(pod(*[f"claim-{index}" for index in range(count)]))) is exceeds
+
+
+def test_a_claim_that_a_pod_mounts_often_is_attached_once() -> None:
+    """The limit counts claims, not mounts."""
+    assert not exceeds_attach_limit(Pod("default", "p", volumes=tuple(ClaimVolume(f"v{i}", "a") for i in range(5_000))))

@@ -1,0 +1,144 @@
+"""How much more space one disk of a node would have to have, so that all required volumes fit there.
+
+More bytes on a disk never hurt, and they only help when the disk can take another set of volumes. So what a disk should have is a sum of
+sizes of volumes (and of backing images that it would have to copy), and the smallest such sum that helps is found by bisection. Each probe is
+the decision about the node with that disk enlarged. Its search is limited in steps. A probe without an answer counts as if it might help,
+which keeps the result a proven lower bound.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Final
+
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.fit import allowed_masks
+from scheduler_core.evaluation.single_node import NodeEvaluation
+from scheduler_core.model.verdict import Reason
+from scheduler_core.packing.budget import Budget
+from scheduler_core.packing.items import reachable_sums
+
+# About 10 ms, so that a probe is a short turn of the event loop.
+_STEPS_PER_PROBE: Final = 10_000
+# What a probe costs that needs no search.
+_FIXED_STEPS_PER_PROBE: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MissingSpace:
+    """The bytes that one disk lacks for all required volumes.
+
+    Attributes:
+        size: bytes that the disk would have to have more left to schedule; 0 if no amount on a single disk is enough
+        exact: whether `size` is the least that helps; otherwise the least is `size` or more
+    """
+
+    size: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What is proven of the least extra bytes on one disk.
+
+    Attributes:
+        lower: fewer do not help
+        upper: these help; None if no probe proves that any does
+    """
+
+    lower: int
+    upper: int | None
+
+
+def missing_space(evaluation: NodeEvaluation, budget: Budget) -> Cooperative[MissingSpace]:
+    """Returns the least bytes that one of the node's open disks lacks.
+
+    "Least" means: if exactly one open disk, whichever is best, had that many bytes more left to schedule (Longhorn's over-provisioning rule), a
+    packing of all required volumes would exist, those of competitors included; with fewer bytes on any one disk there is none. Other rules
+    stay as they are: a disk that a volume may not use does not help it. The node does not fit as it is, which the caller has proven.
+    Pauses after each probe.
+    """
+    masks = allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)
+    lower: int | None = None
+    upper: int | None = None
+    # Most disks are open to the same volumes.
+    capacities_by_sizes: dict[tuple[int, ...], Sequence[int]] = {}
+    for disk in range(len(evaluation.disks)):
+        sizes = _sizes_on_disk(evaluation, masks, disk)
+        capacities = capacities_by_sizes.get(sizes)
+        if capacities is None:
+            capacities = _useful_capacities(sizes)
+            capacities_by_sizes[sizes] = capacities
+            yield
+        bounds = yield from _bounds_of_disk(evaluation, disk, capacities, upper, budget)
+        if bounds is None:
+            continue
+        lower = bounds.lower if lower is None else min(lower, bounds.lower)
+        if bounds.upper is not None:
+            upper = bounds.upper
+    if upper is not None and (lower is None or upper <= lower):
+        return MissingSpace(upper, exact=True)
+    return MissingSpace(0, exact=True) if lower is None else MissingSpace(lower, exact=False)
+
+
+def _sizes_on_disk(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) -> tuple[int, ...]:
+    """Returns the sizes of what may come onto a disk: volumes, and backing images that it lacks."""
+    required = evaluation.required
+    volumes = [size for size, mask in zip(required.sizes, masks, strict=True) if mask >> disk & 1]
+    images = [size for image, size in evaluation.disks[disk].copies if image in required.images]
+    return (*volumes, *images)
+
+
+def _useful_capacities(sizes: Sequence[int]) -> Sequence[int]:
+    """Returns what a disk may be filled with, ascending.
+
+    All sums of the sizes are among them. If there are too many, all multiples of the sizes' common divisor are returned.
+    """
+    unit = gcd(*sizes) or 1
+    return reachable_sums(sizes) or range(0, sum(sizes) + unit, unit)
+
+
+def _bounds_of_disk(
+    evaluation: NodeEvaluation, disk: int, capacities: Sequence[int], limit: int | None, budget: Budget
+) -> Cooperative[_Bounds | None]:
+    """Returns the bounds for one disk.
+
+    None if it is proven that no amount below `limit` helps, or none at all without a limit.
+    """
+    free = evaluation.disks[disk].free
+    low = bisect_right(capacities, free) - 1
+    high = (len(capacities) if limit is None else bisect_left(capacities, free + limit)) - 1
+    if high <= low:
+        return None
+    middle = high
+    upper: int | None = None
+    while True:
+        reason = _probe(evaluation, disk, capacities[middle] - free, budget)
+        yield
+        if reason.fits:
+            upper = capacities[middle] - free
+        if reason.fits or reason is Reason.UNDECIDED:
+            high = middle
+        elif middle == high:
+            return None
+        else:
+            low = middle
+        if high - low <= 1:
+            return _Bounds(capacities[high] - free, upper)
+        middle = (low + high) // 2
+
+
+def _probe(evaluation: NodeEvaluation, disk: int, extra: int, budget: Budget) -> Reason:
+    """Returns the node's reason with extra bytes on one disk."""
+    if not budget.spend(_FIXED_STEPS_PER_PROBE):
+        return Reason.UNDECIDED
+    disks = evaluation.disks
+    larger = replace(disks[disk], free=disks[disk].free + extra)
+    enlarged = replace(evaluation, disks=(*disks[:disk], larger, *disks[disk + 1 :]))
+    portion = budget.portion(_STEPS_PER_PROBE)
+    reason = enlarged.reason(portion)
+    budget.take_back([portion])
+    return reason
