@@ -46,6 +46,8 @@ _REASONS: Final = {
     PackingAnswer.NO: Reason.NOT_TOGETHER_IN_CLUSTER,
     PackingAnswer.UNDECIDED: Reason.UNDECIDED,
 }
+# The case of an answer that holds whichever node the pod runs on.
+_ANY_NODE: Final = "any node"
 _Place = tuple[str, str]
 
 
@@ -85,14 +87,19 @@ class WholePod:
         return sum(replicas) + sum(on_node) + sum(entry.real_size for entry in entries if entry is not None)
 
     @cached_property
-    def _kept_on(self) -> tuple[tuple[str, frozenset[str]], ...]:
+    def local(self) -> tuple[tuple[str, frozenset[str]], ...]:
         """The claims of the local volumes, each with the nodes where it needs no new space."""
         cluster = self.view.cluster
         return tuple((volume.claim, nodes_with_replica(volume, cluster)) for volume in self.resolution.local)
 
-    def missing_on(self, name: str) -> frozenset[str]:
-        """Returns the claims of the volumes that need space on a node if the pod runs there."""
-        return frozenset(claim for claim, nodes in self._kept_on if name not in nodes)
+    @cached_property
+    def zones_matter(self) -> bool:
+        """Whether replicas must stay out of the zone of the pod's node."""
+        return any(need.volume.local and not need.soft.zone for need in self.spreading)
+
+    def needs_space(self, name: str) -> tuple[bool, ...]:
+        """Returns for each local volume whether it needs space on a node if the pod runs there."""
+        return tuple([name not in nodes for _, nodes in self.local])
 
 
 def nodes_without_placement(pod: WholePod, names: Sequence[str], budget: Budget) -> Cooperative[Mapping[str, Reason]]:
@@ -100,13 +107,19 @@ def nodes_without_placement(pod: WholePod, names: Sequence[str], budget: Budget)
 
     The local volumes fit on each of these nodes.
     """
-    if not names or (yield from _is_roomy(pod)):
+    if not names:
         return {}
-    disks = yield from _useful_disks(pod)
-    if disks is None or sum(need.count for need in pod.needs) > MAX_REPLICAS:
-        possible = yield from _counting_allows(pod)
-        return {} if possible else dict.fromkeys(names, Reason.NOT_TOGETHER_IN_CLUSTER)
-    return (yield from _search_placements(pod, disks, names, budget))
+    placements = pod.state.placements
+    answer = placements.get((pod.key, _ANY_NODE))
+    if answer is None and (yield from _is_roomy(pod)):
+        answer = PackingAnswer.YES
+    if answer is None:
+        disks = yield from _useful_disks(pod)
+        if disks is not None and sum(need.count for need in pod.needs) <= MAX_REPLICAS:
+            return (yield from _search_placements(pod, disks, names, budget))
+        answer = PackingAnswer.YES if (yield from _counting_allows(pod)) else PackingAnswer.NO
+    placements.put((pod.key, _ANY_NODE), answer)
+    return {} if answer is PackingAnswer.YES else dict.fromkeys(names, _REASONS[answer])
 
 
 def _is_roomy(pod: WholePod) -> Cooperative[bool]:
@@ -186,16 +199,16 @@ def _search_placements(
     pod: WholePod, disks: _Disks, names: Sequence[str], budget: Budget
 ) -> Cooperative[Mapping[str, Reason]]:
     """Returns the nodes without a placement, by search."""
-    case_by_node: dict[str, tuple[object, object]] = {}
-    node_by_case: dict[tuple[object, object], str] = {}
+    case_by_node: dict[str, object] = {}
+    node_by_case: dict[object, str] = {}
     for number, name in enumerate(names, start=1):
         if number % _NODES_PER_PAUSE == 0:
             yield
-        case = (pod.key, _case_of(pod, disks, name))
+        case = _case_of(pod, disks, name)
         case_by_node[name] = case
         node_by_case.setdefault(case, name)
     placements = pod.state.placements
-    cached = ((case, placements.get(case)) for case in node_by_case)
+    cached = ((case, placements.get((pod.key, case))) for case in node_by_case)
     answers = {case: answer for case, answer in cached if answer is not None}
     missing = [case for case in node_by_case if case not in answers]
     shares = budget.shares(len(missing))
@@ -203,11 +216,13 @@ def _search_placements(
         answer = _search(pod, disks, node_by_case[case], share)
         answers[case] = answer
         if answer is not PackingAnswer.UNDECIDED:
-            placements.put(case, answer)
+            placements.put((pod.key, case), answer)
         yield
     budget.take_back(shares)
-    reasons = {name: _REASONS.get(answers[case]) for name, case in case_by_node.items()}
-    return {name: reason for name, reason in reasons.items() if reason is not None}
+    reasons = {case: _REASONS[answer] for case, answer in answers.items() if answer is not PackingAnswer.YES}
+    if not reasons:
+        return {}
+    return {name: reasons[case] for name, case in case_by_node.items() if case in reasons}
 
 
 def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
@@ -216,18 +231,17 @@ def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
     Without local volumes that need space, the pod's node does not matter. On a node without useful disks they take no space from other
     replicas; only their own other replicas may have to stay out of its zone.
     """
-    missing = pod.missing_on(name)
-    if missing and name in disks.nodes:
+    needs_space = pod.needs_space(name)
+    if True in needs_space and name in disks.nodes:
         return name
-    by_zone = any(need.volume.claim in missing and not need.soft.zone for need in pod.spreading)
-    # Positions, because equal pods have other claims.
-    positions = tuple(volume.claim in missing for volume in pod.resolution.local)
-    return positions, pod.view.cluster.nodes[name].zone if by_zone else ""
+    by_zone = pod.zones_matter and True in needs_space
+    return needs_space, pod.view.cluster.nodes[name].zone if by_zone else ""
 
 
 def _search(pod: WholePod, disks: _Disks, name: str, budget: Budget) -> PackingAnswer:
     """Returns whether everything fits if the pod runs on a node."""
-    missing = pod.missing_on(name)
+    pairs = zip(pod.local, pod.needs_space(name), strict=True)
+    missing = {claim for (claim, _), needs_space in pairs if needs_space}
     local = _local_disks(pod, name) if missing and name in disks.nodes else _Disks({}, {}, frozenset())
     free = {**disks.free, **local.free}
     needs = {need.volume.claim: need for need in pod.spreading}
