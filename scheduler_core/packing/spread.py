@@ -50,15 +50,24 @@ def fits_spread(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: B
     gave_up = budget.gave_up
     answer = _without_spread(groups, free, budget)
     if answer is not PackingAnswer.NO and any(group.spreads or any(group.copies) for group in groups):
-        portion = budget.portion(MAX_STEPS_PER_INSTANCE)
-        try:
-            answer = PackingAnswer.YES if _Search(groups, free, portion).fits() else PackingAnswer.NO
-        except OutOfStepsError:
-            answer = PackingAnswer.UNDECIDED
-        budget.take_back([portion])
+        answer = _search(groups, free, budget)
     # A question that several searches left undecided counts once.
     budget.gave_up = gave_up + (answer is PackingAnswer.UNDECIDED)
     return answer
+
+
+def _search(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
+    """Searches in both orders of the disks: each finds placements that the other misses within its steps."""
+    for descending in (True, False):
+        portion = budget.portion(MAX_STEPS_PER_INSTANCE // 2)
+        order = sorted(range(len(free)), key=free.__getitem__, reverse=descending)
+        try:
+            return PackingAnswer.YES if _Search(groups, free, order, portion).fits() else PackingAnswer.NO
+        except OutOfStepsError:
+            continue
+        finally:
+            budget.take_back([portion])
+    return PackingAnswer.UNDECIDED
 
 
 def _without_spread(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
@@ -69,14 +78,13 @@ def _without_spread(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budge
 
 
 class _Search:
-    """A depth-first search over the groups, one replica after the other.
+    """A depth-first search over the groups, one replica after the other, which tries the disks in an order."""
 
-    Each disk is tried in the order of free bytes, most first.
-    """
-
-    def __init__(self, groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> None:
+    def __init__(
+        self, groups: Sequence[ReplicaGroup], free: tuple[int, ...], order: Sequence[int], budget: Budget
+    ) -> None:
         self._groups = sorted(groups, key=lambda group: (-group.size, sum(map(int.bit_count, group.masks))))
-        self._order = sorted(range(len(free)), key=lambda disk: -free[disk])
+        self._order = order
         self._traits = [self._traits_of(disk) for disk in range(len(free))]
         self._free = list(free)
         self._budget = budget
