@@ -25,13 +25,14 @@ from scheduler_core.model.snapshot import Snapshot
 def requested_size(handle: str, persistent_volumes: Iterable[str], replicas: Replicas, snapshot: Snapshot) -> int:
     """Returns the size to which a Longhorn volume has to grow.
 
-    In bytes, 0 if its claim requests no more than the volume and its placed replicas have. `persistent_volumes` are the names of those with
-    this handle.
+    In bytes, 0 if neither its claim nor the volume asks for more than the volume and its placed replicas have. `persistent_volumes` are the
+    names of those with this handle. An expansion that Longhorn has admitted shows in the volume before it shows in its replicas.
     """
     volume = snapshot.volumes.get(handle)
     if volume is None or volume.deleting:
         return 0
     size = max((_request(name, snapshot) for name in persistent_volumes), default=0)
+    size = max(size, volume.size)
     smallest = min((replica.size for replica in replicas if replica.node_id), default=size)
     return size if size > min(volume.size, smallest) else 0
 

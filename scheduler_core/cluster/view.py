@@ -80,7 +80,8 @@ class Indexes:
                     unlisted[disk.uuid] = missing
         by_handle = group_by_key(((volume.handle, volume.name) for volume in volumes if volume.handle), str)
         sizes: dict[str, int] = {}
-        for handle, names in by_handle.items():
+        for handle in {*by_handle, *cluster.replicas_by_volume}:
+            names = by_handle.get(handle, ())
             size = requested_size(handle, names, cluster.replicas_by_volume.get(handle, ()), snapshot)
             if size:
                 sizes[handle] = size

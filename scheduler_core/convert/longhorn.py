@@ -130,8 +130,14 @@ class _VolumeSpec(Wire):
     node_id: str | None = msgspec.field(default=None, name="nodeID")
 
 
+class _CloneStatus(Wire):
+    state: str | None = None
+
+
 class _VolumeStatus(Wire):
     actual_size: int | None = None
+    clone_status: _CloneStatus | None = None
+    restore_required: bool | None = None
     current_node_id: str | None = msgspec.field(default=None, name="currentNodeID")
     state: str | None = None
     robustness: str | None = None
@@ -178,6 +184,8 @@ def volume(wire: Volume) -> longhorn.Volume:
         robustness=status.robustness or "",
         last_degraded_at=status.last_degraded_at or "",
         actual_size=subject.size(status.actual_size, "status.actualSize"),
+        clone_state=(status.clone_status and status.clone_status.state) or "",
+        restore_required=bool(status.restore_required),
         deleting=wire.metadata.deletion_timestamp is not None,
     )
 

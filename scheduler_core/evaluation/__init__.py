@@ -10,6 +10,8 @@ competitors        the volumes of other pods on one node, and the pod that they 
 offered_volumes    the volumes of outstanding offers, as a view has them
 roaming            best-effort volumes that go to other nodes
 room               on which nodes volumes fit together
+replica_needs      which replicas of a pod's volumes need a place
+whole_pod          whether all of them have one in the cluster together
 contention         which volumes of other pods compete for a node
 equivalence_cache  results per node for equivalent pods
 reasons            from Longhorn's rules to the reasons users see

@@ -9,9 +9,19 @@ from scheduler_core.longhorn.eviction import takes_new_replicas
 from scheduler_core.longhorn.node_stage import engine_refusal
 from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.volume_readiness import readiness_refusal
 from scheduler_core.model.verdict import Reason
 from scheduler_core.volumes.requirements import VolumeClasses
 from scheduler_core.volumes.resolve import Resolution
+
+
+def unready_volume(view: View, resolution: Resolution) -> Refused | None:
+    """Returns why Longhorn attaches one of the existing volumes on no node now."""
+    for volume in resolution.volumes:
+        refusal = readiness_refusal(volume.volume, volume.replicas, view.cluster) if volume.bound else None
+        if refusal is not None:
+            return refused_by(refusal)
+    return None
 
 
 def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.evaluation.profile_cache import ProfileCache
+from scheduler_core.lru import LruMap
+from scheduler_core.packing.budget import PackingAnswer
+
+_MAX_PLACEMENTS: Final = 1024
 
 
 class ClusterState:
@@ -18,13 +23,15 @@ class ClusterState:
     Attributes:
         view: the cluster itself
         profiles: the view's disk profiles, and the results computed for them
+        placements: whether pods have a placement in this view, by the pods' needs and the case (`whole_pod.py`)
     """
 
-    __slots__ = ("_demand", "profiles", "view")
+    __slots__ = ("_demand", "placements", "profiles", "view")
 
     def __init__(self, view: View, profiles: ProfileCache, demand: DemandIndex | None) -> None:
         self.view = view
         self.profiles = profiles
+        self.placements: LruMap[object, PackingAnswer] = LruMap(_MAX_PLACEMENTS)
         self._demand = demand
 
     @classmethod

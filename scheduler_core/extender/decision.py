@@ -9,12 +9,14 @@ from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.index import DemandIndex
+from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.longhorn.volume_validation import update_error
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import Reason
@@ -201,6 +203,18 @@ def resolve_candidates(
     if not options.match_volumes:
         return (NodeResolution(resolve(pod, view, require_best_effort=require_best_effort)),)
     return resolve_on_nodes(pod, names, view, offered, require_best_effort=require_best_effort)
+
+
+def check_existing_volumes(resolution: Resolution) -> None:
+    """Checks that Longhorn's admission lets the existing volumes be attached.
+
+    Raises:
+        ResolutionError: it refuses every change of a volume
+    """
+    for volume in resolution.volumes:
+        error = update_error(volume.volume) if volume.bound else ""
+        if error:
+            raise ResolutionError(f"Longhorn volume {volume.name}: {error}")
 
 
 def volumes_on_pod_node(resolution: Resolution) -> tuple[PodVolume, ...]:

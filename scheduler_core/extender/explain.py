@@ -14,7 +14,8 @@ from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
 from scheduler_core.evaluation.missing_space import missing_space
-from scheduler_core.evaluation.node_rules import refusal_on_every_node
+from scheduler_core.evaluation.node_rules import refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.replica_needs import describe_needs
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
@@ -119,9 +120,11 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
         return Verdict(reason, _uncertain_volumes(node))
     if reason is Reason.NO_ROOM_IN_CLUSTER:
         return Verdict(reason, _no_room_in_cluster(node.resolution))
-    refused = refusal_on_every_node(node.view, node.resolution)
-    if refused is not None and refused.reason is reason:
-        return Verdict(reason, refused.detail)
+    if reason is Reason.NOT_TOGETHER_IN_CLUSTER:
+        return Verdict(reason, describe_needs(node.view, node.resolution, node.name))
+    for refused in (unready_volume(node.view, node.resolution), refusal_on_every_node(node.view, node.resolution)):
+        if refused is not None and refused.reason is reason:
+            return Verdict(reason, refused.detail)
     evaluation = evaluate_node(node.view, node.resolution, node.name, node.competitors)
     if evaluation.refused is not None:
         return Verdict(reason, evaluation.refused.detail)

@@ -36,6 +36,7 @@ from scheduler_core.extender.decision import (
     Decision,
     FilterOptions,
     Packing,
+    check_existing_volumes,
     node_constraints,
     resolve_candidates,
 )
@@ -130,6 +131,7 @@ def filter_nodes(
     offered = _volumes_offered_to_others(pod, contenders)
     parts = resolve_candidates(pod, candidates, state.view, options, offered)
     resolution = merge_resolutions(parts)
+    check_existing_volumes(resolution)
     if not resolution.volumes:
         return Decision(resolution, candidates, [Reason.NO_VOLUMES] * len(candidates))
     competing = isinstance(contenders, Competing)

@@ -1,8 +1,8 @@
 """The stages of `filter.py`: each decides some nodes for one set of a pod's volumes.
 
 Data flow: a request → the functions of `_STAGES` in their order, each with what earlier ones decided → all other nodes by disk profile → `finish`,
-for what depends on the reasons of all nodes. `_room_in_cluster` refuses all candidates, whatever `_constrained_nodes` decided. Every later stage decides
-only nodes that are still undecided.
+for what depends on the reasons of all nodes. `_whole_pod` refuses all candidates, whatever `_constrained_nodes` decided. Every later stage decides
+only nodes that are still undecided. At last the nodes remain for which the whole pod has a placement in the cluster (`evaluation/whole_pod.py`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from scheduler_core.cooperative import Cooperative, without_pauses
 from scheduler_core.evaluation.competitors import Competitors, Volumes
 from scheduler_core.evaluation.contention import ContentionQuery
 from scheduler_core.evaluation.equivalence_cache import NodeQuery, attribute_to_competitors, evaluate_jointly
-from scheduler_core.evaluation.node_rules import attach_refusal, refusal_on_every_node
+from scheduler_core.evaluation.node_rules import attach_refusal, refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.replica_needs import replica_needs
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.evaluation.whole_pod import WholePod, nodes_without_placement
 from scheduler_core.extender.decision import (
     Competing,
     Contenders,
@@ -98,7 +100,7 @@ def evaluate_stages(request: FilterRequest) -> Cooperative[tuple[list[Reason], M
     if decided:
         decided |= zip(names, reasons, strict=True)
         reasons = [decided[name] for name in candidates]
-    return reasons, counted
+    return (yield from _placeable(request, reasons)), counted
 
 
 def _evaluate_undecided(
@@ -124,6 +126,23 @@ def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> Cooperative
     return [results[profile] for profile in nodes]
 
 
+def _placeable(request: FilterRequest, reasons: list[Reason]) -> Cooperative[list[Reason]]:
+    """Returns the reasons once nodes are refused with which the whole pod has no placement."""
+    needs = replica_needs(request.resolution, request.view)
+    if not needs:
+        return reasons
+    names = [
+        name
+        for name, reason in zip(request.candidates, reasons, strict=True)
+        if reason.fits or reason is Reason.ORDER_UNSAFE
+    ]
+    pod = WholePod(request.state, request.resolution, needs)
+    refused = yield from nodes_without_placement(pod, names, request.budget)
+    if not refused:
+        return reasons
+    return [refused.get(name, reason) for name, reason in zip(request.candidates, reasons, strict=True)]
+
+
 @without_pauses
 def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated:
     """Refuses nodes that the pod's volumes exclude."""
@@ -135,7 +154,15 @@ def _constrained_nodes(request: FilterRequest, _decided: _Reasons) -> _Evaluated
     return _Evaluated(reasons)
 
 
-def _room_in_cluster(request: FilterRequest, _decided: _Reasons) -> Cooperative[_Evaluated]:
+def _whole_pod(request: FilterRequest, _decided: _Reasons) -> Cooperative[_Evaluated]:
+    """Refuses every node if a volume cannot be attached or placed on any."""
+    unready = unready_volume(request.view, request.resolution)
+    if unready is not None:
+        return _Evaluated(dict.fromkeys(request.candidates, unready.reason))
+    return (yield from _room_in_cluster(request))
+
+
+def _room_in_cluster(request: FilterRequest) -> Cooperative[_Evaluated]:
     """Refuses every node if an unplaced volume fits no disk.
 
     The volume needs no local space, so any disk of the cluster would do.
@@ -233,7 +260,7 @@ def _with_replica(request: FilterRequest, decided: Collection[str]) -> list[str]
 _Stage = Callable[[FilterRequest, _Reasons], Cooperative[_Evaluated]]
 _STAGES: Final[tuple[_Stage, ...]] = (
     _constrained_nodes,
-    _room_in_cluster,
+    _whole_pod,
     _homes,
     _refused_everywhere,
     _excluded_nodes,

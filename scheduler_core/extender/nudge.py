@@ -19,6 +19,7 @@ from typing import Final
 
 from scheduler_core.backoff import Backoff
 from scheduler_core.cluster.view import View
+from scheduler_core.evaluation.replica_needs import replica_needs
 from scheduler_core.extender.decision import Decision
 from scheduler_core.extender.offer import make_offer
 from scheduler_core.extender.offered_nodes import choose_one_node
@@ -115,7 +116,8 @@ def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | 
     if any(other.uid != pod.uid for volume in pod.volumes for other in view.pods_of(pod.namespace, volume.claim)):
         return None
     local = requirements(resolution.local, resolution.volumes)
-    return local.key, requirements(resolution.remote, ()).key, pod.priority
+    replicas = tuple(need.key for need in replica_needs(resolution, view))
+    return local.key, requirements(resolution.remote, ()).key, replicas, pod.priority
 
 
 def previously_refused_pods(view: View) -> Iterator[Pod]:

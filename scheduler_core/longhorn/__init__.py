@@ -9,7 +9,8 @@ Every rule cites the Go function of longhorn-manager that it mirrors.
   them, and `explain` names the first rule that refuses each node and disk.
 - Built on the decision: `new_volume_placement`, `replenish` (with `replenish_wait` and `disk_pressure`), `replica_reuse`, and
   `volume_expansion`.
-- What surrounds it: `provisioned_volume` (the volume a claim would get), `node_status` (what the node controller writes),
+- What surrounds it: `provisioned_volume` (the volume a claim would get), `volume_validation` (what admission refuses),
+  `volume_readiness` (what is attached for no workload), `node_status` (what the node controller writes),
   `csi_capacity` (CSI GetCapacity), `timestamps`.
 - `vectors` replays recorded decisions of the real Longhorn, with the help of `conformance`.
 

@@ -120,7 +120,7 @@ def tiers(
         Tier.UNUSED_NODE: [
             node
             for node in tagged
-            if node.name not in used.nodes or (best_effort and _has_disk_pressure(node, cluster.settings))
+            if node.name not in used.nodes or (best_effort and has_disk_pressure(node, cluster.settings))
         ],
         Tier.EVICTING_NODE: [node for node in tagged if node.name in used.evicting_nodes],
         Tier.USED_NODE: [node for node in candidates.values() if node.name in used.nodes],
@@ -128,7 +128,7 @@ def tiers(
     return [(tier, tuple(members[tier])) for tier in TIER_ORDER[soft.zone, soft.node]]
 
 
-def _has_disk_pressure(node: Node, settings: Settings) -> bool:
+def has_disk_pressure(node: Node, settings: Settings) -> bool:
     """Whether a disk of the node is under pressure.
 
     Then best-effort auto-balance may use the node again, for another disk.

@@ -11,6 +11,15 @@ from typing import Final
 
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.settings import Settings, parse_bool, parse_int
+from scheduler_core.longhorn.volume_validation import (
+    ANTI_AFFINITY_VALUES,
+    AUTO_BALANCE_MODES,
+    CLONE_MODES,
+    DATA_ENGINES,
+    LOCALITIES,
+    choice_error,
+    creation_error,
+)
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import ClaimSpec
 
@@ -19,7 +28,6 @@ MIN_SIZE: Final = 10 * 1024**2
 MIN_XFS_SIZE: Final = 300 * 1024**2
 SIZE_STEP: Final = 2 * 1024**2
 SHARED_ACCESS_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
-_LOCALITIES: Final = (longhorn.DISABLED, longhorn.BEST_EFFORT, longhorn.STRICT_LOCAL)
 _CREATED_IMAGES: Final = ("download", "export-from-volume")
 _FILE_SYSTEM_PARAMETERS: Final = ("csi.storage.k8s.io/fstype", "fsType")
 
@@ -50,18 +58,19 @@ def volume_for_claim(
     `subject` names the claim in errors.
 
     Raises:
-        ResolutionError: the claim asks for no storage, or a parameter is no number
+        ResolutionError: the claim asks for no storage, a parameter is no number, or Longhorn refuses such a volume
     """
     if claim.request is None:
         raise ResolutionError(f"{subject} asks for no storage: spec.resources.requests.storage is missing")
-    engine = parameters.get("dataEngine") or longhorn.V1
-    locality = _locality(parameters, settings, subject)
+    engine = _choice(parameters, "dataEngine", DATA_ENGINES, subject) or longhorn.V1
+    locality = _choice(parameters, "dataLocality", LOCALITIES, subject) or settings.default_data_locality
+    replica_count = settings.default_replica_count.get(engine, 3)
     shared = SHARED_ACCESS_MODES.intersection(claim.access_modes) or _flag(parameters, "share", subject)
     source = _data_source(claim, parameters)
-    return longhorn.Volume(
+    volume = longhorn.Volume(
         name=name,
         size=csi_size(claim.request, file_system(parameters)),
-        number_of_replicas=_number_of_replicas(parameters, locality, engine, settings, subject),
+        number_of_replicas=_number_of_replicas(parameters, locality, replica_count, subject),
         data_engine=engine,
         data_locality=locality,
         access_mode="rwx" if shared else "rwo",
@@ -70,33 +79,40 @@ def volume_for_claim(
         disk_selector=_selector(parameters, "diskSelector"),
         backing_image=_backing_image(parameters),
         image=settings.default_engine_image or "",
-        replica_soft_anti_affinity=parameters.get("replicaSoftAntiAffinity", ""),
-        replica_zone_soft_anti_affinity=parameters.get("replicaZoneSoftAntiAffinity", ""),
-        replica_disk_soft_anti_affinity=parameters.get("replicaDiskSoftAntiAffinity", ""),
-        replica_auto_balance=parameters.get("replicaAutoBalance", ""),
-        clone_mode=parameters.get("cloneMode", "") if source else "",
+        replica_soft_anti_affinity=_choice(parameters, "replicaSoftAntiAffinity", ANTI_AFFINITY_VALUES, subject),
+        replica_zone_soft_anti_affinity=_choice(
+            parameters, "replicaZoneSoftAntiAffinity", ANTI_AFFINITY_VALUES, subject
+        ),
+        replica_disk_soft_anti_affinity=_choice(
+            parameters, "replicaDiskSoftAntiAffinity", ANTI_AFFINITY_VALUES, subject
+        ),
+        replica_auto_balance=_choice(parameters, "replicaAutoBalance", AUTO_BALANCE_MODES, subject),
+        clone_mode=_choice(parameters, "cloneMode", CLONE_MODES, subject) if source else "",
         data_source=source,
     )
+    error = creation_error(volume, settings)
+    if error:
+        raise ResolutionError(f"StorageClass of {subject}: {error}")
+    return volume
 
 
-def _number_of_replicas(
-    parameters: Mapping[str, str], locality: str, engine: str, settings: Settings, subject: str
-) -> int:
-    if locality == longhorn.STRICT_LOCAL:
-        return 1  # Longhorn's webhook refuses any other number
+def _number_of_replicas(parameters: Mapping[str, str], locality: str, default: int, subject: str) -> int:
     text = parameters.get("numberOfReplicas", "")
-    if not text:
-        return settings.default_replica_count.get(engine, 3)
-    return int(_parse(parse_int, parameters, "numberOfReplicas", subject))
+    count = int(_parse(parse_int, parameters, "numberOfReplicas", subject)) if text else 0
+    # Longhorn's webhook refuses any other number than 1.
+    return count or (1 if locality == longhorn.STRICT_LOCAL else default)
 
 
-def _locality(parameters: Mapping[str, str], settings: Settings, subject: str) -> str:
-    locality = parameters.get("dataLocality") or settings.default_data_locality
-    if locality not in _LOCALITIES:
-        raise ResolutionError(
-            f"StorageClass of {subject}: dataLocality {locality!r} is not one of {', '.join(_LOCALITIES)}"
-        )
-    return locality
+def _choice(parameters: Mapping[str, str], key: str, choices: tuple[str, ...], subject: str) -> str:
+    """The value of a parameter that has a fixed set of values, "" if it is not given.
+
+    Raises:
+        ResolutionError: Longhorn does not know the value
+    """
+    value = parameters.get(key, "")
+    if value and value not in choices:
+        raise ResolutionError(f"StorageClass of {subject}: {choice_error(key, value, choices)}")
+    return value
 
 
 def _backing_image(parameters: Mapping[str, str]) -> str:

@@ -46,6 +46,10 @@ class Rule(Enum):
     BACKING_IMAGE_MISSING = ("the volume's backing image does not exist", ScheduleError.CLIENT_OPERATION_FAILED)
     LINKED_CLONE_SOURCE_MISSING = ("the named source replica does not exist", ScheduleError.CLIENT_OPERATION_FAILED)
     DEGRADED_SINCE_FAULT = ("lastDegradedAt cannot be read", ScheduleError.CLIENT_OPERATION_FAILED)
+    VOLUME_DELETING = ("volume is being deleted", None)
+    VOLUME_FAULTED = ("volume is faulted", None)
+    VOLUME_RESTORING = ("volume is being restored", None)
+    VOLUME_CLONING = ("volume is being cloned", None)
 
     NODE_DELETING = ("node is being deleted", None)
     NODE_NOT_READY = ("node is not ready", None)

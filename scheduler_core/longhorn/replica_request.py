@@ -8,6 +8,7 @@ from scheduler_core.longhorn.settings import BEST_EFFORT, Settings
 from scheduler_core.model.longhorn import V1, V2, Replica, Volume
 
 LINKED_CLONE = "linked-clone"
+FULL_COPY = "full-copy"
 _SOURCE_PREFIXES = ("vol://", "snap://")
 _LEAVES_THE_SETTING = ("", "ignored")
 
@@ -64,6 +65,11 @@ class ReplicaRequest:
         """The volume that is cloned (types.GetVolumeName of spec.dataSource)."""
         kind, separator, source = self.volume.data_source.partition("://")
         return source.partition("/")[0] if kind + separator in _SOURCE_PREFIXES else ""
+
+
+def is_data_from_volume(data_source: str) -> bool:
+    """Whether a volume is cloned from another one (types.IsDataFromVolume)."""
+    return data_source.startswith(_SOURCE_PREFIXES)
 
 
 def is_v2(data_engine: str) -> bool:

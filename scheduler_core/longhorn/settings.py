@@ -86,6 +86,10 @@ def _one_of(*choices: str) -> Parser:
     return parse
 
 
+def _parse_optional_bool(text: str) -> bool | None:
+    return parse_bool(text) if text else None
+
+
 def _parse_image(text: str) -> str | None:
     return text or None
 
@@ -172,6 +176,12 @@ class Settings:
         "default-data-locality", "disabled", _one_of("disabled", "best-effort", "strict-local")
     )
     """Data locality of a volume that does not say which. Default disabled."""
+
+    v1_data_engine: bool | None = _setting("v1-data-engine", "", _parse_optional_bool)
+    """Whether v1 volumes can be created. None means unknown: then they can."""
+
+    v2_data_engine: bool | None = _setting("v2-data-engine", "", _parse_optional_bool)
+    """Whether v2 volumes can be created. None means unknown: then they can."""
 
     node_drain_policy: str = _setting("node-drain-policy", "block-if-contains-last-replica", str)
     """What `kubectl drain` does to replicas; only the block-for-eviction policies evict them."""

@@ -101,6 +101,8 @@ class Volume:
     Attributes:
         size: spec.size
         actual_size: the space that its data occupies (status.actualSize), 0 for a new volume
+        clone_state: how far a clone is (status.cloneStatus.state), "" before it begins
+        restore_required: whether a backup is still being restored (status.restoreRequired)
     """
 
     name: str
@@ -127,6 +129,8 @@ class Volume:
     robustness: str = ""
     last_degraded_at: str = ""
     actual_size: int = 0
+    clone_state: str = ""
+    restore_required: bool = False
     deleting: bool = False
 
 

@@ -3,7 +3,8 @@
 The package answers two questions, exactly or with UNDECIDED when the search budget ends: whether the volumes fit the
 disks together, and whether every order of placing them succeeds. All sizes are bytes.
 
-Callers use `feasible` (is there a packing), `order_safe` and `order_safe_batch` (can a placement order fail),
+Callers use `feasible` (is there a packing), `spread` (the same for replicas that must stay apart), `order_safe` and
+`order_safe_batch` (can a placement order fail),
 `items` (volume sizes, prepared once) and `budget` (search steps, their fair division, the three answers). Inside,
 `fast_path` answers what needs no search. `solve` runs everything else from cheap to expensive: `presolve` places
 forced volumes, `greedy` tries, `bounds` proves infeasibility, `exact_search` decides over the table of `patterns`,

@@ -17,6 +17,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.provisioned_volume import DRIVER, SHARED_ACCESS_MODES, volume_for_claim
 from scheduler_core.longhorn.replica_request import LINKED_CLONE
+from scheduler_core.longhorn.volume_validation import backing_image_error
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.snapshot import Snapshot
 
@@ -273,7 +274,12 @@ def _unbound_volume(claim: kube.Claim, subject: str, view: View) -> longhorn.Vol
         return None
     source_volume = _source_volume(claim, storage_class, subject, view.snapshot)
     spec = replace(claim.spec, source_volume=source_volume) if source_volume else claim.spec
-    return volume_for_claim(claim.name, spec, storage_class.parameters, view.settings, subject=subject)
+    volume = volume_for_claim(claim.name, spec, storage_class.parameters, view.settings, subject=subject)
+    image = view.snapshot.backing_images.get(volume.backing_image)
+    error = backing_image_error(volume, image) if image is not None else ""
+    if error:
+        raise ResolutionError(f"{subject}: {error}")
+    return volume
 
 
 def _source_volume(claim: kube.Claim, storage_class: kube.StorageClass, subject: str, snapshot: Snapshot) -> str:

@@ -1,23 +1,26 @@
 """Whole decisions, compared with a second implementation written from the rules' text.
 
-It has no profiles, caches, masks or searches: it tries every assignment of volumes to disks. Replicas are in every state.
+It has no profiles, caches, masks or bounds: it tries every assignment of replicas to disks. Replicas are in every state.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_core.evaluation import whole_pod
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
-from tests.builders import Object, bound, disk, explained, fitting, longhorn_node, pod, replica, view
+from tests.builders import Object, bound, disk, explained, fitting, longhorn_node, pod, replica, setting, view
 
 EXACT = FilterOptions(packing=Packing.EXACT)
 
@@ -42,6 +45,7 @@ class Node:
     evict: bool
     ready: bool
     schedulable: bool
+    zone: str = ""
     disks: dict[str, Disk] = field(default_factory=dict)
 
 
@@ -77,14 +81,23 @@ class Volume:
     locality: str
     tags: tuple[str, ...]
     replicas: list[Replica]
+    count: int = 1
+    faulted: bool = False
+    deleting: bool = False
+    restoring: bool = False
+    clone: str = ""
 
 
 @dataclass
 class Cluster:
-    """Nodes by name, volumes in the order of their claims ``v0``, ``v1``, ..."""
+    """Nodes by name, volumes in the order of their claims ``v0``, ``v1``, ..., and the settings about a volume's replicas."""
 
     nodes: dict[str, Node]
     volumes: list[Volume]
+    degraded: bool = True
+    soft_node: bool = False
+    soft_zone: bool = True
+    soft_disk: bool = True
 
     @property
     def local(self) -> list[Volume]:
@@ -96,6 +109,32 @@ def random_cluster(random: Random) -> Cluster:
     """A small cluster in which a few things are wrong."""
     nodes = {f"n{index}": _random_node(random) for index in range(random.randint(1, 4))}
     return Cluster(nodes, [_random_volume(random, nodes) for _ in range(random.randint(1, 3))])
+
+
+def random_spread(random: Random) -> Cluster:
+    """A small cluster in which replicas of several volumes need places, under every setting about their spread."""
+    nodes = {f"n{index}": _random_node(random) for index in range(random.randint(2, 4))}
+    volumes = [_random_volume(random, nodes) for _ in range(random.randint(1, 3))]
+    for node in nodes.values():
+        node.zone = random.choice(["", "east", "west"])
+        if random.random() < 0.7:
+            _open(node)
+    for volume in volumes:
+        volume.locality = random.choice(["best-effort", "disabled", "disabled"])
+        volume.count = random.choice([1, 2, 2, 3])
+        if random.random() < 0.7:
+            volume.replicas = []
+        volume.faulted, volume.deleting, volume.restoring = (random.random() < odds for odds in (0.05, 0.01, 0.01))
+        volume.clone = random.choice([""] * 60 + ["completed", "initiated"])
+    soft_node, soft_zone, soft_disk = (random.random() < odds for odds in (0.3, 0.7, 0.7))
+    return Cluster(nodes, volumes, random.random() < 0.3, soft_node, soft_zone, soft_disk)
+
+
+def _open(node: Node) -> None:
+    """Lets Longhorn place replicas on a node and on its disks."""
+    node.allow, node.evict, node.ready, node.schedulable = True, False, True, True
+    for entry in node.disks.values():
+        entry.allow = entry.ready = True
 
 
 def _random_node(random: Random) -> Node:
@@ -133,7 +172,12 @@ def _random_volume(random: Random, nodes: dict[str, Node]) -> Volume:
 
 def objects(cluster: Cluster) -> list[Object]:
     """The cluster as Kubernetes objects."""
-    raw_objects = []
+    raw_objects = [
+        setting("allow-volume-creation-with-degraded-availability", str(cluster.degraded).lower()),
+        setting("replica-soft-anti-affinity", str(cluster.soft_node).lower()),
+        setting("replica-zone-soft-anti-affinity", str(cluster.soft_zone).lower()),
+        setting("replica-disk-soft-anti-affinity", str(cluster.soft_disk).lower()),
+    ]
     for name, node in cluster.nodes.items():
         disks = {
             key: disk(
@@ -148,13 +192,33 @@ def objects(cluster: Cluster) -> list[Object]:
         }
         raw_objects.append(
             longhorn_node(
-                name, disks, allow=node.allow, evict=node.evict, ready=node.ready, schedulable=node.schedulable
+                name,
+                disks,
+                allow=node.allow,
+                evict=node.evict,
+                ready=node.ready,
+                schedulable=node.schedulable,
+                zone=node.zone,
             )
         )
     for index, volume in enumerate(cluster.volumes):
-        raw_objects += bound(
-            f"v{index}", volume.size, locality=volume.locality, actual=volume.actual, diskSelector=list(volume.tags)
+        *claim, raw_volume = bound(
+            f"v{index}",
+            volume.size,
+            locality=volume.locality,
+            actual=volume.actual,
+            diskSelector=list(volume.tags),
+            numberOfReplicas=volume.count,
+            dataSource="vol://source" if volume.clone else "",
         )
+        raw_volume["status"] |= {
+            "robustness": "faulted" if volume.faulted else "unknown",
+            "restoreRequired": volume.restoring,
+            "cloneStatus": {"state": volume.clone},
+        }
+        if volume.deleting:
+            raw_volume["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        raw_objects += [*claim, raw_volume]
         raw_objects += [
             replica(
                 f"r{index}-{number}",
@@ -215,17 +279,129 @@ def fits_on(cluster: Cluster, name: str) -> bool:
         return False
     if volumes_to_place and (node.evict or not node.allow or not node.schedulable):
         return False
-    if any(entry.node == name and blocks_its_node(entry) for volume in volumes_to_place for entry in volume.replicas):
+    if not (cluster.soft_node and cluster.soft_zone) and any(
+        entry.node == name and blocks_its_node(entry) for volume in volumes_to_place for entry in volume.replicas
+    ):
         return False
     for picks in product(node.disks, repeat=len(volumes_to_place)):
         added: Counter[str] = Counter()
         for volume, pick in zip(volumes_to_place, picks, strict=True):
             added[pick] += volume.size
         if all(
-            disk_accepts(node.disks[pick], volume) for volume, pick in zip(volumes_to_place, picks, strict=True)
+            disk_accepts(node.disks[pick], volume) and not blocks_its_disk(cluster, volume, name, pick)
+            for volume, pick in zip(volumes_to_place, picks, strict=True)
         ) and all(size <= free(cluster, name, pick) for pick, size in added.items()):
             return True
     return False
+
+
+def blocks_its_disk(cluster: Cluster, volume: Volume, name: str, pick: str) -> bool:
+    """Whether a replica of the volume keeps others off a disk: any but a failed one that Longhorn would not use again."""
+    return not cluster.soft_disk and any(
+        (entry.node, entry.disk) == (name, pick) and (not entry.failed or (entry.retries < 5 and not entry.evicting))
+        for entry in volume.replicas
+    )
+
+
+def takes_replicas(node: Node) -> bool:
+    """Whether Longhorn places new replicas on a node, its disks aside."""
+    return node.ready and node.allow and node.schedulable
+
+
+def replicas_to_place(cluster: Cluster, volume: Volume) -> int:
+    """How many replicas must have a place before Longhorn attaches the volume, as far as they have none."""
+    pending = sum(not entry.node for entry in volume.replicas)
+    if pending < len(volume.replicas):
+        return 0 if cluster.degraded else pending
+    return 1 if cluster.degraded else max(volume.count, pending)
+
+
+Place = tuple[str, str]
+
+
+def keeps_apart(cluster: Cluster, first: Place, second: Place) -> bool:
+    """Whether two new replicas of one volume may be in these places."""
+    if not cluster.soft_zone:
+        return cluster.nodes[first[0]].zone != cluster.nodes[second[0]].zone
+    if not cluster.soft_node:
+        return first[0] != second[0]
+    return cluster.soft_disk or first != second
+
+
+def leaves_place(cluster: Cluster, volume: Volume, place: Place) -> bool:
+    """Whether the volume's placed replicas leave a place to another one."""
+    counting = [
+        entry
+        for entry in volume.replicas
+        if entry.node in cluster.nodes
+        and takes_replicas(cluster.nodes[entry.node])
+        and not entry.deleting
+        and (not entry.failed or (entry.retries < 5 and not entry.evicting))
+    ]
+    if blocks_its_disk(cluster, volume, *place):
+        return False
+    on_node = [entry for entry in counting if entry.node == place[0]]
+    if cluster.soft_zone:
+        return cluster.soft_node or all(entry.evicting for entry in on_node)
+    zone = cluster.nodes[place[0]].zone
+    in_zone = [entry for entry in counting if cluster.nodes[entry.node].zone == zone]
+    return not in_zone or (bool(on_node) and all(entry.evicting for entry in in_zone))
+
+
+def whole_pod_fits(cluster: Cluster, name: str) -> bool:
+    """Whether all replicas that need a place have one together, if the pod runs on the node."""
+    places = [(node_name, pick) for node_name, node in cluster.nodes.items() for pick in node.disks]
+    jobs: list[tuple[Volume, list[Place]]] = []
+    for volume in cluster.volumes:
+        on_node = volume.locality != "disabled" and not any(
+            entry.node == name and replica_state(cluster, volume, entry) for entry in volume.replicas
+        )
+        if on_node:
+            own = [
+                (name, pick) for pick in cluster.nodes[name].disks if not blocks_its_disk(cluster, volume, name, pick)
+            ]
+            jobs.append((volume, own))
+        elsewhere = [place for place in places if leaves_place(cluster, volume, place)]
+        jobs += [(volume, elsewhere)] * (replicas_to_place(cluster, volume) - on_node)
+    room = {place: free(cluster, *place) for place in places}
+    return place_all(cluster, jobs, room, [])
+
+
+def place_all(
+    cluster: Cluster, jobs: list[tuple[Volume, list[Place]]], room: dict[Place, int], done: list[Place]
+) -> bool:
+    """Whether the jobs after those that are done find places."""
+    if len(done) == len(jobs):
+        return True
+    volume, places = jobs[len(done)]
+    mates = [place for job, place in zip(jobs, done, strict=False) if job[0] is volume]
+    for place in places:
+        node = cluster.nodes[place[0]]
+        if not takes_replicas(node) or node.evict or not disk_accepts(node.disks[place[1]], volume):
+            continue
+        if volume.size > room[place] or not all(keeps_apart(cluster, place, mate) for mate in mates):
+            continue
+        if place_all(cluster, jobs, {**room, place: room[place] - volume.size}, [*done, place]):
+            return True
+    return False
+
+
+def is_attachable(cluster: Cluster, volume: Volume) -> bool:
+    """Whether Longhorn attaches the volume for a workload at all."""
+    data = (
+        entry
+        for entry in volume.replicas
+        if entry.healthy and not entry.deleting and entry.node in cluster.nodes and cluster.nodes[entry.node].ready
+    )
+    lost = not any(disk.ready for entry in data for disk in disks_of(cluster, entry))
+    return not (volume.deleting or (volume.faulted and lost) or volume.restoring or volume.clone == "initiated")
+
+
+def disks_of(cluster: Cluster, entry: Replica) -> Iterator[Disk]:
+    """The disk of a replica on an existing node, if there is such a disk."""
+    disk = cluster.nodes[entry.node].disks.get(entry.disk)
+    if disk is not None:
+        yield disk
 
 
 def blocks_its_node(entry: Replica) -> bool:
@@ -257,21 +433,15 @@ def free(cluster: Cluster, name: str, pick: str) -> int:
 
 def expected(cluster: Cluster) -> set[str]:
     """The nodes that fit, by the text of the rules."""
+    if not all(is_attachable(cluster, volume) for volume in cluster.volumes):
+        return set()
     candidates = set(cluster.nodes)
     for volume in cluster.local:
         replica_nodes = {entry.node for entry in volume.replicas if entry.node}
         if volume.locality == "strict-local" and replica_nodes:
             candidates &= replica_nodes
-    for volume in cluster.volumes:
-        if volume.locality == "disabled" and not any(entry.node for entry in volume.replicas):
-            fits_somewhere = any(
-                node.ready and node.allow and node.schedulable and not node.evict
-                and disk_accepts(node_disk, volume) and volume.size <= free(cluster, name, pick)
-                for name, node in cluster.nodes.items() for pick, node_disk in node.disks.items()
-            )  # fmt: skip
-            if not fits_somewhere:
-                return set()
-    return homes(cluster, candidates) or {name for name in candidates if fits_on(cluster, name)}
+    nodes = homes(cluster, candidates) or {name for name in candidates if fits_on(cluster, name)}
+    return {name for name in nodes if whole_pod_fits(cluster, name)}
 
 
 def requesting_pod(cluster: Cluster) -> Object:
@@ -287,13 +457,36 @@ def test_a_node_fits_exactly_if_the_rules_allow_it(random: Random) -> None:
 
 
 @given(st.randoms(use_true_random=False))
+def test_a_node_fits_exactly_if_every_replica_that_needs_a_place_has_one(random: Random) -> None:
+    """Several replicas of several volumes, on any nodes, apart from each other as the settings say."""
+    cluster = random_spread(random)
+    assert set(fitting(explained(requesting_pod(cluster), objects(cluster), options=EXACT))) == expected(cluster)
+
+
+@given(st.randoms(use_true_random=False))
+def test_counting_instead_of_placing_refuses_no_node_that_fits(random: Random) -> None:
+    """As in clusters with too many disks to search."""
+    cluster = random_spread(random)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole_pod, "MAX_DISKS", 0)
+        nodes = set(fitting(explained(requesting_pod(cluster), objects(cluster), options=EXACT)))
+    assert nodes >= expected(cluster)
+
+
+@given(st.randoms(use_true_random=False))
 def test_a_node_without_replicas_gets_the_same_reason_from_its_profile_and_alone(random: Random) -> None:
     """The evaluation of thousands of nodes agrees with that of a single one."""
     cluster = random_cluster(random)
     holding = {entry.node for volume in cluster.volumes for entry in volume.replicas}
     explanation = explained(requesting_pod(cluster), objects(cluster), options=EXACT)
     current = view(objects(cluster))
-    cluster_reasons = (Reason.HOME, Reason.HOME_ELSEWHERE, Reason.STRICT_LOCAL_ELSEWHERE, Reason.NO_ROOM_IN_CLUSTER)
+    cluster_reasons = (
+        Reason.HOME,
+        Reason.HOME_ELSEWHERE,
+        Reason.STRICT_LOCAL_ELSEWHERE,
+        Reason.NO_ROOM_IN_CLUSTER,
+        Reason.NOT_TOGETHER_IN_CLUSTER,
+    )
     for name, reason in zip(explanation.decision.candidates, explanation.decision.reasons, strict=True):
         if name not in holding and reason not in cluster_reasons and cluster.local:
             assert evaluate_node(current, explanation.decision.resolution, name).reason(Budget()) is reason

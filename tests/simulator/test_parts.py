@@ -195,9 +195,11 @@ def test_volume_takes_its_parameters_from_its_class() -> None:
 
 
 def test_strict_local_volume_has_one_replica() -> None:
-    """Longhorn's webhook overrides the number in the class."""
-    parameters = {"dataLocality": "strict-local", "numberOfReplicas": "3"}
+    """Longhorn's webhook refuses any other number."""
+    parameters = {"dataLocality": "strict-local"}
     assert new_volume(_claim(), _class(**parameters), Settings())["spec"]["numberOfReplicas"] == 1
+    with pytest.raises(ResolutionError, match="strict-local needs numberOfReplicas 1, not 3"):
+        new_volume(_claim(), _class(**parameters, numberOfReplicas="3"), Settings())
 
 
 def test_wrong_parameter_is_refused_by_name() -> None:

@@ -122,6 +122,12 @@ def test_a_pods_own_volume_counts_with_its_requested_size() -> None:
     assert volume.volume.size == 50 * GI
 
 
+def test_growth_that_the_volume_shows_counts_while_its_replicas_are_small() -> None:
+    """Longhorn admits an expansion in the volume first, also one that no claim requests."""
+    view = view_of(bound("x", 20, size=50), replica("x", "a"), node("a", "r-x-1"))
+    assert free(view) == 100 - 50
+
+
 def test_demand_counts_with_the_requested_size() -> None:
     """The replica on the pod's node will be as large."""
     state = make.state(

@@ -98,8 +98,8 @@ def test_every_parameter_that_decides_is_kept() -> None:
     read: set[str] = set()
     for class_parameters in (
         {},
-        {"dataLocality": "strict-local", "share": "true"},
-        {"backingImage": "x", "cloneMode": "y"},
+        {"dataLocality": "best-effort", "share": "true"},
+        {"backingImage": "x", "cloneMode": "full-copy"},
     ):
         parameters = _RecordingParameters(class_parameters)
         claim = kube.ClaimSpec(request=1, source_volume="v" if class_parameters else "")

@@ -111,6 +111,16 @@ def test_pods_with_equal_unbound_claims_are_equivalent() -> None:
     assert key_of(view, "x") != key_of(view, "z")
 
 
+def test_pods_with_other_numbers_of_replicas_are_not_equivalent_if_all_need_a_place() -> None:
+    """By default Longhorn waits for one replica only."""
+    classes = [make.storage_class(), make.storage_class("two", numberOfReplicas="2")]
+    pods = [make.claim("x", 10), make.claim("y", 10, storage_class="two"), pod("x", "x"), pod("y", "y")]
+    view = make.view(classes, pods)
+    assert key_of(view, "x") == key_of(view, "y")
+    strict = make.view(classes, pods, make.setting("allow-volume-creation-with-degraded-availability", "false"))
+    assert key_of(strict, "x") != key_of(strict, "y")
+
+
 def test_pods_with_equal_remote_volumes_are_equivalent() -> None:
     """A volume that may go to any node still has to fit on some disk of the cluster."""
     view = make.view(

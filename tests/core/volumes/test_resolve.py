@@ -212,9 +212,25 @@ class TestUnbound:
         assert (pod_volume.volume.number_of_replicas, pod_volume.local) == (2, True)
 
     def test_a_strict_local_volume_has_one_replica(self) -> None:
-        """Longhorn's webhook refuses anything else."""
-        (pod_volume,) = volumes(pod("a"), claim("a"), storage_class(numberOfReplicas="3", dataLocality="strict-local"))
+        """Longhorn's webhook refuses anything else, so a class that names no number cannot mean another."""
+        local_class = storage_class(numberOfReplicas="", dataLocality="strict-local")
+        (pod_volume,) = volumes(pod("a"), claim("a"), local_class)
         assert pod_volume.volume.number_of_replicas == 1
+
+    @pytest.mark.parametrize(
+        ("image", "message"),
+        [
+            pytest.param({"spec": {"dataEngine": "v2"}}, "is for dataEngine v2, not v1", id="data engine"),
+            pytest.param(
+                {"status": {"virtualSize": 11 * GI}}, "10Gi are less than the 11Gi of backing image bi", id="size"
+            ),
+        ],
+    )
+    def test_a_backing_image_that_does_not_suit_the_volume_is_an_error(self, image: Object, message: str) -> None:
+        """Longhorn's webhook compares the two."""
+        raw = {"apiVersion": "longhorn.io/v1beta2", "kind": "BackingImage", "metadata": {"name": "bi"}, **image}
+        with pytest.raises(ResolutionError, match=message):
+            volumes(pod("a"), claim("a", 10), storage_class(backingImage="bi"), raw)
 
     def test_a_volume_shared_by_parameter_is_served_over_the_network(self) -> None:
         """The class's `share` makes it RWX whatever the claim says."""
@@ -230,7 +246,7 @@ class TestUnbound:
     )
     def test_a_linked_clone_names_its_source(self, objects: list[Object]) -> None:
         """Its replicas share the disks of the source's replicas."""
-        clone_class = storage_class(cloneMode="linked-clone", dataSource="vol://vol-b")
+        clone_class = storage_class(dataEngine="v2", cloneMode="linked-clone", dataSource="vol://vol-b")
         (pod_volume,) = volumes(pod("a"), objects, clone_class)
         assert (pod_volume.volume.clone_mode, pod_volume.volume.data_source) == ("linked-clone", "vol://vol-b")
 

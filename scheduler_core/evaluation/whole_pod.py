@@ -1,0 +1,352 @@
+"""Whether all volumes of a pod have a placement in the cluster together: local ones on the candidate, the others on any node.
+
+Data flow: the replicas that need a place (`replica_needs.py`) → none that may go to other nodes: nothing to decide → enough disks that could
+each take everything: every node is fine, which is the common case → otherwise the *useful* disks, which can take one of these replicas →
+few of them: an exact search per candidate that has useful disks, and one for all other candidates → many: a count that refuses only what
+cannot have a placement.
+
+Other pods' volumes do not count here. They compete for the candidate only, where the local volumes are packed jointly with them.
+Answers are kept with the state, so that equal pods are answered once per state.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.disk_profile import Profile
+from scheduler_core.evaluation.fit import allowed_masks
+from scheduler_core.evaluation.replica_needs import (
+    ReplicaNeed,
+    copy_sizes,
+    domain_of,
+    nodes_in_tiers,
+    open_disks,
+    used_disks,
+)
+from scheduler_core.evaluation.single_node import evaluate_node
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.model.verdict import Reason
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.spread import SHARED, ReplicaGroup, fits_spread
+from scheduler_core.volumes.existing_replicas import nodes_with_replica
+from scheduler_core.volumes.requirements import VolumeClasses
+from scheduler_core.volumes.resolve import Resolution
+
+MAX_DISKS: Final = 50
+"""With more useful disks than this the replicas are counted, not placed."""
+MAX_REPLICAS: Final = 200
+_NODES_PER_PAUSE: Final = 256
+_REASONS: Final = {
+    PackingAnswer.NO: Reason.NOT_TOGETHER_IN_CLUSTER,
+    PackingAnswer.UNDECIDED: Reason.UNDECIDED,
+}
+# The case of an answer that holds whichever node the pod runs on.
+_ANY_NODE: Final = "any node"
+_Place = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class WholePod:
+    """A pod with the replicas that need a place (`replica_needs`)."""
+
+    state: ClusterState
+    resolution: Resolution
+    needs: tuple[ReplicaNeed, ...]
+
+    @property
+    def view(self) -> View:
+        """The cluster."""
+        return self.state.view
+
+    @cached_property
+    def key(self) -> object:
+        """Equal for pods that have the same answers."""
+        placed = tuple((entry.volume.name, entry.volume.size) for entry in self.resolution.local if entry.replicas)
+        return tuple(need.key for need in self.needs), placed
+
+    @cached_property
+    def spreading(self) -> tuple[ReplicaNeed, ...]:
+        """The needs with replicas that may go to other nodes than the pod's."""
+        return tuple(need for need in self.needs if need.elsewhere)
+
+    @cached_property
+    def total(self) -> int:
+        """Bytes that everything together takes at most, wherever it goes."""
+        view = self.view
+        images = {volume.volume.backing_image for volume in self.resolution.volumes}
+        entries = (view.snapshot.backing_images.get(image) for image in images)
+        unplaced = {need.volume.claim for need in self.needs if not need.placed}
+        on_node = (entry.volume.size for entry in self.resolution.local if entry.claim not in unplaced)
+        replicas = (need.volume.volume.size * need.count for need in self.needs)
+        return sum(replicas) + sum(on_node) + sum(entry.real_size for entry in entries if entry is not None)
+
+    @cached_property
+    def local(self) -> tuple[tuple[str, frozenset[str]], ...]:
+        """The claims of the local volumes, each with the nodes where it needs no new space."""
+        cluster = self.view.cluster
+        return tuple((volume.claim, nodes_with_replica(volume, cluster)) for volume in self.resolution.local)
+
+    @cached_property
+    def zones_matter(self) -> bool:
+        """Whether replicas must stay out of the zone of the pod's node."""
+        return any(need.volume.local and not need.soft.zone for need in self.spreading)
+
+    def needs_space(self, name: str) -> tuple[bool, ...]:
+        """Returns for each local volume whether it needs space on a node if the pod runs there."""
+        return tuple([name not in nodes for _, nodes in self.local])
+
+
+def nodes_without_placement(pod: WholePod, names: Sequence[str], budget: Budget) -> Cooperative[Mapping[str, Reason]]:
+    """Returns the nodes among `names` with which the whole pod has no placement, with the reason.
+
+    The local volumes fit on each of these nodes.
+    """
+    if not names:
+        return {}
+    placements = pod.state.placements
+    answer = placements.get((pod.key, _ANY_NODE))
+    if answer is None and (yield from _is_roomy(pod)):
+        answer = PackingAnswer.YES
+    if answer is None:
+        disks = yield from _useful_disks(pod)
+        if disks is not None and sum(need.count for need in pod.needs) <= MAX_REPLICAS:
+            return (yield from _search_placements(pod, disks, names, budget))
+        answer = PackingAnswer.YES if (yield from _counting_allows(pod)) else PackingAnswer.NO
+    placements.put((pod.key, _ANY_NODE), answer)
+    return {} if answer is PackingAnswer.YES else dict.fromkeys(names, _REASONS[answer])
+
+
+def _is_roomy(pod: WholePod) -> Cooperative[bool]:
+    """Whether for each need enough nodes have a disk that could take everything together.
+
+    Then no placement of one replica can be in the way of another. False proves nothing.
+    """
+    nodes = pod.view.cluster.nodes
+    for need in pod.spreading:
+        if need.placed:
+            return False
+        table = yield from pod.state.profiles.table(need.required.classes)
+        wanted = 1 if need.soft.node and need.soft.zone and need.soft.disk else need.count
+        domains: set[str] = set()
+        for number, (name, profile) in enumerate(table.profiles.items(), start=1):
+            if number % _NODES_PER_PAUSE == 0:
+                yield
+            if _has_disk_for(profile, pod.total, need.volume.volume.actual_size):
+                domains.add(name if need.soft.zone else nodes[name].zone)
+                if len(domains) >= wanted:
+                    break
+        if len(domains) < wanted:
+            return False
+    return True
+
+
+def _has_disk_for(profile: Profile, size: int, written: int) -> bool:
+    if profile.reason is not None or profile.free[0] < size:
+        return False
+    pairs = zip(profile.free, profile.headroom, strict=True)
+    return not written or any(free >= size and written < headroom for free, headroom in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Disks:
+    """The disks that can take a replica that may go to other nodes.
+
+    Attributes:
+        free: bytes by node and disk UUID
+        by_claim: the disks that each volume's replicas may use
+        nodes: the nodes that have one of the disks
+    """
+
+    free: Mapping[_Place, int]
+    by_claim: Mapping[str, frozenset[_Place]]
+    nodes: frozenset[str]
+
+
+def _useful_disks(pod: WholePod) -> Cooperative[_Disks | None]:
+    """Returns the useful disks.
+
+    None if there are too many to search.
+    """
+    view = pod.view
+    free: dict[_Place, int] = {}
+    by_claim: dict[str, frozenset[_Place]] = {}
+    for need in pod.spreading:
+        table = yield from pod.state.profiles.table(need.required.classes)
+        tiers = nodes_in_tiers(view.cluster, need)
+        used = used_disks(need)
+        places: set[_Place] = set()
+        for number, (name, profile) in enumerate(table.profiles.items(), start=1):
+            if number % _NODES_PER_PAUSE == 0:
+                yield
+            if (tiers is None or name in tiers) and _has_disk_for(profile, need.volume.volume.size, 0):
+                for disk in open_disks(view, need, name):
+                    if disk.uuid not in used:
+                        free[name, disk.uuid] = disk.free
+                        places.add((name, disk.uuid))
+                if len(free) > MAX_DISKS:
+                    return None
+        by_claim[need.volume.claim] = frozenset(places)
+    return _Disks(free, by_claim, frozenset(name for name, _ in free))
+
+
+def _search_placements(
+    pod: WholePod, disks: _Disks, names: Sequence[str], budget: Budget
+) -> Cooperative[Mapping[str, Reason]]:
+    """Returns the nodes without a placement, by search."""
+    case_by_node: dict[str, object] = {}
+    node_by_case: dict[object, str] = {}
+    for number, name in enumerate(names, start=1):
+        if number % _NODES_PER_PAUSE == 0:
+            yield
+        case = _case_of(pod, disks, name)
+        case_by_node[name] = case
+        node_by_case.setdefault(case, name)
+    placements = pod.state.placements
+    cached = ((case, placements.get((pod.key, case))) for case in node_by_case)
+    answers = {case: answer for case, answer in cached if answer is not None}
+    missing = [case for case in node_by_case if case not in answers]
+    shares = budget.shares(len(missing))
+    for case, share in zip(missing, shares, strict=True):
+        answer = _search(pod, disks, node_by_case[case], share)
+        answers[case] = answer
+        if answer is not PackingAnswer.UNDECIDED:
+            placements.put((pod.key, case), answer)
+        yield
+    budget.take_back(shares)
+    reasons = {case: _REASONS[answer] for case, answer in answers.items() if answer is not PackingAnswer.YES}
+    if not reasons:
+        return {}
+    return {name: reasons[case] for name, case in case_by_node.items() if case in reasons}
+
+
+def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
+    """Returns a key that candidates with the same answer share.
+
+    Without local volumes that need space, the pod's node does not matter. On a node without useful disks they take no space from other
+    replicas; only their own other replicas may have to stay out of its zone.
+    """
+    needs_space = pod.needs_space(name)
+    if True in needs_space and name in disks.nodes:
+        return name
+    by_zone = pod.zones_matter and True in needs_space
+    return needs_space, pod.view.cluster.nodes[name].zone if by_zone else ""
+
+
+def _search(pod: WholePod, disks: _Disks, name: str, budget: Budget) -> PackingAnswer:
+    """Returns whether everything fits if the pod runs on a node."""
+    pairs = zip(pod.local, pod.needs_space(name), strict=True)
+    missing = {claim for (claim, _), needs_space in pairs if needs_space}
+    local = _local_disks(pod, name) if missing and name in disks.nodes else _Disks({}, {}, frozenset())
+    free = {**disks.free, **local.free}
+    needs = {need.volume.claim: need for need in pod.spreading}
+    groups = []
+    for volume in pod.resolution.volumes:
+        need = needs.get(volume.claim)
+        on_node = volume.claim in missing
+        masks = [_mask(free, local.by_claim[volume.claim])] if on_node and name in disks.nodes else []
+        domains = (SHARED,) * len(free)
+        if need is not None:
+            domains = _domains(pod, need, free)
+            places = disks.by_claim[volume.claim]
+            if on_node and not masks and not need.soft.zone:
+                places = _outside_zone(pod, places, name)
+            masks += [_mask(free, places)] * (need.count - on_node)
+        image = volume.volume.backing_image
+        copies = copy_sizes(pod.view, image, (uuid for _, uuid in free)) if image else ()
+        if masks:
+            groups.append(ReplicaGroup(volume.volume.size, tuple(masks), domains, copies, image))
+    return fits_spread(groups, tuple(free.values()), budget)
+
+
+def _local_disks(pod: WholePod, name: str) -> _Disks:
+    """Returns the disks of the pod's node, for the volumes that need space there."""
+    node = evaluate_node(pod.view, pod.resolution, name)
+    places = [(name, disk.uuid) for disk in node.disks]
+    masks = allowed_masks(node.required, node.profile, node.allowed)
+    by_claim = {
+        volume.claim: frozenset(place for index, place in enumerate(places) if mask >> index & 1)
+        for volume, mask in zip(node.required.volumes, masks, strict=True)
+    }
+    return _Disks(dict(zip(places, (disk.free for disk in node.disks), strict=True)), by_claim, frozenset({name}))
+
+
+def _mask(places: Iterable[_Place], allowed: frozenset[_Place]) -> int:
+    return sum(1 << index for index, place in enumerate(places) if place in allowed)
+
+
+def _domains(pod: WholePod, need: ReplicaNeed, places: Iterable[_Place]) -> tuple[int, ...]:
+    """Returns a number by disk for what at most one of the replicas may use."""
+    cluster = pod.view.cluster
+    keys = [domain_of(cluster, need, cluster.nodes[name], uuid) for name, uuid in places]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys)) if key != SHARED}
+    return tuple(numbers.get(key, SHARED) for key in keys)
+
+
+def _outside_zone(pod: WholePod, places: frozenset[_Place], name: str) -> frozenset[_Place]:
+    nodes = pod.view.cluster.nodes
+    return frozenset(place for place in places if nodes[place[0]].zone != nodes[name].zone)
+
+
+def _counting_allows(pod: WholePod) -> Cooperative[bool]:
+    """Whether counting does not exclude a placement, whichever node the pod runs on.
+
+    Each volume needs enough nodes or zones, and the volumes of one class need enough bytes, and enough disks for each size.
+    """
+    sizes_by_class: dict[VolumeClasses, list[int]] = defaultdict(list)
+    for need in pod.needs:
+        # A local volume with a replica may need none on the pod's node.
+        fewest = need.count - (need.placed and need.volume.local)
+        sizes_by_class[need.required.classes] += [need.volume.volume.size] * fewest
+    for need in pod.spreading:
+        if not (yield from _has_domains(pod, need)):
+            return False
+    for classes in {need.required.classes: None for need in pod.spreading}:
+        table = yield from pod.state.profiles.table(classes)
+        free: list[int] = []
+        for number, profile in enumerate(table.profiles.values(), start=1):
+            if number % _NODES_PER_PAUSE == 0:
+                yield
+            free += profile.free
+        if _counting_refuses(sizes_by_class[classes], free):
+            return False
+    return True
+
+
+def _has_domains(pod: WholePod, need: ReplicaNeed) -> Cooperative[bool]:
+    """Whether enough nodes or zones have a disk for one of the replicas."""
+    cluster = pod.view.cluster
+    table = yield from pod.state.profiles.table(need.required.classes)
+    tiers = nodes_in_tiers(cluster, need)
+    wanted = need.count - need.volume.local
+    domains: set[object] = set()
+    for number, (name, profile) in enumerate(table.profiles.items(), start=1):
+        if number % _NODES_PER_PAUSE == 0:
+            yield
+        volume = need.volume.volume
+        if (tiers is None or name in tiers) and _has_disk_for(profile, volume.size, volume.actual_size):
+            domain = domain_of(cluster, need, cluster.nodes[name], "")
+            if domain in (SHARED, ("disk", "")):
+                return True
+            domains.add(domain)
+            if len(domains) >= wanted:
+                return True
+    return wanted == 0
+
+
+def _counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> bool:
+    """Whether replicas of these sizes cannot fit the disks together.
+
+    For each size, the replicas that are at least as large need a disk's room of that size each.
+    """
+    for smallest in set(sizes) - {0}:
+        large = [size for size in sizes if size >= smallest]
+        rooms = [room for room in free if room >= smallest]
+        if sum(large) > sum(rooms) or len(large) > sum(room // smallest for room in rooms):
+            return True
+    return False

@@ -1,0 +1,194 @@
+"""Whether replicas fit the disks together when those of one volume must not share a domain (a node, a zone or a disk).
+
+Without such volumes and without copies this is the question of `feasible.py`, which also answers it without domains and copies first: what
+does not pack then does not pack at all. Otherwise a search places the volumes one after the other, the largest first, and remembers the
+states from which the remaining volumes did not fit. All sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer
+from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE, fits
+from scheduler_core.packing.items import Items
+
+SHARED: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGroup:
+    """The replicas of one volume that need a place.
+
+    Attributes:
+        size: bytes of each replica
+        masks: the disks that each replica may use, as a bit mask; equal masks stand next to each other
+        domains: by disk, the domain that at most one of the replicas may use; SHARED where any number may
+        copies: by disk, bytes that the first replica of this `image` takes there in addition; empty for none
+        image: replicas of groups with the same image share its copies
+    """
+
+    size: int
+    masks: tuple[int, ...]
+    domains: tuple[int, ...]
+    copies: tuple[int, ...] = ()
+    image: str = ""
+
+    @property
+    def spreads(self) -> bool:
+        """Whether the replicas depend on each other."""
+        return len(self.masks) > 1 and any(domain != SHARED for domain in self.domains)
+
+
+def fits_spread(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
+    """Whether all replicas fit into the disks' free bytes.
+
+    UNDECIDED when the budget ends first.
+    """
+    gave_up = budget.gave_up
+    answer = _without_spread(groups, free, budget)
+    if answer is not PackingAnswer.NO and any(group.spreads or any(group.copies) for group in groups):
+        answer = _search(groups, free, budget)
+    # A question that several searches left undecided counts once.
+    budget.gave_up = gave_up + (answer is PackingAnswer.UNDECIDED)
+    return answer
+
+
+def _search(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
+    """Searches in both orders of the disks: each finds placements that the other misses within its steps."""
+    for descending in (True, False):
+        portion = budget.portion(MAX_STEPS_PER_INSTANCE // 2)
+        order = sorted(range(len(free)), key=free.__getitem__, reverse=descending)
+        try:
+            return PackingAnswer.YES if _Search(groups, free, order, portion).fits() else PackingAnswer.NO
+        except OutOfStepsError:
+            continue
+        finally:
+            budget.take_back([portion])
+    return PackingAnswer.UNDECIDED
+
+
+def _without_spread(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
+    replicas = sorted(((group.size, mask) for group in groups for mask in group.masks), reverse=True)
+    if not all(mask for _, mask in replicas):
+        return PackingAnswer.NO
+    return fits(Items([size for size, _ in replicas]), free, tuple(mask for _, mask in replicas), budget)
+
+
+class _Search:
+    """A depth-first search over the groups, one replica after the other, which tries the disks in an order."""
+
+    def __init__(
+        self, groups: Sequence[ReplicaGroup], free: tuple[int, ...], order: Sequence[int], budget: Budget
+    ) -> None:
+        self._groups = sorted(groups, key=lambda group: (-group.size, sum(map(int.bit_count, group.masks))))
+        self._order = order
+        self._traits = [self._traits_of(disk) for disk in range(len(free))]
+        self._free = list(free)
+        self._budget = budget
+        # For each image, the bit mask of the disks that were given a copy.
+        self._copied: dict[str, int] = {}
+        # States, with the number of the next group, from which the remaining groups did not fit.
+        self._failed: set[object] = set()
+
+    def _traits_of(self, disk: int) -> object:
+        """Returns what distinguishes a disk from others with the same free bytes."""
+        return tuple(
+            (
+                tuple(mask >> disk & 1 for mask in group.masks),
+                group.copies[disk] if group.copies else 0,
+                _shared_domain(group.domains, disk),
+            )
+            for group in self._groups
+        )
+
+    def fits(self) -> bool:
+        """Whether all groups fit.
+
+        Raises:
+            OutOfStepsError: the budget ended first
+        """
+        return self._place_group(0)
+
+    def _place_group(self, number: int) -> bool:
+        if number == len(self._groups):
+            return True
+        state = (number, tuple(self._free), tuple(sorted(self._copied.items())))
+        if state in self._failed:
+            return False
+        self._budget.charge(len(self._free))
+        if all(self._has_places(group) for group in self._groups[number:]) and self._place_replica(number, 0, 0, set()):
+            return True
+        self._failed.add(state)
+        return False
+
+    def _has_places(self, group: ReplicaGroup) -> bool:
+        """Whether a group has enough domains, as if the other groups took nothing more."""
+        self._budget.charge(len(self._free))
+        union = 0
+        for mask in set(group.masks):
+            union |= mask
+        disks = [disk for disk in self._order if union >> disk & 1 and self._bytes_on(group, disk) <= self._free[disk]]
+        domains = {group.domains[disk] for disk in disks}
+        return bool(disks) and (SHARED in domains or len(domains) >= len(group.masks))
+
+    def _place_replica(self, number: int, replica: int, start: int, used: set[int]) -> bool:
+        """Places the replicas of a group from `replica` on.
+
+        Equal replicas are placed in the order of the disks, from `start` on, because their order does not matter.
+        """
+        group = self._groups[number]
+        if replica == len(group.masks):
+            return self._place_group(number + 1)
+        if replica and group.masks[replica] != group.masks[replica - 1]:
+            start = 0
+        for position, disk in self._choices(group, replica, start, used):
+            domain = group.domains[disk]
+            size = self._bytes_on(group, disk)
+            earlier_copies = self._copied.get(group.image)
+            self._free[disk] -= size
+            if size > group.size:
+                self._copied[group.image] = (earlier_copies or 0) | 1 << disk
+            fits = self._place_replica(number, replica + 1, position, used | {domain} - {SHARED})
+            self._free[disk] += size
+            if earlier_copies is None:
+                self._copied.pop(group.image, None)
+            else:
+                self._copied[group.image] = earlier_copies
+            if fits:
+                return True
+        return False
+
+    def _choices(self, group: ReplicaGroup, replica: int, start: int, used: set[int]) -> Iterator[tuple[int, int]]:
+        """Yields positions and disks that a replica may use, one of those that are alike."""
+        tried: set[object] = set()
+        for position in range(start, len(self._order)):
+            disk = self._order[position]
+            if not group.masks[replica] >> disk & 1 or group.domains[disk] in used:
+                continue
+            self._budget.charge(1)
+            if self._bytes_on(group, disk) > self._free[disk]:
+                continue
+            alike = (self._free[disk], self._traits[disk], tuple(m >> disk & 1 for m in self._copied.values()))
+            if alike not in tried:
+                tried.add(alike)
+                yield position, disk
+
+    def _bytes_on(self, group: ReplicaGroup, disk: int) -> int:
+        """Returns the bytes that one more replica takes on a disk."""
+        if not group.copies or self._copied.get(group.image, 0) >> disk & 1:
+            return group.size
+        return group.size + group.copies[disk]
+
+
+def _shared_domain(domains: Sequence[int], disk: int) -> int:
+    """Returns the domain of a disk if another disk has the same one, otherwise a value for disks that are alone.
+
+    Any number of replicas may use a disk that is SHARED, which sets it apart.
+    """
+    domain = domains[disk]
+    if domain == SHARED:
+        return SHARED
+    return domain if domains.count(domain) > 1 else SHARED - 1

@@ -1,0 +1,210 @@
+"""A pod needs a place for all its replicas together: local ones on its node, the others on any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.evaluation import whole_pod
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.model.verdict import Reason
+from tests import builders as make
+from tests.builders import GI, Object, explained, reasons
+
+CLASSES = [make.storage_class(), make.storage_class("remote", dataLocality="disabled")]
+EVERY_REPLICA = make.setting("allow-volume-creation-with-degraded-availability", "false")
+
+
+def nodes(*sizes: float, **fields: Any) -> list[Object]:
+    """Nodes n1, n2, ... with one disk each."""
+    return [make.longhorn_node(f"n{number}", size, **fields) for number, size in enumerate(sizes, start=1)]
+
+
+def local_and_remote(local: float, remote: float) -> list[Object]:
+    """The claims ``a``, which needs local space, and ``b``, which does not."""
+    return [*CLASSES, make.claim("a", local), make.claim("b", remote, storage_class="remote")]
+
+
+def remote_replicas(count: int, size: float = 60, **parameters: Any) -> list[Object]:
+    """The claim ``b`` of a volume with several replicas, all of which need a place."""
+    replicas = make.storage_class("many", dataLocality="disabled", numberOfReplicas=str(count), **parameters)
+    return [replicas, make.claim("b", size, storage_class="many"), EVERY_REPLICA]
+
+
+def test_a_local_and_a_remote_volume_do_not_share_the_same_bytes() -> None:
+    """Each of them fits the only disk alone."""
+    explanation = explained(make.pod("a", "b"), nodes(100), local_and_remote(60, 60))
+    assert reasons(explanation) == {"n1": "NOT_TOGETHER_IN_CLUSTER"}
+    assert explanation.verdicts[0].detail == (
+        "these replicas find no room together: a (60Gi): 1 on node n1; b (60Gi): 1 on any node"
+    )
+
+
+def test_the_remote_volume_may_go_to_another_node() -> None:
+    """The local one may then use its node's whole disk."""
+    explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(60, 60))
+    assert reasons(explanation) == {"n1": "ROOM", "n2": "ROOM"}
+
+
+def test_only_the_nodes_that_leave_room_for_the_remote_volume_fit() -> None:
+    """On n1 the local volume would take the only disk that can take the other one."""
+    explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
+    assert reasons(explanation) == {"n1": "NOT_TOGETHER_IN_CLUSTER", "n2": "ROOM"}
+
+
+def test_remote_volumes_need_places_together() -> None:
+    """Each of them fits alone, on a node that may be another than the pod's."""
+    claims = [make.claim(name, 60, storage_class="remote") for name in ("a", "b")]
+    cluster = [make.longhorn_node("compute", {}), *nodes(100)]
+    explanation = explained(make.pod("a", "b"), cluster, CLASSES, claims)
+    assert reasons(explanation) == dict.fromkeys(("compute", "n1"), "NOT_TOGETHER_IN_CLUSTER")
+
+
+def test_one_replica_with_a_place_is_enough_by_default() -> None:
+    """Longhorn adds the others when they find places."""
+    *claim, _ = remote_replicas(3)
+    assert reasons(explained(make.pod("b"), nodes(100, 10), claim)) == dict.fromkeys(("n1", "n2"), "ATTACHABLE")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fields", "fits"),
+    [
+        pytest.param((100, 100, 60), {}, True, id="three nodes"),
+        pytest.param((100, 100), {}, False, id="two nodes"),
+        pytest.param((100, 100, 50), {}, False, id="one of them too small"),
+        pytest.param((120, 60), {"replicaSoftAntiAffinity": "enabled"}, True, id="nodes shared"),
+        pytest.param((110, 60), {"replicaSoftAntiAffinity": "enabled"}, False, id="nodes shared, too small"),
+        pytest.param((100, 100, 100), {"replicaZoneSoftAntiAffinity": "disabled"}, False, id="one zone"),
+        pytest.param(
+            (180, 60),
+            {"replicaSoftAntiAffinity": "enabled", "replicaDiskSoftAntiAffinity": "disabled"},
+            False,
+            id="nodes shared, disks not",
+        ),
+    ],
+)
+def test_every_replica_has_a_place_if_longhorn_waits_for_all(
+    sizes: tuple[float, ...], fields: dict[str, Any], fits: bool
+) -> None:
+    """Three replicas, apart from each other as the settings and the volume say."""
+    explanation = explained(make.pod("b"), nodes(*sizes), remote_replicas(3, **fields))
+    assert set(reasons(explanation).values()) == {"ATTACHABLE" if fits else "NOT_TOGETHER_IN_CLUSTER"}
+
+
+def test_replicas_are_in_different_zones_if_they_may_not_share_one() -> None:
+    """Two nodes of one zone are not enough for two replicas."""
+    objects = remote_replicas(2, replicaZoneSoftAntiAffinity="disabled")
+    east = make.longhorn_node("e1", zone="east"), make.longhorn_node("e2", zone="east")
+    west = make.longhorn_node("w1", zone="west")
+    assert set(reasons(explained(make.pod("b"), east, objects)).values()) == {"NOT_TOGETHER_IN_CLUSTER"}
+    assert set(reasons(explained(make.pod("b"), east, west, objects)).values()) == {"ATTACHABLE"}
+
+
+def test_the_other_replicas_of_a_local_volume_need_places_too() -> None:
+    """One of two is on the pod's node, the other on another one."""
+    objects = [make.storage_class(numberOfReplicas="2"), make.claim("a", 60), EVERY_REPLICA]
+    assert reasons(explained(make.pod("a"), nodes(60, 60), objects)) == {"n1": "ROOM", "n2": "ROOM"}
+    explanation = explained(make.pod("a"), nodes(60, 50), objects)
+    assert reasons(explanation) == {"n1": "NOT_TOGETHER_IN_CLUSTER", "n2": "INSUFFICIENT_STORAGE"}
+
+
+def test_a_replica_without_a_place_may_not_join_one_that_has() -> None:
+    """An existing volume with one of two replicas placed."""
+    volume = make.bound("b", 10, locality="disabled", numberOfReplicas=2)
+    replicas = [make.replica("r1", "vol-b", "n1", size=10), make.replica("r2", "vol-b", size=10)]
+    objects: list[Any] = [volume, replicas, EVERY_REPLICA]
+    one_node = explained(make.pod("b"), nodes(100), *objects)
+    two_nodes = explained(make.pod("b"), nodes(100, 100), *objects)
+    assert set(reasons(one_node).values()) == {"NOT_TOGETHER_IN_CLUSTER"}
+    assert set(reasons(two_nodes).values()) == {"ATTACHABLE"}
+
+
+def test_longhorn_waits_for_no_replica_of_a_volume_that_it_runs() -> None:
+    """spec.nodeID names the node."""
+    volume = make.bound("b", 10, locality="disabled", numberOfReplicas=2, nodeID="n1")
+    replicas = [make.replica("r1", "vol-b", "n1", size=10), make.replica("r2", "vol-b", size=10)]
+    assert reasons(explained(make.pod("b"), nodes(100), volume, replicas, EVERY_REPLICA)) == {"n1": "ATTACHABLE"}
+
+
+def test_a_backing_image_takes_its_space_on_each_disk_that_lacks_it() -> None:
+    """It is copied for the first replica there."""
+    image = {
+        "apiVersion": make.LONGHORN,
+        "kind": "BackingImage",
+        "metadata": {"name": "bi"},
+        "spec": {"diskFileSpecMap": {"n1-disk-1": {}}},
+        "status": {"realSize": 20 * GI},
+    }
+    objects = remote_replicas(2, 60, backingImage="bi")
+    assert set(reasons(explained(make.pod("b"), nodes(60, 80), image, objects)).values()) == {"ATTACHABLE"}
+    explanation = explained(make.pod("b"), nodes(60, 79), image, objects)
+    assert set(reasons(explanation).values()) == {"NOT_TOGETHER_IN_CLUSTER"}
+
+
+def test_order_unsafe_nodes_are_offered_if_the_safe_ones_have_no_placement() -> None:
+    """What the whole pod excludes does not count as an order-safe node."""
+    unsafe = make.longhorn_node("n1", {"a": make.disk(50), "b": make.disk(60)})
+    claims = [make.claim("x", 50), make.claim("y", 60), make.claim("z", 150, storage_class="remote")]
+    alone = explained(make.pod("x", "y"), unsafe, make.longhorn_node("n2", 200), CLASSES, claims)
+    assert reasons(alone) == {"n1": "ORDER_UNSAFE", "n2": "ROOM"}
+    explanation = explained(make.pod("x", "y", "z"), unsafe, make.longhorn_node("n2", 200), CLASSES, claims)
+    assert reasons(explanation) == {"n1": "ROOM", "n2": "NOT_TOGETHER_IN_CLUSTER"}
+
+
+def test_a_search_that_exceeds_the_budget_refuses_the_node() -> None:
+    """It is counted."""
+    objects = [*nodes(100, 100, 60), *remote_replicas(3)]
+    decision = explained(make.pod("b"), *objects, options=FilterOptions(steps=0)).decision
+    assert (list(decision.reasons), decision.gave_up) == ([Reason.UNDECIDED] * 3, 1)
+    assert set(reasons(explained(make.pod("b"), *objects)).values()) == {"ATTACHABLE"}
+
+
+class TestManyDisks:
+    """With too many disks to search, replicas are counted: what has no placement is refused, nothing else."""
+
+    @pytest.fixture(autouse=True)
+    def _count(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(whole_pod, "MAX_DISKS", 0)
+
+    def test_there_are_too_few_bytes(self) -> None:
+        """Of all disks together, a local volume included."""
+        explanation = explained(make.pod("a", "b"), nodes(100), local_and_remote(60, 60))
+        assert reasons(explanation) == {"n1": "NOT_TOGETHER_IN_CLUSTER"}
+
+    def test_there_are_too_few_disks_for_the_large_ones(self) -> None:
+        """Two disks hold one volume of 60Gi each, whatever is left on them."""
+        claims = [make.claim(name, 60, storage_class="remote") for name in ("a", "b", "c")]
+        explanation = explained(make.pod("a", "b", "c"), nodes(100, 100), CLASSES, claims)
+        assert set(reasons(explanation).values()) == {"NOT_TOGETHER_IN_CLUSTER"}
+
+    def test_there_are_too_few_nodes_for_the_replicas(self) -> None:
+        """Each needs one of its own."""
+        assert set(reasons(explained(make.pod("b"), nodes(200, 200), remote_replicas(3))).values()) == {
+            "NOT_TOGETHER_IN_CLUSTER"
+        }
+
+    def test_what_may_fit_is_not_refused(self) -> None:
+        """On n1 there is no placement, but counting cannot tell."""
+        explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
+        assert reasons(explanation) == {"n1": "ROOM", "n2": "ROOM"}
+
+
+def test_equal_pods_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the cluster does not change."""
+    searches = []
+    search = whole_pod._search
+
+    def counted_search(*args: Any) -> Any:
+        searches.append(args)
+        return search(*args)
+
+    monkeypatch.setattr(whole_pod, "_search", counted_search)
+    other = [make.claim("c", 60), make.claim("d", 60, storage_class="remote")]
+    state = make.state(nodes(100, 100), local_and_remote(60, 60), other)
+    for pod in (make.pod("a", "b"), make.pod("c", "d", name="other")):
+        decision = run_to_end(filter_nodes(make.as_pod(pod), ["n1", "n2"], state, FilterOptions()))
+        assert list(decision.reasons) == [Reason.ROOM, Reason.ROOM]
+    assert len(searches) == 2

@@ -1,0 +1,70 @@
+"""Which existing volumes Longhorn attaches for no workload now."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import builders as make
+from tests.builders import Object, explained, reasons
+
+NODES = [make.longhorn_node("a"), make.longhorn_node("b")]
+HEALTHY = make.replica("r1", "vol-x", "a", size=10)
+FAILED = make.replica("r1", "vol-x", "a", size=10, failed=True)
+
+
+def pod_with_volume(
+    *replicas: Object, deleting: bool = False, status: Object | None = None, **spec: str
+) -> list[Object]:
+    """A bound volume with a status."""
+    *claim, volume = make.bound("x", 10, **spec)
+    volume["status"] |= status or {}
+    if deleting:
+        volume["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return [*claim, volume, *replicas]
+
+
+FAULTED = {"robustness": "faulted"}
+UNREADY = {
+    "deleting": (pod_with_volume(HEALTHY, deleting=True), "VOLUME_DELETING"),
+    "faulted without replicas": (pod_with_volume(status=FAULTED), "VOLUME_FAULTED"),
+    "faulted, its data on a lost node": (
+        pod_with_volume(make.replica("r1", "vol-x", "gone", failed=True), status=FAULTED),
+        "VOLUME_FAULTED",
+    ),
+    "faulted, its replica never had data": (
+        pod_with_volume(make.replica("r1", "vol-x", "a", healthy=False, failed=True), status=FAULTED),
+        "VOLUME_FAULTED",
+    ),
+    "restoring": (pod_with_volume(HEALTHY, status={"restoreRequired": True}), "VOLUME_RESTORING"),
+    "clone that has not begun": (pod_with_volume(HEALTHY, dataSource="vol://y"), "VOLUME_CLONING"),
+    "clone that copies": (
+        pod_with_volume(HEALTHY, dataSource="snap://y/s", status={"cloneStatus": {"state": "initiated"}}),
+        "VOLUME_CLONING",
+    ),
+}
+
+
+@pytest.mark.parametrize(("objects", "reason"), UNREADY.values(), ids=UNREADY.keys())
+@pytest.mark.parametrize("locality", ["best-effort", "disabled"])
+def test_a_volume_that_is_not_ready_is_refused_on_every_node(objects: list[Object], reason: str, locality: str) -> None:
+    """With a reason of its own, whether it needs local space or not."""
+    objects[2]["spec"]["dataLocality"] = locality
+    explanation = explained(make.pod("x"), NODES, objects)
+    assert reasons(explanation) == {"a": reason, "b": reason}
+    assert all("volume vol-x is" in verdict.detail for verdict in explanation.verdicts)
+
+
+READY = {
+    "faulted with a replica to salvage": pod_with_volume(FAILED, status=FAULTED),
+    "clone that is complete": pod_with_volume(
+        HEALTHY, dataSource="vol://y", status={"cloneStatus": {"state": "completed"}}
+    ),
+    "restored": pod_with_volume(HEALTHY, status={"restoreRequired": False}),
+    "still detaching": pod_with_volume(HEALTHY, status={"state": "detaching"}),
+}
+
+
+@pytest.mark.parametrize("objects", READY.values(), ids=READY.keys())
+def test_a_volume_that_is_or_becomes_ready_is_decided_as_usual(objects: list[Object]) -> None:
+    """It returns to its replica."""
+    assert reasons(explained(make.pod("x"), NODES, objects)) == {"a": "HOME", "b": "HOME_ELSEWHERE"}

@@ -1,0 +1,89 @@
+"""What Longhorn's admission refuses is an error that names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler_core.errors import ResolutionError
+from tests import builders as make
+from tests.builders import explained, reasons
+
+NODE = make.longhorn_node("a")
+REFUSED_CLASSES: dict[str, tuple[dict[str, str], str]] = {
+    "data engine": ({"dataEngine": "V2"}, "dataEngine 'V2' is not one of v1, v2"),
+    "strict-local replicas": (
+        {"dataLocality": "strict-local", "numberOfReplicas": "2"},
+        "dataLocality strict-local needs numberOfReplicas 1, not 2",
+    ),
+    "strict-local, shared": ({"dataLocality": "strict-local", "share": "true"}, "needs a volume that is not shared"),
+    "too many replicas": ({"numberOfReplicas": "21"}, "numberOfReplicas 21 is not between 1 and 20"),
+    "negative replicas": ({"numberOfReplicas": "-1"}, "numberOfReplicas -1 is not between 1 and 20"),
+    "auto-balance": ({"replicaAutoBalance": "best"}, "replicaAutoBalance 'best' is not one of ignored"),
+    "node anti-affinity": ({"replicaSoftAntiAffinity": "true"}, "replicaSoftAntiAffinity 'true' is not one of"),
+    "zone anti-affinity": ({"replicaZoneSoftAntiAffinity": "no"}, "replicaZoneSoftAntiAffinity 'no' is not one of"),
+    "disk anti-affinity": ({"replicaDiskSoftAntiAffinity": "x"}, "replicaDiskSoftAntiAffinity 'x' is not one of"),
+    "clone mode": ({"cloneMode": "copy", "dataSource": "vol://y"}, "cloneMode 'copy' is not one of full-copy"),
+    "linked clone of v1": (
+        {"cloneMode": "linked-clone", "dataSource": "vol://y"},
+        "cloneMode linked-clone needs dataEngine v2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("parameters", "message"), REFUSED_CLASSES.values(), ids=REFUSED_CLASSES.keys())
+def test_a_class_whose_volumes_longhorn_refuses_is_an_error(parameters: dict[str, Any], message: str) -> None:
+    """The claim would stay unbound for ever."""
+    with pytest.raises(ResolutionError, match=message):
+        explained(make.pod("x"), NODE, make.claim("x", 10), make.storage_class(**parameters))
+
+
+ADMITTED_CLASSES: dict[str, dict[str, str]] = {
+    "strict-local, shared and migratable": {"dataLocality": "strict-local", "share": "true", "migratable": "true"},
+    "zero replicas are the default number": {"numberOfReplicas": "0"},
+    "empty values": dict.fromkeys(("dataEngine", "replicaAutoBalance", "replicaSoftAntiAffinity"), ""),
+    "every value": {"replicaAutoBalance": "least-effort", "replicaDiskSoftAntiAffinity": "disabled"},
+}
+
+
+@pytest.mark.parametrize("parameters", ADMITTED_CLASSES.values(), ids=ADMITTED_CLASSES.keys())
+def test_a_class_whose_volumes_longhorn_admits_is_decided(parameters: dict[str, Any]) -> None:
+    """The pod fits."""
+    assert reasons(explained(make.pod("x"), NODE, make.claim("x", 10), make.storage_class(**parameters))) == {
+        "a": "ROOM"
+    }
+
+
+@pytest.mark.parametrize("engine", ["v1", "v2"])
+def test_a_data_engine_that_is_switched_off_is_an_error(engine: str) -> None:
+    """Unless the setting's object is missing: then nothing is known."""
+    objects = [NODE, make.claim("x", 10), make.storage_class(dataEngine=engine)]
+    with pytest.raises(
+        ResolutionError, match=f"dataEngine {engine} is switched off by the setting {engine}-data-engine"
+    ):
+        explained(make.pod("x"), *objects, make.setting(f"{engine}-data-engine", "false"))
+    explained(make.pod("x"), *objects, make.setting(f"{engine}-data-engine", "true"))
+    explained(make.pod("x"), *objects)
+
+
+REFUSED_VOLUMES: dict[str, tuple[dict[str, Any], str]] = {
+    "data engine": ({"dataEngine": "V2"}, "Longhorn volume vol-x: dataEngine 'V2' is not one of v1, v2"),
+    "strict-local replicas": ({"locality": "strict-local", "numberOfReplicas": 2}, "needs numberOfReplicas 1, not 2"),
+    "locality": ({"locality": "near"}, "dataLocality 'near' is not one of"),
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED_VOLUMES.values(), ids=REFUSED_VOLUMES.keys())
+def test_a_volume_that_admits_no_change_is_an_error(fields: dict[str, Any], message: str) -> None:
+    """Attaching it is a change."""
+    with pytest.raises(ResolutionError, match=message):
+        explained(make.pod("x"), NODE, make.bound("x", 10, **fields))
+
+
+def test_the_demand_of_a_pod_does_not_depend_on_what_longhorn_admits() -> None:
+    """A running pod's space counts whatever its volume's fields say."""
+    claim, _, volume = make.bound("x", 10, numberOfReplicas=2, locality="strict-local")
+    bound = [claim, make.persistent_volume("x", uid="uid-x"), volume]
+    state = make.state(NODE, make.storage_class(), bound, make.pod("x", node="a"))
+    assert [demand.node for demand in state.demand.all] == ["a"]
