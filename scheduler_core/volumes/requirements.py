@@ -93,8 +93,9 @@ def requirements(volumes: Iterable[PodVolume], attach: Iterable[PodVolume]) -> R
     # Comparing identities first is faster than hashing every class.
     same_class = all(entry is classes[0] for entry in classes)
     if not same_class:
-        ordered.sort(key=_order_without_names)
-        classes = [volume_class(entry.volume) for entry in ordered]
+        pairs = sorted(zip(ordered, classes, strict=True), key=lambda pair: _order_without_names(pair[0]))
+        ordered = [entry for entry, _ in pairs]
+        classes = [request for _, request in pairs]
     requests = tuple(classes[:1]) if same_class else tuple(dict.fromkeys(classes))
     written = tuple(entry.volume.actual_size for entry in ordered)
     return Requirements(
