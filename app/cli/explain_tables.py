@@ -26,6 +26,8 @@ def print_pod(answer: ExplainAnswer, disks: Mapping[str, str], console: Console)
         console.print(Text(f"  {_volume_line(volume)}"))
     if not answer.volumes:
         console.print("  no Longhorn volumes")
+    for skipped in answer.skipped_claims:
+        console.print(Text(f"  claim {skipped.claim.partition('/')[2]} is skipped: {skipped.cause}"))
     table = Table("NODE", "FITS", "REASON", "MISSING", "PLAN AND DETAIL", box=None, pad_edge=False)
     for name, entry in answer.nodes.items():
         table.add_row(

@@ -84,11 +84,19 @@ class NodeAnswer(Answer):
     )
 
 
+class SkippedClaimAnswer(Answer):
+    """A claim of the pod that is no Longhorn volume, so the decision leaves it out."""
+
+    claim: str = Field(description="namespace/name")
+    cause: str = Field(description="what it is: its StorageClass does not exist, or it is of another driver")
+
+
 class ExplainAnswer(Answer):
     """Why a pod fits or does not fit on each node."""
 
     pod: str = Field(description="namespace/name")
     volumes: list[VolumeAnswer]
+    skipped_claims: list[SkippedClaimAnswer] = Field(serialization_alias="skippedClaims")
     nodes: dict[str, NodeAnswer]
 
 
@@ -98,6 +106,7 @@ def explain_answer(pod: Pod, explanation: Explanation) -> ExplainAnswer:
     return ExplainAnswer(
         pod=pod.key,
         volumes=[_volume(volume) for volume in decision.resolution.volumes],
+        skipped_claims=[SkippedClaimAnswer(claim=entry.claim, cause=entry.cause) for entry in explanation.skipped],
         nodes={name: _node(verdict) for name, verdict in zip(decision.candidates, explanation.verdicts, strict=True)},
     )
 

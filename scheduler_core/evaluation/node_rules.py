@@ -11,7 +11,7 @@ from scheduler_core.longhorn.placement import cluster_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.volume_readiness import readiness_refusal
 from scheduler_core.model.verdict import Reason
-from scheduler_core.volumes.requirements import VolumeClasses
+from scheduler_core.volumes.requirements import VolumeClasses, requirements
 from scheduler_core.volumes.resolve import Resolution
 
 
@@ -32,7 +32,8 @@ def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
     """
     for name in sorted(view.settings.faults):
         return Refused(Reason.BAD_SETTING, str(view.settings.faults[name]))
-    for volume in resolution.local:
+    # The order of requirements: which of several reasons is returned must not depend on the claims' names.
+    for volume in requirements(resolution.local, ()).volumes:
         refusal = cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
         if refusal is not None:
             return refused_by(refusal)

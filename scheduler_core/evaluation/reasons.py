@@ -64,6 +64,14 @@ class Refused:
     detail: str
 
 
+def closeness(rule: Rule) -> int:
+    """Returns how far a node or disk came that a rule refuses.
+
+    The rules before it were passed.
+    """
+    return _ORDER[rule]
+
+
 def refused_by(refusal: Refusal) -> Refused:
     """Returns the reason for one of Longhorn's refusals."""
     return Refused(REASONS[refusal.rule], refusal.detail)
@@ -77,5 +85,5 @@ def refused_by_disks(node: str, refusals: Iterable[Refusal]) -> Refused:
     refusals = list(refusals)
     if not refusals:
         return Refused(Reason.NO_DISK, f"Longhorn node {node} has no disks")
-    closest = max(refusals, key=lambda refusal: _ORDER[refusal.rule])
+    closest = max(refusals, key=lambda refusal: closeness(refusal.rule))
     return Refused(REASONS[closest.rule], "; ".join(refusal.detail for refusal in refusals))

@@ -15,6 +15,7 @@ from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
 from scheduler_core.evaluation.missing_space import missing_space
 from scheduler_core.evaluation.node_rules import refusal_on_every_node, unready_volume
+from scheduler_core.evaluation.refused_disks import closed_disks, nearest_disk, refusal_detail
 from scheduler_core.evaluation.replica_needs import describe_needs
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.evaluation.state import ClusterState
@@ -27,6 +28,7 @@ from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, Resolution
+from scheduler_core.volumes.skipped_claims import SkippedClaim, skipped_claims
 
 # Plans and missing bytes take longer than the decision, and kube-scheduler does not wait for them.
 EXPLAIN_STEPS_FACTOR: Final = 4
@@ -39,10 +41,14 @@ class Explanation:
     """A decision with one verdict per candidate.
 
     Verdicts are in the order of the request.
+
+    Attributes:
+        skipped: the pod's claims that are no Longhorn volumes
     """
 
     decision: Decision
     verdicts: Sequence[Verdict]
+    skipped: Sequence[SkippedClaim] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,7 @@ def explain_nodes(
     """
     decision = yield from filter_nodes(pod, candidates, state, options, contenders)
     verdicts = []
+    details_without_room: dict[tuple[str, ...], str] = {}
     shares = Budget(EXPLAIN_STEPS_FACTOR * options.steps).shares(len(candidates))
     # One node never takes more than a decision may.
     shares = [share.portion(options.steps) for share in shares]
@@ -84,6 +91,13 @@ def explain_nodes(
         competitors = decision.competitors.get(name)
         volumes = competitors.volumes if competitors else ()
         resolution = decision.resolution_on(name)
+        if reason is Reason.NO_ROOM_IN_CLUSTER:
+            # The sentence is the same for all nodes with these volumes, and it takes a look at every disk of the cluster.
+            key = tuple(volume.name for volume in resolution.unplaced)
+            if key not in details_without_room:
+                details_without_room[key] = yield from _no_room_in_cluster(state.view, resolution)
+            verdicts.append(Verdict(reason, details_without_room[key]))
+            continue
         node = _Node(state.view, resolution, name, reason, volumes, share)
         if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
             # What these reasons mean shows only from all volumes that the pod may have.
@@ -91,7 +105,7 @@ def explain_nodes(
         verdict = yield from _explain_node(node)
         verdicts.append(replace(verdict, competing=_competing_volumes(volumes, state.view)) if volumes else verdict)
         yield
-    return Explanation(decision, verdicts)
+    return Explanation(decision, verdicts, skipped_claims(pod, state.view, decision.resolution))
 
 
 def _competing_volumes(volumes: Volumes, view: View) -> tuple[CompetingVolume, ...]:
@@ -118,8 +132,6 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
         return Verdict(reason, _replicas_elsewhere(node.resolution))
     if reason is Reason.UNCERTAIN_VOLUME:
         return Verdict(reason, _uncertain_volumes(node))
-    if reason is Reason.NO_ROOM_IN_CLUSTER:
-        return Verdict(reason, _no_room_in_cluster(node.resolution))
     if reason is Reason.NOT_TOGETHER_IN_CLUSTER:
         return Verdict(reason, describe_needs(node.view, node.resolution, node.name))
     for refused in (unready_volume(node.view, node.resolution), refusal_on_every_node(node.view, node.resolution)):
@@ -127,10 +139,13 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
             return Verdict(reason, refused.detail)
     evaluation = evaluate_node(node.view, node.resolution, node.name, node.competitors)
     if evaluation.refused is not None:
-        return Verdict(reason, evaluation.refused.detail)
+        return Verdict(reason, refusal_detail(node.view, evaluation.required, node.name) or evaluation.refused.detail)
     if reason.fits or reason is Reason.ORDER_UNSAFE:
         return (yield from _explain_fitting(node, evaluation))
-    return (yield from _explain_shortage(node, evaluation))
+    verdict = yield from _explain_shortage(node, evaluation)
+    own = [volume for volume in evaluation.required.volumes if volume.claim not in evaluation.competing_claims]
+    closed = closed_disks(node.view, own, node.name)
+    return replace(verdict, detail=f"{verdict.detail}; {closed}") if closed else verdict
 
 
 def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
@@ -204,7 +219,15 @@ def _uncertain_volumes(node: _Node) -> str:
     return "; ".join([*parts, "spec.volumeName of the claim can name one"])
 
 
-def _no_room_in_cluster(resolution: Resolution) -> str:
+def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
+    """Names the volumes that no disk takes, each with the nearest disk and its rule."""
+    parts: list[str] = []
+    for volume in resolution.unplaced:
+        nearest = yield from nearest_disk(view, volume)
+        if nearest:
+            parts.append(f"no disk can take {volume.name} ({format_bytes(volume.volume.size)}); nearest: {nearest}")
+    if parts:
+        return "; ".join(parts)
     volumes = (f"{volume.name} ({format_bytes(volume.volume.size)})" for volume in resolution.unplaced)
     return "no disk can take " + ", or no disk ".join(volumes)
 

@@ -56,22 +56,22 @@ from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
 from scheduler_core.volumes.volume_binding import NodeResolution, merge_resolutions
 
-# The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all others.
+# The worst reason counts on a node with several possible volumes. Refusals that may pass are less severe than all others. Of the others the
+# first in `Reason` counts: were it the first in the order of the matches, the claims' names would decide.
+_PASSING: Final = (
+    Reason.NO_VOLUMES,
+    Reason.HOME,
+    Reason.ATTACHABLE,
+    Reason.ROOM,
+    Reason.ORDER_UNSAFE,
+    Reason.WAITING,
+    Reason.SPOKEN_FOR,
+)
+_REFUSED: Final = len(_PASSING)
 _SEVERITY: Final = {
     reason: severity
-    for severity, reason in enumerate(
-        (
-            Reason.NO_VOLUMES,
-            Reason.HOME,
-            Reason.ATTACHABLE,
-            Reason.ROOM,
-            Reason.ORDER_UNSAFE,
-            Reason.WAITING,
-            Reason.SPOKEN_FOR,
-        )
-    )
+    for severity, reason in enumerate((*_PASSING, *(reason for reason in reversed(Reason) if reason not in _PASSING)))
 }
-_REFUSED: Final = len(_SEVERITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +232,11 @@ def _worst_by_node(
             if earlier is None:
                 worst[name] = (index, reason)
                 continue
-            if max(_severity(reason), _severity(earlier[1])) == _REFUSED and (reason.fits or earlier[1].fits):
+            if max(_SEVERITY[reason], _SEVERITY[earlier[1]]) >= _REFUSED and (reason.fits or earlier[1].fits):
                 uncertain.add(name)
-            if _severity(reason) > _severity(earlier[1]):
+            if _SEVERITY[reason] > _SEVERITY[earlier[1]]:
                 worst[name] = (index, reason)
     return worst | {name: (worst[name][0], Reason.UNCERTAIN_VOLUME) for name in uncertain}
-
-
-def _severity(reason: Reason) -> int:
-    return _SEVERITY.get(reason, _REFUSED)
 
 
 def _combine(

@@ -17,7 +17,8 @@ from scheduler_core.model.longhorn import Disk, Replica, Volume
 def replicas_under_disk_pressure(cluster: Cluster, volume: Volume, replicas: Iterable[Replica]) -> list[Replica]:
     """Replicas of the volume that move off disks under pressure.
 
-    It must be the replica's turn on its disk, and another disk of its node must be able to take it.
+    Its node must have the condition Schedulable (getReplicasUnderDiskPressure), whatever its allowScheduling says. It
+    must be the replica's turn on its disk, and another disk of its node must be able to take it.
     """
     percentage = cluster.settings.replica_auto_balance_disk_pressure_percentage
     if percentage == 0:
@@ -26,6 +27,7 @@ def replicas_under_disk_pressure(cluster: Cluster, volume: Volume, replicas: Ite
         replica
         for replica in replicas
         if (node := cluster.nodes.get(replica.node_id)) is not None
+        and node.schedulable
         and any(
             disk.uuid == replica.disk_id
             and under_pressure(disk, percentage)

@@ -53,10 +53,11 @@ def prefilter_refusal(cluster: Cluster, request: ReplicaRequest, disk: Disk) -> 
         return Refusal(Rule.DISK_NOT_IN_STATUS, f"disk {disk.name} has no status yet")
     if not disk.in_spec:
         return Refusal(Rule.DISK_NOT_IN_SPEC, f"disk {disk.name} was removed from the node's spec")
+    # Longhorn checks the two in one condition, and accepts a requested eviction only together with allowScheduling false.
+    if disk.eviction_requested:
+        return Refusal(Rule.DISK_EVICTION_REQUESTED, f"disk {disk.name} is being evicted (evictionRequested true)")
     if not disk.allow_scheduling:
         return Refusal(Rule.DISK_SCHEDULING_DISABLED, f"disk {disk.name} has allowScheduling false")
-    if disk.eviction_requested:
-        return Refusal(Rule.DISK_EVICTION_REQUESTED, f"disk {disk.name} has evictionRequested true")
     if not disk.schedulable:
         return _not_schedulable(disk)
     if request.linked_clone and disk.uuid not in sources(cluster, request).disks:
@@ -109,7 +110,8 @@ def size_refusal(request: ReplicaRequest, disk: Disk) -> Refusal | None:
     if is_v2(request.volume.data_engine) or limit is None or request.volume.size < limit:
         return None
     size = format_bytes(request.volume.size)
-    return Refusal(Rule.FILESYSTEM_LIMIT, f"disk {disk.name}: {disk.filesystem_type} cannot hold a file of {size}")
+    text = f"{disk.filesystem_type} cannot hold a file of {size}, only of less than {format_bytes(limit)}"
+    return Refusal(Rule.FILESYSTEM_LIMIT, f"disk {disk.name}: {text}")
 
 
 def _file_size_limit(filesystem: str) -> int | None:

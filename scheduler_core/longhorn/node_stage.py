@@ -12,7 +12,7 @@ from scheduler_core.longhorn.refusal_rules import Refusal, Rule, missing_backing
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
 from scheduler_core.longhorn.tags import selector_refusal
 from scheduler_core.model.kube import condition
-from scheduler_core.model.longhorn import Node, TopologyTerm
+from scheduler_core.model.longhorn import CORDONED, Node, TopologyTerm
 
 NodeRule = Callable[[Cluster, ReplicaRequest, Node], Refusal | None]
 
@@ -49,6 +49,8 @@ def schedulable_refusal(cluster: Cluster, request: ReplicaRequest, node: Node) -
 
 def _condition_refusal(rule: Rule, node: Node, kind: str) -> Refusal:
     entry = condition(node.conditions, kind)
+    if entry.reason == CORDONED:
+        return Refusal(rule, f"node {node.name} is cordoned, and disable-scheduling-on-cordoned-node is true")
     because = entry.reason or entry.message
     return Refusal(rule, f"node {node.name} has condition {kind}={entry.status}" + (because and f" ({because})"))
 

@@ -17,7 +17,7 @@ from scheduler_core.longhorn.space import disk_space, space_detail, space_refusa
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model import longhorn
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import FILESYSTEM, Disk, Node
+from scheduler_core.model.longhorn import CORDONED, FILESYSTEM, Disk, Node
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 REGION_LABEL: Final = "topology.kubernetes.io/region"
@@ -118,7 +118,7 @@ def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
     kube_node = cluster.kube_nodes.get(node.name)
     cordoned = kube_node is not None and kube_node.unschedulable
     if cordoned and cluster.settings.disable_scheduling_on_cordoned_node:
-        return Condition("Schedulable", "False", "KubernetesNodeCordoned", f"node {node.name} is cordoned")
+        return Condition("Schedulable", "False", CORDONED, f"node {node.name} is cordoned")
     return Condition("Schedulable", "True")
 
 

@@ -70,8 +70,8 @@ class Rule(Enum):
 
     DISK_NOT_IN_STATUS = ("disk is not known to the node yet", None)
     DISK_NOT_IN_SPEC = ("disk is not in the node's spec", None)
-    DISK_SCHEDULING_DISABLED = ("disk does not allow scheduling", None)
     DISK_EVICTION_REQUESTED = ("disk is being evicted", None)
+    DISK_SCHEDULING_DISABLED = ("disk does not allow scheduling", None)
     DISK_NOT_SCHEDULABLE = ("disk is not schedulable", None)
     DISK_PRESSURE = ("disk is not schedulable: disk pressure", None)
     LINKED_CLONE_DISK = ("no source replica of the linked clone on the disk", None)

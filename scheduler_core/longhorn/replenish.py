@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_pressure import replicas_under_disk_pressure
-from scheduler_core.longhorn.disk_stage import prefilter_refusal
 from scheduler_core.longhorn.node_readiness import RUNNING, engine_image_ready
 from scheduler_core.longhorn.node_stage import topology_refusal
 from scheduler_core.longhorn.replica_request import ReplicaRequest, auto_balance_mode, balances_best_effort
@@ -146,21 +145,30 @@ def extra_replicas(volume: Volume, replicas: Iterable[Replica], nodes: Mapping[s
 def _balance_best_effort(
     cluster: Cluster, volume: Volume, replicas: Sequence[Replica], nodes: Mapping[str, Node]
 ) -> frozenset[Replenishment]:
-    """Replicas to add to even out nodes, else to relieve disks.
+    """Replicas to add to even out nodes, else to relieve disks (getReplicaCountForAutoBalanceBestEffort).
 
-    Longhorn's attempt to even out the zones has no effect: its count is lost.
+    The first candidate becomes the hard node affinity, without a look at its disks. Longhorn's attempt to even out
+    the zones has no effect: its count is lost.
     """
     extra = extra_replicas(volume, replicas, nodes) or {}
+    moving = replicas_under_disk_pressure(cluster, volume, replicas)
+    to_relieve = [replica.node_id for replica in moving]
+    most = max(extra.values(), default=0)
     answers: set[Replenishment] = set()
-    for least, node_names in _fewest_extra(extra):
-        most = max(extra.values())
-        adjust = most - least - 1
-        if most in (0, least) or adjust == 0:
-            answers |= _relieve_disks(cluster, volume, replicas)
-            continue
-        nodes_with_space = [name for name in node_names if _has_open_disk_with_space(cluster, volume, nodes[name])]
-        answers |= {Replenishment(adjust, name) for name in nodes_with_space or [""]}
-    return frozenset(answers) or _relieve_disks(cluster, volume, replicas)
+    for least, least_loaded in _fewest_extra(extra) or [(most, [])]:
+        if most in (0, least):
+            answers |= _each_candidate(len(moving), to_relieve)
+        elif most - least == 1:
+            # Longhorn appends the nodes under pressure to the least loaded ones, so one of the latter is the first.
+            answers |= _each_candidate(len(moving), least_loaded)
+        else:
+            answers |= _each_candidate(most - least - 1, least_loaded)
+    return frozenset(answers)
+
+
+def _each_candidate(count: int, node_names: Iterable[str]) -> set[Replenishment]:
+    """The answers if any of the nodes may come first in Longhorn's list."""
+    return {Replenishment(count, name) for name in node_names} if count else {NO_REPLENISHMENT}
 
 
 def _fewest_extra(extra: Mapping[str, int]) -> list[tuple[int, list[str]]]:
@@ -177,19 +185,3 @@ def _fewest_extra(extra: Mapping[str, int]) -> list[tuple[int, list[str]]]:
         return [(counts[0], [name for name, count in extra.items() if count == counts[0]])]
     alone: list[tuple[int, list[str]]] = [(0, [name]) for name in without_extra]
     return alone + [(count, [name]) for name, count in extra.items() if count]
-
-
-def _has_open_disk_with_space(cluster: Cluster, volume: Volume, node: Node) -> bool:
-    """Whether a disk of the node is open and fits the volume (getIsSchedulableToDiskNodes)."""
-    return any(
-        prefilter_refusal(cluster, ReplicaRequest.for_volume(volume), disk) is None
-        and space_refusal(volume.size, volume.actual_size, disk_space(disk, cluster.settings)) is None
-        for disk in node.disks
-    )
-
-
-def _relieve_disks(cluster: Cluster, volume: Volume, replicas: Sequence[Replica]) -> frozenset[Replenishment]:
-    moving = replicas_under_disk_pressure(cluster, volume, replicas)
-    if not moving:
-        return frozenset({NO_REPLENISHMENT})
-    return frozenset(Replenishment(len(moving), replica.node_id) for replica in moving)

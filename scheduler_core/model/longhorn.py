@@ -17,6 +17,7 @@ BLOCK = "block"
 DISABLED = "disabled"
 BEST_EFFORT = "best-effort"
 STRICT_LOCAL = "strict-local"
+CORDONED = "KubernetesNodeCordoned"
 # datastore/longhorn.go: a replica that failed this often is never reused (FailedReplicaMaxRetryCount).
 FAILED_REPLICA_MAX_RETRY_COUNT = 5
 

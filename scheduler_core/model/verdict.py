@@ -30,7 +30,7 @@ class Reason(Enum):
     NODE_RESERVED = ("node is reserved for another pod's volumes", False)
     NODE_EVICTING = ("Longhorn node is being evicted", False)
     NODE_SCHEDULING_DISABLED = ("Longhorn node does not allow scheduling", False)
-    NODE_CORDONED = ("Longhorn node is not schedulable", False)
+    NODE_CORDONED = ("Longhorn node is cordoned", False)
     NODE_TAGS = ("Longhorn node tags do not match", False)
     TOPOLOGY = ("volume topology requirement does not match", False)
     ANTI_AFFINITY = ("replica anti-affinity does not allow the node", False)

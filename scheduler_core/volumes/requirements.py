@@ -85,12 +85,17 @@ class Requirements:
 def requirements(volumes: Iterable[PodVolume], attach: Iterable[PodVolume]) -> Requirements:
     """Returns what `volumes` require of a node.
 
-    The node must also be able to attach the volumes of `attach`.
+    The node must also be able to attach the volumes of `attach`. Volumes of one size are in the order of their classes, and claims' names
+    come last, so that no reason depends on them.
     """
     ordered = sorted(volumes, key=lambda entry: (-entry.volume.size, -entry.volume.actual_size, entry.claim))
     classes = [volume_class(entry.volume) for entry in ordered]
     # Comparing identities first is faster than hashing every class.
     same_class = all(entry is classes[0] for entry in classes)
+    if not same_class:
+        pairs = sorted(zip(ordered, classes, strict=True), key=lambda pair: _order_without_names(pair[0]))
+        ordered = [entry for entry, _ in pairs]
+        classes = [request for _, request in pairs]
     requests = tuple(classes[:1]) if same_class else tuple(dict.fromkeys(classes))
     written = tuple(entry.volume.actual_size for entry in ordered)
     return Requirements(
@@ -99,6 +104,28 @@ def requirements(volumes: Iterable[PodVolume], attach: Iterable[PodVolume]) -> R
         written=written,
         class_indexes=tuple(requests.index(entry) for entry in classes),
         classes=VolumeClasses(requests, engine_classes(attach), rewrites=any(written)),
+    )
+
+
+def _order_without_names(entry: PodVolume) -> tuple[object, ...]:
+    """Returns a sort key in which names only break ties of equal volumes.
+
+    The volume's name comes before the claim's, because it distinguishes linked clones.
+    """
+    volume = entry.volume
+    return (
+        -volume.size,
+        -volume.actual_size,
+        volume.data_engine,
+        volume.image,
+        volume.node_selector,
+        volume.disk_selector,
+        volume.backing_image,
+        volume.clone_mode,
+        volume.data_source if volume.clone_mode else "",
+        tuple((term.zone, term.region) for term in volume.topology_requirement),
+        volume.name if volume.clone_mode else "",
+        entry.claim,
     )
 
 

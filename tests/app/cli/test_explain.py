@@ -75,6 +75,19 @@ def test_the_table_names_the_existing_volume_that_a_claim_will_be_bound_to(run: 
     ]
 
 
+def test_a_claim_with_a_missing_storage_class_is_listed_as_such(run: Run, tmp_path: Path) -> None:
+    """The decision leaves it out, so every node fits."""
+    objects = [longhorn_node("a"), claim("data", 50, storage_class="gone"), pod("data", name="db-0")]
+    arguments = ["explain", "--snapshot", _write(tmp_path / "cluster.json", objects), "--pod", "db-0"]
+    assert run(*arguments).out.splitlines()[1:3] == [
+        "  no Longhorn volumes",
+        "  claim data is skipped: StorageClass gone does not exist",
+    ]
+    answer = _explain_json(run(*arguments, "-o", "json"))
+    assert answer["skippedClaims"] == [{"claim": "default/data", "cause": "StorageClass gone does not exist"}]
+    assert _fitting(answer) == ["a"]
+
+
 def test_json_has_its_documented_shape(run: Run, snapshot: str) -> None:
     """Programs may rely on its keys."""
     answer = _explain_json(run("explain", "--snapshot", snapshot, "--pod", "db-0", "-o", "json"))

@@ -181,6 +181,23 @@ def test_the_worst_possible_match_of_a_node_counts() -> None:
     assert explanation.decision.needs_offer
 
 
+@pytest.mark.parametrize("names", [("x", "y"), ("y", "x")])
+def test_which_of_two_refusals_is_returned_does_not_depend_on_claim_names(names: tuple[str, str]) -> None:
+    """One claim may be bound to a volume that needs another type of disk, the other to one that needs a tagged disk."""
+    claims = [make.claim(name, 50) for name in names]
+    for raw, label in zip(claims, ("first", "second"), strict=True):
+        raw["spec"]["selector"] = {"matchLabels": {label: "yes"}}
+    free = [
+        *kept("pv-1", 50, labels={"first": "yes", "second": "yes"}),
+        *kept("pv-2", 50, labels={"first": "yes"}),
+        *kept("pv-3", 50, labels={"second": "yes"}),
+    ]
+    free[3]["spec"]["diskSelector"] = ["ssd"]
+    free[5]["spec"]["dataEngine"] = "v2"
+    explanation = explained(make.pod(*names), CLASS, claims, nodes(500), free)
+    assert reasons(explanation) == {"a": "DISK_TYPE"}
+
+
 def test_many_equal_volumes_refuse_the_pod_with_a_reason() -> None:
     """Each possible match would have to be evaluated."""
     volumes = [kept(f"pv-{index}", 50, "b") for index in range(MAX_MATCHES + 1)]

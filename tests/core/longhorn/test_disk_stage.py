@@ -34,6 +34,11 @@ def rule_against(
         pytest.param({"in_spec": False}, Rule.DISK_NOT_IN_SPEC, id="removed from the spec"),
         pytest.param({"allow_scheduling": False}, Rule.DISK_SCHEDULING_DISABLED, id="scheduling disabled"),
         pytest.param({"eviction_requested": True}, Rule.DISK_EVICTION_REQUESTED, id="evicting"),
+        pytest.param(
+            {"eviction_requested": True, "allow_scheduling": False},
+            Rule.DISK_EVICTION_REQUESTED,
+            id="evicting, and therefore without scheduling",
+        ),
         pytest.param({"conditions": conditions(Schedulable="False")}, Rule.DISK_NOT_SCHEDULABLE, id="not schedulable"),
         pytest.param({"conditions": ()}, Rule.DISK_NOT_SCHEDULABLE, id="no conditions"),
         pytest.param({"conditions": conditions(Ready="False")}, None, id="Ready is not looked at"),
@@ -147,6 +152,53 @@ def test_a_percentage_that_does_not_parse_refuses_every_disk() -> None:
     refusal = disk_and_space_refusal(view, ReplicaRequest.for_volume(volume()), entry, entry.disks[0])
     assert refusal is not None
     assert refusal.rule is Rule.SETTING_FAULT
+
+
+@pytest.mark.parametrize(
+    ("fields", "volume_fields", "settings", "detail"),
+    [
+        pytest.param(
+            {"eviction_requested": True, "allow_scheduling": False},
+            {},
+            {},
+            "disk d1 is being evicted (evictionRequested true)",
+            id="evicting",
+        ),
+        pytest.param(
+            {},
+            {"size": 20 * 1024 * GIB},
+            {},
+            "disk d1: ext4 cannot hold a file of 20Ti, only of less than 16Ti",
+            id="too large",
+        ),
+        pytest.param(
+            {}, {"disk_selector": ("",)}, {}, "disk d1 has tags [], the volume selects ['']", id="empty selector"
+        ),
+        pytest.param(
+            {"tags": ("ssd", "not fast")},
+            {"disk_selector": ("fast", " ssd")},
+            {},
+            "disk d1 has tags ['not fast', ssd], the volume selects [' ssd', fast]",
+            id="blanks",
+        ),
+        pytest.param(
+            {"tags": ("ssd",)},
+            {},
+            {"allow-empty-disk-selector-volume": "false"},
+            "disk d1 has tags [ssd], the volume selects [], and allow-empty-disk-selector-volume is false",
+            id="no selector",
+        ),
+    ],
+)
+def test_the_detail_of_a_refusal_names_what_decides(
+    fields: dict[str, Any], volume_fields: dict[str, Any], settings: dict[str, str], detail: str
+) -> None:
+    """Tags with blanks are quoted, and a setting is named if it decides."""
+    entry = node("n1", disk(**fields))
+    request = ReplicaRequest.for_volume(volume(**volume_fields))
+    refusal = disk_refusal(cluster(entry, settings=settings), request, entry, entry.disks[0])
+    assert refusal is not None
+    assert refusal.detail == detail
 
 
 def test_the_detail_of_a_refusal_has_the_numbers() -> None:

@@ -243,3 +243,23 @@ def test_the_detail_of_a_refusal_names_the_node_and_the_condition() -> None:
     refusal = node_refusal(cluster(entry), ReplicaRequest.for_volume(volume()), entry)
     assert refusal is not None
     assert refusal.detail == "node n1 has condition Ready=False (KubernetesNodeNotReady)"
+
+
+def test_a_cordoned_node_is_called_cordoned() -> None:
+    """Longhorn's condition has the reason KubernetesNodeCordoned then."""
+    cordoned = kube.Condition("Schedulable", "False", "KubernetesNodeCordoned")
+    entry = node(conditions=(kube.Condition("Ready", "True"), cordoned))
+    refusal = node_refusal(cluster(entry), ReplicaRequest.for_volume(volume()), entry)
+    assert refusal is not None
+    assert refusal.detail == "node n1 is cordoned, and disable-scheduling-on-cordoned-node is true"
+
+
+def test_the_setting_that_keeps_volumes_without_selector_off_tagged_nodes_is_named() -> None:
+    """Without it any volume may go to a tagged node."""
+    entry = node(tags=("fast",))
+    view = cluster(entry, settings={"allow-empty-node-selector-volume": "false"})
+    refusal = node_refusal(view, ReplicaRequest.for_volume(volume()), entry)
+    assert refusal is not None
+    assert refusal.detail == (
+        "node n1 has tags [fast], the volume selects [], and allow-empty-node-selector-volume is false"
+    )

@@ -159,6 +159,11 @@ class TestEvenOut:
         """The walk's order does not matter."""
         assert self.even(4, 2) == {(1, "n2")}
 
+    def test_the_emptier_node_is_named_even_if_none_of_its_disks_is_open(self) -> None:
+        """Longhorn does not look at the disks of the node that it names."""
+        nodes = [node("n1", zone="z"), node("n2", disk("d1", allow_scheduling=False), zone="z")]
+        assert answers(*nodes, replicas=self.pile(4, 2), settings=BALANCE) == {(1, "n2")}
+
     def test_uneven_zones_add_no_replica(self) -> None:
         """Longhorn loses the count of its zone round in this snapshot."""
         nodes = [node("n1", zone="a"), node("n2", zone="a"), node("n3", zone="b")]
@@ -215,3 +220,19 @@ class TestPressure:
         """No replica is added."""
         settings = {**self.RELIEF, "replica-auto-balance-disk-pressure-percentage": "0"}
         assert self.replenish(self.PRESSED, disk("d2"), settings=settings) == {(0, "")}
+
+    def test_a_cordoned_node_is_not_relieved(self) -> None:
+        """Its condition Schedulable is not True."""
+        entry = node("n1", self.PRESSED, disk("d2"), conditions=conditions(Schedulable="False"))
+        assert answers(entry, replicas=[running("r", "n1/d1")], settings=self.RELIEF) == {(0, "")}
+
+    def test_a_node_with_scheduling_disabled_is_relieved(self) -> None:
+        """Longhorn looks at the condition only."""
+        entry = node("n1", self.PRESSED, disk("d2"), allow_scheduling=False)
+        assert answers(entry, replicas=[running("r", "n1/d1")], settings=self.RELIEF) == {(1, "n1")}
+
+    def test_a_difference_of_one_replica_sends_the_relief_to_either_node(self) -> None:
+        """The least loaded node stays first in Longhorn's list, and which one that is depends on the walk."""
+        replicas = [running("r", "n1/d1"), running("s", "n1/d2"), running("t", "n2/d1")]
+        nodes = [node("n1", self.PRESSED, disk("d2"), zone="z"), node("n2", zone="z")]
+        assert answers(*nodes, replicas=replicas, settings=self.RELIEF) == {(1, "n1"), (1, "n2")}

@@ -1,0 +1,131 @@
+"""What an explanation says about nodes that do not fit: the nearest disk, closed disks, exact sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.builders import (
+    LONGHORN,
+    Object,
+    bound,
+    claim,
+    disk,
+    explained,
+    longhorn_node,
+    pod,
+    setting,
+    storage_class,
+)
+
+ANYWHERE = storage_class("longhorn", dataLocality="disabled")
+
+
+def detail_of_n1(*objects: Object | list[Object], claims: tuple[str, ...] = ("a",)) -> str:
+    """The detail of node n1 for a pod with claims."""
+    return explained(pod(*claims), *objects, nodes=["n1"]).verdicts[0].detail
+
+
+@pytest.mark.parametrize(
+    ("parameters", "nodes", "nearest"),
+    [
+        pytest.param(
+            {},
+            [longhorn_node("n1", {"d1": disk(40), "d2": disk(55)}), longhorn_node("n2", {"d1": disk(50)})],
+            "on node n1, disk d2: 60Gi + 0 scheduled must be at most 55Gi (100 % of 55Gi - 0 reserved)",
+            id="the disk that lacks the fewest bytes",
+        ),
+        pytest.param(
+            {"diskSelector": "ssd"},
+            [longhorn_node("n1", {"d1": disk(500), "d2": disk(40, tags=["ssd"])})],
+            "on node n1, disk d2: 60Gi + 0 scheduled must be at most 40Gi (100 % of 40Gi - 0 reserved)",
+            id="space is checked after tags",
+        ),
+        pytest.param(
+            {"diskSelector": "ssd"},
+            [longhorn_node("n1", {"d1": disk(500)}), longhorn_node("n2", allow=False)],
+            "on node n1, disk d1 has tags [], the volume selects [ssd]",
+            id="disks are checked after nodes",
+        ),
+        pytest.param(
+            {},
+            [longhorn_node("n1", evict=True, allow=False), longhorn_node("n2", ready=False)],
+            "eviction of Longhorn node n1 is requested",
+            id="only nodes are refused",
+        ),
+        pytest.param({}, [longhorn_node("n1", {})], "the cluster has no Longhorn disk", id="no disk"),
+        pytest.param(
+            {"backingImage": "debian"},
+            [longhorn_node("n1", 62)],
+            "on node n1, disk disk-1: 65Gi + 0 scheduled must be at most 62Gi (100 % of 62Gi - 0 reserved), "
+            "with 5Gi for a copy of backing image debian",
+            id="a backing image would have to be copied",
+        ),
+    ],
+)
+def test_a_volume_without_room_in_the_cluster_has_its_nearest_disk_named(
+    parameters: dict[str, Any], nodes: list[Object], nearest: str
+) -> None:
+    """With the rule that refuses it: the last in Longhorn's order, and of equal ones the smallest lack of space."""
+    image = {
+        "apiVersion": LONGHORN,
+        "kind": "BackingImage",
+        "metadata": {"name": "debian", "namespace": "longhorn-system"},
+        "spec": {"diskFileSpecMap": {}},
+        "status": {"realSize": 5 * 1024**3},
+    }
+    parameters = {"dataLocality": "disabled", **parameters}
+    detail = detail_of_n1(nodes, claim("a", 60), storage_class(**parameters), image)
+    assert detail == f"no disk can take a (60Gi); nearest: {nearest}"
+
+
+def test_only_the_volumes_that_no_disk_takes_are_named() -> None:
+    """Another of the pod's volumes fits."""
+    detail = detail_of_n1(longhorn_node("n1", 100), claim("a", 60), claim("b", 200), ANYWHERE, claims=("a", "b"))
+    assert detail.startswith("no disk can take b (200Gi); nearest: on node n1, disk disk-1")
+    assert " a (" not in detail
+
+
+def test_disks_without_the_tags_are_named_where_those_with_the_tags_lack_space() -> None:
+    """Tags here and space there."""
+    node = longhorn_node("n1", {"fast": disk(50, tags=["ssd"]), "slow": disk(500, tags=["hdd"])})
+    detail = detail_of_n1(node, claim("a", 60), storage_class(diskSelector="ssd"))
+    assert detail == (
+        "a needs 60Gi; disk fast has 50Gi left to schedule; disk slow has tags [hdd], the volume selects [ssd]"
+    )
+
+
+def test_a_disk_that_is_closed_to_some_volumes_names_them() -> None:
+    """The other volume may use it."""
+    node = longhorn_node("n1", {"fast": disk(50, tags=["ssd"]), "slow": disk(500, tags=["hdd"])})
+    classes = [storage_class("longhorn", diskSelector="ssd"), storage_class("other")]
+    detail = detail_of_n1(node, claim("a", 60), claim("b", 10, storage_class="other"), classes, claims=("a", "b"))
+    assert detail.endswith("disk slow has tags [hdd], the volume selects [ssd] (for a)")
+
+
+def test_an_evicting_disk_is_named_among_the_closed_ones() -> None:
+    """Its space does not count."""
+    node = longhorn_node("n1", {"d1": disk(50), "d2": disk(500, evict=True, allow=False)})
+    detail = detail_of_n1(node, claim("a", 60), storage_class())
+    assert detail.endswith("; disk d2 is being evicted (evictionRequested true)")
+
+
+def test_a_volume_that_is_too_large_for_a_file_system_has_its_own_size() -> None:
+    """Not that of the limit."""
+    detail = detail_of_n1(longhorn_node("n1", 50 * 1024), bound("a", 20 * 1024))
+    assert detail == "disk disk-1: ext4 cannot hold a file of 20Ti, only of less than 16Ti"
+
+
+def test_an_empty_selector_is_told_from_none() -> None:
+    """A StorageClass with `diskSelector: ""` selects an empty tag, as Longhorn's CSI driver reads it."""
+    detail = detail_of_n1(longhorn_node("n1"), claim("a", 10), storage_class(diskSelector=""))
+    assert detail == "disk disk-1 has tags [], the volume selects ['']"
+
+
+def test_the_setting_that_keeps_volumes_off_tagged_disks_is_named() -> None:
+    """The volume has no selector."""
+    node = longhorn_node("n1", {"d": disk(tags=["ssd"])})
+    off = setting("allow-empty-disk-selector-volume", "false")
+    detail = detail_of_n1(node, claim("a", 10), storage_class(), off)
+    assert detail == "disk d has tags [ssd], the volume selects [], and allow-empty-disk-selector-volume is false"
