@@ -56,13 +56,13 @@ class Claim:
     holder: str
 
     @property
-    def parameters(self) -> dict[str, str]:
+    def parameters(self) -> dict[str, Any]:
         """The parameters of its StorageClass."""
         values = {
             "dataLocality": self.locality,
             "diskSelector": self.disk_selector,
             "nodeSelector": self.node_selector,
-            "dataEngine": self.engine,
+            "dataEngine": "v2" if self.clone else self.engine,
             "backingImage": self.image,
             "cloneMode": "linked-clone" if self.clone else "",
             "dataSource": self.clone,
@@ -161,7 +161,7 @@ class Cluster:
                 "missing": verdict.missing,
                 "order safe": verdict.order_safe,
                 "volumes in the plan": len(verdict.plan),
-                "words": sorted(re.findall("[^ ,;()]+", NAME.sub(lambda match: kinds[match[1]], verdict.detail))),
+                "words": sorted(re.findall("[^ ,;()]+", NAME.sub(lambda match: kinds.get(match[1], match[1]), verdict.detail))),
             }
             for verdict in explanation.verdicts
         ]

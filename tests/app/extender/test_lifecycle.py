@@ -37,6 +37,7 @@ class FakeCache:
 
     def __init__(self) -> None:
         self.problem = ""
+        self.unreadable: list[str] = []
         self.has_synced = True
         self.settings: dict[str, str] = {}
         self.caught_up = asyncio.Event()

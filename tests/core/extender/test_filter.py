@@ -137,7 +137,7 @@ def test_a_storage_class_decides_which_disks_are_open(parameters: dict[str, Any]
     ("first", "second", "reason"),
     [
         pytest.param({"diskSelector": "ssd"}, {"nodeSelector": "fast"}, "DISK_TAGS", id="node and disk tags"),
-        pytest.param({"diskSelector": "ssd"}, {"clone": "gone"}, "LINKED_CLONE", id="tags and a clone"),
+        pytest.param({"diskSelector": "ssd"}, {"dataEngine": "v2"}, "ENGINE_NOT_READY", id="tags and engine"),
         pytest.param({"backingImage": "none"}, {"diskSelector": "ssd"}, "NO_BACKING_IMAGE", id="image and tags"),
     ],
 )
@@ -145,11 +145,7 @@ def test_which_of_two_volumes_gives_the_reason_does_not_depend_on_claim_names(
     names: tuple[str, str], first: dict[str, Any], second: dict[str, Any], reason: str
 ) -> None:
     """Two volumes of one size, each refused for a reason of its own."""
-    clone: dict[str, Any] = {"cloneMode": "linked-clone", "dataSource": "vol://gone"}
-    classes = [
-        storage_class(name, **(clone if "clone" in parameters else parameters))
-        for name, parameters in (("class-1", first), ("class-2", second))
-    ]
+    classes = [storage_class("class-1", **first), storage_class("class-2", **second)]
     claims = [claim(name, 10, storage_class=f"class-{index}") for index, name in enumerate(names, start=1)]
     assert reason_of_n1(longhorn_node("n1"), pod(*names), claims, classes) == reason
 
