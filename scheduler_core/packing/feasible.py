@@ -14,12 +14,12 @@ from scheduler_core.cooperative import Cooperative
 from scheduler_core.packing.budget import Budget, OutOfStepsError, PackingAnswer, Portions, share_fairly
 from scheduler_core.packing.fast_path import FastCheck, fast_check, fast_restricted_check
 from scheduler_core.packing.items import Items
-from scheduler_core.packing.solve import solve
+from scheduler_core.packing.solve import BRIEF_STEPS, solve
 
 __all__ = ["Items", "PackingAnswer", "assign", "fits", "fits_many"]
 
 # No single instance may take longer than this, even when the request has more steps left: about 60 ms.
-MAX_STEPS_PER_INSTANCE: Final = 50_000
+MAX_STEPS_PER_INSTANCE: Final = BRIEF_STEPS + 50_000
 _PORTIONS: Final = Portions(first=1_000, most=MAX_STEPS_PER_INSTANCE)
 _FAST_CHECKS_PER_PAUSE: Final = 256
 

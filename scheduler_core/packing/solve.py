@@ -29,7 +29,7 @@ _PRESOLVE_STEPS: Final = 1
 _GREEDY_STEPS: Final = 1
 _BOUND_STEPS: Final = 4
 # Half of what an instance gets at first.
-_BRIEF_STEPS: Final = 500
+BRIEF_STEPS: Final = 500
 # A few thousand patterns are the search's best size, tens of thousands its last resort: each step then costs ten times
 # as much and more of them are needed.
 _SMALL_TABLE: Final = PatternLimits(max_partial=30_000, max_complete=6_000)
@@ -98,7 +98,7 @@ def _search(problem: PackingProblem, budget: Budget) -> list[int] | None:
     a small one that ran out of steps, so it follows only where that never began. A brief attempt to fill disks precedes
     all of them: it often succeeds before a table would be complete.
     """
-    portion = budget.portion(min(_BRIEF_STEPS, budget.left // 2))
+    portion = budget.portion(min(BRIEF_STEPS, budget.left // 2))
     packing = minimum_bin_slack(problem, portion)
     budget.take_back([portion])
     if packing is not None:
