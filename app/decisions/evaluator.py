@@ -48,12 +48,18 @@ class Evaluator:
         self._decisions = 0
         self._no_decision = asyncio.Event()
         self._no_decision.set()
+        self._explanations = 0
         self._explanation = asyncio.Lock()
 
     @property
     def options(self) -> FilterOptions:
         """How pods are decided about."""
         return self._options
+
+    @property
+    def explanations(self) -> int:
+        """Number of explanations that run or wait."""
+        return self._explanations
 
     @property
     def view(self) -> View:
@@ -112,12 +118,16 @@ class Evaluator:
         Raises:
             ResolutionError: as filter
         """
-        async with self._explanation:
-            return await self._run(
-                pod,
-                lambda state: explain_nodes(pod, candidates, state, self._options, contenders()),
-                self._run_between_decisions,
-            )
+        self._explanations += 1
+        try:
+            async with self._explanation:
+                return await self._run(
+                    pod,
+                    lambda state: explain_nodes(pod, candidates, state, self._options, contenders()),
+                    self._run_between_decisions,
+                )
+        finally:
+            self._explanations -= 1
 
     async def facts(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders

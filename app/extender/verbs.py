@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from app.decisions.evaluator import Evaluator
 from app.extender.availability import ALWAYS_AVAILABLE, Availability, HungUp, check
 from app.policy.in_force import PolicyInForce
+from app.runtime.probes import UnavailableError
 from app.schemas.policy import PolicyAnswer
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision
 from scheduler_core.extender.explain import Explanation
@@ -26,6 +27,9 @@ from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord
 
 log = structlog.get_logger("extender")
+
+# They are made one at a time, and each that waits keeps its request in memory.
+MAX_EXPLANATIONS: Final = 16
 
 
 class Decider(Protocol):
@@ -229,6 +233,8 @@ class Verbs:
             ResolutionError, UnavailableError: as filter
         """
         self.check()
+        if self._evaluator.explanations >= MAX_EXPLANATIONS:
+            raise UnavailableError(f"{MAX_EXPLANATIONS} explanations are being made or wait; try again later")
         explanation = await self._evaluator.explain(pod, candidates, self._decider.contenders)
         check(self._late_availability)
         return explanation

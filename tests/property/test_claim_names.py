@@ -161,7 +161,9 @@ class Cluster:
                 "missing": verdict.missing,
                 "order safe": verdict.order_safe,
                 "volumes in the plan": len(verdict.plan),
-                "words": sorted(re.findall("[^ ,;()]+", NAME.sub(lambda match: kinds.get(match[1], match[1]), verdict.detail))),
+                "words": sorted(
+                    re.findall("[^ ,;()]+", NAME.sub(lambda match: kinds.get(match[1], match[1]), verdict.detail))
+                ),
             }
             for verdict in explanation.verdicts
         ]
