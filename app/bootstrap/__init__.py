@@ -20,6 +20,7 @@ from app.extender.metrics import Metrics
 from app.extender.verbs import Verbs
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
+from app.runtime.memory_budget import MemoryBudget
 from app.runtime.probes import install_metrics, install_probes
 from app.settings import Enforcement, Settings
 from scheduler_core.cluster.view import View
@@ -52,7 +53,10 @@ def create_app(
     if file is not None:
         file.subscribe(metrics.policy_reloaded)
     observes = settings.enforcement is Enforcement.OBSERVE
-    return application(AppState(evaluator, Verbs(evaluator, policy), metrics, settings.max_body, observes=observes))
+    budget = MemoryBudget(settings.request_memory)
+    metrics.request_memory(budget)
+    verbs = Verbs(evaluator, policy)
+    return application(AppState(evaluator, verbs, metrics, settings.max_body, budget, observes=observes))
 
 
 def application(state: AppState) -> FastAPI:
