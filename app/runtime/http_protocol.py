@@ -35,8 +35,9 @@ ANSWER_BYTES: Final = 1024**2
 MAX_PIPELINED: Final = 4
 # Bytes of a chunked body that are not content: sizes, extensions, trailers. A chunk for each byte needs 5 for each.
 _FRAMING_PER_BYTE: Final = 8
-# After a refusal, input is discarded for so long: closing at once could destroy the answer on its way.
+# After a refusal, so much input is discarded for so long: closing at once could destroy the answer on its way.
 _LINGER_SECONDS: Final = 1.0
+_LINGER_BYTES: Final = 1024**2
 
 
 class _RefusedError(Exception):
@@ -69,6 +70,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._connections = connections
         self.owner = ""
         self._refusal: _RefusedError | None = None
+        self._discarded_bytes = 0
         # Since when the connection is idle, or the head of a request is arriving; None while a request is served.
         self._idle_since: float | None = None
         self._head_since: float | None = None
@@ -126,6 +128,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parses what arrived, within the limits."""
         if self._refusal is not None:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > _LINGER_BYTES:
+                self.transport.close()
             return
         self._connections.touch(self)
         before = self._body_bytes
