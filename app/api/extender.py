@@ -36,6 +36,9 @@ router = APIRouter(tags=["kube-scheduler"])
 log = structlog.get_logger("extender")
 
 _JSON: Final = "application/json"
+# Memory that an answer takes at most, in addition to that of /filter, measured: for each node.
+_SCORE_BYTES: Final = 1024
+_EXPLANATION_BYTES: Final = 2560
 
 
 class _FilterResponse(Response):
@@ -135,6 +138,7 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
     args = decode_prioritize(body, lease.charge, whole=state.verbs.reads_whole_pod)
+    lease.charge(_SCORE_BYTES * len(args.candidates))
     equal = dict.fromkeys(args.candidates, 0)
     try:
         scores = await state.verbs.scores(args.pod, args.whole, args.candidates)
@@ -189,10 +193,10 @@ async def explain(request: Request, lease: RequestLease) -> Response:
     state = state_of(request)
     state.verbs.check()
     args = decode_filter(await read_body(request, state.max_body, lease), lease.charge)
+    lease.charge(_EXPLANATION_BYTES * len(args.candidates))
     try:
         explanation = await state.verbs.explain(args.pod, args.candidates)
     except ResolutionError as error:
         return Response(error_result(str(error)), media_type=_JSON)
     answer = explain_answer(args.pod, explanation).model_dump_json(by_alias=True)
-    lease.charge(len(answer))
     return Response(answer, media_type=_JSON)

@@ -27,8 +27,12 @@ class BudgetExceededError(Exception):
 
     def __init__(self, needed: int, total: int) -> None:
         self.permanent = needed > total
-        held = "more" if self.permanent else "more than what is left"
-        super().__init__(f"the request needs {needed} bytes of memory, {held} of the {total} for all requests")
+        text = f"the request needs {needed} bytes of memory; "
+        if self.permanent:
+            text += f"all requests together may have {total}, see serve --memory-limit"
+        else:
+            text += "other requests hold what is left"
+        super().__init__(text)
 
 
 class SlowBodyError(Exception):

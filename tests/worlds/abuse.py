@@ -105,12 +105,12 @@ def abused_service(
     command = ["serve", "--snapshot", str(snapshot), "--port", "0", "--memory-limit", "256Mi", "--log-format", "json"]
     with ExitStack() as stack:
         target = stack.enter_context(log.open("wb")) if stdout is None else stdout
-        process = subprocess.Popen(  # noqa: PLW1509 # no threads are running that hold locks
+        process = subprocess.Popen(
             [sys.executable, "-m", "tests.worlds.turn_probe", str(turns), *command, *options],
             stdin=subprocess.DEVNULL,
             stdout=target,
             stderr=subprocess.PIPE,
-            preexec_fn=before,
+            preexec_fn=before,  # noqa: PLW1509 # no thread runs that holds a lock
         )
         assert process.stderr is not None
         try:
@@ -156,8 +156,8 @@ def regular_calls(service: AbusedService) -> Iterator[Calls]:
         thread.join()
 
 
-def send_until_refused(connection: socket.socket, first: bytes, piece: bytes, most: int) -> tuple[int, bytes]:
-    """Sends `first`, then `piece` again and again until the server stops it; returns the bytes sent and the answer."""
+def send_until_refused(connection: socket.socket, first: bytes, piece: bytes, most: int) -> int:
+    """Sends `first`, then `piece` again and again until the server stops it; returns the bytes sent."""
     sent = 0
     try:
         connection.sendall(first)
@@ -166,7 +166,12 @@ def send_until_refused(connection: socket.socket, first: bytes, piece: bytes, mo
             sent += len(piece)
     except OSError:
         pass
+    return sent
+
+
+def receive(connection: socket.socket) -> bytes:
+    """The first part of an answer; nothing if the connection was reset."""
     try:
-        return sent, connection.recv(1 << 16)
+        return connection.recv(1 << 16)
     except OSError:
-        return sent, b""
+        return b""
