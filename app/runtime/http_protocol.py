@@ -81,6 +81,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._fields = 0
         self._framing_bytes = 0
         self._body_bytes = 0
+        # Of the data that is being parsed: bytes that are the content of a body.
+        self._content_bytes = 0
         self._message_complete = True
         # Whether there is a cycle, of this request or of an earlier one.
         self._serving = False
@@ -133,7 +135,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.transport.close()
             return
         self._connections.touch(self)
-        before = self._body_bytes
+        self._content_bytes = 0
         super().data_received(data)
         if self.transport.is_closing() or self._refusal is not None:
             return
@@ -142,7 +144,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(_head_too_large())
         elif not self._message_complete:
-            self._framing_bytes += len(data) - (self._body_bytes - before)
+            self._framing_bytes += len(data) - self._content_bytes
             if self._framing_bytes > 2 * MAX_HEAD_BYTES + _FRAMING_PER_BYTE * self._body_bytes:
                 problem = "the chunks of the body have too many extensions or trailers"
                 self._refuse(_RefusedError(HTTPStatus.BAD_REQUEST, problem))
@@ -194,6 +196,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Takes a part of the body."""
         self._body_bytes += len(body)
+        self._content_bytes += len(body)
+        if not self.cycle.body:
+            # uvicorn would copy it twice, into a bytearray and out of it.
+            self.cycle.body = body  # type: ignore[assignment] # bytes can do what uvicorn does with it
+            body = b""
         super().on_body(body)
 
     def on_message_complete(self) -> None:
