@@ -173,7 +173,7 @@ def serve(  # one parameter per flag
     Beside a cluster several of these may run; the one that holds the Lease answers.
     """
     options = filter_options(best_effort, packing)
-    body_size, request_memory = _request_limits(max_body, memory_limit)
+    body_size, request_memory = request_limits(max_body, memory_limit)
     settings = Settings(host, port, body_size, request_memory, options, enforcement, policy)
     check_log_level(log_level)
     if policy is not None:
@@ -286,7 +286,7 @@ def _advertised_address(advertise: str, host: str) -> str:
     return str(address) if usable else ""
 
 
-def _request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
+def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
     """Returns the largest body, and what all requests together may hold, in bytes.
 
     3/8 of the memory is for the process itself and its caches of the cluster. A body may take `PEAK_FACTOR` times its size.

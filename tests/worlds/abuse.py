@@ -138,7 +138,7 @@ def regular_calls(service: AbusedService) -> Iterator[Calls]:
     ended = threading.Event()
 
     def call() -> None:
-        while not ended.wait(0.05):
+        while True:
             try:
                 service.get("/healthz")
                 assert service.filter() == FITTING
@@ -146,6 +146,8 @@ def regular_calls(service: AbusedService) -> Iterator[Calls]:
                 calls.problems.append(repr(error))
             else:
                 calls.answered += 1
+            if ended.wait(0.05):
+                return
 
     thread = threading.Thread(target=call, name="regular calls", daemon=True)
     thread.start()

@@ -17,6 +17,7 @@ from app.decisions.evaluator import Evaluator
 from app.extender.metrics import Metrics, Outstanding
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
+from app.runtime.connections import ServerMetrics
 from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import MAX_LISTED, MAX_NODES_LISTED, OutstandingState, ServiceState
 from scheduler_core.cooperative import run_to_end
@@ -467,6 +468,8 @@ async def test_every_metric_is_documented() -> None:
     metrics = Metrics()
     metrics.outstanding(lambda: OUTSTANDING)
     metrics.caches(dict, lambda: 0.0)
+    metrics.request_memory(MemoryBudget(1))
+    ServerMetrics(metrics.registry)
     document = (Path(__file__).parents[3] / "docs/http-api.md").read_text()
     documented = set(re.findall(rf"^\| `{PREFIX}_([a-z_]+)`", document, re.MULTILINE))
     collected = {
