@@ -52,4 +52,4 @@ COPY --from=build /opt/extender /opt/extender
 USER 65532:65532
 EXPOSE 9504
 ENTRYPOINT ["longhorn-extender"]
-CMD ["serve", "--host", "0.0.0.0", "--snapshot", "/snapshot/snapshot.yaml"]
+CMD ["serve", "--host", "::", "--snapshot", "/snapshot/snapshot.yaml"]

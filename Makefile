@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 # Another release of Kubernetes than the pinned one, for every target that starts a control plane: KUBERNETES_VERSION=1.35.4
 export DEVCLUSTER_KUBERNETES_VERSION ?= $(KUBERNETES_VERSION)
 
-.PHONY: help run dev test check unit e2e e2e-report controlplane lint bench lock clean
+.PHONY: help run dev test check unit fuzz e2e e2e-report controlplane lint bench lock clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ check: .venv/dev ## format, lint, types, architecture and unit tests
 
 unit: .venv/dev
 	$(BIN)/pytest -n $(WORKERS) -m "not e2e" -q
+
+fuzz: .venv/dev ## try many mutated requests, snapshots and policies; EXAMPLES=1000 of each kind (`make test` tries 60)
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),5000) $(BIN)/pytest -n auto -q tests/fuzz
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

@@ -12,6 +12,9 @@ from scheduler_core.leadership.election import ElectionTiming
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9504
 DEFAULT_MAX_BODY = 256 * 1024**2
+# What a body takes at most while it is decided, as a multiple of its size.
+PEAK_FACTOR = 2.5
+DEFAULT_REQUEST_MEMORY = int(PEAK_FACTOR * DEFAULT_MAX_BODY)
 DEFAULT_NAMESPACE = "longhorn-system"
 DEFAULT_STALE_AFTER = 60.0
 
@@ -42,6 +45,7 @@ class Settings:
         host: address to listen on; loopback by default, because plain HTTP authenticates no caller
         port: TCP port to listen on; 0 picks a free one
         max_body: the largest body of a request, in bytes; 5,000 full nodes of 10 kB are 50 MB
+        request_memory: what all requests together may hold, in bytes
         options: how pods are decided about
         enforcement: what happens to a refusal
         policy: a policy file of the generic scheduler; None: its default for /prioritize, and no predicates in /filter
@@ -51,6 +55,7 @@ class Settings:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     max_body: int = DEFAULT_MAX_BODY
+    request_memory: int = DEFAULT_REQUEST_MEMORY
     options: FilterOptions = field(default_factory=FilterOptions)
     enforcement: Enforcement = Enforcement.ENFORCE
     policy: str | None = None

@@ -2,7 +2,9 @@
 
     CoreError
     ├── QuantityError      a text is no Kubernetes quantity, or does not fit 64 bits
+    │   └── QuantityOverflowError    it is one, and does not fit 64 bits
     ├── ObjectError        a Kubernetes object cannot be read: names the object and the field
+    │   └── OversizeError            a size in it does not fit 64 bits, which the API server accepts
     ├── SettingError       a Longhorn setting's value does not parse: names the setting
     ├── ResolutionError    a pod's volumes cannot be resolved: names the missing object
     ├── PolicyError        a policy file cannot be used: names each entry that is wrong (generic/policy.py)
@@ -28,6 +30,10 @@ class QuantityError(CoreError):
     """
 
 
+class QuantityOverflowError(QuantityError):
+    """A quantity does not fit a signed 64-bit integer."""
+
+
 class ObjectError(CoreError):
     """A field of a Kubernetes object has a wrong type or value.
 
@@ -42,6 +48,13 @@ class ObjectError(CoreError):
         self.subject = subject
         self.field = field
         self.problem = problem
+
+
+class OversizeError(ObjectError):
+    """A size in a Kubernetes object does not fit 64 bits.
+
+    The API server accepts it.
+    """
 
 
 class SettingError(CoreError):

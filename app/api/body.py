@@ -1,8 +1,8 @@
 """Reads a request's body once, into one buffer, and never more than the limit.
 
 A body of full nodes is tens of megabytes, and copying it takes longer than deciding. So everything later is a view of this
-buffer. The buffer grows to Content-Length only as the body arrives, so that a caller that announces much and sends
-nothing costs no memory.
+buffer. The buffer grows with the bytes that arrive, an eighth ahead of them: a caller that announces much and sends nothing
+costs no memory. A body that stops arriving is cut off (`app/runtime/memory_budget.py`).
 """
 
 from __future__ import annotations
@@ -14,48 +14,40 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from app.api.errors import BodyTooLargeError, RequestError
+from app.runtime.memory_budget import Lease
 
 _SLICE: Final = 1 << 20
-# Bytes of memory for each byte received.
-_CREDIT: Final = 64
 
 
-async def read_body(request: Request, limit: int) -> bytearray:
-    """Returns the whole body, which is UTF-8.
+async def read_body(request: Request, limit: int, lease: Lease) -> bytearray:
+    """Returns the whole body, which is UTF-8; `lease` is charged for it.
 
     Raises:
         BodyTooLargeError: it has or announces more than `limit` bytes
+        BudgetExceededError: all requests together need too much memory
         RequestError: it is empty, incomplete, or not UTF-8
+        SlowBodyError: it comes too slowly
     """
     # The server refuses a Content-Length that is no number.
-    announced = int(request.headers.get("content-length", limit))
-    if announced > limit:
+    if int(request.headers.get("content-length", 0)) > limit:
         raise _too_large(limit)
-    body = bytearray(min(_SLICE, announced))
-    filled = 0
+    body = bytearray()
     try:
-        async for chunk in request.stream():
-            end = filled + len(chunk)
-            if end > limit:
-                raise _too_large(limit)
-            if end > len(body):
-                body = _enlarge(body, filled, min(_CREDIT * end, announced))
-            body[filled:end] = chunk
-            filled = end
+        async with lease.receiving():
+            async for chunk in request.stream():
+                if len(body) + len(chunk) > limit:
+                    raise _too_large(limit)
+                # bytearray allocates an eighth more than it holds.
+                lease.charge(len(chunk) + len(chunk) // 8)
+                body += chunk
+                lease.progress(len(chunk))
     except ClientDisconnect as error:
-        raise RequestError(f"the caller hung up after {filled} bytes") from error
-    del body[filled:]
+        raise RequestError(f"the caller hung up after {len(body)} bytes") from error
     if not body:
         raise RequestError("the body is empty, expected JSON")
     if not body.isascii():
         _check_utf8(body)
     return body
-
-
-def _enlarge(body: bytearray, filled: int, size: int) -> bytearray:
-    larger = bytearray(size)
-    larger[:filled] = memoryview(body)[:filled]
-    return larger
 
 
 def _too_large(limit: int) -> BodyTooLargeError:

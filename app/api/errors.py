@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from app.extender.availability import CallerGoneError
+from app.runtime.memory_budget import BudgetExceededError, SlowBodyError
 from app.runtime.probes import UnavailableError
 
 log = structlog.get_logger("http")
@@ -40,6 +41,18 @@ def install_error_handlers(app: FastAPI) -> None:
         log.info("refused question", path=request.url.path, why=str(error))
         # A new connection may reach the process that answers, and the unread end of a body must not be read as a request.
         return JSONResponse({"error": str(error)}, 503, headers={"Connection": "close", "Retry-After": "1"})
+
+    @app.exception_handler(BudgetExceededError)
+    async def over_budget(request: Request, error: BudgetExceededError) -> JSONResponse:
+        status = 413 if error.permanent else 503
+        log.warning("refused request", path=request.url.path, status=status, error=str(error))
+        retry = {} if error.permanent else {"Retry-After": "1"}
+        return JSONResponse({"error": str(error)}, status, headers={"Connection": "close", **retry})
+
+    @app.exception_handler(SlowBodyError)
+    async def slow_body(request: Request, error: SlowBodyError) -> JSONResponse:
+        log.warning("refused request", path=request.url.path, status=408, error=str(error))
+        return JSONResponse({"error": str(error)}, 408, headers={"Connection": "close"})
 
     @app.exception_handler(CallerGoneError)
     async def caller_gone(request: Request, error: CallerGoneError) -> JSONResponse:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.body import read_body
-from app.api.dependencies import AppState, state_of
+from app.api.dependencies import AppState, RequestLease, state_of
 from app.api.extender_codec import (
     ExtenderArgs,
     decode_filter,
@@ -36,6 +36,9 @@ router = APIRouter(tags=["kube-scheduler"])
 log = structlog.get_logger("extender")
 
 _JSON: Final = "application/json"
+# Memory that an answer takes at most, in addition to that of /filter, measured: for each node.
+_SCORE_BYTES: Final = 1024
+_EXPLANATION_BYTES: Final = 2560
 
 
 class _FilterResponse(Response):
@@ -61,13 +64,13 @@ class _FilterResponse(Response):
 
 
 @router.post("/filter", openapi_extra=EXTENDER_ARGS, summary="Which nodes can hold all the pod's Longhorn volumes")
-async def filter_verb(request: Request) -> Response:
+async def filter_verb(request: Request, lease: RequestLease) -> Response:
     """kube-scheduler's filter call: answers in the form asked, with a reason for every node that does not fit."""
     state = state_of(request)
     state.verbs.check()
-    body = await read_body(request, state.max_body)
+    body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = decode_filter(body, whole=state.verbs.reads_whole_pod)
+    args = decode_filter(body, lease.charge, whole=state.verbs.reads_whole_pod)
     try:
         answer = await state.verbs.filter(args.pod, args.whole, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError) as error:
@@ -124,7 +127,7 @@ def _record_filter(state: AppState, args: ExtenderArgs, answer: FilterAnswer, se
     openapi_extra={**EXTENDER_ARGS, **HOST_PRIORITY_LIST},
     summary="How good each node is for the pod, from 0 to 10",
 )
-async def prioritize(request: Request) -> Response:
+async def prioritize(request: Request, lease: RequestLease) -> Response:
     """kube-scheduler's prioritize call: a score for every node asked, in order; nothing is promised, nothing is recorded.
 
     A pod that cannot be decided about has 0 everywhere, and so has every pod while refusals are only observed: kube-scheduler then
@@ -132,9 +135,10 @@ async def prioritize(request: Request) -> Response:
     """
     state = state_of(request)
     state.verbs.check()
-    body = await read_body(request, state.max_body)
+    body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = decode_prioritize(body, whole=state.verbs.reads_whole_pod)
+    args = decode_prioritize(body, lease.charge, whole=state.verbs.reads_whole_pod)
+    lease.charge(_SCORE_BYTES * len(args.candidates))
     equal = dict.fromkeys(args.candidates, 0)
     try:
         scores = await state.verbs.scores(args.pod, args.whole, args.candidates)
@@ -157,14 +161,15 @@ def _record_scores(args: ExtenderArgs, scores: Mapping[str, int], seconds: float
 
 
 @router.post("/preempt", openapi_extra=EXTENDER_PREEMPTION_ARGS, summary="Where preemption could help the pod")
-async def preempt(request: Request) -> Response:
+async def preempt(request: Request, lease: RequestLease) -> Response:
     """kube-scheduler's preempt call: keeps the nodes whose disks have room, and leaves their victims as they are.
 
     Evicting pods frees no Longhorn space, so a node without room is dropped whatever its victims.
     """
     state = state_of(request)
     state.verbs.check()
-    args = decode_preempt(await read_body(request, state.max_body), whole=state.verbs.reads_whole_pod)
+    body = await read_body(request, state.max_body, lease)
+    args = decode_preempt(body, lease.charge, whole=state.verbs.reads_whole_pod)
     try:
         decision = await state.verbs.preempt(args.pod, args.whole, sorted(args.victims))
     except (ResolutionError, UndecidableError) as error:
@@ -183,14 +188,15 @@ async def preempt(request: Request) -> Response:
     response_model=ExplainAnswer,
     summary="Why the pod fits or does not, node by node",
 )
-async def explain(request: Request) -> Response:
+async def explain(request: Request, lease: RequestLease) -> Response:
     """The decision /filter would give, with a plan for each node that fits and the missing bytes for each that does not."""
     state = state_of(request)
     state.verbs.check()
-    args = decode_filter(await read_body(request, state.max_body))
+    args = decode_filter(await read_body(request, state.max_body, lease), lease.charge)
+    lease.charge(_EXPLANATION_BYTES * len(args.candidates))
     try:
         explanation = await state.verbs.explain(args.pod, args.candidates)
     except ResolutionError as error:
         return Response(error_result(str(error)), media_type=_JSON)
-    answer = explain_answer(args.pod, explanation)
-    return Response(answer.model_dump_json(by_alias=True), media_type=_JSON)
+    answer = explain_answer(args.pod, explanation).model_dump_json(by_alias=True)
+    return Response(answer, media_type=_JSON)

@@ -6,7 +6,8 @@ Go reads any case, so lower-case and camelCase are accepted too. Answers use Go'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -19,28 +20,33 @@ from scheduler_core.errors import CoreError
 from scheduler_core.model.generic import Pod as WholePod
 from scheduler_core.model.kube import Pod
 
+_ABSENT: Final = msgspec.Raw(b"null")
+# Memory that decoding and deciding take at most, measured: for each comma of a body, of a pod and of victims, and for each node.
+_ELEMENT_BYTES: Final = 64
+_POD_ELEMENT_BYTES: Final = 512
+_VICTIM_ELEMENT_BYTES: Final = 256
+_CANDIDATE_BYTES: Final = 512
+# What is counted of a large body.
+_WINDOWS: Final = 1024
+_WINDOW_BYTES: Final = 1024
+
+Charge = Callable[[int], None]
+
 
 class _NodeList(msgspec.Struct, gc=False):
     items: list[msgspec.Raw] | None = None
 
 
 class _RawArgs(msgspec.Struct, gc=False):
-    """ExtenderArgs with the spellings that callers use."""
+    """ExtenderArgs with the spellings that callers use; the pod is decoded by itself."""
 
-    Pod: kube.Pod | None = None
-    pod: kube.Pod | None = None
+    Pod: msgspec.Raw = _ABSENT
+    pod: msgspec.Raw = _ABSENT
     Nodes: _NodeList | None = None
     nodes: _NodeList | None = None
     NodeNames: list[str] | None = None
     nodeNames: list[str] | None = None
     nodenames: list[str] | None = None
-
-
-class _RawWholePod(msgspec.Struct, gc=False):
-    """The pod of ExtenderArgs as the rules of a policy read it."""
-
-    Pod: generic.GenericPod | None = None
-    pod: generic.GenericPod | None = None
 
 
 class _Victims(msgspec.Struct, gc=False):
@@ -66,8 +72,8 @@ class _Victim(msgspec.Struct, gc=False):
 class _RawPreemptionArgs(msgspec.Struct, gc=False):
     """ExtenderPreemptionArgs with the spellings that callers use."""
 
-    Pod: kube.Pod | None = None
-    pod: kube.Pod | None = None
+    Pod: msgspec.Raw = _ABSENT
+    pod: msgspec.Raw = _ABSENT
     NodeNameToVictims: dict[str, _Victims] | None = None
     nodeNameToVictims: dict[str, _Victims] | None = None
     nodenametovictims: dict[str, _Victims] | None = None
@@ -77,7 +83,8 @@ class _RawPreemptionArgs(msgspec.Struct, gc=False):
 
 
 _ARGS: Final = msgspec.json.Decoder(_RawArgs)
-_WHOLE_POD: Final = msgspec.json.Decoder(_RawWholePod)
+_POD: Final = msgspec.json.Decoder(kube.Pod)
+_WHOLE_POD: Final = msgspec.json.Decoder(generic.GenericPod)
 _PREEMPTION_ARGS: Final = msgspec.json.Decoder(_RawPreemptionArgs)
 _Decoded = TypeVar("_Decoded")
 _Value = TypeVar("_Value")
@@ -115,52 +122,53 @@ class PreemptionArgs:
     whole: WholePod | None = None
 
 
-def decode_filter(body: bytearray, *, whole: bool = False) -> ExtenderArgs:
+def decode_filter(body: bytearray, charge: Charge, *, whole: bool = False) -> ExtenderArgs:
     """Decodes the body of /filter and /explain.
 
-    `whole`: there is a policy file, whose rules read the whole pod.
+    `charge` is called with the memory that this takes, before it is taken. `whole`: there is a policy file, whose rules read the whole pod.
 
     Raises:
         RequestError: it is not JSON, has another shape, or contradicts itself; names the field
     """
-    pod, names, items = _pod_and_nodes(body)
+    raw, names, items = _pod_and_nodes(body, charge)
+    pod = _pod(raw)
     runs = None if items is None else locate_nodes(body, items)
-    return ExtenderArgs(pod, names, runs, _whole_pod(body) if whole else None)
+    return ExtenderArgs(pod, names, runs, _whole_pod(raw) if whole else None)
 
 
-def decode_prioritize(body: bytearray, *, whole: bool) -> ExtenderArgs:
-    """Decodes the body of /prioritize, whose answer has names only; `whole` as in decode_filter.
+def decode_prioritize(body: bytearray, charge: Charge, *, whole: bool) -> ExtenderArgs:
+    """Decodes the body of /prioritize, whose answer has names only; arguments as in decode_filter.
 
     Raises:
         RequestError: as decode_filter
     """
-    pod, names, _ = _pod_and_nodes(body)
-    return ExtenderArgs(pod, names, whole=_whole_pod(body) if whole else None)
+    raw, names, _ = _pod_and_nodes(body, charge)
+    return ExtenderArgs(_pod(raw), names, whole=_whole_pod(raw) if whole else None)
 
 
-def _whole_pod(body: bytearray) -> WholePod:
-    args = _decode(_WHOLE_POD, body)
-    pod = args.Pod or args.pod
-    if pod is None:
-        raise RequestError("Pod is missing or null")
+def _whole_pod(raw: msgspec.Raw) -> WholePod:
     try:
-        return generic.generic_pod(pod)
+        return generic.generic_pod(_decode(_WHOLE_POD, raw, "Pod"))
     except CoreError as error:
         raise RequestError(str(error)) from error
 
 
-def _pod_and_nodes(body: bytearray) -> tuple[Pod, list[str], list[msgspec.Raw] | None]:
+def _pod_and_nodes(body: bytearray, charge: Charge) -> tuple[msgspec.Raw, list[str], list[msgspec.Raw] | None]:
     """Returns the pod, the nodes' names, and the nodes if the request has them."""
+    charge(_ELEMENT_BYTES * _commas(body))
     args = _decode(_ARGS, body)
-    pod = _pod(args.Pod, args.pod)
+    pod = _raw_pod(charge, args.Pod, args.pod)
     nodes = _one("Nodes", args.Nodes, args.nodes)
     names = _one("NodeNames", args.NodeNames, args.nodeNames, args.nodenames)
     _check_forms("Nodes and NodeNames", nodes, names)
     if nodes is None:
-        _check_names(names or [])
-        return pod, names or [], None
+        names = names or []
+        charge(_CANDIDATE_BYTES * len(names))
+        _check_names(names)
+        return pod, names, None
     if nodes.items is None:
         raise RequestError("Nodes.items is missing or null, expected a list of nodes")
+    charge(_CANDIDATE_BYTES * len(nodes.items))
     names = node_names(nodes.items)
     _check_names(names)
     return pod, names, nodes.items
@@ -175,20 +183,22 @@ def _check_names(names: Sequence[str]) -> None:
         raise RequestError(f"node {names.index('')} (counted from 0) has no name")
 
 
-def decode_preempt(body: bytearray, *, whole: bool) -> PreemptionArgs:
-    """Decodes the body of /preempt; `whole` as in decode_filter.
+def decode_preempt(body: bytearray, charge: Charge, *, whole: bool) -> PreemptionArgs:
+    """Decodes the body of /preempt; arguments as in decode_filter.
 
     Raises:
         RequestError: it is not JSON, has another shape, or contradicts itself; names the field
     """
+    charge(_VICTIM_ELEMENT_BYTES * _commas(body))
     args = _decode(_PREEMPTION_ARGS, body)
+    raw = _raw_pod(charge, args.Pod, args.pod)
     victims = _one("NodeNameToVictims", args.NodeNameToVictims, args.nodeNameToVictims, args.nodenametovictims)
     meta = _one(
         "NodeNameToMetaVictims", args.NodeNameToMetaVictims, args.nodeNameToMetaVictims, args.nodenametometavictims
     )
     _check_forms("NodeNameToVictims and NodeNameToMetaVictims", victims, meta)
     by_node = {name: _uids_and_violations(entry) for name, entry in (victims or meta or {}).items()}
-    return PreemptionArgs(_pod(args.Pod, args.pod), by_node, _whole_pod(body) if whole else None)
+    return PreemptionArgs(_pod(raw), by_node, _whole_pod(raw) if whole else None)
 
 
 def _uids_and_violations(victims: _Victims) -> tuple[tuple[str, ...], int]:
@@ -197,12 +207,13 @@ def _uids_and_violations(victims: _Victims) -> tuple[tuple[str, ...], int]:
     return uids, victims.NumPDBViolations or victims.numPDBViolations or victims.numpdbviolations
 
 
-def _decode(decoder: msgspec.json.Decoder[_Decoded], body: bytearray) -> _Decoded:
+def _decode(decoder: msgspec.json.Decoder[_Decoded], text: bytearray | msgspec.Raw, place: str = "") -> _Decoded:
     try:
-        return decoder.decode(body)
+        return decoder.decode(text)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$")
-        raise RequestError(f"{path.strip('`.') or 'the body'}: {problem}") from error
+        field = f"{place}{path.rstrip('`')}".strip(".")
+        raise RequestError(f"{field or 'the body'}: {problem}") from error
     except msgspec.DecodeError as error:
         raise RequestError(f"the body is not JSON: {error}") from error
     except RecursionError as error:
@@ -221,10 +232,31 @@ def _check_forms(names: str, full: object, short: object) -> None:
         raise RequestError(f"expected one of {names}, got {'neither' if full is None else 'both'}")
 
 
-def _pod(*spellings: kube.Pod | None) -> Pod:
-    pod = _one("Pod", *spellings)
-    if pod is None:
+def _commas(body: bytearray) -> int:
+    """Returns how many commas a body has, of a large one an estimate.
+
+    Counting 50 MB takes 30 ms. Windows at random places of equal parts miss no dense part that matters, wherever the caller puts it.
+    """
+    stride = len(body) // _WINDOWS
+    if stride <= _WINDOW_BYTES:
+        return body.count(b",")
+    starts = (part * stride + secrets.randbelow(stride - _WINDOW_BYTES + 1) for part in range(_WINDOWS))
+    counted = sum(body.count(b",", start, start + _WINDOW_BYTES) for start in starts)
+    return counted * len(body) // (_WINDOWS * _WINDOW_BYTES)
+
+
+def _raw_pod(charge: Charge, *spellings: msgspec.Raw) -> msgspec.Raw:
+    raw = _one("Pod", *(None if spelling == _ABSENT else spelling for spelling in spellings))
+    if raw is None:
         raise RequestError("Pod is missing or null")
+    # To count, it is copied.
+    charge(len(memoryview(raw)))
+    charge(_POD_ELEMENT_BYTES * bytes(raw).count(b","))
+    return raw
+
+
+def _pod(raw: msgspec.Raw) -> Pod:
+    pod = _decode(_POD, raw, "Pod")
     if not pod.metadata.name:
         raise RequestError("Pod.metadata.name is missing")
     try:

@@ -20,6 +20,8 @@ _USUAL_START: Final = re.compile(rb'\{"metadata":\{"name":"([^"\\]+)"')
 _SEPARATOR: Final = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 # Shorter runs are joined: copying them is cheaper than another write to the socket.
 _JOIN_BELOW: Final = 1 << 16
+# Longer runs are sent in parts: what the socket does not take waits in memory.
+_MAX_PIECE: Final = 1 << 20
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -55,7 +57,8 @@ class Pieces:
             separator = b","
             if end - start >= _JOIN_BELOW:
                 yield b"".join(pending)
-                yield view[start:end]
+                for part in range(start, end, _MAX_PIECE):
+                    yield view[part : min(part + _MAX_PIECE, end)]
                 pending = []
                 size = 0
                 continue

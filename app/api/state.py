@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.dependencies import AppState, state_of
+from app.api.dependencies import AppState, RequestLease, state_of
 from app.runtime.probes import CacheHealth, UnavailableError
 from app.schemas.state import StateAnswer, state_answer
 
@@ -24,10 +24,12 @@ def readiness(app_state: AppState) -> CacheHealth:
 
 
 @router.get("/state", response_model=StateAnswer, summary="Nodes, disks, what counts on each, and what is not settled")
-async def state(request: Request) -> Response:
+async def state(request: Request, lease: RequestLease) -> Response:
     """Everything a decision reads about disks, in bytes, and beside a cluster who answers and what other pods will take."""
     app_state = state_of(request)
     readiness(app_state)
     service = app_state.lifecycle.state() if app_state.lifecycle else None
     answer = state_answer(app_state.evaluator.view, service, app_state.verbs.policy_answer())
-    return Response(answer.model_dump_json(by_alias=True), media_type="application/json")
+    text = answer.model_dump_json(by_alias=True)
+    lease.charge(len(text))
+    return Response(text, media_type="application/json")

@@ -20,6 +20,7 @@ from app.extender.metrics import Metrics
 from app.extender.verbs import Verbs, WithoutReservations
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce, SnapshotGenericState
+from app.runtime.memory_budget import MemoryBudget
 from app.runtime.probes import CacheHealth, install_metrics, install_probes
 from app.settings import Enforcement, Settings
 from scheduler_core.cluster.view import View
@@ -56,7 +57,9 @@ def create_app(
         file.subscribe(metrics.policy_reloaded)
     verbs = Verbs(evaluator, policy, decider=WithoutReservations(evaluator, contenders))
     observes = settings.enforcement is Enforcement.OBSERVE
-    return application(AppState(evaluator, verbs, metrics, settings.max_body, observes=observes))
+    budget = MemoryBudget(settings.request_memory)
+    metrics.request_memory(budget)
+    return application(AppState(evaluator, verbs, metrics, settings.max_body, budget, observes=observes))
 
 
 def application(state: AppState) -> FastAPI:

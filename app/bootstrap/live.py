@@ -31,6 +31,7 @@ from app.kube.reflector import Timing
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce
 from app.runtime.elector import Elector
+from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import OutstandingState
 from app.settings import Enforcement, LiveOptions, Reservation, Settings
 from scheduler_core.leadership.endpoint_slice import Endpoint
@@ -114,7 +115,10 @@ async def live_application(
     lifecycle = ExtenderLifecycle(parts, live_settings, reservations, reservation.tasks, reservation.outstanding)
     verbs = Verbs(evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
     observes = settings.enforcement is Enforcement.OBSERVE
-    return application(AppState(evaluator, verbs, metrics, settings.max_body, lifecycle, observes)), lifecycle, client
+    budget = MemoryBudget(settings.request_memory)
+    metrics.request_memory(budget)
+    state = AppState(evaluator, verbs, metrics, settings.max_body, budget, lifecycle, observes)
+    return application(state), lifecycle, client
 
 
 def _now() -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from datetime import UTC, datetime
@@ -16,6 +17,9 @@ from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.model.snapshot import Snapshot
 
+# Every address of both IP families.
+ANY_ADDRESS: Final = "::"
+_BACKLOG: Final = 2048
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 SnapshotOption = Annotated[
@@ -109,16 +113,31 @@ def check_log_level(level: str) -> None:
 def listen(host: str, port: int) -> socket.socket:
     """Returns a listening socket; port 0 picks a free one.
 
+    ``::`` is every address of both IP families, and of IPv4 alone where the kernel has no IPv6.
+
     Raises:
         CoreError: the address cannot be used
     """
     try:
+        if host == ANY_ADDRESS:
+            return _listen_on_any(port)
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address, family=family, backlog=2048)
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
     except (OSError, UnicodeError) as error:
         # Python adds "(while attempting to bind ...)", which repeats what this says.
         problem = str(error.strerror).partition(" (")[0] if isinstance(error, OSError) else "no host has such a name"
         raise CoreError(f"cannot listen on {host} port {port}: {problem}; see --host and --port") from error
+
+
+def _listen_on_any(port: int) -> socket.socket:
+    try:
+        return socket.create_server(
+            (ANY_ADDRESS, port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=socket.has_dualstack_ipv6()
+        )
+    except OSError as error:
+        if error.errno not in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}:
+            raise
+        return socket.create_server(("0.0.0.0", port), backlog=_BACKLOG)  # noqa: S104 # as asked
 
 
 def url(host: str, port: int) -> str:

@@ -34,12 +34,13 @@ from app.cli.options import (
     url,
 )
 from app.runtime.logs import LogFormat, configure
+from app.runtime.memory_limit import memory_limit as container_limit
 from app.settings import (
     DEFAULT_HOST,
-    DEFAULT_MAX_BODY,
     DEFAULT_NAMESPACE,
     DEFAULT_PORT,
     DEFAULT_STALE_AFTER,
+    PEAK_FACTOR,
     BestEffort,
     Enforcement,
     LiveOptions,
@@ -68,7 +69,20 @@ _ENV: Final = "LONGHORN_EXTENDER_"
 _Host = Annotated[str, typer.Option(envvar=f"{_ENV}HOST", help="Address to listen on.")]
 _Port = Annotated[int, typer.Option(envvar=f"{_ENV}PORT", min=0, max=65535, help="TCP port; 0 picks a free one.")]
 _MaxBody = Annotated[
-    str, typer.Option(envvar=f"{_ENV}MAX_BODY", metavar="QUANTITY", help="Largest request body, e.g. 256Mi.")
+    str,
+    typer.Option(
+        envvar=f"{_ENV}MAX_BODY",
+        metavar="QUANTITY",
+        help="Largest request body, e.g. 256Mi; default: a quarter of --memory-limit.",
+    ),
+]
+_MemoryLimit = Annotated[
+    str,
+    typer.Option(
+        envvar=f"{_ENV}MEMORY_LIMIT",
+        metavar="QUANTITY",
+        help="Memory this process may use, 5/8 of it for requests; default: the container's limit, else 1Gi.",
+    ),
 ]
 _Enforcement = Annotated[
     Enforcement,
@@ -131,7 +145,8 @@ def serve(  # one parameter per flag
     snapshot: SnapshotOption = None,
     host: _Host = DEFAULT_HOST,
     port: _Port = DEFAULT_PORT,
-    max_body: _MaxBody = f"{DEFAULT_MAX_BODY // 1024**2}Mi",
+    max_body: _MaxBody = "",
+    memory_limit: _MemoryLimit = "",
     best_effort: BestEffortOption = BestEffort.REQUIRE,
     packing: PackingOption = Packing.AUTO,
     enforcement: _Enforcement = Enforcement.ENFORCE,
@@ -162,7 +177,8 @@ def serve(  # one parameter per flag
     options = filter_options(best_effort, packing)
     if alone and snapshot is None:
         raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
-    settings = Settings(host, port, _parse_max_body(max_body), options, enforcement, policy, alone)
+    body_size, request_memory = request_limits(max_body, memory_limit)
+    settings = Settings(host, port, body_size, request_memory, options, enforcement, policy, alone)
     check_log_level(log_level)
     if policy is not None:
         _check_policy(policy)
@@ -274,13 +290,30 @@ def _advertised_address(advertise: str, host: str) -> str:
     return str(address) if usable else ""
 
 
-def _parse_max_body(text: str) -> int:
+def request_limits(max_body: str, memory_limit: str) -> tuple[int, int]:
+    """Returns the largest body, and what all requests together may hold, in bytes.
+
+    3/8 of the memory is for the process itself and its caches of the cluster. A body may take `PEAK_FACTOR` times its size.
+    """
+    limit = _parse_size("--memory-limit", memory_limit) if memory_limit else container_limit()
+    request_memory = limit * 5 // 8
+    if not max_body:
+        return int(request_memory / PEAK_FACTOR), request_memory
+    size = _parse_size("--max-body", max_body)
+    if size * PEAK_FACTOR > request_memory:
+        typer.echo(
+            f"warning: --max-body {max_body} is more than a quarter of the memory limit, {limit} bytes", err=True
+        )
+    return size, max(request_memory, int(size * PEAK_FACTOR))
+
+
+def _parse_size(flag: str, text: str) -> int:
     try:
         size = parse_bytes(text)
     except QuantityError as error:
-        raise CoreError(f"--max-body: {error}") from error
+        raise CoreError(f"{flag}: {error}") from error
     if size <= 0:
-        raise CoreError(f"--max-body: {text} must be more than 0 bytes")
+        raise CoreError(f"{flag}: {text} must be more than 0 bytes")
     return size
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as CounterMetric
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
+from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
 from scheduler_core.demand.derive import DemandSource
 from scheduler_core.model.verdict import Reason
@@ -80,6 +81,26 @@ class _OutstandingCollector(Collector):
             ("waiting_pods", "Pods refused on every node that are retried as soon as they fit", now.waiting_pods),
         ):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", help_text, value=value)
+
+
+class _BudgetCollector(Collector):
+    """The memory budget of requests, read when Prometheus scrapes."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns one sample per number."""
+        for name, help_text, value in (
+            ("request_memory_bytes", "Memory that requests hold, as charged", self._budget.used),
+            ("request_memory_limit_bytes", "Memory that all requests together may hold", self._budget.total),
+        ):
+            yield GaugeMetricFamily(f"{PREFIX}_{name}", help_text, value=value)
+        yield CounterMetricFamily(
+            f"{PREFIX}_requests_over_budget",
+            "Requests that were refused, or gave way to others, because requests together may not hold more memory",
+            value=self._budget.refusals,
+        )
 
 
 class _OutcomeCounters:
@@ -245,6 +266,10 @@ class Metrics:
         Their values are the result of `read`. It is called in another thread when Prometheus scrapes, and must change nothing.
         """
         self.registry.register(_OutstandingCollector(read))
+
+    def request_memory(self, budget: MemoryBudget) -> None:
+        """Adds what requests hold of their memory budget, and how many were refused for it."""
+        self.registry.register(_BudgetCollector(budget))
 
     def caches(self, statuses: Callable[[], Mapping[str, CacheStatus]], clock: Callable[[], float]) -> None:
         """Adds the status of each watch cache, read when Prometheus scrapes."""

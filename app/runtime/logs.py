@@ -1,12 +1,17 @@
-"""Structured logs on standard output: one JSON object per line, or readable lines on a terminal."""
+"""Structured logs on standard output: one JSON object per line, or readable lines on a terminal.
+
+Every field is bounded, because callers choose what some of them say.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import structlog
+
+from app.runtime.log_queue import QueuedLogHandler
 
 LogFormat = Literal["auto", "json", "console"]
 
@@ -14,6 +19,10 @@ LogFormat = Literal["auto", "json", "console"]
 _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
+MAX_TEXT: Final = 1024
+MAX_TRACEBACK: Final = 16 * 1024
+MAX_ITEMS: Final = 64
+_MAX_DEPTH: Final = 8
 
 
 def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
@@ -26,11 +35,15 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+        [
+            structlog.processors.format_exc_info,
+            bound_fields,
+            structlog.dev.ConsoleRenderer(sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback),
+        ]
         if console
-        else [_TRACEBACKS, structlog.processors.JSONRenderer()]
+        else [_TRACEBACKS, bound_fields, structlog.processors.JSONRenderer()]
     )
-    handler = logging.StreamHandler(sys.stdout)
+    handler = QueuedLogHandler(sys.stdout)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -50,3 +63,42 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def dropped_lines() -> int:
+    """Returns how many lines this process did not write."""
+    return sum(handler.dropped for handler in logging.getLogger().handlers if isinstance(handler, QueuedLogHandler))
+
+
+def flush() -> None:
+    """Waits until every line is written, bounded."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
+def bound_fields(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Cuts every field of a log line to a bounded size."""
+    return {
+        _bound_text(key, MAX_TEXT): _bound(value, _limit_of(key)) for key, value in list(fields.items())[:MAX_ITEMS]
+    }
+
+
+def _limit_of(key: str) -> int:
+    return MAX_TRACEBACK if key == "exception" else MAX_TEXT
+
+
+def _bound(value: Any, limit: int, depth: int = 0) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return _bound_text(value, limit)
+    if isinstance(value, dict | list | tuple) and depth < _MAX_DEPTH:
+        if isinstance(value, dict):
+            items = list(value.items())[:MAX_ITEMS]
+            return {_bound_text(str(key), limit): _bound(item, limit, depth + 1) for key, item in items}
+        return [_bound(item, limit, depth + 1) for item in value[:MAX_ITEMS]]
+    return _bound_text(str(value), limit)
+
+
+def _bound_text(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"

@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.runtime.logs import dropped_lines
+
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
     from app.kube.reflector import CacheStatus
 
@@ -25,7 +27,17 @@ def process_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
+    registry.register(_LogCollector())
     return registry
+
+
+class _LogCollector(Collector):
+    """What became of log lines, read when Prometheus scrapes."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns the number of lines that were dropped."""
+        help_text = "Log lines that were not written, because their reader stalls or the target fails"
+        yield CounterMetricFamily(f"{PREFIX}_log_lines_dropped", help_text, value=dropped_lines())
 
 
 class CacheCollector(Collector):

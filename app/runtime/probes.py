@@ -62,7 +62,7 @@ def install_probes(app: FastAPI, readiness: Callable[[], Health], model: type[He
 
 
 def install_metrics(app: FastAPI, registry: CollectorRegistry, *, in_thread: bool) -> None:
-    """Adds /metrics to an application.
+    """Adds /metrics to an application; its server's metrics are added to `registry`, too.
 
     Rendered in a worker thread, a large registry delays no request; then its collectors must be safe to read from any thread.
     """
@@ -75,6 +75,7 @@ def install_metrics(app: FastAPI, registry: CollectorRegistry, *, in_thread: boo
         """Endpoint that serves Prometheus metrics."""
         return metrics()
 
+    app.state.registry = registry
     endpoint = metrics if in_thread else metrics_on_loop
     app.add_api_route("/metrics", endpoint, methods=_methods(app), name="metrics", tags=["operation"])
 

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-# Go's HTTP client keeps idle connections for 90 s and does not repeat a POST that meets a closing server.
-KEEP_ALIVE_SECONDS: Final = 120
+from app.runtime.connections import Connections, ServerMetrics
+from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol
+
 SHUTDOWN_SECONDS: Final = 20
 
 
@@ -63,11 +65,14 @@ def freeze_heap() -> None:
     gc.freeze()
 
 
-def server_config(app: FastAPI) -> uvicorn.Config:
+def server_config(app: FastAPI, connections: Connections) -> uvicorn.Config:
     """Returns how an application is served."""
+    # uvicorn only calls it, with the arguments that follow.
+    protocol = cast("type[asyncio.Protocol]", functools.partial(LimitedProtocol, connections))
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=protocol,
+        ws="none",
         loop="uvloop",
         lifespan="off",
         log_config=None,
@@ -94,16 +99,19 @@ async def serve(service: Service, app: FastAPI | None, listener: socket.socket |
     itself, there is no drain.
 
     If one of the two ended with an error, the process exits with code 1. Without an application or a listener there is no HTTP server.
+    The server's metrics go to the registry that `install_metrics` gave the application.
     """
     loop = asyncio.get_running_loop()
     signals = _Signals()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.count, number)
     running = asyncio.create_task(service.run(), name="service")
-    server = _Server(server_config(app)) if app is not None and listener is not None else None
+    server: _Server | None = None
     tasks: set[asyncio.Task[None]] = {running}
-    if server is not None and listener is not None:
-        tasks.add(asyncio.create_task(server.serve(sockets=[listener]), name="server"))
+    if app is not None and listener is not None:
+        connections = Connections(ServerMetrics(app.state.registry))
+        server = _Server(server_config(app, connections))
+        tasks.add(asyncio.create_task(_serve_connections(server, connections, listener), name="server"))
     try:
         await signals.wait_for(1, tasks)
         if signals.counted and not any(task.done() for task in tasks):
@@ -124,6 +132,15 @@ async def serve(service: Service, app: FastAPI | None, listener: socket.socket |
         service.log_failure(error)
     if errors:
         sys.exit(1)
+
+
+async def _serve_connections(server: _Server, connections: Connections, listener: socket.socket) -> None:
+    watching = asyncio.create_task(connections.watch(), name="connections")
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def _drain(service: Service, signals: _Signals, tasks: set[asyncio.Task[None]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition, conditions
-from scheduler_core.errors import ObjectError
+from scheduler_core.errors import ObjectError, OversizeError
 from scheduler_core.model import kube
 from scheduler_core.model.kube import condition
 
@@ -224,13 +224,18 @@ def pod_volumes(spec: PodSpec, pod_name: str, subject: Subject) -> tuple[kube.Cl
                 raise ObjectError(subject.text, f"spec.volumes[{index}].persistentVolumeClaim.claimName", "is empty")
             claim_volumes.append(kube.ClaimVolume(volume.name, volume.persistent_volume_claim.claim_name))
         elif volume.ephemeral is not None:
-            template = volume.ephemeral.volume_claim_template or Claim()
-            claim_volumes.append(
-                kube.ClaimVolume(
-                    volume.name, f"{pod_name}-{volume.name}", claim_spec(template, subject), ephemeral=True
-                )
-            )
+            claim_volumes.append(_ephemeral_volume(volume.name, volume.ephemeral, pod_name, subject))
     return tuple(claim_volumes)
+
+
+def _ephemeral_volume(name: str, wire: _Ephemeral, pod_name: str, subject: Subject) -> kube.ClaimVolume:
+    claim = f"{pod_name}-{name}"
+    template = wire.volume_claim_template or Claim()
+    try:
+        return kube.ClaimVolume(name, claim, claim_spec(template, subject), ephemeral=True)
+    except OversizeError as error:
+        # The API server accepts such a pod, and its controllers create such a claim.
+        return kube.ClaimVolume(name, claim, kube.ClaimSpec(), ephemeral=True, problem=str(error))
 
 
 class _PodTemplate(Wire):

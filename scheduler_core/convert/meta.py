@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from scheduler_core.errors import ObjectError, QuantityError
+from scheduler_core.errors import ObjectError, OversizeError, QuantityError, QuantityOverflowError
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.quantity import MAX_BYTES, parse_bytes, parse_clamped
 
@@ -72,12 +72,15 @@ class Subject:
         """A size in bytes that must not be negative.
 
         Raises:
-            ObjectError: the value is no quantity, negative, or does not fit 64 bits
+            ObjectError: the value is no quantity, or negative
+            OversizeError: it does not fit 64 bits
         """
         if value is None or value == "":
             return default
         try:
             size = parse_bytes(value if isinstance(value, str) else str(value))
+        except QuantityOverflowError as error:
+            raise OversizeError(self.text, field, str(error)) from error
         except QuantityError as error:
             raise ObjectError(self.text, field, str(error)) from error
         if size < 0:

@@ -105,12 +105,14 @@ class ClaimVolume:
     Attributes:
         template: set if the claim may not exist yet
         ephemeral: whether that claim must then be owned by the pod (a generic ephemeral volume) and not by a StatefulSet
+        problem: why nothing can be decided from the template, or ""
     """
 
     name: str
     claim: str
     template: ClaimSpec | None = None
     ephemeral: bool = False
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from scheduler_core.errors import QuantityError
+from scheduler_core.errors import QuantityError, QuantityOverflowError
 
 MAX_BYTES: Final = 2**63 - 1
 
@@ -37,11 +37,12 @@ def parse_bytes(text: str) -> int:
     Fractions are rounded away from zero, as by `Quantity.Value`.
 
     Raises:
-        QuantityError: the text is no quantity, or the value does not fit a signed 64-bit integer
+        QuantityError: the text is no quantity
+        QuantityOverflowError: the value does not fit a signed 64-bit integer
     """
     size = _parse_rounded_up(text, 1)
     if abs(size) > MAX_BYTES:
-        raise QuantityError(f"{text!r} is more than 2^63-1 bytes")
+        raise QuantityOverflowError(f"{text!r} is more than 2^63-1 bytes")
     return size
 
 

@@ -104,7 +104,7 @@ def resolve(
 
     Raises:
         MissingObjectError: a claim, PersistentVolume or Longhorn volume that is named does not exist
-        ResolutionError: an ephemeral claim belongs to another pod, or an unbound claim cannot become a volume
+        ResolutionError: an ephemeral claim belongs to another pod or has an impossible size, or an unbound claim cannot become a volume
     """
     volumes: dict[str, PodVolume] = {}
     for mount in sorted(pod.volumes, key=lambda mount: (mount.claim, mount.name)):
@@ -239,6 +239,8 @@ def _claim(pod: kube.Pod, mount: kube.ClaimVolume, snapshot: Snapshot) -> kube.C
     if claim is None:
         if mount.template is None:
             raise MissingObjectError("PersistentVolumeClaim", f"{pod.namespace}/{mount.claim}", f"pod {pod.key}")
+        if mount.problem:
+            raise ResolutionError(mount.problem)
         return kube.Claim(pod.namespace, mount.claim, mount.template)
     if mount.ephemeral and not _is_owner(claim, pod):
         raise ResolutionError(

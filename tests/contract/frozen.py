@@ -22,6 +22,8 @@ from app.disk_schedule.metrics import ControllerMetrics
 from app.disk_schedule.watches import ControllerCache
 from app.extender.metrics import Metrics, Outstanding
 from app.kube.reflector import CacheStatus, Timing
+from app.runtime.connections import ServerMetrics
+from app.runtime.memory_budget import MemoryBudget
 from app.scheduler.metrics import SchedulerMetrics
 from app.settings import Settings
 from devcluster.build import ensure_built
@@ -67,6 +69,8 @@ def metrics() -> str:
     extender.outstanding(lambda: Outstanding({}, 0, 0, 0, 0, 0))
     extender.caches(lambda: {"nodes": CacheStatus()}, lambda: 0.0)
     extender.heartbeat("node", leading=False)
+    extender.request_memory(MemoryBudget(1))
+    ServerMetrics(extender.registry)
     controllers = ControllerMetrics()
     controllers.expect(["volume"])
     now, timing = (lambda: datetime(2026, 1, 1, tzinfo=UTC)), Timing(lambda: 0.0, lambda low, high: (low + high) / 2)

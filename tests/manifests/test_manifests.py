@@ -11,9 +11,13 @@ import pytest
 import typer
 
 from app.cli.main import cli
+from app.cli.options import ANY_ADDRESS
+from app.cli.serve import request_limits
 from app.extender.offer_store import CONFIG_MAP
 from app.kube.watched_kinds import WATCHED
+from app.settings import PEAK_FACTOR
 from scheduler_core.convert.pod_patch import NUDGE_ANNOTATION
+from scheduler_core.model.quantity import parse_bytes
 from tests.manifests.load import (
     CLUSTER_PERMISSIONS,
     CONFIGS,
@@ -230,6 +234,23 @@ def test_the_program_accepts_the_command_line() -> None:
     assert {argument for argument in arguments if argument.startswith("--")} <= flags
     assert {entry["name"] for entry in CONTAINER["env"]} <= variables
     assert {port["containerPort"] for port in CONTAINER["ports"]} == {9504}
+
+
+@pytest.mark.parametrize("folder", ["base", "disk-schedule", "generic-scheduler"])
+def test_the_pods_listen_on_both_ip_families(folder: str) -> None:
+    """`status.podIP`, where kube-scheduler and the kubelet call, is of either."""
+    (container,) = only("Deployment", MANIFESTS / folder)["spec"]["template"]["spec"]["containers"]
+    arguments = " ".join(container["args"]).replace("=", " ").split()
+    assert arguments[arguments.index("--host") + 1] == ANY_ADDRESS
+
+
+def test_the_memory_limit_holds_the_largest_body_and_the_process() -> None:
+    """A body takes 2.5 times its size at most; a large cluster's caches and the process take 250 MB."""
+    limit = parse_bytes(CONTAINER["resources"]["limits"]["memory"])
+    max_body, request_memory = request_limits("", str(limit))
+    assert max_body == 256 * 1024**2
+    assert PEAK_FACTOR * max_body <= request_memory
+    assert limit - request_memory >= 384 * 1024**2
 
 
 def test_the_images_tag_is_the_projects_version() -> None:

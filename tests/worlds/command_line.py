@@ -36,6 +36,10 @@ def process_logging() -> Iterator[None]:
     logging.getLogger("httpx").disabled = True
     yield
     logging.getLogger("httpx").disabled = False
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.flush()
+            handler.close()
     root.handlers = handlers
     root.setLevel(level)
     structlog.reset_defaults()

@@ -17,6 +17,7 @@ from app.extender.metrics import Metrics
 from app.extender.offers import Offers
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
+from app.runtime.memory_budget import MemoryBudget
 from app.settings import Enforcement, Settings
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.settings import ExtenderSettings
@@ -180,7 +181,7 @@ class OfferingService:
         metrics = Metrics()
         self.offers = Offers(self.cache, evaluator, ExtenderSettings, metrics, lambda: 0.0)
         verbs = Verbs(evaluator, PolicyInForce(), lambda: self.refusal, self.offers)
-        self.app = live_application(AppState(evaluator, verbs, metrics, 1 << 20))
+        self.app = live_application(AppState(evaluator, verbs, metrics, 1 << 20, MemoryBudget(1 << 30)))
 
     async def post(self, route: str, number: int) -> tuple[int, Any]:
         """Sends a request for the pod db-<number> and both nodes; returns status and answer."""

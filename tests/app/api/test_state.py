@@ -17,6 +17,8 @@ from app.decisions.evaluator import Evaluator
 from app.extender.metrics import Metrics, Outstanding
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
+from app.runtime.connections import ServerMetrics
+from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import MAX_LISTED, MAX_NODES_LISTED, OutstandingState, ServiceState
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.demand.derive import DemandSource
@@ -250,7 +252,9 @@ def _live(cache: FakeStateSource, lifecycle: FakeLifecycle, metrics: Metrics | N
     evaluator = Evaluator(cache, FilterOptions())
     verbs = Verbs(evaluator, PolicyInForce())
     return live_application(
-        AppState(evaluator, verbs, metrics or Metrics(), 1 << 20, cast("ExtenderLifecycle", lifecycle))
+        AppState(
+            evaluator, verbs, metrics or Metrics(), 1 << 20, MemoryBudget(1 << 30), cast("ExtenderLifecycle", lifecycle)
+        )
     )
 
 
@@ -477,6 +481,8 @@ async def test_every_metric_is_documented() -> None:
     metrics = Metrics()
     metrics.outstanding(lambda: OUTSTANDING)
     metrics.caches(dict, lambda: 0.0)
+    metrics.request_memory(MemoryBudget(1))
+    ServerMetrics(metrics.registry)
     document = (Path(__file__).parents[3] / "docs/http-api.md").read_text()
     documented = set(re.findall(rf"^\| `{PREFIX}_([a-z_]+)`", document, re.MULTILINE))
     collected = {

@@ -79,6 +79,15 @@ def test_a_connection_serves_many_requests(service: SnapshotProcess) -> None:
     connection.close()
 
 
+def test_a_connection_serves_large_bodies_one_after_the_other(service: SnapshotProcess) -> None:
+    """The bytes of one do not count for the next."""
+    connection = service.connect()
+    for _ in range(3):
+        connection.request("POST", "/filter", json.dumps(by_names(db_pod(annotations={"text": "x" * 900_000}))))
+        assert json.loads(connection.getresponse().read())["NodeNames"] == FITTING
+    connection.close()
+
+
 @pytest.mark.parametrize(
     "pieces",
     [

@@ -12,7 +12,7 @@ from app.decisions.evaluator import Evaluator, no_contenders
 from app.decisions.state_source import SnapshotState
 from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
-from app.runtime.logs import LogFormat, configure
+from app.runtime.logs import LogFormat, configure, flush
 from app.settings import Settings
 from scheduler_core.cluster.view import View
 from tests.builders import NOW, Object, pod, snapshot
@@ -50,6 +50,7 @@ async def _log_of_filter(request: Object, capsys: pytest.CaptureFixture[str], *,
         response = await client.post("/filter", json=request)
     if broken:
         assert (response.status_code, response.json()) == (500, {"error": "internal error, see the server's log"})
+    flush()
     return capsys.readouterr().out
 
 

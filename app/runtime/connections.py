@@ -1,0 +1,175 @@
+"""The HTTP connections of this process: how many there may be, and how long each may stay in one phase.
+
+There is always room for kube-scheduler and probes: at the limit a new connection replaces an old one. The old one belongs to the caller
+with the most connections, and has been silent for longest; one whose request is being answered goes last.
+
+A timer looks at every connection once a second, which costs less than a timer for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import resource
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+
+from app.runtime.metrics import PREFIX
+
+log = structlog.get_logger("server")
+
+MAX_CONNECTIONS: Final = 512
+# For the API server's watches, files and libraries.
+RESERVED_FILES: Final = 128
+_MIN_CONNECTIONS: Final = 16
+_CHECK_SECONDS: Final = 1.0
+_FILES_CHECK_SECONDS: Final = 5.0
+_OPEN_FILES: Final = Path("/proc/self/fd")
+# One process of an IPv6 network has as many addresses as it wants.
+_IPV6_PREFIX: Final = 64
+
+
+class Connection(Protocol):
+    """One HTTP connection."""
+
+    owner: str
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request has arrived as a whole and is being answered."""
+
+    def expiry(self, now: float) -> str:
+        """Returns why the connection must end now, or ""."""
+
+    def abort(self) -> None:
+        """Ends the connection without sending what is left."""
+
+
+def owner_of(address: str) -> str:
+    """Returns the caller that an address counts for: an IPv4 address, or the /64 network of an IPv6 address."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.ip_network((ip, _IPV6_PREFIX), strict=False))
+
+
+class ServerMetrics:
+    """What the server refused or ended."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._ended = Counter(
+            f"{PREFIX}_connections_ended",
+            "Connections that the server ended, by reason: limit (others needed the room), headers (too large or too slow), "
+            "malformed, idle, body (what the answer did not wait for), answer (not read)",
+            ["reason"],
+            registry=registry,
+        )
+        self._exhausted = Counter(
+            f"{PREFIX}_file_descriptors_exhausted",
+            "How often this process was about to run out of file descriptors, or did",
+            registry=registry,
+        )
+        for reason in ("limit", "headers", "malformed", "idle", "body", "answer"):
+            self._ended.labels(reason=reason)
+
+    def end(self, reason: str) -> None:
+        """Counts one connection that the server ended."""
+        self._ended.labels(reason=reason).inc()
+
+    def exhaust_files(self) -> None:
+        """Counts one shortage of file descriptors."""
+        self._exhausted.inc()
+
+
+class Connections:
+    """All connections of one server.
+
+    Attributes:
+        limit: how many there may be
+    """
+
+    def __init__(self, metrics: ServerMetrics, limit: int = MAX_CONNECTIONS) -> None:
+        self.metrics = metrics
+        self._max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.limit = max(_MIN_CONNECTIONS, min(limit, self._max_files - RESERVED_FILES))
+        # By caller, the connection that has been silent for longest first.
+        self._by_owner: dict[str, OrderedDict[Connection, None]] = {}
+        self._count = 0
+        self._short_of_files = False
+
+    def add(self, connection: Connection) -> None:
+        """Adds a new connection, and ends another one if there are too many."""
+        self._by_owner.setdefault(connection.owner, OrderedDict())[connection] = None
+        self._count += 1
+        if self._count > self.limit:
+            victim = self._victim(connection)
+            self.metrics.end("limit")
+            self.remove(victim)
+            victim.abort()
+
+    def remove(self, connection: Connection) -> None:
+        """Forgets a connection; one that is not there is ignored."""
+        own = self._by_owner.get(connection.owner)
+        if own is None or connection not in own:
+            return
+        del own[connection]
+        self._count -= 1
+        if not own:
+            del self._by_owner[connection.owner]
+
+    def touch(self, connection: Connection) -> None:
+        """Notes that bytes arrived."""
+        own = self._by_owner.get(connection.owner)
+        if own is not None and connection in own:
+            own.move_to_end(connection)
+
+    def _victim(self, newcomer: Connection) -> Connection:
+        most = max(self._by_owner.values(), key=len)
+        others = [connection for connection in most if connection is not newcomer]
+        return next((connection for connection in others if not connection.answering), (others or [newcomer])[0])
+
+    async def watch(self) -> None:
+        """Ends connections whose time is up, until cancelled."""
+        clock = asyncio.get_running_loop().time
+        next_files_check = clock()
+        while True:
+            await asyncio.sleep(_CHECK_SECONDS)
+            now = clock()
+            for own in list(self._by_owner.values()):
+                for connection in list(own):
+                    reason = connection.expiry(now)
+                    if reason:
+                        self.metrics.end(reason)
+                        self.remove(connection)
+                        connection.abort()
+            if now >= next_files_check:
+                next_files_check = now + _FILES_CHECK_SECONDS
+                self._check_files()
+
+    def _check_files(self) -> None:
+        try:
+            open_files = sum(1 for _ in _OPEN_FILES.iterdir())
+        except OSError as error:
+            # Listing needs a file descriptor.
+            self._log_shortage(str(error))
+            return
+        if open_files > self._max_files - RESERVED_FILES // 4:
+            self._log_shortage(f"{open_files} of {self._max_files} are open")
+        else:
+            self._short_of_files = False
+
+    def _log_shortage(self, problem: str) -> None:
+        if self._short_of_files:
+            return
+        self._short_of_files = True
+        self.metrics.exhaust_files()
+        log.error("file descriptors are running out", problem=problem)

@@ -1,0 +1,270 @@
+"""HTTP/1.1 with limits, which neither uvicorn nor its parser has.
+
+A request's head is limited in size and time, trailers and chunk extensions in size, pipelined requests in number. An answer that the
+caller does not read is cut off. How fast a body must arrive is a matter of its reader (`app/runtime/memory_budget.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from app.runtime.connections import Connections, owner_of
+
+log = structlog.get_logger("server")
+
+# Request line and headers, or trailers.
+MAX_HEAD_BYTES: Final = 64 * 1024
+MAX_HEADERS: Final = 256
+HEAD_SECONDS: Final = 10.0
+# Go's HTTP client keeps idle connections for 90 s and does not repeat a POST that meets a closing server.
+KEEP_ALIVE_SECONDS: Final = 120
+# The rest of a body after its answer.
+REST_SECONDS: Final = 5.0
+# An answer must be read: this much in each period, or all of it.
+ANSWER_SECONDS: Final = 5.0
+ANSWER_BYTES: Final = 1024**2
+# kube-scheduler sends one request at a time.
+MAX_PIPELINED: Final = 4
+# Bytes of a chunked body that are not content: sizes, extensions, trailers. A chunk for each byte needs 5 for each.
+_FRAMING_PER_BYTE: Final = 8
+# After a refusal, so much input is discarded for so long: closing at once could destroy the answer on its way.
+_LINGER_SECONDS: Final = 1.0
+_LINGER_BYTES: Final = 1024**2
+
+
+class _RefusedError(Exception):
+    """A request that breaks a limit of the protocol."""
+
+    def __init__(self, status: HTTPStatus, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+def _head_too_large() -> _RefusedError:
+    problem = (
+        f"the request line and headers, or the trailers, have more than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} fields"
+    )
+    return _RefusedError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, with limits."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._connections = connections
+        self.owner = ""
+        self._refusal: _RefusedError | None = None
+        self._discarded_bytes = 0
+        # Since when the connection is idle, or the head of a request is arriving; None while a request is served.
+        self._idle_since: float | None = None
+        self._head_since: float | None = None
+        self._rest_since: float | None = None
+        # Of the head that is arriving: everything, and what the parser has reported.
+        self._head_bytes = 0
+        self._field_bytes = 0
+        self._fields = 0
+        self._framing_bytes = 0
+        self._body_bytes = 0
+        # Of the data that is being parsed: bytes that are the content of a body.
+        self._content_bytes = 0
+        self._message_complete = True
+        # Whether there is a cycle, of this request or of an earlier one.
+        self._serving = False
+        # When the caller last read a part of the answer, and how much waited then.
+        self._unread_since: float | None = None
+        self._unread_bytes = 0
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request has arrived as a whole and is being answered."""
+        return self._serving and self._message_complete and not self.cycle.response_complete
+
+    def expiry(self, now: float) -> str:
+        """Returns why the connection must end now, or ""."""
+        if self._head_since is not None and now - self._head_since >= HEAD_SECONDS:
+            return "headers"
+        if self._idle_since is not None and now - self._idle_since >= KEEP_ALIVE_SECONDS:
+            return "idle"
+        if self._rest_since is not None and now - self._rest_since >= REST_SECONDS:
+            return "body"
+        if self._unread_since is not None and now - self._unread_since >= ANSWER_SECONDS:
+            waiting = self.transport.get_write_buffer_size()
+            if self._unread_bytes - waiting < min(ANSWER_BYTES, self._unread_bytes):
+                return "answer"
+            self._unread_since = now
+            self._unread_bytes = waiting
+        return ""
+
+    def abort(self) -> None:
+        """Ends the connection without sending what is left."""
+        self.transport.abort()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn
+        """Begins to count the connection."""
+        super().connection_made(transport)
+        self.owner = owner_of(self.client[0] if self.client else "")
+        self._idle_since = self.loop.time()
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends to count the connection."""
+        self._connections.remove(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what arrived, within the limits."""
+        if self._refusal is not None:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > _LINGER_BYTES:
+                self.transport.close()
+            return
+        self._connections.touch(self)
+        self._content_bytes = 0
+        super().data_received(data)
+        if self.transport.is_closing() or self._refusal is not None:
+            return
+        if self._head_since is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(_head_too_large())
+        elif not self._message_complete:
+            self._framing_bytes += len(data) - self._content_bytes
+            if self._framing_bytes > 2 * MAX_HEAD_BYTES + _FRAMING_PER_BYTE * self._body_bytes:
+                problem = "the chunks of the body have too many extensions or trailers"
+                self._refuse(_RefusedError(HTTPStatus.BAD_REQUEST, problem))
+
+    def on_message_begin(self) -> None:
+        """Begins a request, unless too many wait."""
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._refusal = _RefusedError(HTTPStatus.BAD_REQUEST, f"more than {MAX_PIPELINED} requests wait already")
+            raise self._refusal
+        super().on_message_begin()
+        self._idle_since = None
+        self._rest_since = None
+        self._head_since = self.loop.time()
+        self._message_complete = False
+        self._head_bytes = 0
+        self._field_bytes = 0
+        self._fields = 0
+        self._framing_bytes = 0
+        self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Takes a part of the request line."""
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes one header, or drops one trailer."""
+        self._fields += 1
+        self._count_head(len(name) + len(value))
+        # Trailers are dropped: no route reads them.
+        if self._head_since is not None:
+            super().on_header(name, value)
+
+    def _count_head(self, size: int) -> None:
+        self._field_bytes += size
+        if self._field_bytes > MAX_HEAD_BYTES or self._fields > MAX_HEADERS:
+            self._refusal = _head_too_large()
+            raise self._refusal
+
+    def on_headers_complete(self) -> None:
+        """Ends the head."""
+        super().on_headers_complete()
+        self._serving = True
+        self._head_since = None
+        # From now on these count trailers.
+        self._field_bytes = 0
+        self._fields = 0
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a part of the body."""
+        self._body_bytes += len(body)
+        self._content_bytes += len(body)
+        if not self.cycle.body:
+            # uvicorn would copy it twice, into a bytearray and out of it.
+            self.cycle.body = body  # type: ignore[assignment] # bytes can do what uvicorn does with it
+            body = b""
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Ends the request."""
+        super().on_message_complete()
+        self._message_complete = True
+        self._rest_since = None
+        if self.cycle.response_complete:
+            self._idle_since = self.loop.time()
+
+    def on_response_complete(self) -> None:
+        """Ends the answer; the connection is idle, or the rest of the body is awaited."""
+        super().on_response_complete()
+        if self.pipeline or self._head_since is not None:
+            return
+        if self._message_complete:
+            self._idle_since = self.loop.time()
+        else:
+            self._rest_since = self.loop.time()
+
+    def pause_writing(self) -> None:
+        """Begins to watch whether the caller reads."""
+        super().pause_writing()
+        self._unread_since = self.loop.time()
+        self._unread_bytes = self.transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        """Ends to watch: the caller has read."""
+        super().resume_writing()
+        self._unread_since = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers a request that cannot be parsed or breaks a limit."""
+        self._refuse(self._refusal or _RefusedError(HTTPStatus.BAD_REQUEST, msg))
+
+    def _refuse(self, refusal: _RefusedError) -> None:
+        """Answers, and closes the connection once the caller can have read the answer."""
+        self._refusal = refusal
+        self._idle_since = None
+        self._head_since = None
+        self._rest_since = None
+        log.warning("refused connection", client=self.owner, status=refusal.status.value, error=str(refusal))
+        self._connections.metrics.end("malformed" if refusal.status is HTTPStatus.BAD_REQUEST else "headers")
+        if not self._can_answer():
+            self.transport.close()
+            return
+        body = json.dumps({"error": str(refusal)}).encode()
+        head = [
+            f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            "connection: close",
+        ]
+        self.transport.write("\r\n".join([*head, "", ""]).encode() + body)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+
+    def _can_answer(self) -> bool:
+        """Whether no other answer has begun; the application's is dropped then."""
+        if not self._serving or self.cycle.response_complete:
+            return True
+        if self.pipeline or self.cycle.response_started:
+            return False
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        return True

@@ -1,0 +1,179 @@
+"""One budget of memory for all requests: what arrives and what is made of it is charged before it is kept.
+
+A request holds a lease, which ends when its answer is sent. A request that needs more than is left takes it from a body that does not
+arrive any more, then from the caller that holds the most; otherwise it is refused, and the caller tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+# A body must keep coming: this much in each period, or all of it.
+PERIOD_SECONDS: Final = 5.0
+BYTES_PER_PERIOD: Final = 1024**2
+# A body that is silent for so long gives way to other requests.
+SILENT_SECONDS: Final = 1.0
+
+
+class BudgetExceededError(Exception):
+    """The request needs more memory than is left.
+
+    Attributes:
+        permanent: whether it needs more than all requests together may have
+    """
+
+    def __init__(self, needed: int, total: int) -> None:
+        self.permanent = needed > total
+        text = f"the request needs {needed} bytes of memory; "
+        if self.permanent:
+            text += f"all requests together may have {total}, see serve --memory-limit"
+        else:
+            text += "other requests hold what is left"
+        super().__init__(text)
+
+
+class SlowBodyError(Exception):
+    """The body came too slowly, or stopped."""
+
+
+class Lease:
+    """The memory that one request holds.
+
+    Attributes:
+        owner: the caller's address
+        held: in bytes
+    """
+
+    def __init__(self, budget: MemoryBudget, owner: str) -> None:
+        self._budget = budget
+        self.owner = owner
+        self.held = 0
+        self._timeout: asyncio.Timeout | None = None
+        self._evicted = False
+        self._last_progress = 0.0
+        self._period_bytes = 0
+
+    def charge(self, size: int) -> None:
+        """Takes memory from the budget.
+
+        Raises:
+            BudgetExceededError: there is not enough, and no other request gives way
+        """
+        self._budget.take(self, size)
+        self.held += size
+
+    @asynccontextmanager
+    async def receiving(self) -> AsyncIterator[None]:
+        """While a body is received: ends the block if it comes too slowly, or gives way.
+
+        Raises:
+            BudgetExceededError: it gave way to other requests
+            SlowBodyError: it came too slowly
+        """
+        loop = asyncio.get_running_loop()
+        self._last_progress = loop.time()
+        self._period_bytes = 0
+        try:
+            async with asyncio.timeout(PERIOD_SECONDS) as self._timeout:
+                yield
+        except TimeoutError as error:
+            if self._evicted:
+                raise BudgetExceededError(self.held, self._budget.total) from error
+            text = f"the body comes too slowly: less than {BYTES_PER_PERIOD} bytes in {PERIOD_SECONDS:g} s"
+            raise SlowBodyError(text) from error
+        finally:
+            self._timeout = None
+
+    def progress(self, size: int) -> None:
+        """Notes that so many bytes of the body have arrived."""
+        self._last_progress = asyncio.get_running_loop().time()
+        self._period_bytes += size
+        if self._period_bytes >= BYTES_PER_PERIOD and self._timeout is not None and not self._evicted:
+            self._period_bytes = 0
+            self._timeout.reschedule(self._last_progress + PERIOD_SECONDS)
+
+    @property
+    def evictable(self) -> bool:
+        """Whether its body is still being received."""
+        return self._timeout is not None and not self._evicted and self.held > 0
+
+    @property
+    def silent_since(self) -> float:
+        """When the last byte of its body arrived, by the event loop's clock."""
+        return self._last_progress
+
+    def evict(self) -> int:
+        """Ends the receiving of its body; returns the bytes it no longer holds."""
+        self._evicted = True
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+        return self.release()
+
+    def release(self) -> int:
+        """Returns everything to the budget; returns how much that was."""
+        held = self.held
+        self.held = 0
+        self._budget.give_back(held)
+        return held
+
+
+class MemoryBudget:
+    """The memory that all requests together may hold.
+
+    Attributes:
+        total: in bytes
+        used: in bytes
+        refusals: requests that were refused or gave way
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.used = 0
+        self.refusals = 0
+        self._leases: set[Lease] = set()
+
+    @contextmanager
+    def lease(self, owner: str) -> Iterator[Lease]:
+        """The lease of one request, for the duration of the block."""
+        lease = Lease(self, owner)
+        self._leases.add(lease)
+        try:
+            yield lease
+        finally:
+            self._leases.discard(lease)
+            lease.release()
+
+    def take(self, lease: Lease, size: int) -> None:
+        """Takes memory for a lease.
+
+        Raises:
+            BudgetExceededError: there is not enough, and no other request gives way
+        """
+        while self.used + size > self.total:
+            victim = self._victim(lease, size) if lease.held + size <= self.total else None
+            self.refusals += 1
+            if victim is None:
+                raise BudgetExceededError(lease.held + size, self.total)
+            victim.evict()
+        self.used += size
+
+    def give_back(self, size: int) -> None:
+        """Returns memory to the budget."""
+        self.used -= size
+
+    def _victim(self, lease: Lease, size: int) -> Lease | None:
+        """Returns the request that gives way: a silent one first, then the largest of the caller that holds the most."""
+        others = [other for other in self._leases if other is not lease and other.evictable]
+        if not others:
+            return None
+        silent = min(others, key=lambda other: (other.silent_since, other.owner))
+        if asyncio.get_running_loop().time() - silent.silent_since >= SILENT_SECONDS:
+            return silent
+        held: dict[str, int] = {}
+        for other in self._leases:
+            held[other.owner] = held.get(other.owner, 0) + other.held
+        largest = max(others, key=lambda other: (held[other.owner], other.held))
+        return largest if held[largest.owner] > held[lease.owner] + size else None

@@ -1,0 +1,121 @@
+"""Bodies that are promised, dense, slow or never read: memory stays within the limit and kube-scheduler is answered."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.abuse import (
+    FITTING,
+    MEMORY_LIMIT,
+    MIB,
+    AbusedService,
+    abused_service,
+    regular_calls,
+    send_until_refused,
+)
+from tests.worlds.service import db_pod
+
+pytestmark = pytest.mark.e2e
+
+HEAD = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+POD = json.dumps(db_pod()).encode()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbusedService]:
+    """One service for all tests: it survives them."""
+    with abused_service(tmp_path_factory.mktemp("bodies")) as service:
+        yield service
+
+
+def _dial(stack: ExitStack, service: AbusedService, count: int) -> list[socket.socket]:
+    return [stack.enter_context(service.dial()) for _ in range(count)]
+
+
+def test_promises_cost_no_memory(service: AbusedService) -> None:
+    """500 connections announce 60 MB each and send one byte."""
+    before = service.peak_memory
+    with ExitStack() as stack, regular_calls(service) as calls:
+        for connection in _dial(stack, service, 500):
+            connection.sendall(HEAD % 60_000_000 + b"{")
+        assert service.filter() == FITTING
+        assert service.peak_memory - before < 32 * MIB
+    assert calls.problems == []
+    assert calls.answered
+
+
+@pytest.mark.parametrize(("connections", "sent"), [(12, 1), (50, 4), (20, 40)])
+def test_bodies_that_stop_cost_what_they_sent_at_most(service: AbusedService, connections: int, sent: int) -> None:
+    """Together they may want more than the limit; the silent ones give way to kube-scheduler."""
+    before = service.memory
+    with ExitStack() as stack, regular_calls(service) as calls:
+        for connection in _dial(stack, service, connections):
+            send_until_refused(connection, HEAD % (sent * MIB + 1), b" " * MIB, sent * MIB)
+        assert service.filter() == FITTING
+        assert service.memory - before < connections * sent * MIB * 9 // 8 + 32 * MIB
+    assert service.peak_memory < MEMORY_LIMIT
+    assert calls.problems == []
+    assert calls.answered
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b'{"Pod": %s, "Nodes": {"items": [%s]}}' % (POD, b",".join([b"{}"] * 9_000_000)), id="nodes"),
+        pytest.param(b'{"Pod": %s, "NodeNames": [%s]}' % (POD, b",".join([b'""'] * 9_000_000)), id="names"),
+        pytest.param(
+            b'{"NodeNames": [], "Pod": {"metadata": {"name": "p"}, "spec": {"volumes": [%s]}}}'
+            % b",".join([b"{}"] * 9_000_000),
+            id="volumes",
+        ),
+    ],
+)
+def test_a_dense_body_is_refused_before_it_is_decoded(service: AbusedService, body: bytes) -> None:
+    """A byte of it would become twenty of objects."""
+    with service.dial() as connection:
+        connection.sendall(HEAD % len(body) + body)
+        answer = connection.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"the request needs " in answer
+    assert service.peak_memory < MEMORY_LIMIT
+
+
+def test_a_body_that_comes_too_slowly_is_refused(service: AbusedService) -> None:
+    """The answer is 408, and the connection ends; other callers notice nothing."""
+    with regular_calls(service) as calls, service.dial() as connection:
+        connection.sendall(HEAD % 1_000_000 + b"{")
+        answer = connection.recv(1 << 16)
+        assert connection.recv(1) == b""
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert calls.problems == []
+
+
+def test_an_answer_that_is_not_read_is_cut_off(service: AbusedService) -> None:
+    """Then its memory is free again."""
+    node = b'{"metadata":{"name":"n%d"},"x":"' + b"y" * MIB + b'"}'
+    pod = json.dumps({"metadata": {"name": "p"}, "spec": {}}).encode()
+    body = b'{"Pod":%s,"Nodes":{"items":[%s]}}' % (pod, b",".join(node % number for number in range(40)))
+    with service.dial() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(HEAD % len(body) + body)
+        while service.metric("request_memory_bytes") > 0:
+            assert service.process.poll() is None
+    assert service.metric('connections_ended_total{reason="answer"}') == 1
+    assert service.peak_memory < MEMORY_LIMIT
+
+
+def test_a_silent_body_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """SIGTERM ends the process in order, well before Kubernetes would kill it."""
+    with abused_service(tmp_path) as service, service.dial() as connection:
+        connection.sendall(HEAD % 1_000_000 + b"{")
+        service.get("/healthz")
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(timeout=15) == 0
+        assert b"Cancel " not in service.log.read_bytes()

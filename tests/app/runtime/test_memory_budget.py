@@ -1,0 +1,116 @@
+"""One budget of memory for all requests: who is refused, and who gives way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+
+import pytest
+
+from app.runtime.memory_budget import BYTES_PER_PERIOD, BudgetExceededError, Lease, MemoryBudget, SlowBodyError
+from tests.worlds.virtual_time import run as run_virtually
+
+TOTAL = 100
+
+
+@asynccontextmanager
+async def _receiving(lease: Lease, size: int) -> AsyncIterator[asyncio.Task[None]]:
+    """A body of which so much has arrived, and no more comes."""
+
+    async def receive() -> None:
+        async with lease.receiving():
+            lease.charge(size)
+            lease.progress(size)
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(receive())
+    await asyncio.sleep(0)
+    yield task
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_lease_ends_with_its_block() -> None:
+    """What it held is free again."""
+    budget = MemoryBudget(TOTAL)
+    with budget.lease("a") as lease:
+        lease.charge(60)
+        assert budget.used == 60
+    assert budget.used == 0
+
+
+@pytest.mark.parametrize(("size", "permanent"), [(41, False), (101, True)])
+def test_a_request_beyond_the_budget_is_refused(size: int, permanent: bool) -> None:
+    """Trying again helps unless it needs more than all may have."""
+
+    async def main() -> None:
+        budget = MemoryBudget(TOTAL)
+        with budget.lease("a") as first, budget.lease("b") as second:
+            first.charge(60)
+            with pytest.raises(BudgetExceededError) as raised:
+                second.charge(size)
+        assert raised.value.permanent is permanent
+        assert budget.refusals == 1
+
+    run_virtually(main())
+
+
+def test_a_silent_body_gives_way() -> None:
+    """The one that has been silent for longest first; the newcomer gets its memory."""
+
+    async def main() -> None:
+        budget = MemoryBudget(TOTAL)
+        with ExitStack() as stack:
+            older, newer, newcomer = (stack.enter_context(budget.lease("a")) for _ in range(3))
+            async with _receiving(older, 50) as first:
+                await asyncio.sleep(0.5)
+                async with _receiving(newer, 50) as second:
+                    await asyncio.sleep(0.6)
+                    newcomer.charge(10)
+                    with pytest.raises(BudgetExceededError):
+                        await first
+                    assert not second.done()
+        assert budget.used == 0
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize(("owner", "gives_way"), [("a", False), ("b", True)])
+def test_the_caller_with_the_most_gives_way_to_another_one(owner: str, gives_way: bool) -> None:
+    """Though its body is arriving."""
+
+    async def main() -> None:
+        budget = MemoryBudget(TOTAL)
+        with budget.lease("a") as large, budget.lease(owner) as newcomer:
+            async with _receiving(large, 80) as body:
+                if gives_way:
+                    newcomer.charge(30)
+                    with pytest.raises(BudgetExceededError):
+                        await body
+                else:
+                    with pytest.raises(BudgetExceededError):
+                        newcomer.charge(30)
+                    assert not body.done()
+
+    run_virtually(main())
+
+
+def test_a_body_must_keep_coming() -> None:
+    """A period without enough ends it, however fast it was before."""
+
+    async def receive(lease: Lease) -> None:
+        async with lease.receiving():
+            for _ in range(3):
+                await asyncio.sleep(4)
+                lease.progress(BYTES_PER_PERIOD)
+            while True:
+                await asyncio.sleep(1)
+                lease.progress(10)
+
+    async def main() -> float:
+        with MemoryBudget(TOTAL).lease("a") as lease, pytest.raises(SlowBodyError):
+            await receive(lease)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(main()) == pytest.approx(17)
