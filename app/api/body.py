@@ -32,17 +32,23 @@ async def read_body(request: Request, limit: int, lease: Lease) -> bytearray:
     if int(request.headers.get("content-length", 0)) > limit:
         raise _too_large(limit)
     body = bytearray()
+    complete = False
     try:
         async with lease.receiving():
             async for chunk in request.stream():
                 if len(body) + len(chunk) > limit:
                     raise _too_large(limit)
                 # bytearray allocates an eighth more than it holds.
-                lease.charge(len(chunk) + len(chunk) // 8)
+                await lease.charge_arrived(len(chunk) + len(chunk) // 8)
                 body += chunk
                 lease.progress(len(chunk))
+        complete = True
     except ClientDisconnect as error:
         raise RequestError(f"the caller hung up after {len(body)} bytes") from error
+    finally:
+        # The traceback of an error would keep the body until it is answered.
+        if not complete:
+            body.clear()
     if not body:
         raise RequestError("the body is empty, expected JSON")
     if not body.isascii():

@@ -16,6 +16,8 @@ PERIOD_SECONDS: Final = 5.0
 BYTES_PER_PERIOD: Final = 1024**2
 # A body that is silent for so long gives way to other requests.
 SILENT_SECONDS: Final = 1.0
+# Turns of the event loop after which a body that gave way is free: its time-out fires, its task ends.
+_TURNS_TO_UNWIND: Final = 4
 
 
 class BudgetExceededError(Exception):
@@ -64,6 +66,18 @@ class Lease:
         """
         self._budget.take(self, size)
         self.held += size
+
+    async def charge_arrived(self, size: int) -> None:
+        """Takes memory for bytes that arrived; returns once what gave way for them is free.
+
+        Raises:
+            BudgetExceededError: as charge
+        """
+        refusals = self._budget.refusals
+        self.charge(size)
+        if self._budget.refusals > refusals:
+            for _ in range(_TURNS_TO_UNWIND):
+                await asyncio.sleep(0)
 
     @asynccontextmanager
     async def receiving(self) -> AsyncIterator[None]:

@@ -177,3 +177,11 @@ def receive(connection: socket.socket) -> bytes:
         return connection.recv(1 << 16)
     except OSError:
         return b""
+
+
+def receive_all(connection: socket.socket) -> bytes:
+    """Everything until the server ends the connection."""
+    received = b""
+    while part := receive(connection):
+        received += part
+    return received
