@@ -18,7 +18,7 @@ from tests.worlds.service import by_names, db_pod, small_cluster
 from tests.worlds.turn_probe import read_longest_turn
 
 MIB = 1024**2
-MEMORY_LIMIT = 256 * MIB
+MEMORY_LIMIT = 384 * MIB
 FITTING = ["node-1", "node-3"]
 _PATIENCE = 20.0
 _REQUEST = json.dumps(by_names(db_pod()))
