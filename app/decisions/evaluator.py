@@ -103,10 +103,14 @@ class Evaluator:
         Raises:
             ResolutionError: the API server does not answer, or the pod cannot be read
         """
-        if is_pod(self.view.snapshot.pods.get((pod.namespace, pod.name)), pod):
+        if self._shows(pod):
             return True
         async with self._pod_fetches:
-            return is_pod(await self._source.read_pod(pod.namespace, pod.name), pod)
+            # A watch may have delivered it meanwhile.
+            return self._shows(pod) or is_pod(await self._source.read_pod(pod.namespace, pod.name), pod)
+
+    def _shows(self, pod: Pod) -> bool:
+        return is_pod(self.view.snapshot.pods.get((pod.namespace, pod.name)), pod)
 
     async def explain(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders

@@ -195,6 +195,8 @@ class Reflector(Generic[_Value]):
         self._path = resource.path(namespace)
         self._query = dict(selectors)
         self._attempts = 0
+        # How the keys of this kind are made; None until an object could be read.
+        self._key_of: Callable[[_Meta], Key] | None = None
         self._watch_task: asyncio.Task[_WatchEnd] | None = None
         # Calls of `catch_up` are numbered; all up to `_caught_up` are done.
         self._requested = 0
@@ -265,6 +267,7 @@ class Reflector(Generic[_Value]):
             unreadable[_raw_key(raw)] = str(error)
             log.warning("left out an object that cannot be read", problem=str(error))
             return
+        self._key_of = _key_function(key)
         if value is not None:
             objects[key] = value
 
@@ -368,16 +371,23 @@ class Reflector(Generic[_Value]):
         try:
             key, value = self._decode(event.object)
         except ObjectError as error:
-            if event.type != "DELETED":
-                left_out = name in self.status.unreadable
-                self.status.unreadable[name] = str(error)
-                if left_out:
-                    return
-                # The next process would start without the object. So this one must not keep its last readable state.
-                raise _RelistError(f"{error}, so it is left out") from error
-            raise _RelistError(f"{self.label}: a deleted object cannot be read") from error
+            self._leave_out(meta, "" if event.type == "DELETED" else str(error))
+            return
         self.status.unreadable.pop(name, None)
+        self._key_of = _key_function(key)
         self._handler.changed(key, None if event.type == "DELETED" else value)
+
+    def _leave_out(self, meta: _Meta, problem: str) -> None:
+        """Removes an object that cannot be read, or that was deleted (no problem).
+
+        The next process would start without the object, so this one must not keep its last readable state.
+        """
+        self.status.unreadable.pop((meta.namespace, meta.name), None)
+        if problem:
+            self.status.unreadable[meta.namespace, meta.name] = problem
+            log.warning("left out an object that cannot be read", problem=problem)
+        if self._key_of is not None:
+            self._handler.changed(self._key_of(meta), None)
 
     def _note_connection(self) -> None:
         self.status.phase = Phase.SYNCED
@@ -418,6 +428,19 @@ class Reflector(Generic[_Value]):
             return
         finally:
             self._wake.clear()
+
+
+def _key_function(key: Key) -> Callable[[_Meta], Key]:
+    """Returns how keys like this one are made of an object's metadata."""
+    return _namespaced_key if isinstance(key, tuple) else _name_key
+
+
+def _namespaced_key(meta: _Meta) -> Key:
+    return meta.namespace, meta.name
+
+
+def _name_key(meta: _Meta) -> Key:
+    return meta.name
 
 
 def _raw_key(raw: msgspec.Raw) -> Key | None:

@@ -174,7 +174,6 @@ ERROR_410 = event("ERROR", {"kind": "Status", "code": 410, "message": "too old r
         pytest.param(sending(b'{"type":"ADDED","object":{"metad'), id="half a line"),
         pytest.param(sending(b"\xff\xfe\n"), id="no UTF-8"),
         pytest.param(sending(event("PATCHED", thing("x", 1))), id="an unknown event"),
-        pytest.param(sending(event("DELETED", thing("x", "?"))), id="a deletion that cannot be read"),
     ],
 )
 async def test_a_watch_that_cannot_be_continued_is_followed_by_a_list(plan: Any, tmp_path: Path) -> None:
@@ -509,3 +508,16 @@ def test_a_cache_may_be_behind_if_its_watch_is_silent_for_longer_than_bookmarks_
     assert status.behind(100.0 + QUIET_SECONDS + 5) == 5.0
     status.disconnected_at = 100.0 + QUIET_SECONDS
     assert status.behind(100.0 + QUIET_SECONDS + 30) == 30.0
+
+
+async def test_objects_that_were_never_readable_cause_no_list(tmp_path: Path) -> None:
+    """Anybody may create objects, and a cache that lists is behind."""
+    async with running_reflector(tmp_path, thing("a", 1)) as world:
+        await world.wait_for(a=1)
+        await world.wait_for_watch()
+        for number in range(20):
+            await world.api.put(PATH, thing(f"bad-{number}", "?"))
+        await world.api.put(PATH, thing("b", 2))
+        await world.wait_for(a=1, b=2)
+        assert len(world.status.unreadable) == 20
+        assert world.status.lists == 1
