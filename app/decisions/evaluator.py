@@ -24,6 +24,8 @@ from scheduler_core.volumes.resolve import MissingObjectError, exceeds_attach_li
 # Single reads for one request; a pod that names more undelivered objects is refused and retried later.
 MAX_FETCHES: Final = 8
 MAX_POD_FETCHES: Final = 4
+_POD_RECHECK_INTERVAL: Final = 0.05
+_POD_RECHECKS: Final = 20
 _Result = TypeVar("_Result")
 
 
@@ -101,16 +103,22 @@ class Evaluator:
         The API server is asked about a pod that no watch has delivered yet.
 
         Raises:
-            ResolutionError: the API server does not answer, or the pod cannot be read
+            ResolutionError: the API server does not answer, the pod cannot be read, or too many pods are looked for
         """
-        if self._shows(pod):
-            return True
-        async with self._pod_fetches:
-            # A watch may have delivered it meanwhile.
-            return self._shows(pod) or is_pod(await self._source.read_pod(pod.namespace, pod.name), pod)
-
-    def _shows(self, pod: Pod) -> bool:
-        return is_pod(self.view.snapshot.pods.get((pod.namespace, pod.name)), pod)
+        for _ in range(_POD_RECHECKS):
+            if is_pod(self.view.snapshot.pods.get((pod.namespace, pod.name)), pod):
+                return True
+            try:
+                async with asyncio.timeout(_POD_RECHECK_INTERVAL):
+                    await self._pod_fetches.acquire()
+            except TimeoutError:
+                # A watch may have delivered it meanwhile.
+                continue
+            try:
+                return is_pod(await self._source.read_pod(pod.namespace, pod.name), pod)
+            finally:
+                self._pod_fetches.release()
+        raise ResolutionError(f"pod {pod.key} is not known yet, and too many other pods are looked for")
 
     async def explain(
         self, pod: Pod, candidates: Sequence[str], contenders: Callable[[], Contenders] = no_contenders

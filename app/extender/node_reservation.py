@@ -92,6 +92,8 @@ class NodeReservations:
         """
         if not pod.volumes:
             return await self._evaluator.filter(pod, candidates)
+        if not await self._evaluator.has_pod(pod):
+            return await self._evaluator.filter(pod, candidates, self.contenders)
         self._end_waits(pod)
         await self._lock.acquire()
         try:

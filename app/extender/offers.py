@@ -180,6 +180,8 @@ class Offers:
         self._requests += 1
         self._no_request.clear()
         try:
+            if not await self._evaluator.has_pod(pod):
+                return await self._evaluator.filter(pod, candidates, self.contenders)
             return await self._filter(pod, candidates, hung_up)
         finally:
             self._requests -= 1
@@ -212,6 +214,8 @@ class Offers:
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
+        if not await self._evaluator.has_pod(pod):
+            return await self._evaluator.filter(pod, candidates, self.contenders)
         await self._evaluator.fetch_missing(pod)
         async with self._lock:
             generation = self._generation

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import structlog
-
 from app.decisions.evaluator import Evaluator
 from app.extender.availability import ALWAYS_AVAILABLE, Availability, HungUp, check
 from app.policy.in_force import PolicyInForce
@@ -26,14 +24,15 @@ from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord
 
-log = structlog.get_logger("extender")
-
 # They are made one at a time, and each that waits keeps its request in memory.
 MAX_EXPLANATIONS: Final = 16
 
 
 class Decider(Protocol):
-    """Decides about pods with what other pods have."""
+    """Decides about pods with what other pods have.
+
+    Nothing is reserved for a pod that does not exist (`Evaluator.has_pod`): anybody may name one.
+    """
 
     def contenders(self) -> Contenders:
         """Returns what other pods have that counts for a pod that is evaluated now."""
@@ -184,7 +183,7 @@ class Verbs:
     async def filter(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:
         """Decides which nodes can hold the pod's volumes, and reserves.
 
-        What is reserved depends on the `Decider`. Nothing is reserved for a pod that does not exist: anybody may name one.
+        What is reserved depends on the `Decider`.
 
         Raises:
             UndecidableError: a predicate of the policy cannot be decided for any node
@@ -200,7 +199,7 @@ class Verbs:
             check(self._late_availability)
             return await hung_up()
 
-        decision = await (await self._decider_for(pod)).filter(pod, candidates, caller_gone)
+        decision = await self._decider.filter(pod, candidates, caller_gone)
         check(self._late_availability)
         return FilterAnswer(decision, refusals)
 
@@ -215,16 +214,9 @@ class Verbs:
         refusals = await self._policy_refusals(whole, names)
         candidates = [name for name in names if name not in refusals or not refusals[name].unresolvable]
         self.check()
-        decision = await (await self._decider_for(pod)).preempt(pod, candidates)
+        decision = await self._decider.preempt(pod, candidates)
         check(self._late_availability)
         return decision
-
-    async def _decider_for(self, pod: Pod) -> Decider:
-        """Returns what decides about a pod; without reservations if the pod does not exist."""
-        if not pod.volumes or await self._evaluator.has_pod(pod):
-            return self._decider
-        log.debug("the pod does not exist, so nothing is reserved for it", pod=pod.key, uid=pod.uid)
-        return WithoutReservations(self._evaluator, self._decider.contenders())
 
     async def explain(self, pod: Pod, candidates: Sequence[str]) -> Explanation:
         """Decides as `filter` without the policy, with plans and numbers, and without any promise.
