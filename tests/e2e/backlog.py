@@ -34,7 +34,9 @@ _VOLUMES: Final = (Volume("5Gi"), Volume("5Gi"))
 # The slots of nodes, in turns; kwok's nodes take 200 pods.
 _SLOTS: Final = (2, 5, 10, 20, 40, 60)
 _SHARE_WITH_ROOM: Final = 0.75
-_REST_SECONDS: Final = 900.0
+# kube-scheduler writes some six objects for each pod.
+_REST_SECONDS_PER_POD: Final = 0.6
+_MIN_REST_SECONDS: Final = 300.0
 _SIMULATOR: Final = {"status_period": 5, "capacity_period": 10, "workers": 16}
 
 
@@ -130,9 +132,10 @@ def _create(rig: Rig, pods: int) -> float:
 
 
 def _wait_for_rest(record: _Record, backlog: Backlog) -> None:
-    deadline = time.time() + _REST_SECONDS
+    seconds = max(_MIN_REST_SECONDS, _REST_SECONDS_PER_POD * backlog.pods)
+    deadline = time.time() + seconds
     while len(record.pods) < backlog.pods or time.time() - record.changed < backlog.quiet:
-        assert time.time() < deadline, f"not at rest after {_REST_SECONDS:g} s"
+        assert time.time() < deadline, f"not at rest after {seconds:g} s"
         time.sleep(1)
 
 
