@@ -32,7 +32,8 @@ from scheduler_core.evaluation.replica_needs import (
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.verdict import Reason
-from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.budget import Budget, PackingAnswer, Portions, share_fairly
+from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
 from scheduler_core.packing.spread import SHARED, ReplicaGroup, fits_spread
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import VolumeClasses
@@ -41,6 +42,8 @@ from scheduler_core.volumes.resolve import Resolution
 MAX_DISKS: Final = 50
 """With more useful disks than this the replicas are counted, not placed."""
 MAX_REPLICAS: Final = 200
+# Places for a few volumes are sought at once, and each of two searches may take its most (`packing/spread.py`).
+_PORTIONS: Final = Portions(first=3_000, most=2 * MAX_STEPS_PER_INSTANCE)
 _NODES_PER_PAUSE: Final = 256
 _REASONS: Final = {
     PackingAnswer.NO: Reason.NOT_TOGETHER_IN_CLUSTER,
@@ -210,19 +213,42 @@ def _search_placements(
     placements = pod.state.placements
     cached = ((case, placements.get((pod.key, case))) for case in node_by_case)
     answers = {case: answer for case, answer in cached if answer is not None}
-    missing = [case for case in node_by_case if case not in answers]
-    shares = budget.shares(len(missing))
-    for case, share in zip(missing, shares, strict=True):
-        answer = _search(pod, disks, node_by_case[case], share)
-        answers[case] = answer
-        if answer is not PackingAnswer.UNDECIDED:
-            placements.put((pod.key, case), answer)
-        yield
-    budget.take_back(shares)
+    missing = {case: name for case, name in node_by_case.items() if case not in answers}
+    if missing:
+        answers.update((yield from _search_cases(pod, disks, missing, budget)))
     reasons = {case: _REASONS[answer] for case, answer in answers.items() if answer is not PackingAnswer.YES}
     if not reasons:
         return {}
     return {name: reasons[case] for name, case in case_by_node.items() if case in reasons}
+
+
+def _search_cases(
+    pod: WholePod, disks: _Disks, node_by_case: Mapping[object, str], budget: Budget
+) -> Cooperative[Mapping[object, PackingAnswer]]:
+    """Returns the answers of cases, each with one of its nodes, and keeps them.
+
+    The next request goes on with the cases that stay undecided.
+    """
+    problem_by_case: dict[object, _Problem] = {}
+    for case, name in node_by_case.items():
+        problem_by_case[case] = _problem(pod, disks, name)
+        yield
+    problems = sorted(set(problem_by_case.values()), key=lambda problem: (-sum(problem.free), problem))
+    # Hashes stand for the problems, which are large. Were two equal, a problem would only get other steps than it should.
+    unfinished = pod.state.profiles.unfinished_placements
+    steps_by_hash = unfinished.get(pod.key) or {}
+    tried = {problem: steps_by_hash[hash(problem)] for problem in problems if hash(problem) in steps_by_hash}
+    answers = yield from share_fairly(
+        problems, lambda problem, share: fits_spread(problem.groups, problem.free, share), _PORTIONS, budget, tried
+    )
+    if tried:
+        unfinished.put(pod.key, {hash(problem): steps for problem, steps in tried.items()})
+    else:
+        unfinished.pop(pod.key)
+    for case, problem in problem_by_case.items():
+        if answers[problem] is not PackingAnswer.UNDECIDED:
+            pod.state.placements.put((pod.key, case), answers[problem])
+    return {case: answers[problem] for case, problem in problem_by_case.items()}
 
 
 def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
@@ -238,8 +264,20 @@ def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
     return needs_space, pod.view.cluster.nodes[name].zone if by_zone else ""
 
 
-def _search(pod: WholePod, disks: _Disks, name: str, budget: Budget) -> PackingAnswer:
-    """Returns whether everything fits if the pod runs on a node."""
+@dataclass(frozen=True, order=True)
+class _Problem:
+    """The replicas to place if the pod runs on a node.
+
+    Attributes:
+        free: bytes by disk
+    """
+
+    free: tuple[int, ...]
+    groups: tuple[ReplicaGroup, ...]
+
+
+def _problem(pod: WholePod, disks: _Disks, name: str) -> _Problem:
+    """Returns what is to be placed if the pod runs on a node."""
     pairs = zip(pod.local, pod.needs_space(name), strict=True)
     missing = {claim for (claim, _), needs_space in pairs if needs_space}
     local = _local_disks(pod, name) if missing and name in disks.nodes else _Disks({}, {}, frozenset())
@@ -261,7 +299,7 @@ def _search(pod: WholePod, disks: _Disks, name: str, budget: Budget) -> PackingA
         copies = copy_sizes(pod.view, image, (uuid for _, uuid in free)) if image else ()
         if masks:
             groups.append(ReplicaGroup(volume.volume.size, tuple(masks), domains, copies, image))
-    return fits_spread(groups, tuple(free.values()), budget)
+    return _Problem(tuple(free.values()), tuple(groups))
 
 
 def _local_disks(pod: WholePod, name: str) -> _Disks:
