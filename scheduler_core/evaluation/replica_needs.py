@@ -18,9 +18,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import node_candidates, tiers_of
 from scheduler_core.longhorn.replica_request import ReplicaRequest, balances_best_effort
 from scheduler_core.model import longhorn
-from scheduler_core.model.quantity import format_bytes
 from scheduler_core.packing.spread import SHARED
-from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import Requirements, requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
@@ -142,16 +140,3 @@ def copy_sizes(view: View, image: str, uuids: Iterable[str]) -> tuple[int, ...]:
     """Returns the bytes of a backing image by disk, 0 where it is already."""
     entry = view.snapshot.backing_images.get(image)
     return () if entry is None else tuple(0 if uuid in entry.disks else entry.real_size for uuid in uuids)
-
-
-def describe_needs(view: View, resolution: Resolution, name: str) -> str:
-    """Says which replicas find no place together if the pod runs on a node."""
-    counts = {need.volume.claim: need.count for need in replica_needs(resolution, view)}
-    parts = []
-    for volume in resolution.volumes:
-        on_node = int(volume.local and name not in nodes_with_replica(volume, view.cluster))
-        elsewhere = counts.get(volume.claim, on_node) - on_node
-        places = [f"1 on node {name}"] * on_node + [f"{elsewhere} on any node"] * (elsewhere > 0)
-        if places:
-            parts.append(f"{volume.name} ({format_bytes(volume.volume.size)}): {', '.join(places)}")
-    return "these replicas find no room together: " + "; ".join(parts)
