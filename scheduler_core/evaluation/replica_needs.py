@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.disk_profile import OpenDisk, profile_node
+from scheduler_core.evaluation.disk_profile import OpenDisk, Profile, profile_node
 from scheduler_core.evaluation.reasons import Refused
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, has_disk_pressure
 from scheduler_core.longhorn.cluster import Cluster
@@ -87,6 +87,22 @@ def _replicas_to_place(volume: PodVolume, *, degraded: bool) -> int:
         # Longhorn waits for the others only while it does not run the volume.
         return 0 if degraded or volume.volume.node_id else pending
     return 1 if degraded else max(1, pending, volume.volume.number_of_replicas)
+
+
+def one_of_each_kind(needs: Iterable[ReplicaNeed]) -> tuple[ReplicaNeed, ...]:
+    """Returns the first need of each key, in order."""
+    by_key: dict[object, ReplicaNeed] = {}
+    for need in needs:
+        by_key.setdefault(need.key, need)
+    return tuple(by_key.values())
+
+
+def has_disk_for(profile: Profile, size: int, written: int) -> bool:
+    """Whether a node has a disk for a replica of a size, of which some bytes are written already."""
+    if profile.reason is not None or profile.free[0] < size:
+        return False
+    pairs = zip(profile.free, profile.headroom, strict=True)
+    return not written or any(free >= size and written < headroom for free, headroom in pairs)
 
 
 def open_disks(view: View, need: ReplicaNeed, name: str) -> Iterator[OpenDisk]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.evaluation import whole_pod
+from scheduler_core.evaluation import replica_counting, whole_pod
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
@@ -224,6 +224,36 @@ class TestManyDisks:
         """On n1 there is no placement, but counting cannot tell."""
         explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
         assert reasons(explanation) == {"n1": "ROOM", "n2": "ROOM"}
+
+
+def test_equal_volumes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the disks that can take them."""
+    looks: list[object] = []
+    open_disks = whole_pod.open_disks
+
+    def counted_look(*args: Any) -> Any:
+        looks.append(args)
+        return open_disks(*args)
+
+    monkeypatch.setattr(whole_pod, "open_disks", counted_look)
+    names = [f"c{number}" for number in range(10)]
+    claims = [make.claim(name, 60, storage_class="remote") for name in names]
+    assert set(reasons(explained(make.pod(*names), nodes(300, 300), CLASSES, claims)).values()) == {"ATTACHABLE"}
+    assert len(looks) == 2
+
+
+def test_too_many_replicas_for_a_search_are_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a look at the disks that can take them."""
+    monkeypatch.setattr(whole_pod, "MAX_REPLICAS", 1)
+    monkeypatch.setattr(whole_pod, "open_disks", None)
+    explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
+    assert reasons(explanation) == {"n1": "ROOM", "n2": "ROOM"}
+
+
+def test_counting_pauses_between_sizes() -> None:
+    """So that no turn grows with the product of replicas and disks."""
+    turns = sum(1 for _ in replica_counting._counting_refuses(range(1, 101), [100] * 100))
+    assert turns >= 100
 
 
 def test_equal_pods_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
