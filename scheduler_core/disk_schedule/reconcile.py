@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from scheduler_core.disk_schedule.allocation import Limit, allocate
 from scheduler_core.disk_schedule.conditions import (
@@ -24,13 +23,12 @@ from scheduler_core.disk_schedule.conditions import (
 )
 from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleStatus, Fault
 from scheduler_core.model.kube import Condition, condition
+from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.quantity import format_bytes
 
 NodeLookup = Node | Fault | None
 """A Longhorn node; None if it does not exist, a Fault if it cannot be read."""
-
-_MAX_FAULTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +128,4 @@ def _has_status_faults(faults: Iterable[Fault]) -> bool:
 
 
 def _join_faults(faults: tuple[Fault, ...]) -> str:
-    shown = "; ".join(str(fault) for fault in faults[:_MAX_FAULTS])
-    more = len(faults) - _MAX_FAULTS
-    return f"{shown}; and {more} more" if more > 0 else shown
+    return join_first([str(fault) for fault in faults], "; ")

@@ -23,6 +23,8 @@ from scheduler_core.packing.items import reachable_sums
 
 # About 10 ms, so that a probe is a short turn of the event loop.
 _STEPS_PER_PROBE: Final = 10_000
+# A range of more numbers has no length in CPython.
+_MAX_CAPACITIES: Final = 2**62
 # What a probe costs that needs no search.
 _FIXED_STEPS_PER_PROBE: Final = 10
 
@@ -38,6 +40,19 @@ class MissingSpace:
 
     size: int
     exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Capacities:
+    """What a disk may be filled with.
+
+    Attributes:
+        values: bytes, ascending
+        gap: by how much the least that helps may be below the least of the values that helps; 0 if all sums are among them
+    """
+
+    values: Sequence[int]
+    gap: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +80,7 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> Cooperative[Mis
     lower: int | None = None
     upper: int | None = None
     # Most disks are open to the same volumes.
-    capacities_by_sizes: dict[tuple[int, ...], Sequence[int]] = {}
+    capacities_by_sizes: dict[tuple[int, ...], _Capacities] = {}
     for disk in range(len(evaluation.disks)):
         sizes = _sizes_on_disk(evaluation, masks, disk)
         capacities = capacities_by_sizes.get(sizes)
@@ -78,7 +93,7 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> Cooperative[Mis
             continue
         lower = bounds.lower if lower is None else min(lower, bounds.lower)
         if bounds.upper is not None:
-            upper = bounds.upper
+            upper = bounds.upper if upper is None else min(upper, bounds.upper)
     if upper is not None and (lower is None or upper <= lower):
         return MissingSpace(upper, exact=True)
     return MissingSpace(0, exact=True) if lower is None else MissingSpace(lower, exact=False)
@@ -92,34 +107,44 @@ def _sizes_on_disk(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) 
     return (*volumes, *images)
 
 
-def _useful_capacities(sizes: Sequence[int]) -> Sequence[int]:
+def _useful_capacities(sizes: Sequence[int]) -> _Capacities:
     """Returns what a disk may be filled with, ascending.
 
     All sums of the sizes are among them. If there are too many, all multiples of the sizes' common divisor are returned.
+    If even these are too many to be numbered, they are multiples of a larger unit.
     """
-    unit = gcd(*sizes) or 1
-    return reachable_sums(sizes) or range(0, sum(sizes) + unit, unit)
+    sums = reachable_sums(sizes)
+    if sums:
+        return _Capacities(sums, 0)
+    divisor = gcd(*sizes) or 1
+    unit = divisor
+    total = sum(sizes)
+    while total // unit >= _MAX_CAPACITIES:
+        unit *= 2
+    return _Capacities(range(0, total + unit, unit), unit - divisor)
 
 
 def _bounds_of_disk(
-    evaluation: NodeEvaluation, disk: int, capacities: Sequence[int], limit: int | None, budget: Budget
+    evaluation: NodeEvaluation, disk: int, capacities: _Capacities, limit: int | None, budget: Budget
 ) -> Cooperative[_Bounds | None]:
     """Returns the bounds for one disk.
 
     None if it is proven that no amount below `limit` helps, or none at all without a limit.
     """
     free = evaluation.disks[disk].free
-    low = bisect_right(capacities, free) - 1
-    high = (len(capacities) if limit is None else bisect_left(capacities, free + limit)) - 1
+    values = capacities.values
+    low = bisect_right(values, free) - 1
+    # With a gap, less than the limit may help although none of the values below it does.
+    high = (len(values) if limit is None or capacities.gap else bisect_left(values, free + limit)) - 1
     if high <= low:
         return None
     middle = high
     upper: int | None = None
     while True:
-        reason = _probe(evaluation, disk, capacities[middle] - free, budget)
+        reason = _probe(evaluation, disk, values[middle] - free, budget)
         yield
         if reason.fits:
-            upper = capacities[middle] - free
+            upper = values[middle] - free
         if reason.fits or reason is Reason.UNDECIDED:
             high = middle
         elif middle == high:
@@ -127,7 +152,8 @@ def _bounds_of_disk(
         else:
             low = middle
         if high - low <= 1:
-            return _Bounds(capacities[high] - free, upper)
+            # What the disk has now does not help.
+            return _Bounds(max(1, values[high] - capacities.gap - free), upper)
         middle = (low + high) // 2
 
 

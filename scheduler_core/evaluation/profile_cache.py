@@ -46,6 +46,7 @@ class ProfileCache:
 
     Attributes:
         changelog: which nodes' profiles may have changed
+        unfinished_placements: by pod, the steps that searches for places spent in vain, by what is to be placed (`whole_pod.py`)
     """
 
     def __init__(self, view: View) -> None:
@@ -55,6 +56,7 @@ class ProfileCache:
         self._tables: LruMap[VolumeClasses, ProfileTable] = LruMap(MAX_TABLES)
         self._results: LruMap[tuple[bool, object], Results] = LruMap(_MAX_WEIGHT, _weight)
         self._unfinished: LruMap[object, UnfinishedSearches] = LruMap(MAX_UNFINISHED, len)
+        self.unfinished_placements: LruMap[object, dict[int, int]] = LruMap(MAX_UNFINISHED, len)
 
     def table(self, classes: VolumeClasses) -> Cooperative[ProfileTable]:
         """Returns the profiles of all nodes for some classes.
@@ -89,6 +91,7 @@ class ProfileCache:
         cache.changelog = self.changelog.append(changed_nodes)
         cache._results = self._results
         cache._unfinished = self._unfinished
+        cache.unfinished_placements = self.unfinished_placements
         cache._tables = self._tables.copy()
         for classes in self._tables:
             # Shared with this cache, whose requests then profile some nodes once more: copying would cost the cluster's size.

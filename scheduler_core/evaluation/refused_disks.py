@@ -16,9 +16,10 @@ from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.refusal_rules import Rule
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.space import space_detail, space_refusal
+from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.quantity import format_bytes
-from scheduler_core.volumes.requirements import Requirements
+from scheduler_core.volumes.requirements import Requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume
 
 _NODES_PER_PAUSE: Final = 64
@@ -64,16 +65,21 @@ def closed_disks(view: View, volumes: Sequence[PodVolume], name: str) -> str:
     Space for the size of a volume is left aside. The volumes are named where a disk is closed to some of them only.
     """
     node = view.snapshot.longhorn_nodes[name]
+    alike: dict[object, list[PodVolume]] = {}
+    for volume in volumes:
+        key = volume_class(volume.volume), volume.volume.size, volume.volume.actual_size
+        alike.setdefault(key, []).append(volume)
     names_by_detail: dict[str, list[str]] = {}
     for disk in node.disks:
-        for volume in volumes:
-            detail = _closing_detail(view, volume, node, disk)
+        for members in alike.values():
+            detail = _closing_detail(view, members[0], node, disk)
             if detail:
-                names_by_detail.setdefault(detail, []).append(volume.name)
-    return "; ".join(
-        detail if len(names) == len(volumes) else f"{detail} (for {', '.join(names)})"
+                names_by_detail.setdefault(detail, []).extend(volume.name for volume in members)
+    parts = [
+        detail if len(names) == len(volumes) else f"{detail} (for {join_first(sorted(names), ', ')})"
         for detail, names in names_by_detail.items()
-    )
+    ]
+    return join_first(parts, "; ")
 
 
 def _closing_detail(view: View, volume: PodVolume, node: Node, disk: Disk) -> str:

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.disk_profile import OpenDisk, profile_node
+from scheduler_core.evaluation.disk_profile import OpenDisk, Profile, profile_node
 from scheduler_core.evaluation.reasons import Refused
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity, has_disk_pressure
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.placement import node_candidates, tiers_of
 from scheduler_core.longhorn.replica_request import ReplicaRequest, balances_best_effort
 from scheduler_core.model import longhorn
-from scheduler_core.model.quantity import format_bytes
 from scheduler_core.packing.spread import SHARED
-from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import Requirements, requirements, volume_class
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
@@ -91,6 +89,22 @@ def _replicas_to_place(volume: PodVolume, *, degraded: bool) -> int:
     return 1 if degraded else max(1, pending, volume.volume.number_of_replicas)
 
 
+def one_of_each_kind(needs: Iterable[ReplicaNeed]) -> tuple[ReplicaNeed, ...]:
+    """Returns the first need of each key, in order."""
+    by_key: dict[object, ReplicaNeed] = {}
+    for need in needs:
+        by_key.setdefault(need.key, need)
+    return tuple(by_key.values())
+
+
+def has_disk_for(profile: Profile, size: int, written: int) -> bool:
+    """Whether a node has a disk for a replica of a size, of which some bytes are written already."""
+    if profile.reason is not None or profile.free[0] < size:
+        return False
+    pairs = zip(profile.free, profile.headroom, strict=True)
+    return not written or any(free >= size and written < headroom for free, headroom in pairs)
+
+
 def open_disks(view: View, need: ReplicaNeed, name: str) -> Iterator[OpenDisk]:
     """Yields the disks of a node that can take one more replica, as if it were the only volume."""
     disks = profile_node(view, need.required.classes, name)
@@ -142,16 +156,3 @@ def copy_sizes(view: View, image: str, uuids: Iterable[str]) -> tuple[int, ...]:
     """Returns the bytes of a backing image by disk, 0 where it is already."""
     entry = view.snapshot.backing_images.get(image)
     return () if entry is None else tuple(0 if uuid in entry.disks else entry.real_size for uuid in uuids)
-
-
-def describe_needs(view: View, resolution: Resolution, name: str) -> str:
-    """Says which replicas find no place together if the pod runs on a node."""
-    counts = {need.volume.claim: need.count for need in replica_needs(resolution, view)}
-    parts = []
-    for volume in resolution.volumes:
-        on_node = int(volume.local and name not in nodes_with_replica(volume, view.cluster))
-        elsewhere = counts.get(volume.claim, on_node) - on_node
-        places = [f"1 on node {name}"] * on_node + [f"{elsewhere} on any node"] * (elsewhere > 0)
-        if places:
-            parts.append(f"{volume.name} ({format_bytes(volume.volume.size)}): {', '.join(places)}")
-    return "these replicas find no room together: " + "; ".join(parts)

@@ -11,7 +11,6 @@ Answers are kept with the state, so that equal pods are answered once per state.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,28 +18,32 @@ from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
-from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.fit import allowed_masks
+from scheduler_core.evaluation.replica_counting import counting_allows
 from scheduler_core.evaluation.replica_needs import (
     ReplicaNeed,
     copy_sizes,
     domain_of,
+    has_disk_for,
     nodes_in_tiers,
+    one_of_each_kind,
     open_disks,
     used_disks,
 )
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.model.verdict import Reason
-from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.budget import Budget, PackingAnswer, Portions, share_fairly
+from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
 from scheduler_core.packing.spread import SHARED, ReplicaGroup, fits_spread
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
-from scheduler_core.volumes.requirements import VolumeClasses
 from scheduler_core.volumes.resolve import Resolution
 
 MAX_DISKS: Final = 50
 """With more useful disks than this the replicas are counted, not placed."""
 MAX_REPLICAS: Final = 200
+# Places for a few volumes are sought at once, and each of two searches may take its most (`packing/spread.py`).
+_PORTIONS: Final = Portions(first=3_000, most=2 * MAX_STEPS_PER_INSTANCE)
 _NODES_PER_PAUSE: Final = 256
 _REASONS: Final = {
     PackingAnswer.NO: Reason.NOT_TOGETHER_IN_CLUSTER,
@@ -74,6 +77,11 @@ class WholePod:
     def spreading(self) -> tuple[ReplicaNeed, ...]:
         """The needs with replicas that may go to other nodes than the pod's."""
         return tuple(need for need in self.needs if need.elsewhere)
+
+    @cached_property
+    def kinds(self) -> tuple[ReplicaNeed, ...]:
+        """One of each kind of `spreading`: needs with equal keys."""
+        return one_of_each_kind(self.spreading)
 
     @cached_property
     def total(self) -> int:
@@ -114,10 +122,13 @@ def nodes_without_placement(pod: WholePod, names: Sequence[str], budget: Budget)
     if answer is None and (yield from _is_roomy(pod)):
         answer = PackingAnswer.YES
     if answer is None:
-        disks = yield from _useful_disks(pod)
-        if disks is not None and sum(need.count for need in pod.needs) <= MAX_REPLICAS:
+        disks = None
+        if sum(need.count for need in pod.needs) <= MAX_REPLICAS:
+            disks = yield from _useful_disks(pod)
+        if disks is not None:
             return (yield from _search_placements(pod, disks, names, budget))
-        answer = PackingAnswer.YES if (yield from _counting_allows(pod)) else PackingAnswer.NO
+        allowed = yield from counting_allows(pod.state, pod.needs)
+        answer = PackingAnswer.YES if allowed else PackingAnswer.NO
     placements.put((pod.key, _ANY_NODE), answer)
     return {} if answer is PackingAnswer.YES else dict.fromkeys(names, _REASONS[answer])
 
@@ -128,7 +139,7 @@ def _is_roomy(pod: WholePod) -> Cooperative[bool]:
     Then no placement of one replica can be in the way of another. False proves nothing.
     """
     nodes = pod.view.cluster.nodes
-    for need in pod.spreading:
+    for need in pod.kinds:
         if need.placed:
             return False
         table = yield from pod.state.profiles.table(need.required.classes)
@@ -137,20 +148,13 @@ def _is_roomy(pod: WholePod) -> Cooperative[bool]:
         for number, (name, profile) in enumerate(table.profiles.items(), start=1):
             if number % _NODES_PER_PAUSE == 0:
                 yield
-            if _has_disk_for(profile, pod.total, need.volume.volume.actual_size):
+            if has_disk_for(profile, pod.total, need.volume.volume.actual_size):
                 domains.add(name if need.soft.zone else nodes[name].zone)
                 if len(domains) >= wanted:
                     break
         if len(domains) < wanted:
             return False
     return True
-
-
-def _has_disk_for(profile: Profile, size: int, written: int) -> bool:
-    if profile.reason is not None or profile.free[0] < size:
-        return False
-    pairs = zip(profile.free, profile.headroom, strict=True)
-    return not written or any(free >= size and written < headroom for free, headroom in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +179,8 @@ def _useful_disks(pod: WholePod) -> Cooperative[_Disks | None]:
     """
     view = pod.view
     free: dict[_Place, int] = {}
-    by_claim: dict[str, frozenset[_Place]] = {}
-    for need in pod.spreading:
+    by_kind: dict[object, frozenset[_Place]] = {}
+    for need in pod.kinds:
         table = yield from pod.state.profiles.table(need.required.classes)
         tiers = nodes_in_tiers(view.cluster, need)
         used = used_disks(need)
@@ -184,14 +188,16 @@ def _useful_disks(pod: WholePod) -> Cooperative[_Disks | None]:
         for number, (name, profile) in enumerate(table.profiles.items(), start=1):
             if number % _NODES_PER_PAUSE == 0:
                 yield
-            if (tiers is None or name in tiers) and _has_disk_for(profile, need.volume.volume.size, 0):
+            if (tiers is None or name in tiers) and has_disk_for(profile, need.volume.volume.size, 0):
                 for disk in open_disks(view, need, name):
                     if disk.uuid not in used:
                         free[name, disk.uuid] = disk.free
                         places.add((name, disk.uuid))
                 if len(free) > MAX_DISKS:
                     return None
-        by_claim[need.volume.claim] = frozenset(places)
+        by_kind[need.key] = frozenset(places)
+        yield
+    by_claim = {need.volume.claim: by_kind[need.key] for need in pod.spreading}
     return _Disks(free, by_claim, frozenset(name for name, _ in free))
 
 
@@ -210,19 +216,42 @@ def _search_placements(
     placements = pod.state.placements
     cached = ((case, placements.get((pod.key, case))) for case in node_by_case)
     answers = {case: answer for case, answer in cached if answer is not None}
-    missing = [case for case in node_by_case if case not in answers]
-    shares = budget.shares(len(missing))
-    for case, share in zip(missing, shares, strict=True):
-        answer = _search(pod, disks, node_by_case[case], share)
-        answers[case] = answer
-        if answer is not PackingAnswer.UNDECIDED:
-            placements.put((pod.key, case), answer)
-        yield
-    budget.take_back(shares)
+    missing = {case: name for case, name in node_by_case.items() if case not in answers}
+    if missing:
+        answers.update((yield from _search_cases(pod, disks, missing, budget)))
     reasons = {case: _REASONS[answer] for case, answer in answers.items() if answer is not PackingAnswer.YES}
     if not reasons:
         return {}
     return {name: reasons[case] for name, case in case_by_node.items() if case in reasons}
+
+
+def _search_cases(
+    pod: WholePod, disks: _Disks, node_by_case: Mapping[object, str], budget: Budget
+) -> Cooperative[Mapping[object, PackingAnswer]]:
+    """Returns the answers of cases, each with one of its nodes, and keeps them.
+
+    The next request goes on with the cases that stay undecided.
+    """
+    problem_by_case: dict[object, _Problem] = {}
+    for case, name in node_by_case.items():
+        problem_by_case[case] = _problem(pod, disks, name)
+        yield
+    problems = sorted(set(problem_by_case.values()), key=lambda problem: (-sum(problem.free), problem))
+    # Hashes stand for the problems, which are large. Were two equal, a problem would only get other steps than it should.
+    unfinished = pod.state.profiles.unfinished_placements
+    steps_by_hash = unfinished.get(pod.key) or {}
+    tried = {problem: steps_by_hash[hash(problem)] for problem in problems if hash(problem) in steps_by_hash}
+    answers = yield from share_fairly(
+        problems, lambda problem, share: fits_spread(problem.groups, problem.free, share), _PORTIONS, budget, tried
+    )
+    if tried:
+        unfinished.put(pod.key, {hash(problem): steps for problem, steps in tried.items()})
+    else:
+        unfinished.pop(pod.key)
+    for case, problem in problem_by_case.items():
+        if answers[problem] is not PackingAnswer.UNDECIDED:
+            pod.state.placements.put((pod.key, case), answers[problem])
+    return {case: answers[problem] for case, problem in problem_by_case.items()}
 
 
 def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
@@ -238,8 +267,20 @@ def _case_of(pod: WholePod, disks: _Disks, name: str) -> object:
     return needs_space, pod.view.cluster.nodes[name].zone if by_zone else ""
 
 
-def _search(pod: WholePod, disks: _Disks, name: str, budget: Budget) -> PackingAnswer:
-    """Returns whether everything fits if the pod runs on a node."""
+@dataclass(frozen=True, order=True)
+class _Problem:
+    """The replicas to place if the pod runs on a node.
+
+    Attributes:
+        free: bytes by disk
+    """
+
+    free: tuple[int, ...]
+    groups: tuple[ReplicaGroup, ...]
+
+
+def _problem(pod: WholePod, disks: _Disks, name: str) -> _Problem:
+    """Returns what is to be placed if the pod runs on a node."""
     pairs = zip(pod.local, pod.needs_space(name), strict=True)
     missing = {claim for (claim, _), needs_space in pairs if needs_space}
     local = _local_disks(pod, name) if missing and name in disks.nodes else _Disks({}, {}, frozenset())
@@ -261,7 +302,7 @@ def _search(pod: WholePod, disks: _Disks, name: str, budget: Budget) -> PackingA
         copies = copy_sizes(pod.view, image, (uuid for _, uuid in free)) if image else ()
         if masks:
             groups.append(ReplicaGroup(volume.volume.size, tuple(masks), domains, copies, image))
-    return fits_spread(groups, tuple(free.values()), budget)
+    return _Problem(tuple(free.values()), tuple(groups))
 
 
 def _local_disks(pod: WholePod, name: str) -> _Disks:
@@ -291,62 +332,3 @@ def _domains(pod: WholePod, need: ReplicaNeed, places: Iterable[_Place]) -> tupl
 def _outside_zone(pod: WholePod, places: frozenset[_Place], name: str) -> frozenset[_Place]:
     nodes = pod.view.cluster.nodes
     return frozenset(place for place in places if nodes[place[0]].zone != nodes[name].zone)
-
-
-def _counting_allows(pod: WholePod) -> Cooperative[bool]:
-    """Whether counting does not exclude a placement, whichever node the pod runs on.
-
-    Each volume needs enough nodes or zones, and the volumes of one class need enough bytes, and enough disks for each size.
-    """
-    sizes_by_class: dict[VolumeClasses, list[int]] = defaultdict(list)
-    for need in pod.needs:
-        # A local volume with a replica may need none on the pod's node.
-        fewest = need.count - (need.placed and need.volume.local)
-        sizes_by_class[need.required.classes] += [need.volume.volume.size] * fewest
-    for need in pod.spreading:
-        if not (yield from _has_domains(pod, need)):
-            return False
-    for classes in {need.required.classes: None for need in pod.spreading}:
-        table = yield from pod.state.profiles.table(classes)
-        free: list[int] = []
-        for number, profile in enumerate(table.profiles.values(), start=1):
-            if number % _NODES_PER_PAUSE == 0:
-                yield
-            free += profile.free
-        if _counting_refuses(sizes_by_class[classes], free):
-            return False
-    return True
-
-
-def _has_domains(pod: WholePod, need: ReplicaNeed) -> Cooperative[bool]:
-    """Whether enough nodes or zones have a disk for one of the replicas."""
-    cluster = pod.view.cluster
-    table = yield from pod.state.profiles.table(need.required.classes)
-    tiers = nodes_in_tiers(cluster, need)
-    wanted = need.count - need.volume.local
-    domains: set[object] = set()
-    for number, (name, profile) in enumerate(table.profiles.items(), start=1):
-        if number % _NODES_PER_PAUSE == 0:
-            yield
-        volume = need.volume.volume
-        if (tiers is None or name in tiers) and _has_disk_for(profile, volume.size, volume.actual_size):
-            domain = domain_of(cluster, need, cluster.nodes[name], "")
-            if domain in (SHARED, ("disk", "")):
-                return True
-            domains.add(domain)
-            if len(domains) >= wanted:
-                return True
-    return wanted == 0
-
-
-def _counting_refuses(sizes: Sequence[int], free: Sequence[int]) -> bool:
-    """Whether replicas of these sizes cannot fit the disks together.
-
-    For each size, the replicas that are at least as large need a disk's room of that size each.
-    """
-    for smallest in set(sizes) - {0}:
-        large = [size for size in sizes if size >= smallest]
-        rooms = [room for room in free if room >= smallest]
-        if sum(large) > sum(rooms) or len(large) > sum(room // smallest for room in rooms):
-            return True
-    return False

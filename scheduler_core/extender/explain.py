@@ -16,17 +16,17 @@ from scheduler_core.evaluation.fit import allowed_masks, missing_bytes_alone
 from scheduler_core.evaluation.missing_space import missing_space
 from scheduler_core.evaluation.node_rules import refusal_on_every_node, unready_volume
 from scheduler_core.evaluation.refused_disks import closed_disks, nearest_disk, refusal_detail
-from scheduler_core.evaluation.replica_needs import describe_needs
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_node
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.extender.volume_sentences import VolumeSentences
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.listing import MAX_LISTED, join_first
 from scheduler_core.model.quantity import format_bytes
 from scheduler_core.model.verdict import CompetingVolume, Reason, Verdict
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
-from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, Resolution
 from scheduler_core.volumes.skipped_claims import SkippedClaim, skipped_claims
 
@@ -56,6 +56,7 @@ class _Node:
     """A node of a decision, as its explanation needs it.
 
     Attributes:
+        sentences: about the pod's volumes
         competitors: the volumes of other pods that were counted
     """
 
@@ -63,6 +64,7 @@ class _Node:
     resolution: Resolution
     name: str
     reason: Reason
+    sentences: VolumeSentences
     competitors: Volumes
     budget: Budget
 
@@ -84,6 +86,8 @@ def explain_nodes(
     decision = yield from filter_nodes(pod, candidates, state, options, contenders)
     verdicts = []
     details_without_room: dict[tuple[str, ...], str] = {}
+    # By identity, because nodes with equal volumes share them, and comparing them would take time for each node.
+    sentences: dict[int, VolumeSentences] = {}
     shares = Budget(EXPLAIN_STEPS_FACTOR * options.steps).shares(len(candidates))
     # One node never takes more than a decision may.
     shares = [share.portion(options.steps) for share in shares]
@@ -98,10 +102,11 @@ def explain_nodes(
                 details_without_room[key] = yield from _no_room_in_cluster(state.view, resolution)
             verdicts.append(Verdict(reason, details_without_room[key]))
             continue
-        node = _Node(state.view, resolution, name, reason, volumes, share)
         if reason is Reason.UNCERTAIN_VOLUME or reason is Reason.HOME_ELSEWHERE:
             # What these reasons mean shows only from all volumes that the pod may have.
-            node = replace(node, resolution=decision.resolution)
+            resolution = decision.resolution
+        about_volumes = sentences.setdefault(id(resolution), VolumeSentences(state.view, resolution))
+        node = _Node(state.view, resolution, name, reason, about_volumes, volumes, share)
         verdict = yield from _explain_node(node)
         verdicts.append(replace(verdict, competing=_competing_volumes(volumes, state.view)) if volumes else verdict)
         yield
@@ -125,21 +130,23 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
     if reason is Reason.TOO_MANY_VOLUMES:
         return Verdict(reason, f"a node attaches at most {MAX_VOLUMES_PER_NODE} volumes")
     if reason is Reason.HOME:
-        return Verdict(reason, _kept_replicas(node), order_safe=True)
+        return Verdict(reason, node.sentences.kept_replicas(node.name), order_safe=True)
     if reason is Reason.CLAIM_IN_USE:
-        return Verdict(reason, _claims_in_use(node.resolution))
+        return Verdict(reason, node.sentences.claims_in_use)
     if reason in (Reason.HOME_ELSEWHERE, Reason.STRICT_LOCAL_ELSEWHERE):
-        return Verdict(reason, _replicas_elsewhere(node.resolution))
+        return Verdict(reason, node.sentences.replicas_elsewhere)
     if reason is Reason.UNCERTAIN_VOLUME:
         return Verdict(reason, _uncertain_volumes(node))
     if reason is Reason.NOT_TOGETHER_IN_CLUSTER:
-        return Verdict(reason, describe_needs(node.view, node.resolution, node.name))
+        return Verdict(reason, f"these replicas find no room together: {node.sentences.needs(node.name)}")
     for refused in (unready_volume(node.view, node.resolution), refusal_on_every_node(node.view, node.resolution)):
         if refused is not None and refused.reason is reason:
             return Verdict(reason, refused.detail)
     evaluation = evaluate_node(node.view, node.resolution, node.name, node.competitors)
     if evaluation.refused is not None:
         return Verdict(reason, refusal_detail(node.view, evaluation.required, node.name) or evaluation.refused.detail)
+    if reason is Reason.UNDECIDED and not evaluation.required.sizes:
+        return _undecided_together(node)
     if reason.fits or reason is Reason.ORDER_UNSAFE:
         return (yield from _explain_fitting(node, evaluation))
     verdict = yield from _explain_shortage(node, evaluation)
@@ -161,7 +168,7 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ver
     labels = _labels(node, evaluation)
     volumes = evaluation.required.volumes
     placed = [(volumes[volume].name, disk) for volume, disk in safety.counter_example]
-    parts = [_kept_replicas(node), _failing_order(placed, labels)]
+    parts = [node.sentences.kept_replicas(node.name), _failing_order(placed, labels)]
     if plan is None:
         parts.append("a packing exists, but the budget did not suffice to write it out")
     if safety.answer is PackingAnswer.UNDECIDED:
@@ -175,38 +182,17 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ver
     )
 
 
+def _undecided_together(node: _Node) -> Verdict:
+    """Explains a node that fits the volumes that need space there, but maybe not with the other replicas."""
+    needs = node.sentences.needs(node.name)
+    return Verdict(node.reason, f"it is undecided whether these replicas find room together: {needs}")
+
+
 def _failing_order(placed: Sequence[tuple[str, int | None]], labels: Sequence[str]) -> str:
     if not placed:
         return ""
-    steps = ", ".join(f"{volume} on disk {labels[disk]}" for volume, disk in placed if disk is not None)
-    return f"unlucky order: {steps}, then no disk is left for {placed[-1][0]}"
-
-
-def _kept_replicas(node: _Node) -> str:
-    """Says which volumes keep a replica on the node.
-
-    These volumes need no new space there.
-    """
-    uses = ((volume, replica_uses(volume, node.view.cluster).get(node.name)) for volume in node.resolution.local)
-    return "; ".join(
-        f"{volume.name} keeps its {use.value} replica" for volume, use in uses if use not in (None, ReplicaUse.NONE)
-    )
-
-
-def _claims_in_use(resolution: Resolution) -> str:
-    return "; ".join(
-        f"claim {volume.claim} is in use on {', '.join(sorted(volume.in_use_on))}"
-        for volume in resolution.volumes
-        if volume.in_use_on
-    )
-
-
-def _replicas_elsewhere(resolution: Resolution) -> str:
-    placed = (
-        (volume.name, sorted({replica.node_id for replica in volume.replicas if replica.node_id}))
-        for volume in resolution.local
-    )
-    return "; ".join(f"{name} has replicas on {', '.join(nodes)}" for name, nodes in placed if nodes)
+    steps = [f"{volume} on disk {labels[disk]}" for volume, disk in placed if disk is not None]
+    return f"unlucky order: {join_first(steps, ', ')}, then no disk is left for {placed[-1][0]}"
 
 
 def _uncertain_volumes(node: _Node) -> str:
@@ -215,21 +201,28 @@ def _uncertain_volumes(node: _Node) -> str:
     for volume in node.resolution.volumes:
         if volume.persistent_volume and (volume.nodes is None or node.name in volume.nodes):
             choices.setdefault(volume.claim, []).append(volume.persistent_volume)
-    parts = [f"claim {claim} may be bound to {' or '.join(volumes)}" for claim, volumes in choices.items()]
-    return "; ".join([*parts, "spec.volumeName of the claim can name one"])
+    parts = [f"claim {claim} may be bound to {join_first(volumes, ' or ')}" for claim, volumes in choices.items()]
+    return f"{join_first(parts, '; ')}; spec.volumeName of the claim can name one"
 
 
 def _no_room_in_cluster(view: View, resolution: Resolution) -> Cooperative[str]:
-    """Names the volumes that no disk takes, each with the nearest disk and its rule."""
+    """Names volumes that no disk takes, each with the nearest disk and its rule.
+
+    Only as many are sought as are named: each takes a look at every disk.
+    """
+    volumes = resolution.unplaced
     parts: list[str] = []
-    for volume in resolution.unplaced:
+    for count, volume in enumerate(volumes, start=1):
         nearest = yield from nearest_disk(view, volume)
         if nearest:
             parts.append(f"no disk can take {volume.name} ({format_bytes(volume.volume.size)}); nearest: {nearest}")
+        if len(parts) == MAX_LISTED and count < len(volumes):
+            parts.append(f"volumes that are not examined: {len(volumes) - count}")
+            break
     if parts:
         return "; ".join(parts)
-    volumes = (f"{volume.name} ({format_bytes(volume.volume.size)})" for volume in resolution.unplaced)
-    return "no disk can take " + ", or no disk ".join(volumes)
+    labels = [f"{volume.name} ({format_bytes(volume.volume.size)})" for volume in volumes]
+    return f"no disk can take {join_first(labels, ', or no disk ')}"
 
 
 def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
@@ -256,6 +249,8 @@ def _explain_shortage(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ve
         packed = evaluation.reason(portion)
         node.budget.take_back([portion])
         yield
+        if packed.fits and node.reason is Reason.UNDECIDED and node.sentences.has_needs:
+            return _undecided_together(node)
         if packed.fits or packed is Reason.UNDECIDED:
             return Verdict(node.reason, "; ".join(parts))
     missing = yield from missing_space(evaluation, node.budget)
@@ -296,4 +291,4 @@ def _too_full(evaluation: NodeEvaluation, labels: list[str]) -> str:
             )
             data = format_bytes(required.written[index])
             parts.append(f"{required.volumes[index].name} has {data} of data; to spare: {spare}")
-    return "; ".join(parts)
+    return join_first(parts, "; ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from unittest.mock import patch
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -102,3 +103,34 @@ def test_with_few_steps_the_missing_bytes_are_never_overstated(evaluation: NodeE
         assert missing.size == (least or 0)
     else:
         assert 0 < missing.size <= (least or missing.size)
+
+
+@settings(max_examples=300, deadline=None)
+@given(evaluations())
+def test_with_more_sums_than_numbers_the_missing_bytes_are_a_lower_bound(evaluation: NodeEvaluation) -> None:
+    """Sizes near 2^63 bytes have sums that no range can number."""
+    least = brute_force(evaluation)
+    assume(least != 0)
+    with (
+        patch("scheduler_core.evaluation.missing_space.reachable_sums", return_value=[]),
+        patch("scheduler_core.evaluation.missing_space._MAX_CAPACITIES", 3),
+    ):
+        missing = run_to_end(missing_space(evaluation, Budget()))
+    if missing.exact:
+        assert missing.size == (least or 0)
+    else:
+        assert 0 < missing.size <= (least or missing.size)
+
+
+def test_volumes_of_nearly_the_largest_size_have_missing_bytes() -> None:
+    """There are too many sums of them, and the sums have no common divisor."""
+    sizes = [9 * 10**17 + 7**number for number in range(14)]
+    volumes = [
+        PodVolume(f"v{size}", f"default/v{size}", longhorn.Volume(name=f"v{size}", size=size), bound=True, local=True)
+        for size in sizes
+    ]
+    required = requirements(volumes, ())
+    node = NodeEvaluation(required, None, (OpenDisk(uuid="d", free=0, headroom=0, classes=1, copies=()),), {})
+    missing = run_to_end(missing_space(node, Budget()))
+    assert not missing.exact
+    assert sum(sizes) - 8 < missing.size <= sum(sizes)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.evaluation import whole_pod
+from scheduler_core.evaluation import replica_counting, whole_pod
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
@@ -162,6 +162,40 @@ def test_a_search_that_exceeds_the_budget_refuses_the_node() -> None:
     assert set(reasons(explained(make.pod("b"), *objects)).values()) == {"ATTACHABLE"}
 
 
+@pytest.mark.parametrize(
+    ("locality", "volumes", "size"),
+    [
+        pytest.param("best-effort", 10, 2500, id="local volumes"),
+        pytest.param("best-effort", 20, 5000, id="twice as many"),
+        pytest.param("disabled", 35, 2000, id="remote volumes"),
+    ],
+)
+def test_many_replicas_fit_a_nearly_empty_cluster(locality: str, volumes: int, size: float) -> None:
+    """No placement is far to seek, on whichever node the pod runs."""
+    names = [f"c{number}" for number in range(volumes)]
+    claims = [make.claim(name, 100, storage_class="many") for name in names]
+    replicas = make.storage_class("many", dataLocality=locality, numberOfReplicas="3")
+    explanation = explained(make.pod(*names), nodes(*[size] * 50), replicas, claims, EVERY_REPLICA)
+    assert set(reasons(explanation).values()) == {"ROOM" if locality == "best-effort" else "ATTACHABLE"}
+
+
+def test_searches_go_on_with_the_next_request() -> None:
+    """So a budget for the search of one node only decides all of them in the end."""
+    many = make.storage_class("many", dataLocality="disabled", numberOfReplicas="2")
+    local = make.storage_class(numberOfReplicas="1")
+    sizes = {"large": 50, "b": 30, "c": 30}
+    # Only the two small disks together can take the large volume, if the others are to fit.
+    claims = [make.claim("a", 1), *(make.claim(name, size, storage_class="many") for name, size in sizes.items())]
+    state = make.state(nodes(61, 61, 51, 51), local, many, claims, EVERY_REPLICA)
+    pod = make.as_pod(make.pod("a", *sizes))
+    candidates = ["n1", "n2", "n3", "n4"]
+    rooms = []
+    for _ in range(4):
+        decision = run_to_end(filter_nodes(pod, candidates, state, FilterOptions(steps=200)))
+        rooms.append(sum(reason.fits for reason in decision.reasons))
+    assert rooms == [1, 2, 3, 4]
+
+
 class TestManyDisks:
     """With too many disks to search, replicas are counted: what has no placement is refused, nothing else."""
 
@@ -192,16 +226,46 @@ class TestManyDisks:
         assert reasons(explanation) == {"n1": "ROOM", "n2": "ROOM"}
 
 
+def test_equal_volumes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the disks that can take them."""
+    looks: list[object] = []
+    open_disks = whole_pod.open_disks
+
+    def counted_look(*args: Any) -> Any:
+        looks.append(args)
+        return open_disks(*args)
+
+    monkeypatch.setattr(whole_pod, "open_disks", counted_look)
+    names = [f"c{number}" for number in range(10)]
+    claims = [make.claim(name, 60, storage_class="remote") for name in names]
+    assert set(reasons(explained(make.pod(*names), nodes(300, 300), CLASSES, claims)).values()) == {"ATTACHABLE"}
+    assert len(looks) == 2
+
+
+def test_too_many_replicas_for_a_search_are_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a look at the disks that can take them."""
+    monkeypatch.setattr(whole_pod, "MAX_REPLICAS", 1)
+    monkeypatch.setattr(whole_pod, "open_disks", None)
+    explanation = explained(make.pod("a", "b"), nodes(100, 60), local_and_remote(50, 80))
+    assert reasons(explanation) == {"n1": "ROOM", "n2": "ROOM"}
+
+
+def test_counting_pauses_between_sizes() -> None:
+    """So that no turn grows with the product of replicas and disks."""
+    turns = sum(1 for _ in replica_counting._counting_refuses(range(1, 101), [100] * 100))
+    assert turns >= 100
+
+
 def test_equal_pods_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as the cluster does not change."""
     searches = []
-    search = whole_pod._search
+    search = whole_pod.fits_spread
 
     def counted_search(*args: Any) -> Any:
         searches.append(args)
         return search(*args)
 
-    monkeypatch.setattr(whole_pod, "_search", counted_search)
+    monkeypatch.setattr(whole_pod, "fits_spread", counted_search)
     other = [make.claim("c", 60), make.claim("d", 60, storage_class="remote")]
     state = make.state(nodes(100, 100), local_and_remote(60, 60), other)
     for pod in (make.pod("a", "b"), make.pod("c", "d", name="other")):

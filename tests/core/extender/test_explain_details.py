@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.evaluation.replica_needs import replica_needs
+from scheduler_core.extender import volume_sentences
+from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.model.verdict import Reason
 from tests.builders import (
     LONGHORN,
     Object,
@@ -15,6 +19,7 @@ from tests.builders import (
     explained,
     longhorn_node,
     pod,
+    replica,
     setting,
     storage_class,
 )
@@ -129,3 +134,101 @@ def test_the_setting_that_keeps_volumes_off_tagged_disks_is_named() -> None:
     off = setting("allow-empty-disk-selector-volume", "false")
     detail = detail_of_n1(node, claim("a", 10), storage_class(), off)
     assert detail == "disk d has tags [ssd], the volume selects [], and allow-empty-disk-selector-volume is false"
+
+
+class TestManyVolumes:
+    """A sentence names a few of a pod's volumes and says how many more there are."""
+
+    NAMES = tuple(f"c{number:02}" for number in range(12))
+    NEEDS = "c00 (60Gi): 1 on any node; c01 (60Gi): 1 on any node; c02 (60Gi): 1 on any node"
+
+    def placed(self, *nodes: str) -> list[Object]:
+        """Volumes with a replica on each of some nodes."""
+        return [
+            entry
+            for name in self.NAMES
+            for entry in (
+                *bound(name, 1),
+                *(replica(f"{name}-{node}", f"vol-{name}", node, size=1) for node in nodes),
+            )
+        ]
+
+    def test_replicas_without_room_together(self) -> None:
+        """They are counted once, for all nodes of the answer."""
+        claims = [claim(name, 60) for name in self.NAMES]
+        detail = detail_of_n1(ANYWHERE, longhorn_node("n1", 100), *claims, claims=self.NAMES)
+        assert detail == (
+            f"these replicas find no room together: {self.NEEDS}; "
+            "c03 (60Gi): 1 on any node; c04 (60Gi): 1 on any node; and 7 more"
+        )
+
+    def test_kept_replicas(self) -> None:
+        """On the node."""
+        detail = detail_of_n1(longhorn_node("n1", 100), *self.placed("n1"), claims=self.NAMES)
+        assert detail.endswith("vol-c04 keeps its healthy replica; and 7 more")
+
+    def test_replicas_elsewhere(self) -> None:
+        """On another node, which the pod returns to."""
+        nodes = longhorn_node("n1", 100), longhorn_node("n2", 100)
+        verdict = explained(pod(*self.NAMES), *nodes, *self.placed("n2"), nodes=["n1", "n2"]).verdicts[0]
+        assert verdict.detail.endswith("vol-c04 has replicas on n2; and 7 more")
+
+    def test_volumes_that_no_disk_takes(self) -> None:
+        """Every further one would take a look at all disks."""
+        claims = [claim(name, 200) for name in self.NAMES]
+        detail = detail_of_n1(ANYWHERE, longhorn_node("n1", 100), *claims, claims=self.NAMES)
+        assert detail.count("nearest:") == 5
+        assert detail.endswith("; volumes that are not examined: 7")
+
+    def test_volumes_that_a_disk_is_closed_to(self) -> None:
+        """Another volume may use it."""
+        tagged = storage_class("tagged", diskSelector="ssd")
+        claims = [claim(name, 60, storage_class="tagged") for name in self.NAMES]
+        objects = storage_class(), tagged, claim("z", 60), *claims
+        node = longhorn_node("n1", {"d1": disk(100), "d2": disk(100, tags=["ssd"])})
+        detail = detail_of_n1(*objects, node, claims=("z", *self.NAMES))
+        assert detail.endswith("(for c00, c01, c02, c03, c04, and 7 more)")
+
+
+def test_needs_are_computed_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the pod's."""
+    calls: list[object] = []
+
+    def counted_needs(*args: Any) -> Any:
+        calls.append(args)
+        return replica_needs(*args)
+
+    monkeypatch.setattr(volume_sentences, "replica_needs", counted_needs)
+    names = ("a", "b")
+    objects = [
+        ANYWHERE,
+        *(claim(name, 60) for name in names),
+        *(longhorn_node(f"n{n}", 60 if n == 1 else 10) for n in (1, 2, 3)),
+    ]
+    explained(pod(*names), *objects)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("claims", "needs"),
+    [
+        pytest.param((), "", id="nothing on the node"),
+        pytest.param(("a",), "a (1Gi): 1 on node n1; ", id="room on the node"),
+    ],
+)
+def test_what_is_undecided_are_the_replicas_together(claims: tuple[str, ...], needs: str) -> None:
+    """The node itself fits. Only the two small disks together leave the others to b and c."""
+    objects = [
+        storage_class(numberOfReplicas="1"),
+        storage_class("many", dataLocality="disabled", numberOfReplicas="2"),
+        setting("allow-volume-creation-with-degraded-availability", "false"),
+        claim("a", 1),
+        *(claim(name, size, storage_class="many") for name, size in (("b", 30), ("c", 30), ("d", 50))),
+        *(longhorn_node(f"n{number}", size) for number, size in enumerate((61, 61, 51, 51), start=1)),
+    ]
+    verdict = explained(pod(*claims, "b", "c", "d"), *objects, options=FilterOptions(steps=10)).verdicts[0]
+    assert verdict.reason is Reason.UNDECIDED
+    assert verdict.detail == (
+        f"it is undecided whether these replicas find room together: {needs}"
+        "b (30Gi): 2 on any node; c (30Gi): 2 on any node; d (50Gi): 2 on any node"
+    )
