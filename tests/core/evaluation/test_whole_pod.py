@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.evaluation import replica_counting, whole_pod
+from scheduler_core.evaluation import replica_counting, replica_needs, whole_pod
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.model.verdict import Reason
+from scheduler_core.packing import spread
 from tests import builders as make
 from tests.builders import GI, Object, explained, reasons
 
@@ -229,7 +230,7 @@ class TestManyDisks:
 def test_equal_volumes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For the disks that can take them."""
     looks: list[object] = []
-    open_disks = whole_pod.open_disks
+    open_disks = replica_needs.open_disks
 
     def counted_look(*args: Any) -> Any:
         looks.append(args)
@@ -259,7 +260,7 @@ def test_counting_pauses_between_sizes() -> None:
 def test_equal_pods_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as the cluster does not change."""
     searches = []
-    search = whole_pod.fits_spread
+    search = spread.fits_spread
 
     def counted_search(*args: Any) -> Any:
         searches.append(args)
