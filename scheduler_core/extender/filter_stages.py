@@ -35,7 +35,7 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.volumes.existing_replicas import home_nodes
 from scheduler_core.volumes.requirements import Requirements, requirements
-from scheduler_core.volumes.resolve import PodVolume, Resolution
+from scheduler_core.volumes.resolve import Resolution
 
 # Reasons that may hold only because of what was offered to other pods.
 _WORTH_WAITING: Final = frozenset({Reason.SPOKEN_FOR, Reason.ORDER_UNSAFE})
@@ -167,14 +167,18 @@ def _room_in_cluster(request: FilterRequest) -> Cooperative[_Evaluated]:
 
     The volume needs no local space, so any disk of the cluster would do.
     """
-    for volume in request.resolution.unplaced:
-        if not (yield from _fits_somewhere(request, volume)):
+    # Equal volumes are looked at once: a pod may have thousands.
+    distinct = {
+        required.key: required for required in (requirements([entry], ()) for entry in request.resolution.unplaced)
+    }
+    for required in distinct.values():
+        if not (yield from _fits_somewhere(request, required)):
             return _Evaluated(dict.fromkeys(request.candidates, Reason.NO_ROOM_IN_CLUSTER))
+        yield
     return _NOTHING
 
 
-def _fits_somewhere(request: FilterRequest, volume: PodVolume) -> Cooperative[bool]:
-    required = requirements([volume], ())
+def _fits_somewhere(request: FilterRequest, required: Requirements) -> Cooperative[bool]:
     profiles = request.state.profiles
     table = yield from profiles.table(required.classes)
     nodes = list(table.profiles.values())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.cooperative import run_to_end
+from scheduler_core.evaluation.profile_cache import ProfileCache
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, FilterOptions, Packing
 from scheduler_core.extender.explain import explain_nodes
@@ -624,3 +625,20 @@ def test_a_pod_that_returns_home_counts_no_competitors() -> None:
     assert list(new.competitors) == ["n2"]
     assert [reason.name for reason in returning.reasons] == ["HOME", "HOME_ELSEWHERE"]
     assert list(returning.competitors) == []
+
+
+def test_equal_volumes_that_any_node_may_hold_are_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod may have thousands of them."""
+    calls: list[object] = []
+    evaluate = ProfileCache.evaluate
+
+    def counted_evaluate(self: ProfileCache, *args: Any, **options: Any) -> Any:
+        calls.append(args)
+        return evaluate(self, *args, **options)
+
+    monkeypatch.setattr(ProfileCache, "evaluate", counted_evaluate)
+    names = [f"c{number}" for number in range(20)]
+    claims = [claim(name, 10, storage_class="remote") for name in names]
+    classes = storage_class("remote", dataLocality="disabled")
+    explained(pod(*names), longhorn_node("n1", 500), claims, classes)
+    assert len(calls) == 2  # once for them, and once for the pod's node
