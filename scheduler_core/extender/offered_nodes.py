@@ -2,7 +2,7 @@
 
 Without competing offers these are all of them: kube-scheduler's scoring decides. In a burst wide offers would block each other, but only
 where room is short. So a node with plenty of room stays in: one that could take this pod, all that is offered there, and as many bytes
-again; in large clusters `MAX_NODES_WITH_PLENTY` such nodes, because every node of an offer is evaluated again for the next pod. Of the other nodes, with n competing offers, about 1 of n + 1 is offered (`offers/ledger.py:offer_width`). The first node of all
+again, unless the cluster has room for fewer than twice as many such pods as have offers; in large clusters `MAX_NODES_WITH_PLENTY` such nodes, because every node of an offer is evaluated again for the next pod. Of the other nodes, with n competing offers, about 1 of n + 1 is offered (`offers/ledger.py:offer_width`). The first node of all
 always is. The order is:
 
 1. those that hold most of the pod's data: bytes of its volumes with a kept replica there;
@@ -35,7 +35,8 @@ def choose_nodes(decision: Decision, view: View, competing: int) -> frozenset[st
         return frozenset(fitting)
     room = _Room(decision, view, fitting)
     limit = max(MAX_NODES_WITH_PLENTY, offer_width(len(fitting), competing))
-    nodes = room.nodes_with_plenty(limit)
+    # About as many pods again are asked about before the outstanding offers are decided.
+    nodes = room.nodes_with_plenty(limit) if room.suffices_for(2 * (competing + 1)) else frozenset[str]()
     if len(nodes) < limit:
         scarce = [name for name in fitting if name not in nodes] if nodes else fitting
         nodes |= room.best_nodes(scarce, len(scarce) // (competing + 1))
@@ -72,6 +73,16 @@ class _Room:
             free = space.free if space is not None else 0
             self._competitors[name] = on_node
             self._bounds[name] = free if on_node is None else free - on_node.total
+
+    def suffices_for(self, pods: int) -> bool:
+        """Whether there is room for so many pods like this one."""
+        size = _total_size(self._volumes)
+        count = 0
+        for bound in self._bounds.values():
+            count += max(0, bound) // size if size else pods
+            if count >= pods:
+                return True
+        return False
 
     def nodes_with_plenty(self, limit: int) -> frozenset[str]:
         """Returns nodes where offering to this pod leaves room for others.

@@ -52,6 +52,13 @@ def test_what_is_offered_to_others_counts_twice_too(size: int, expected: str) ->
     assert chosen(nodes, make.claim("data", 10), offer_to="b") == expected
 
 
+@pytest.mark.parametrize(("competing", "expected"), [(4, "abcd"), (5, "a")])
+def test_no_node_has_plenty_while_the_cluster_has_room_for_few_such_pods(competing: int, expected: str) -> None:
+    """Ten in sum: at the end of a burst each slot that an undecided offer occupies turns away another pod."""
+    nodes = nodes_of_size({"a": 49, "b": 29, "c": 29, "d": 29})
+    assert chosen(nodes, make.claim("data", 10), competing=competing) == expected
+
+
 @pytest.mark.parametrize(("competing", "expected"), [(0, "abcd"), (1, "bc"), (2, "b"), (9, "b")])
 def test_of_nodes_with_little_room_a_share_is_offered(competing: int, expected: str) -> None:
     """Those with most room; one at least."""
@@ -81,7 +88,7 @@ def test_a_pod_with_a_bound_and_a_new_claim_is_offered_the_home_of_its_data() ->
     objects = [*volume_with_replica("data", 10, 5, kept("data", "c", 10)), make.claim("new", 40)]
     nodes = nodes_of_size({"a": 90, "b": 80, "c": 60, "d": 90})
     assert chosen(nodes, objects, claims=("data", "new")) == "c"
-    nodes = nodes_of_size({"a": 90, "b": 80, "c": 60, "d": 100})
+    nodes = nodes_of_size({"a": 90, "b": 80, "c": 60, "d": 400})
     assert chosen(nodes, objects, claims=("data", "new")) == "cd"
 
 
