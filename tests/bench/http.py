@@ -191,7 +191,8 @@ def run_extender(snapshot: Path) -> Iterator[int]:
 
     Other pods are left out: the benchmarks `offers` and `live` measure what they cost.
     """
-    command = [str(Path(sys.executable).with_name("longhorn-extender")), "serve", "--alone", "--snapshot", str(snapshot)]
+    program = str(Path(sys.executable).with_name("longhorn-extender"))
+    command = [program, "serve", "--alone", "--snapshot", str(snapshot)]
     with _run_server([*command, "--log-level", "info"], "--port") as port:
         yield port
 
