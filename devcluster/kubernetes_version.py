@@ -26,7 +26,7 @@ def pinned(go_mod: str) -> str:
     Raises:
         BuildError: it requires none
     """
-    return _required(go_mod, KUBERNETES).removeprefix("v")
+    return _version_of(go_mod, KUBERNETES).removeprefix("v")
 
 
 def choose(wanted: str | None, default: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -57,7 +57,7 @@ def go_mod(version: str, kubernetes_go_mod: str) -> str:
     staging = f"v0.{version.removeprefix('1.')}"
     modules = re.findall(r"^\s*(k8s\.io/\S+) => \./staging/", kubernetes_go_mod, re.MULTILINE)
     required = {
-        _ETCD_SERVER: _required(kubernetes_go_mod, _ETCD_SERVER),
+        _ETCD_SERVER: _version_of(kubernetes_go_mod, _ETCD_SERVER),
         "k8s.io/component-base": staging,
         "k8s.io/kubectl": staging,
         KUBERNETES: f"v{version}",
@@ -77,7 +77,7 @@ def go_mod(version: str, kubernetes_go_mod: str) -> str:
     )
 
 
-def _required(go_mod_text: str, module: str) -> str:
+def _version_of(go_mod_text: str, module: str) -> str:
     match = re.search(rf"^\s*(?:require )?{re.escape(module)} (v\S+)", go_mod_text, re.MULTILINE)
     if match is None:
         raise BuildError(f"go.mod does not require {module}")

@@ -65,7 +65,10 @@ class _FilterResponse(Response):
 
 @router.post("/filter", openapi_extra=EXTENDER_ARGS, summary="Which nodes can hold all the pod's Longhorn volumes")
 async def filter_verb(request: Request, lease: RequestLease) -> Response:
-    """kube-scheduler's filter call: answers in the form asked, with a reason for every node that does not fit."""
+    """kube-scheduler's filter call: the nodes that fit, and why others do not.
+
+    The answer has the form of the request.
+    """
     state = state_of(request)
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
@@ -128,10 +131,10 @@ def _record_filter(state: AppState, args: ExtenderArgs, answer: FilterAnswer, se
     summary="How good each node is for the pod, from 0 to 10",
 )
 async def prioritize(request: Request, lease: RequestLease) -> Response:
-    """kube-scheduler's prioritize call: a score for every node asked, in order; nothing is promised, nothing is recorded.
+    """kube-scheduler's prioritize call: a score for every requested node, in order.
 
-    A pod that cannot be decided about has 0 everywhere, and so has every pod while refusals are only observed: kube-scheduler then
-    chooses as if nobody had been asked.
+    Nothing is offered or recorded.     A pod that cannot be decided about has 0 everywhere, and so has every pod while refusals are only observed: kube-scheduler then
+    chooses as if no extender had been asked.
     """
     state = state_of(request)
     state.verbs.check()
@@ -162,9 +165,9 @@ def _record_scores(args: ExtenderArgs, scores: Mapping[str, int], seconds: float
 
 @router.post("/preempt", openapi_extra=EXTENDER_PREEMPTION_ARGS, summary="Where preemption could help the pod")
 async def preempt(request: Request, lease: RequestLease) -> Response:
-    """kube-scheduler's preempt call: keeps the nodes whose disks have room, and leaves their victims as they are.
+    """kube-scheduler's preempt call: keeps the nodes whose disks have room.
 
-    Evicting pods frees no Longhorn space, so a node without room is dropped whatever its victims.
+    Their victims stay as they are. Evicting pods frees no Longhorn space, so a node without room is dropped whatever its victims.
     """
     state = state_of(request)
     state.verbs.check()
@@ -189,7 +192,10 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
     summary="Why the pod fits or does not, node by node",
 )
 async def explain(request: Request, lease: RequestLease) -> Response:
-    """The decision /filter would give, with a plan for each node that fits and the missing bytes for each that does not."""
+    """The decision of /filter, with plans and missing bytes.
+
+    A node that fits has a plan, any other what it lacks.
+    """
     state = state_of(request)
     state.verbs.check()
     args = decode_filter(await read_body(request, state.max_body, lease), lease.charge)

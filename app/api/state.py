@@ -25,7 +25,10 @@ def readiness(app_state: AppState) -> CacheHealth:
 
 @router.get("/state", response_model=StateAnswer, summary="Nodes, disks, what counts on each, and what is not settled")
 async def state(request: Request, lease: RequestLease) -> Response:
-    """Everything a decision reads about disks, in bytes, and beside a cluster who answers and what other pods will take."""
+    """What decisions read about disks, in bytes.
+
+    In a cluster also which process answers, and what other pods will take.
+    """
     app_state = state_of(request)
     readiness(app_state)
     service = app_state.lifecycle.state() if app_state.lifecycle else None

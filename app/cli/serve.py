@@ -111,7 +111,7 @@ _Reservation = Annotated[
     Reservation,
     typer.Option(
         envvar=f"{_ENV}RESERVATION",
-        help="capacity: pods are judged jointly, nobody waits for a lock; node: one pod at a time, its node is reserved.",
+        help="capacity: pods are judged jointly, without a lock; node: one pod at a time, its node is reserved.",
     ),
 ]
 _Nudge = Annotated[

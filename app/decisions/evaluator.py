@@ -18,7 +18,7 @@ from scheduler_core.extender.explain import Explanation, explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.longhorn_facts import PlanCache
 from scheduler_core.generic.longhorn_facts import LonghornFacts
-from scheduler_core.model.kube import Pod
+from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.volumes.resolve import MissingObjectError, exceeds_attach_limit, missing_storage_classes
 
 # Single reads for one request; a pod that names more undelivered objects is refused and retried later.
@@ -106,7 +106,7 @@ class Evaluator:
             ResolutionError: the API server does not answer, the pod cannot be read, or too many pods are looked for
         """
         for _ in range(_POD_RECHECKS):
-            if is_pod(self.view.snapshot.pods.get((pod.namespace, pod.name)), pod):
+            if is_same_pod(self.view.snapshot.pods.get((pod.namespace, pod.name)), pod):
                 return True
             try:
                 async with asyncio.timeout(_POD_RECHECK_INTERVAL):
@@ -115,7 +115,7 @@ class Evaluator:
                 # A watch may have delivered it meanwhile.
                 continue
             try:
-                return is_pod(await self._source.read_pod(pod.namespace, pod.name), pod)
+                return is_same_pod(await self._source.read_pod(pod.namespace, pod.name), pod)
             finally:
                 self._pod_fetches.release()
         raise ResolutionError(f"pod {pod.key} is not known yet, and too many other pods are looked for")
@@ -191,11 +191,6 @@ class Evaluator:
                 fetches += 1
                 if fetches > MAX_FETCHES or not await self._source.fetch(missing):
                     raise
-
-
-def is_pod(current: Pod | None, pod: Pod) -> bool:
-    """Whether an object of the pod's name is this very pod; any is for a pod without UID."""
-    return current is not None and pod.uid in ("", current.uid)
 
 
 @without_pauses

@@ -28,7 +28,7 @@ from app.extender.metrics import Metrics
 from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.decision import Contenders, Decision, ExcludedNodes
 from scheduler_core.extender.settings import ExtenderSettings
-from scheduler_core.model.kube import Pod
+from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.offers.handover_record import HandoverRecord
 from scheduler_core.volumes.pending_replicas import decided_node, decided_pods, pods_awaiting_replicas, unlisted_volumes
 
@@ -200,7 +200,7 @@ class NodeReservations:
         with self._cache.listening(("pods", key)) as changed:
             while True:
                 current = self._cache.state().view.snapshot.pods.get(key)
-                same = current is not None and (not pod.uid or current.uid == pod.uid)
+                same = is_same_pod(current, pod)
                 if current is not None and same and current.node_name:
                     return current.node_name
                 if seen and not same:

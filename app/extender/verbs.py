@@ -31,7 +31,7 @@ MAX_EXPLANATIONS: Final = 16
 class Decider(Protocol):
     """Decides about pods with what other pods have.
 
-    Nothing is reserved for a pod that does not exist (`Evaluator.has_pod`): anybody may name one.
+    Nothing is reserved for a pod that does not exist (`Evaluator.has_pod`): a request may name any pod.
     """
 
     def contenders(self) -> Contenders:

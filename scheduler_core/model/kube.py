@@ -218,3 +218,11 @@ class VolumeAttachment:
     node: str
     persistent_volume: str = ""
     deleting: bool = False
+
+
+def is_same_pod(current: Pod | None, requested: Pod) -> bool:
+    """Whether the object of a requested pod's name is this very pod.
+
+    A request that is written by hand may have no UID; then the name suffices.
+    """
+    return current is not None and requested.uid in ("", current.uid)

@@ -115,7 +115,7 @@ def share_fairly(
     are decided by the first portion and leave most of it unused. Should the budget not even last for all first portions,
     the first instances have had theirs, so the instances most likely to be answered YES should come first.
 
-    `tried` has the steps that did not suffice for an instance, and is updated. A search begins anew each time, so an
+    `tried` has the steps that did not suffice for an instance, and is updated. A search starts over each time, so an
     instance is searched again only with many times these steps. If equal shares are too small for that, as many
     instances as possible get enough, those tried with the fewest steps first. So a caller that keeps `tried` goes on with
     each call where it ended, and every instance gets its turn.

@@ -60,14 +60,14 @@ def reachable_sums(sizes: Sequence[int]) -> list[int]:
     Equal sizes count in groups of 1, 2, 4, ... and a remainder, which have the same sums as the sizes one by one.
     """
     sums = {0}
-    for size in _grouped(sizes):
+    for size in _group_sizes(sizes):
         sums |= {smaller + size for smaller in sums}
         if len(sums) > MAX_SUBSET_SUMS:
             return []
     return sorted(sums)
 
 
-def _grouped(sizes: Sequence[int]) -> Iterator[int]:
+def _group_sizes(sizes: Sequence[int]) -> Iterator[int]:
     for size, count in Counter(sizes).items():
         remaining = count
         group = 1

@@ -113,20 +113,9 @@ def _order_without_names(entry: PodVolume) -> tuple[object, ...]:
     The volume's name comes before the claim's, because it distinguishes linked clones.
     """
     volume = entry.volume
-    return (
-        -volume.size,
-        -volume.actual_size,
-        volume.data_engine,
-        volume.image,
-        volume.node_selector,
-        volume.disk_selector,
-        volume.backing_image,
-        volume.clone_mode,
-        volume.data_source if volume.clone_mode else "",
-        tuple((term.zone, term.region) for term in volume.topology_requirement),
-        volume.name if volume.clone_mode else "",
-        entry.claim,
-    )
+    name, *values, topology = _class_values(volume)
+    terms = tuple((term.zone, term.region) for term in topology)
+    return (-volume.size, -volume.actual_size, *values, terms, name, entry.claim)
 
 
 def engine_classes(volumes: Iterable[PodVolume]) -> tuple[ReplicaRequest, ...]:
@@ -143,20 +132,23 @@ def volume_class(volume: longhorn.Volume) -> ReplicaRequest:
 
     It has only the fields that decide which disks are open. The volume's name, exact size and state are left out.
     """
+    return _interned_class(_class_values(volume))
+
+
+def _class_values(volume: longhorn.Volume) -> _ClassValues:
+    """Returns the fields of a volume's class, the name of a linked clone first."""
     linked = volume.clone_mode != ""
-    return _interned_class(
-        (
-            volume.name if linked else "",
-            next((limit for limit in _FILE_SIZE_LIMITS if volume.size >= limit), 0),
-            volume.data_engine,
-            volume.image,
-            volume.node_selector,
-            volume.disk_selector,
-            volume.backing_image,
-            volume.clone_mode,
-            volume.data_source if linked else "",
-            volume.topology_requirement,
-        )
+    return (
+        volume.name if linked else "",
+        next((limit for limit in _FILE_SIZE_LIMITS if volume.size >= limit), 0),
+        volume.data_engine,
+        volume.image,
+        volume.node_selector,
+        volume.disk_selector,
+        volume.backing_image,
+        volume.clone_mode,
+        volume.data_source if linked else "",
+        volume.topology_requirement,
     )
 
 

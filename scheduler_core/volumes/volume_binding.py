@@ -170,7 +170,8 @@ def match_volumes(
     by_matches: dict[tuple[_Pairs, ...], set[str]] = {}
     for admitted, group in _nodes_by_affinity(claims, names, view).items():
         usable = [
-            claim._replace(volumes=_admitted(each, admitted)) for claim, each in zip(claims, volumes, strict=True)
+            claim._replace(volumes=_volumes_for_node(each, admitted))
+            for claim, each in zip(claims, volumes, strict=True)
         ]
         matches = _possible_matches(pod, usable, taken, view)
         by_matches.setdefault(matches, set()).update(group)
@@ -344,7 +345,7 @@ def _group_by_affinity(
     return groups
 
 
-def _admitted(
+def _volumes_for_node(
     groups: Mapping[_Affinity | None, list[kube.PersistentVolume]], admitted: Iterable[_Affinity]
 ) -> tuple[kube.PersistentVolume, ...]:
     """Returns the volumes that a node admits, smallest first."""

@@ -81,6 +81,15 @@ class FakeStateSource:
                 event.set()
 
 
+class SlowSource(FakeStateSource):
+    """A state source whose API server takes 0.5 s to read a pod."""
+
+    async def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """Finds a pod after a while."""
+        await asyncio.sleep(0.5)
+        return await super().read_pod(namespace, name)
+
+
 def _read(raw: Object) -> tuple[str, Key, object]:
     kind = KINDS[group_of(raw["apiVersion"]), raw["kind"]]
     key, value = kind.read(raw)

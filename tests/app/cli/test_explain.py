@@ -404,3 +404,27 @@ def test_explain_and_schedule_agree_about_a_snapshot(run: Run, demanded: str) ->
     explanation = run("explain", "--snapshot", demanded, "--pod", "shop/second")
     schedule = run("schedule", "--snapshot", demanded)
     assert (explanation.code, schedule.code) == (1, 1)
+
+
+def test_the_table_names_the_largest_volumes_of_other_pods_only(run: Run, tmp_path: Path) -> None:
+    """The others are counted."""
+    objects = [
+        kube_node("node-1"),
+        longhorn_node("node-1", 500),
+        storage_class(),
+        claim("own", 1),
+        pod("own", name="db-0"),
+    ]
+    for number in range(6):
+        name = f"other-{number}"
+        objects += [claim(name, 10 + number), pod(name, name=name, uid=f"uid-{number}", node="node-1")]
+    result = run("explain", "--snapshot", _write(tmp_path / "many.json", objects), "--pod", "db-0")
+    assert "counted with other-5 of pod default/other-5 (15Gi), other-4 " in result.out
+    assert "other-2 of pod default/other-2 (12Gi) and 2 more" in result.out
+
+
+def test_serve_alone_needs_a_snapshot(run: Run) -> None:
+    """In a cluster the demand of other pods always counts."""
+    result = run("serve", "--alone")
+    assert result.code == 2
+    assert "--alone needs --snapshot" in result.err

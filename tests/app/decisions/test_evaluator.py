@@ -13,7 +13,7 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.model.kube import Pod
 from tests.builders import as_pod, claim, longhorn_node, pod, storage_class
-from tests.worlds.state_source import FakeStateSource
+from tests.worlds.state_source import FakeStateSource, SlowSource
 from tests.worlds.two_nodes import database_pod, two_nodes
 from tests.worlds.virtual_time import virtual_loop, virtually
 
@@ -93,19 +93,10 @@ async def test_decisions_take_turns() -> None:
     assert "first" in names[names.index("second") :]
 
 
-class _SlowSource(FakeStateSource):
-    """An API server that takes 0.5 s to read a pod."""
-
-    async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """Finds a pod after a while."""
-        await asyncio.sleep(0.5)
-        return await super().read_pod(namespace, name)
-
-
 @virtually
 async def test_a_pod_that_a_watch_delivers_meanwhile_does_not_wait_for_others() -> None:
     """Requests about many pods that do not exist must not hold up real ones."""
-    source = _SlowSource(two_nodes())
+    source = SlowSource(two_nodes())
     evaluator = Evaluator(source, FilterOptions())
     ghosts = [asyncio.create_task(evaluator.has_pod(Pod("default", f"ghost-{number}", "uid"))) for number in range(50)]
     await asyncio.sleep(0)

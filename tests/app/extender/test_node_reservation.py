@@ -319,6 +319,17 @@ async def test_a_predecessor_of_the_same_name_is_not_the_pod() -> None:
 
 
 @virtually
+async def test_nothing_is_reserved_for_a_pod_that_does_not_exist() -> None:
+    """The next request does not wait for it."""
+    world = NodeReservationWorld()
+    world.cache.put(make.claim("data-0", 10))
+    world.create(1)
+    assert await world.filter(0) == ["a", "b"]
+    assert await world.filter(1) == ["a", "b"]
+    assert world.loop.time() == 0
+
+
+@virtually
 async def test_a_pod_that_the_cache_does_not_have_yet_holds_the_lock() -> None:
     """It does so until the cache has it with a node."""
     world = NodeReservationWorld()

@@ -28,7 +28,7 @@ from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.builders import Object
 from tests.worlds.filter_request import caller_hung_up, caller_waits, fitting_nodes
-from tests.worlds.state_source import FakeStateSource
+from tests.worlds.state_source import FakeStateSource, SlowSource
 from tests.worlds.two_nodes import NODES, claim_with_node, database_pod, nominated_pod, two_nodes
 from tests.worlds.virtual_time import run, virtual_loop, virtually
 
@@ -670,6 +670,23 @@ async def test_draining_waits_until_offers_have_ended() -> None:
     assert await settling, "a successor may answer at once"
     assert world.loop.time() == pytest.approx(2)
     await world.assert_clean()
+
+
+@virtually
+async def test_draining_waits_for_an_accepted_request_whose_pod_is_looked_for() -> None:
+    """Its offer is handed over with the others."""
+    world = World(cache=SlowSource(two_nodes()), store=FakeOfferStore())
+    await world.offers.adopt(math.inf)
+    world.cache.put(make.claim("data-0", 60))
+    world.cache.elsewhere["default/db-0"] = database_pod(0)
+    request = asyncio.create_task(world.filter(0))
+    await asyncio.sleep(0.1)
+    assert await world.offers.settled()
+    assert await request == ["a", "b"]
+    assert world.store is not None
+    assert world.store.final is not None
+    assert world.store.final.outstanding == 1
+    world.offers.clear()
 
 
 @virtually
