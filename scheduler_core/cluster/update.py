@@ -20,7 +20,15 @@ from rpds import HashTrieMap
 from scheduler_core.cluster.free_space import Replicas, free_space_of, unlisted_replicas
 from scheduler_core.cluster.growth import requested_size
 from scheduler_core.cluster.multimap import add_member, discard_member, put
-from scheduler_core.cluster.view import Indexes, View, by_capacity, claims_of, count_growth, default_class
+from scheduler_core.cluster.view import (
+    Indexes,
+    View,
+    by_capacity,
+    claims_of,
+    count_growth,
+    default_class,
+    is_to_schedule,
+)
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
@@ -139,6 +147,7 @@ class _Builder:
         self.volumes_by_claim_ref = indexes.volumes_by_claim_ref
         self.available_volumes = indexes.available_volumes
         self.pods_by_claim = indexes.pods_by_claim
+        self.pods_to_schedule = indexes.pods_to_schedule
         self.replicas_by_disk = indexes.replicas_by_disk
         self.node_of_disk = indexes.node_of_disk
         self.volumes_by_handle = indexes.volumes_by_handle
@@ -253,6 +262,7 @@ class _Builder:
                 volumes_by_claim_ref=self.volumes_by_claim_ref,
                 available_volumes=self.available_volumes,
                 pods_by_claim=self.pods_by_claim,
+                pods_to_schedule=self.pods_to_schedule,
                 replicas_by_disk=self.replicas_by_disk,
                 node_of_disk=self.node_of_disk,
                 volumes_by_handle=self.volumes_by_handle,
@@ -272,7 +282,9 @@ def _update_pod(builder: _Builder, old: kube.Pod | None, new: kube.Pod | None) -
     if old is not None:
         for claim in claims_of(old):
             pods = discard_member(pods, claim, old)
+        builder.pods_to_schedule -= is_to_schedule(old)
     if new is not None:
+        builder.pods_to_schedule += is_to_schedule(new)
         for claim in claims_of(new):
             pods = add_member(pods, claim, new, attrgetter("name", "uid"))
     builder.pods_by_claim = pods

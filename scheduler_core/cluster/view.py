@@ -44,6 +44,7 @@ class Indexes:
         volumes_by_claim_ref: by the claim that a PersistentVolume's claimRef names, the names of such volumes, sorted
         available_volumes: by storage class, the free PersistentVolumes that a claim may be bound to, smallest first
         pods_by_claim: the pods that mount a claim, sorted by name
+        pods_to_schedule: how many pods with claims kube-scheduler has neither decided about nor refused yet
         replicas_by_disk: by disk UUID, the replicas whose spec names that disk, sorted by name
         node_of_disk: by disk UUID, the Longhorn node that lists the disk
         volumes_by_handle: by Longhorn volume, the names of its PersistentVolumes, sorted
@@ -57,6 +58,7 @@ class Indexes:
     volumes_by_claim_ref: HashTrieMap[ClaimRef, tuple[str, ...]]
     available_volumes: HashTrieMap[str, tuple[kube.PersistentVolume, ...]]
     pods_by_claim: HashTrieMap[NamespacedName, tuple[kube.Pod, ...]]
+    pods_to_schedule: int
     replicas_by_disk: HashTrieMap[str, Replicas]
     node_of_disk: HashTrieMap[str, str]
     volumes_by_handle: HashTrieMap[str, tuple[str, ...]]
@@ -104,6 +106,7 @@ class Indexes:
                 )
             ),
             pods_by_claim=HashTrieMap(group_by_key(pods, attrgetter("name", "uid"))),
+            pods_to_schedule=sum(map(is_to_schedule, snapshot.pods.values())),
             replicas_by_disk=HashTrieMap(by_disk),
             node_of_disk=HashTrieMap(node_of_disk),
             volumes_by_handle=HashTrieMap(by_handle),
@@ -265,6 +268,11 @@ def default_class(snapshot: Snapshot) -> kube.StorageClass | None:
 def by_capacity(volume: kube.PersistentVolume) -> tuple[int, str]:
     """Sorts free PersistentVolumes by capacity, ties by name."""
     return volume.available.capacity if volume.available else 0, volume.name
+
+
+def is_to_schedule(pod: kube.Pod) -> bool:
+    """Whether kube-scheduler has neither decided about a pod with claims nor refused it yet."""
+    return bool(pod.volumes) and pod.live and not (pod.node_name or pod.nominated_node or pod.unschedulable)
 
 
 def claims_of(pod: kube.Pod) -> set[NamespacedName]:

@@ -2,8 +2,10 @@
 
 Without competing offers these are all of them: kube-scheduler's scoring decides. In a burst wide offers would block each other, but only
 where room is short. So a node with plenty of room stays in: one that could take this pod, all that is offered there, and as many bytes
-again, unless the cluster has room for fewer than twice as many such pods as have offers; in large clusters `MAX_NODES_WITH_PLENTY` such nodes, because every node of an offer is evaluated again for the next pod. Of the other nodes, with n competing offers, about 1 of n + 1 is offered (`offers/ledger.py:offer_width`). The first node of all
-always is. The order is:
+again; in large clusters `MAX_NODES_WITH_PLENTY` such nodes, because every node of an offer is evaluated again for the next pod. Of the
+other nodes, with n competing offers, about 1 of n + 1 is offered (`offers/ledger.py:offer_width`). An offer of a pod that
+is refused without room never takes the room of the pods that kube-scheduler will ask about before it decides about this one: those that it has not asked about yet, at least n + 1. The first
+node of all always is offered. The order is:
 
 1. those that hold most of the pod's data: bytes of its volumes with a kept replica there;
 2. of these, those where the fewest bytes must be rebuilt: bytes written to its volumes without a healthy replica there;
@@ -31,19 +33,30 @@ MAX_NODES_WITH_PLENTY: Final = 100
 def choose_nodes(decision: Decision, view: View, competing: int) -> frozenset[str]:
     """Returns the nodes to offer while `competing` other offers are outstanding."""
     fitting = decision.fitting_nodes
-    if offer_width(len(fitting), competing) == len(fitting):
+    to_come = _pods_to_come(view, competing) if decision.takes_space else 0
+    if offer_width(len(fitting), max(competing, to_come)) == len(fitting):
         return frozenset(fitting)
     room = _Room(decision, view, fitting)
-    limit = max(MAX_NODES_WITH_PLENTY, offer_width(len(fitting), competing))
-    # About as many pods again are asked about before the outstanding offers are decided.
-    nodes = room.nodes_with_plenty(limit) if room.suffices_for(2 * (competing + 1)) else frozenset[str]()
+    spare = max(1, room.count_pods(to_come + len(fitting)) - to_come) if to_come else len(fitting)
+    width = min(offer_width(len(fitting), competing), spare)
+    limit = min(max(MAX_NODES_WITH_PLENTY, width), spare)
+    nodes = room.nodes_with_plenty(limit)
     if len(nodes) < limit:
         scarce = [name for name in fitting if name not in nodes] if nodes else fitting
-        nodes |= room.best_nodes(scarce, len(scarce) // (competing + 1))
+        nodes |= room.best_nodes(scarce, min(len(scarce) // (competing + 1), limit - len(nodes)))
     if nodes and not room.data:
         return nodes
     # The pod's data may be on a node with little room.
     return nodes | room.best_nodes(fitting, 1)
+
+
+def _pods_to_come(view: View, competing: int) -> int:
+    """Returns how many pods kube-scheduler will ask about before it decides about this one.
+
+    At least as many again as have offers.
+    """
+    # Pods with an outstanding offer are among those to schedule, and so is this one.
+    return max(view.indexes.pods_to_schedule - competing - 1, competing + 1 if competing else 0)
 
 
 def choose_one_node(decision: Decision, view: View) -> frozenset[str]:
@@ -74,15 +87,15 @@ class _Room:
             self._competitors[name] = on_node
             self._bounds[name] = free if on_node is None else free - on_node.total
 
-    def suffices_for(self, pods: int) -> bool:
-        """Whether there is room for so many pods like this one."""
+    def count_pods(self, limit: int) -> int:
+        """For how many pods like this one there is room, at most `limit`."""
         size = _total_size(self._volumes)
         count = 0
         for bound in self._bounds.values():
-            count += max(0, bound) // size if size else pods
-            if count >= pods:
-                return True
-        return False
+            count += max(0, bound) // size if size else limit
+            if count >= limit:
+                return limit
+        return count
 
     def nodes_with_plenty(self, limit: int) -> frozenset[str]:
         """Returns nodes where offering to this pod leaves room for others.

@@ -25,6 +25,8 @@ LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{SERVICE}"
 SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/{SERVICE}"
 CONFIG_MAP = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{SERVICE}"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{SERVICE}"
+# After an outage kwok's nodes may be late to renew their Leases. A node that is not ready gets no replica.
+NODES_STAY_READY = {"kube-controller-manager": ["--node-monitor-grace-period=5m"]}
 # Once the Lease is free: a retry, a second to catch up, and reading the cluster on two busy cores.
 CATCHING_UP = 4.0
 
@@ -32,7 +34,7 @@ CATCHING_UP = 4.0
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Two candidates, the nodes of goal 1, and nodes for a burst that outruns kube-scheduler's client."""
-    with Rig(tmp_path_factory.mktemp("faults"), candidates=2) as started:
+    with Rig(tmp_path_factory.mktemp("faults"), candidates=2, extra_args=NODES_STAY_READY) as started:
         plan.goal_1_nodes(started)
         hand_over.SHORT.add_nodes(started)
         yield started

@@ -124,7 +124,8 @@ def _plain(value: Any) -> Any:
 
 def _contents(view: View) -> dict[str, Any]:
     cluster = {name: _plain(getattr(view.cluster, name)) for name in type(view.cluster).__dataclass_fields__}
-    indexes = {name: dict(getattr(view.indexes, name)) for name in type(view.indexes).__dataclass_fields__}
+    values = {name: getattr(view.indexes, name) for name in type(view.indexes).__dataclass_fields__}
+    indexes = {name: _plain(value) for name, value in values.items()}
     cluster["settings"] = repr(cluster["settings"])  # faults are exceptions, which equal only themselves
     return {**cluster, **indexes, "class": view.default_storage_class, "order": list(view.cluster.nodes)}
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
@@ -101,3 +104,23 @@ def test_volumes_that_only_prefer_their_node_count_on_the_offered_nodes() -> Non
     assert [len(offer.nodes) for offer in ledger.oldest_first()] == [10, 5]
     assert not ledger.with_unplaced_volumes
     assert decisions["z"].reasons[0].name == "WAITING"
+
+
+@given(slots=st.lists(st.integers(0, 5), min_size=2, max_size=6), slack=st.integers(0, 3))
+@settings(max_examples=40)
+def test_every_pod_of_a_burst_that_fits_is_offered_a_node_before_any_decision(slots: list[int], slack: int) -> None:
+    """kube-scheduler may ask about all pods before it shows its first decision."""
+    names = tuple(f"n{number}" for number in range(len(slots)))
+    nodes = [make.longhorn_node(name, 10 * count) for name, count in zip(names, slots, strict=True)]
+    pods = [f"p{number}" for number in range(sum(slots) - slack)]
+    objects = [(make.claim(name, 10), make.pod(name, name=name, uid=f"uid-{name}")) for name in pods]
+    state = make.state(make.storage_class(), nodes, *objects)
+    contenders = make.competing(state)
+    ledger = Ledger()
+    for name in pods:
+        pod = state.view.snapshot.pods["default", name]
+        contenders = make.competing(state, ledger, contenders.contention)
+        decision = run_to_end(filter_nodes(pod, names, state, FilterOptions(), contenders))
+        assert decision.fits, (name, decision.reasons)
+        offered, _ = make_offer(pod, decision, state.view, ledger.competing_offers(pod.uid))
+        ledger, _ = step(ledger, offered, 0.0)

@@ -52,11 +52,19 @@ def test_what_is_offered_to_others_counts_twice_too(size: int, expected: str) ->
     assert chosen(nodes, make.claim("data", 10), offer_to="b") == expected
 
 
-@pytest.mark.parametrize(("competing", "expected"), [(4, "abcd"), (5, "a")])
-def test_no_node_has_plenty_while_the_cluster_has_room_for_few_such_pods(competing: int, expected: str) -> None:
-    """Ten in sum: at the end of a burst each slot that an undecided offer occupies turns away another pod."""
+@pytest.mark.parametrize(("competing", "expected"), [(5, "abcd"), (6, "abc"), (8, "a"), (20, "a")])
+def test_room_is_left_for_as_many_pods_again_as_have_offers(competing: int, expected: str) -> None:
+    """Ten such pods fit in sum. At the end of a burst each slot that an undecided offer occupies turns away another pod."""
     nodes = nodes_of_size({"a": 49, "b": 29, "c": 29, "d": 29})
     assert chosen(nodes, make.claim("data", 10), competing=competing) == expected
+
+
+@pytest.mark.parametrize(("pods", "expected"), [(6, "abcd"), (7, "abc"), (9, "a"), (30, "a")])
+def test_room_is_left_for_the_pods_that_kube_scheduler_has_yet_to_ask_about(pods: int, expected: str) -> None:
+    """Ten such pods fit in sum; this one is one of them, and so is the other pod of this cluster."""
+    nodes = nodes_of_size({"a": 49, "b": 29, "c": 29, "d": 29})
+    to_schedule = [make.pod("data", name=f"next-{number}", uid=f"next-{number}") for number in range(pods)]
+    assert chosen(nodes, make.claim("data", 10), to_schedule, competing=0) == expected
 
 
 @pytest.mark.parametrize(("competing", "expected"), [(0, "abcd"), (1, "bc"), (2, "b"), (9, "b")])
