@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 # Another release of Kubernetes than the pinned one, for every target that starts a control plane: KUBERNETES_VERSION=1.35.4
 export DEVCLUSTER_KUBERNETES_VERSION ?= $(KUBERNETES_VERSION)
 
-.PHONY: help run dev test check unit fuzz e2e e2e-report controlplane lint bench lock clean
+.PHONY: help run dev test check audit unit fuzz e2e e2e-report controlplane lint bench lock clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,8 +36,12 @@ e2e-report: .venv/dev controlplane ## run the proposal's test plan and the compa
 controlplane: .venv/dev ## build etcd, Kubernetes and kwok, once (five to ten minutes); KUBERNETES_VERSION=1.35.4: another release
 	@$(BIN)/python -m devcluster build
 
-check: .venv/dev ## format, lint, types, architecture and unit tests
+check: .venv/dev ## format, lint, types, architecture, unit tests and known vulnerabilities
 	@$(MAKE) --no-print-directory -j2 lint unit
+	@$(MAKE) --no-print-directory audit
+
+audit: .venv/dev ## look for known vulnerabilities of the locked dependencies (asks the package index)
+	$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r requirements/runtime.lock -r requirements/dev.lock
 
 unit: .venv/dev
 	$(BIN)/pytest -n $(WORKERS) -m "not e2e" -q

@@ -25,10 +25,10 @@ from app.api.extender_codec import (
     preemption_result,
     priority_list,
 )
-from app.api.openapi import EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS, HOST_PRIORITY_LIST
+from app.api.openapi import BODY_ERRORS, EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS, HOST_PRIORITY_LIST
 from app.api.raw_nodes import Pieces
 from app.extender.verbs import FilterAnswer
-from app.schemas.explain import ExplainAnswer, explain_answer
+from app.schemas.explain import ExplainAnswer, UnresolvedAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cycle_state import UndecidableError
 
@@ -63,7 +63,12 @@ class _FilterResponse(Response):
         self._state.metrics.filter_duration.observe(perf_counter() - self._started)
 
 
-@router.post("/filter", openapi_extra=EXTENDER_ARGS, summary="Which nodes can hold all the pod's Longhorn volumes")
+@router.post(
+    "/filter",
+    openapi_extra=EXTENDER_ARGS,
+    responses=BODY_ERRORS,
+    summary="Which nodes can hold all the pod's Longhorn volumes",
+)
 async def filter_verb(request: Request, lease: RequestLease) -> Response:
     """kube-scheduler's filter call: the nodes that fit, and why others do not.
 
@@ -128,13 +133,14 @@ def _record_filter(state: AppState, args: ExtenderArgs, answer: FilterAnswer, se
 @router.post(
     "/prioritize",
     openapi_extra={**EXTENDER_ARGS, **HOST_PRIORITY_LIST},
+    responses=BODY_ERRORS,
     summary="How good each node is for the pod, from 0 to 10",
 )
 async def prioritize(request: Request, lease: RequestLease) -> Response:
     """kube-scheduler's prioritize call: a score for every requested node, in order.
 
-    Nothing is offered or recorded.     A pod that cannot be decided about has 0 everywhere, and so has every pod while refusals are only observed: kube-scheduler then
-    chooses as if no extender had been asked.
+    Nothing is offered or recorded. A pod that cannot be decided about has 0 everywhere, and so has every pod while refusals are only
+    observed: kube-scheduler then chooses as if no extender had been asked.
     """
     state = state_of(request)
     state.verbs.check()
@@ -163,7 +169,12 @@ def _record_scores(args: ExtenderArgs, scores: Mapping[str, int], seconds: float
     )
 
 
-@router.post("/preempt", openapi_extra=EXTENDER_PREEMPTION_ARGS, summary="Where preemption could help the pod")
+@router.post(
+    "/preempt",
+    openapi_extra=EXTENDER_PREEMPTION_ARGS,
+    responses=BODY_ERRORS,
+    summary="Where preemption could help the pod",
+)
 async def preempt(request: Request, lease: RequestLease) -> Response:
     """kube-scheduler's preempt call: keeps the nodes whose disks have room.
 
@@ -188,13 +199,14 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
 @router.post(
     "/explain",
     openapi_extra=EXTENDER_ARGS,
-    response_model=ExplainAnswer,
+    response_model=ExplainAnswer | UnresolvedAnswer,
+    responses=BODY_ERRORS,
     summary="Why the pod fits or does not, node by node",
 )
 async def explain(request: Request, lease: RequestLease) -> Response:
     """The decision of /filter, with plans and missing bytes.
 
-    A node that fits has a plan, any other what it lacks.
+    The answer about a pod that cannot be resolved is an error, with status 200 as from /filter. A node that fits has a plan, any other what it lacks.
     """
     state = state_of(request)
     state.verbs.check()

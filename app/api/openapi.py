@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from app.schemas.explain import ErrorAnswer
+
 
 def _body(description: str, forms: dict[str, Any], example: dict[str, Any] | None = None) -> dict[str, Any]:
     properties = {"Pod": {"type": "object", "description": "core/v1 Pod"}, **forms}
@@ -58,4 +60,21 @@ EXTENDER_PREEMPTION_ARGS: Final = _body(
         "NodeNameToVictims": {"type": ["object", "null"]},
         "NodeNameToMetaVictims": {"type": ["object", "null"]},
     },
+)
+
+
+def error_responses(**descriptions: str) -> dict[int | str, dict[str, Any]]:
+    """Describes the error answers of a route, by status such as ``_400``."""
+    return {
+        int(status.strip("_")): {"model": ErrorAnswer, "description": description}
+        for status, description in descriptions.items()
+    }
+
+
+UNAVAILABLE: Final = "The question is refused for now: the caller tries again"
+BODY_ERRORS: Final = error_responses(
+    _400="The body is not what is described here",
+    _408="The body comes too slowly",
+    _413="The body is too large",
+    _503=UNAVAILABLE,
 )

@@ -6,6 +6,7 @@ sends nodes as views of the request, byte for byte and without a copy.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -146,10 +147,29 @@ def _bounds(body: bytearray, items: Sequence[msgspec.Raw], start: int) -> tuple[
 
 
 def _name(item: msgspec.Raw, index: int) -> str:
-    usual = _USUAL_START.match(item)
-    if usual is not None:
-        return usual[1].decode()
+    """Returns the name of a node.
+
+    Of a key that comes twice the decoder reads the last value, as Go does; a caller that reads the first would mean another node.
+    """
     try:
-        return _NODE.decode(item).metadata.name
-    except msgspec.DecodeError as error:
+        name = _NODE.decode(item).metadata.name
+        usual = _USUAL_START.match(item)
+        names = {usual[1].decode()} if usual is not None else _all_names(bytes(item))
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RequestError(f"Nodes.items[{index}] is not a node: {error}") from error
+    if names and names != {name}:
+        different = " and ".join(map(repr, sorted(names | {name})))
+        raise RequestError(f"Nodes.items[{index}] has several names: {different}")
+    return name
+
+
+def _all_names(node: bytes) -> set[object]:
+    """Returns every value that a node has for the key metadata.name."""
+    # Most nodes have each key once, and need no slower look.
+    if node.count(b'"metadata"') == node.count(b'"name"') == 1 and b"\\u" not in node:
+        return set()
+    names: set[object] = set()
+    for key, metadata in json.loads(node, object_pairs_hook=list):
+        if key == "metadata" and isinstance(metadata, list):
+            names.update(value for key, value in metadata if key == "name" and isinstance(value, str))
+    return names

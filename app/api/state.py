@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from app.api.dependencies import AppState, RequestLease, state_of
+from app.api.openapi import UNAVAILABLE, error_responses
 from app.runtime.probes import CacheHealth, UnavailableError
 from app.schemas.state import StateAnswer, state_answer
 
@@ -23,7 +24,12 @@ def readiness(app_state: AppState) -> CacheHealth:
     return CacheHealth(status="ok", unreadable=app_state.lifecycle.unreadable if app_state.lifecycle else [])
 
 
-@router.get("/state", response_model=StateAnswer, summary="Nodes, disks, what counts on each, and what is not settled")
+@router.get(
+    "/state",
+    response_model=StateAnswer,
+    responses=error_responses(_503=UNAVAILABLE),
+    summary="Nodes, disks, what counts on each, and what is not settled",
+)
 async def state(request: Request, lease: RequestLease) -> Response:
     """What decisions read about disks, in bytes.
 

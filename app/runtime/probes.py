@@ -61,6 +61,12 @@ def install_probes(app: FastAPI, readiness: Callable[[], Health], model: type[He
     )
 
 
+class _MetricsResponse(Response):
+    """Metrics in Prometheus' text format."""
+
+    media_type = CONTENT_TYPE_LATEST
+
+
 def install_metrics(app: FastAPI, registry: CollectorRegistry, *, in_thread: bool) -> None:
     """Adds /metrics to an application; its server's metrics are added to `registry`, too.
 
@@ -69,7 +75,7 @@ def install_metrics(app: FastAPI, registry: CollectorRegistry, *, in_thread: boo
 
     def metrics() -> Response:
         """Endpoint that serves Prometheus metrics."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        return _MetricsResponse(generate_latest(registry))
 
     async def metrics_on_loop() -> Response:
         """Endpoint that serves Prometheus metrics."""
@@ -77,7 +83,14 @@ def install_metrics(app: FastAPI, registry: CollectorRegistry, *, in_thread: boo
 
     app.state.registry = registry
     endpoint = metrics if in_thread else metrics_on_loop
-    app.add_api_route("/metrics", endpoint, methods=_methods(app), name="metrics", tags=["operation"])
+    app.add_api_route(
+        "/metrics",
+        endpoint,
+        methods=_methods(app),
+        name="metrics",
+        tags=["operation"],
+        response_class=_MetricsResponse,
+    )
 
 
 def _methods(app: FastAPI) -> list[str]:

@@ -17,6 +17,18 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+class ErrorAnswer(Answer):
+    """Why there is no other answer."""
+
+    error: str
+
+
+class UnresolvedAnswer(Answer):
+    """Why a pod cannot be explained, in the spelling of /filter."""
+
+    error: str = Field(serialization_alias="Error")
+
+
 class ReplicaAnswer(Answer):
     """A replica of one of the pod's volumes."""
 

@@ -89,6 +89,16 @@ MALFORMED = [
         _items("{}"), "Nodes.items[0] is not a node: Object missing required field `metadata`", id="item empty"
     ),
     pytest.param(_items('{"metadata":{}}'), "node 0 (counted from 0) has no name", id="item without a name"),
+    *(
+        pytest.param(_items(node), "Nodes.items[0] has several names: 'a' and 'b'", id=f"several names {node}")
+        for node in (
+            '{"metadata":{"name":"a","name":"b"}}',
+            '{"metadata":{"name":"a"},"metadata":{"name":"b"}}',
+            '{"kind":"Node","metadata":{"labels":{},"name":"a","name":"b"}}',
+            '{"metadata": {"name": "a"}, "metadata": {"name": "b"}}',
+            '{"metadata": {"name": "a", "\\u006eame": "b"}}',
+        )
+    ),
     pytest.param(_items('{"metadata":{"name":7}}'), "Nodes.items[0] is not a node: Expected `str`", id="item name 7"),
     pytest.param(
         _items('{"metadata":{"name":"a"}}', '{"metadata":{"name":"a"}}'),

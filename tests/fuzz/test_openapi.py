@@ -1,0 +1,51 @@
+"""Requests that schemathesis generates from the OpenAPI document: each is answered as the document says.
+
+`make fuzz` runs many more examples than `make test`: FUZZ_EXAMPLES says how many.
+"""
+
+from __future__ import annotations
+
+import pytest
+import schemathesis
+from hypothesis import given
+from hypothesis import strategies as st
+from schemathesis.checks import load_all_checks, not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.fuzz.test_verbs import fuzz
+from tests.worlds.service import application
+
+pytestmark = pytest.mark.timeout(3600)
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+load_all_checks()
+DOCUMENT = schemathesis.openapi.from_asgi("/openapi.json", application())
+OPERATIONS = {operation.label: operation for operation in (result.ok() for result in DOCUMENT.get_all_operations())}
+CASES = [
+    (label, mode)
+    for label, operation in OPERATIONS.items()
+    for mode in schemathesis.GenerationMode
+    if operation.body or mode is schemathesis.GenerationMode.POSITIVE
+]
+
+
+@pytest.mark.parametrize(("label", "mode"), CASES)
+@fuzz
+@given(data=st.data())
+def test_requests_are_answered_as_the_document_says(
+    label: str, mode: schemathesis.GenerationMode, data: st.DataObject
+) -> None:
+    """Bodies that contradict the document are refused."""
+    case = data.draw(OPERATIONS[label].as_strategy(generation_mode=mode))
+    case.validate_response(case.call(), checks=CHECKS)
