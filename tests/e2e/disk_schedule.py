@@ -43,7 +43,7 @@ from devcluster.http_check import http_request
 from devcluster.stack import ROOT
 from tests import builders
 from tests.builders import GI, Object
-from tests.manifests.load import documents, permissions
+from tests.e2e.permissions import Call, account_calls, granted_calls
 
 ACCOUNT: Final = "longhorn-disk-schedule"
 LONGHORN: Final = "longhorn-system"
@@ -408,31 +408,14 @@ def _engine_image(nodes: Iterable[str]) -> Object:
     }
 
 
-def granted_permissions(manifests: Path) -> set[tuple[str, str, str]]:
-    """Verb, group and resource of all that the controllers' roles grant."""
-    roles = [*documents(manifests / "role.yaml"), *documents(MANIFESTS / "parts/clusterrole.yaml")]
-    return {
-        (verb, group, resource) for role in roles if "rules" in role for verb, group, resource, _ in permissions(role)
-    }
+def granted(manifests: Path) -> set[Call]:
+    """All that the controllers' roles grant."""
+    return granted_calls([manifests / "role.yaml", MANIFESTS / "parts/clusterrole.yaml"])
 
 
-def account_calls(cluster: DevCluster, namespace: str = LONGHORN) -> tuple[set[tuple[str, str, str]], list[str]]:
-    """The calls of the controllers' ServiceAccount in a namespace, by the audit log.
-
-    Returns verb, group and resource of each call, and the URIs of the forbidden ones.
-    """
-    calls: set[tuple[str, str, str]] = set()
-    forbidden: list[str] = []
-    for event in cluster.audit_events():
-        reference = event.get("objectRef") or {}
-        by_account = event["user"]["username"] == f"system:serviceaccount:{LONGHORN}:{ACCOUNT}"
-        if not by_account or reference.get("namespace", "") not in ("", namespace):
-            continue
-        if event["responseStatus"]["code"] == 403:
-            forbidden.append(event["requestURI"])
-        parts = (reference.get("resource", ""), reference.get("subresource", ""))
-        calls.add((event["verb"], reference.get("apiGroup", ""), "/".join(part for part in parts if part)))
-    return calls, forbidden
+def controller_calls(cluster: DevCluster, namespace: str = LONGHORN) -> tuple[set[Call], list[str]]:
+    """The calls of the controllers in a namespace, see `account_calls`."""
+    return account_calls(cluster, f"system:serviceaccount:{LONGHORN}:{ACCOUNT}", [namespace])
 
 
 def removal_commands() -> list[str]:

@@ -34,8 +34,8 @@ from tests.e2e.disk_schedule import (
     NO_RESERVE,
     WORKING,
     Longhorn,
-    account_calls,
-    granted_permissions,
+    controller_calls,
+    granted,
     image,
     install,
     removal_commands,
@@ -388,10 +388,10 @@ def test_the_mirror_records_what_longhorn_allocated_and_changes_nothing_else(lon
     longhorn.delete(LONGHORN_NODES, "n2")
     longhorn.until("its DiskSchedule is gone", lambda: list(longhorn.items(DISK_SCHEDULES)) == ["n1-disk-1"])
     process.stop()
-    granted = granted_permissions(MIRROR)
+    calls = granted(MIRROR)
     namespace = longhorn.namespace
-    longhorn.until("the log has the watches", lambda: granted <= account_calls(longhorn.cluster, namespace)[0])
-    assert account_calls(longhorn.cluster, namespace) == (granted, []), "it uses its whole Role"
+    longhorn.until("the log has the watches", lambda: calls <= controller_calls(longhorn.cluster, namespace)[0])
+    assert controller_calls(longhorn.cluster, namespace) == (calls, []), "it uses its whole Role"
 
 
 def test_one_process_works_and_another_takes_over(longhorn: Longhorn) -> None:
@@ -439,10 +439,10 @@ def test_the_role_grants_exactly_the_verbs_that_are_used(installation: tuple[Dev
     longhorn.until("the DiskSchedules are gone", lambda: not longhorn.items(DISK_SCHEDULES))
     one.stop()
 
-    granted = granted_permissions(MANIFESTS)
+    calls = granted(MANIFESTS)
     # A watch is logged when the API server has noticed its end.
-    longhorn.until("the log has the watches", lambda: granted <= account_calls(cluster)[0])
-    assert account_calls(cluster) == (granted, [])
+    longhorn.until("the log has the watches", lambda: calls <= controller_calls(cluster)[0])
+    assert controller_calls(cluster) == (calls, [])
     assert cluster.api.get(LEASES.path(LONGHORN, "longhorn-disk-schedule"))["spec"]["holderIdentity"] == ""
 
 

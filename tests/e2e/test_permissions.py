@@ -1,0 +1,102 @@
+"""The extender's roles grant exactly what it uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.kube.resources import CLAIMS, ENDPOINT_SLICES, PERSISTENT_VOLUMES
+from devcluster.programs import NAMESPACE, SERVICE
+from devcluster.stack import ROOT
+from tests.e2e.objects import statefulset
+from tests.e2e.permissions import account_calls, granted_calls
+from tests.e2e.rig import Rig
+from tests.e2e.test_scenarios import unschedulable_pods
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("permissions"), pytest.mark.timeout(600)]
+
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{SERVICE}"
+ROLES = [ROOT / "manifests/access/role.yaml", ROOT / "manifests/access/clusterrole.yaml"]
+SLICE = ENDPOINT_SLICES.path(NAMESPACE, SERVICE)
+
+
+def claim(name: str, storage_class: str, volume: str = "") -> dict[str, Any]:
+    """A claim of 1Gi; `volume` is its PersistentVolume."""
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": storage_class,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    if volume:
+        spec["volumeName"] = volume
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+def volume_without_longhorn_volume(name: str, claim_name: str) -> dict[str, Any]:
+    """A PersistentVolume reserved for a claim, without its Longhorn volume."""
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "static",
+        "claimRef": {"namespace": "default", "name": claim_name},
+        "csi": {"driver": "driver.longhorn.io", "volumeHandle": f"{name}-without-volume"},
+    }
+    return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+
+
+def ask_about(rig: Rig, claim_name: str) -> None:
+    """Sends /filter for a pod that does not exist and mounts a claim."""
+    pod = {
+        "metadata": {"namespace": "default", "name": f"mounts-{claim_name}", "uid": f"uid-{claim_name}"},
+        "spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}]},
+    }
+    status, answer = rig.request(rig.leader(), "/filter", {"Pod": pod, "NodeNames": ["one"]})
+    assert (status, bool(answer["Error"])) == (200, True), answer
+
+
+def publish_a_slice_of_another_address_type(rig: Rig) -> None:
+    """Its type cannot be changed, so that the leader deletes it."""
+    rig.until("the Service has an endpoint", lambda: rig.cluster.api.get(SLICE).get("endpoints"), 20)
+    rig.cluster.api.delete(SLICE)
+    labels = {"kubernetes.io/service-name": SERVICE}
+    metadata = {"name": SERVICE, "namespace": NAMESPACE, "labels": labels}
+    wrong = {"metadata": metadata, "addressType": "FQDN", "endpoints": [{"addresses": ["elsewhere.example"]}]}
+    rig.create({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", **wrong})
+    rig.until("it is replaced", lambda: rig.cluster.api.get(SLICE)["addressType"] != "FQDN", 30)
+
+
+def test_the_roles_grant_exactly_the_verbs_that_are_used(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The audit log of a life with every kind of event has exactly these calls."""
+    with Rig(tmp_path_factory.mktemp("permissions"), candidates=2, audit=True) as rig:
+        rig.cluster.apply(ROOT / "manifests/crd")
+        rig.use_simulator({"storage_capacity": False, "capacity_period": "none"})
+        rig.add_nodes("one", {"one": ["100Gi"]})
+        rig.create(statefulset("first", group="one", replicas=1))
+        rig.until("the first pod runs", lambda: rig.ready("first", 1))
+        rig.create(statefulset("second", group="one", replicas=1))
+        rig.until("the second one is refused", lambda: unschedulable_pods(rig, "second"))
+        rig.remove("first")
+        rig.until("the second pod runs after a nudge", lambda: rig.ready("second", 1))
+
+        rig.create(claim("of-no-class", "missing"), claim("of-no-volume", "static", "missing"))
+        rig.create(volume_without_longhorn_volume("kept", "of-no-replica"), claim("of-no-replica", "static", "kept"))
+        for name in ("missing", "of-no-class", "of-no-volume", "of-no-replica"):
+            ask_about(rig, name)
+        publish_a_slice_of_another_address_type(rig)
+        leader = rig.leader()
+        rig.cluster.processes[leader].stop()
+        rig.until("its successor answers", lambda: rig.leader() not in {"", leader})
+        rig.delete_all(CLAIMS, "app notin (second)")
+        rig.cluster.api.delete(PERSISTENT_VOLUMES.path(name="kept"))
+
+        granted = granted_calls(ROLES)
+        # A watch is logged when the API server has noticed its end.
+        for name in rig.candidates:
+            rig.cluster.processes[name].stop()
+
+        def calls() -> tuple[set[tuple[str, str, str]], list[str]]:
+            return account_calls(rig.cluster, ACCOUNT, [NAMESPACE, "default"])
+
+        rig.until("the log has the watches", lambda: granted <= calls()[0])
+        assert calls() == (granted, [])
