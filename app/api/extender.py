@@ -28,6 +28,7 @@ from app.api.extender_codec import (
 from app.api.openapi import BODY_ERRORS, EXTENDER_ARGS, EXTENDER_PREEMPTION_ARGS, HOST_PRIORITY_LIST
 from app.api.raw_nodes import Pieces
 from app.extender.verbs import FilterAnswer
+from app.runtime.time_slices import run_in_slices
 from app.schemas.explain import ExplainAnswer, UnresolvedAnswer, explain_answer
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cycle_state import UndecidableError
@@ -78,7 +79,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = decode_filter(body, lease.charge, whole=state.verbs.reads_whole_pod)
+    args = await run_in_slices(decode_filter(body, lease.charge, whole=state.verbs.reads_whole_pod))
     try:
         answer = await state.verbs.filter(args.pod, args.whole, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError) as error:
@@ -146,7 +147,7 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
-    args = decode_prioritize(body, lease.charge, whole=state.verbs.reads_whole_pod)
+    args = await run_in_slices(decode_prioritize(body, lease.charge, whole=state.verbs.reads_whole_pod))
     lease.charge(_SCORE_BYTES * len(args.candidates))
     equal = dict.fromkeys(args.candidates, 0)
     try:
@@ -210,11 +211,11 @@ async def explain(request: Request, lease: RequestLease) -> Response:
     """
     state = state_of(request)
     state.verbs.check()
-    args = decode_filter(await read_body(request, state.max_body, lease), lease.charge)
+    args = await run_in_slices(decode_filter(await read_body(request, state.max_body, lease), lease.charge))
     lease.charge(_EXPLANATION_BYTES * len(args.candidates))
     try:
         explanation = await state.verbs.explain(args.pod, args.candidates)
     except ResolutionError as error:
         return Response(error_result(str(error)), media_type=_JSON)
-    answer = explain_answer(args.pod, explanation).model_dump_json(by_alias=True)
-    return Response(answer, media_type=_JSON)
+    answer = await run_in_slices(explain_answer(args.pod, explanation))
+    return Response(answer.model_dump_json(by_alias=True), media_type=_JSON)

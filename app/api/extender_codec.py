@@ -16,11 +16,14 @@ import msgspec
 from app.api.errors import RequestError
 from app.api.raw_nodes import NodeRuns, locate_nodes, node_names
 from scheduler_core.convert import generic, kube
+from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import CoreError
 from scheduler_core.model.generic import Pod as WholePod
 from scheduler_core.model.kube import Pod
 
 _ABSENT: Final = msgspec.Raw(b"null")
+# Kubernetes supports clusters of up to 5,000 nodes.
+MAX_CANDIDATES: Final = 20_000
 # Memory that decoding and deciding take at most, measured: for each comma of a body, of a pod and of victims, and for each node.
 _ELEMENT_BYTES: Final = 64
 _POD_ELEMENT_BYTES: Final = 512
@@ -122,7 +125,7 @@ class PreemptionArgs:
     whole: WholePod | None = None
 
 
-def decode_filter(body: bytearray, charge: Charge, *, whole: bool = False) -> ExtenderArgs:
+def decode_filter(body: bytearray, charge: Charge, *, whole: bool = False) -> Cooperative[ExtenderArgs]:
     """Decodes the body of /filter and /explain.
 
     `charge` is called with the memory that this takes, before it is taken. `whole`: there is a policy file, whose rules read the whole pod.
@@ -130,19 +133,19 @@ def decode_filter(body: bytearray, charge: Charge, *, whole: bool = False) -> Ex
     Raises:
         RequestError: it is not JSON, has another shape, or contradicts itself; names the field
     """
-    raw, names, items = _pod_and_nodes(body, charge)
+    raw, names, items = yield from _pod_and_nodes(body, charge)
     pod = _pod(raw)
-    runs = None if items is None else locate_nodes(body, items)
+    runs = None if items is None else (yield from locate_nodes(body, items))
     return ExtenderArgs(pod, names, runs, _whole_pod(raw) if whole else None)
 
 
-def decode_prioritize(body: bytearray, charge: Charge, *, whole: bool) -> ExtenderArgs:
+def decode_prioritize(body: bytearray, charge: Charge, *, whole: bool) -> Cooperative[ExtenderArgs]:
     """Decodes the body of /prioritize, whose answer has names only; arguments as in decode_filter.
 
     Raises:
         RequestError: as decode_filter
     """
-    raw, names, _ = _pod_and_nodes(body, charge)
+    raw, names, _ = yield from _pod_and_nodes(body, charge)
     return ExtenderArgs(_pod(raw), names, whole=_whole_pod(raw) if whole else None)
 
 
@@ -153,7 +156,9 @@ def _whole_pod(raw: msgspec.Raw) -> WholePod:
         raise RequestError(str(error)) from error
 
 
-def _pod_and_nodes(body: bytearray, charge: Charge) -> tuple[msgspec.Raw, list[str], list[msgspec.Raw] | None]:
+def _pod_and_nodes(
+    body: bytearray, charge: Charge
+) -> Cooperative[tuple[msgspec.Raw, list[str], list[msgspec.Raw] | None]]:
     """Returns the pod, the nodes' names, and the nodes if the request has them."""
     charge(_ELEMENT_BYTES * _commas(body))
     args = _decode(_ARGS, body)
@@ -163,15 +168,22 @@ def _pod_and_nodes(body: bytearray, charge: Charge) -> tuple[msgspec.Raw, list[s
     _check_forms("Nodes and NodeNames", nodes, names)
     if nodes is None:
         names = names or []
+        _check_count(len(names))
         charge(_CANDIDATE_BYTES * len(names))
         _check_names(names)
         return pod, names, None
     if nodes.items is None:
         raise RequestError("Nodes.items is missing or null, expected a list of nodes")
+    _check_count(len(nodes.items))
     charge(_CANDIDATE_BYTES * len(nodes.items))
-    names = node_names(nodes.items)
+    names = yield from node_names(nodes.items)
     _check_names(names)
     return pod, names, nodes.items
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_CANDIDATES:
+        raise RequestError(f"{count} nodes are asked about; one request may name {MAX_CANDIDATES}")
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -197,6 +209,7 @@ def decode_preempt(body: bytearray, charge: Charge, *, whole: bool) -> Preemptio
         "NodeNameToMetaVictims", args.NodeNameToMetaVictims, args.nodeNameToMetaVictims, args.nodenametometavictims
     )
     _check_forms("NodeNameToVictims and NodeNameToMetaVictims", victims, meta)
+    _check_count(len(victims or meta or {}))
     by_node = {name: _uids_and_violations(entry) for name, entry in (victims or meta or {}).items()}
     return PreemptionArgs(_pod(raw), by_node, _whole_pod(raw) if whole else None)
 

@@ -15,12 +15,15 @@ from typing import Final
 import msgspec
 
 from app.api.errors import RequestError
+from scheduler_core.cooperative import Cooperative
 
 # How kube-scheduler starts a node; any other start is decoded.
 _USUAL_START: Final = re.compile(rb'\{"metadata":\{"name":"([^"\\]+)"')
 _SEPARATOR: Final = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 # Shorter runs are joined: copying them is cheaper than another write to the socket.
 _JOIN_BELOW: Final = 1 << 16
+# 64 nodes of 10 kB are decoded in half a millisecond.
+_NODES_PER_PAUSE: Final = 64
 # Longer runs are sent in parts: what the socket does not take waits in memory.
 _MAX_PIECE: Final = 1 << 20
 
@@ -102,37 +105,46 @@ class NodeRuns:
             yield first, last
 
 
-def node_names(items: Sequence[msgspec.Raw]) -> list[str]:
+def node_names(items: Sequence[msgspec.Raw]) -> Cooperative[list[str]]:
     """Returns the names of the items of a node list.
 
     Raises:
         RequestError: an item is no node
     """
-    return [_name(item, index) for index, item in enumerate(items)]
+    names: list[str] = []
+    for index, item in enumerate(items):
+        if index % _NODES_PER_PAUSE == 0:
+            yield
+        names.append(_name(item, index))
+    return names
 
 
-def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> NodeRuns:
+def locate_nodes(body: bytearray, items: Sequence[msgspec.Raw]) -> Cooperative[NodeRuns]:
     """Returns where the items of a node list are in the body.
 
     No two items may be equal. Then an occurrence of the first item is either the list or fails at its second item.
     """
     start = body.find(items[0]) if items else -1
     while start >= 0:
-        bounds = _bounds(body, items, start)
+        bounds = yield from _bounds(body, items, start)
         if bounds is not None:
             return NodeRuns(body, *bounds)
         start = body.find(items[0], start + 1)
     return NodeRuns(body, [], [])
 
 
-def _bounds(body: bytearray, items: Sequence[msgspec.Raw], start: int) -> tuple[list[int], list[int]] | None:
+def _bounds(
+    body: bytearray, items: Sequence[msgspec.Raw], start: int
+) -> Cooperative[tuple[list[int], list[int]] | None]:
     """Returns starts and ends of the items from `start`, or None.
 
     None if the body has other bytes there.
     """
     starts: list[int] = []
     ends: list[int] = []
-    for item in items:
+    for index, item in enumerate(items):
+        if index % _NODES_PER_PAUSE == 0:
+            yield
         if not body.startswith(item, start):
             return None
         starts.append(start)
@@ -163,12 +175,12 @@ def _name(item: msgspec.Raw, index: int) -> str:
     return name
 
 
-def _all_names(node: bytes) -> set[object]:
+def _all_names(node: bytes) -> set[str]:
     """Returns every value that a node has for the key metadata.name."""
     # Most nodes have each key once, and need no slower look.
     if node.count(b'"metadata"') == node.count(b'"name"') == 1 and b"\\u" not in node:
         return set()
-    names: set[object] = set()
+    names: set[str] = set()
     for key, metadata in json.loads(node, object_pairs_hook=list):
         if key == "metadata" and isinstance(metadata, list):
             names.update(value for key, value in metadata if key == "name" and isinstance(value, str))

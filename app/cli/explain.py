@@ -103,7 +103,7 @@ def _explain_pod(
     state = ClusterState.of(View.of(merged, now()))
     contenders = NO_CONTENDERS if alone else Competing.without_offers(state)
     explanation = run_to_end(explain_nodes(pod, candidates, state, options, contenders))
-    answer = explain_answer(pod, explanation)
+    answer = run_to_end(explain_answer(pod, explanation))
 
     def table(console: Console) -> None:
         from app.cli.explain_tables import print_pod

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from app.decisions.state_source import StateSource
 from app.runtime.time_slices import run_in_slices
 from scheduler_core.cluster.view import View
-from scheduler_core.cooperative import Cooperative, without_pauses
+from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions, resolve_candidates
@@ -193,7 +193,6 @@ class Evaluator:
                     raise
 
 
-@without_pauses
-def _resolve(pod: Pod, state: ClusterState, options: FilterOptions) -> None:
+def _resolve(pod: Pod, state: ClusterState, options: FilterOptions) -> Cooperative[None]:
     if not exceeds_attach_limit(pod):
-        resolve_candidates(pod, state.view.snapshot.nodes, state.view, options)
+        yield from resolve_candidates(pod, state.view.snapshot.nodes, state.view, options)

@@ -176,7 +176,9 @@ class EquivalenceCache:
         own_nodes |= query.contention.nodes_involving(query.competition.requester, lookup.missing)
         exact = budget.gave_up == gave_up
         by_node = lookup.by_node
-        for name in lookup.missing:
+        for number, name in enumerate(lookup.missing, start=1):
+            if number % _NODES_PER_PAUSE == 0:
+                yield
             lookup.reasons[lookup.order.positions[name]] = reasons[name]
             if exact and name not in own_nodes:
                 by_node = by_node.insert(name, (reasons[name], competitors.get(name)))

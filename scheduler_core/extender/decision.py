@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import Cooperative
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import Competitors
@@ -22,7 +23,7 @@ from scheduler_core.model.longhorn import STRICT_LOCAL
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import STEPS_PER_REQUEST
-from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve
+from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve_volumes
 from scheduler_core.volumes.volume_binding import NodeResolution, resolve_on_nodes
 
 _TAKES_NO_SPACE: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTACHABLE})
@@ -191,7 +192,7 @@ class Decision:
 
 def resolve_candidates(
     pod: Pod, names: Collection[str], view: View, options: FilterOptions, offered: Iterable[PodVolume] = ()
-) -> tuple[NodeResolution, ...]:
+) -> Cooperative[tuple[NodeResolution, ...]]:
     """Returns the pod's volumes on the candidates, for each possible match.
 
     `offered` are volumes that other pods may take.
@@ -201,8 +202,8 @@ def resolve_candidates(
     """
     require_best_effort = options.require_best_effort
     if not options.match_volumes:
-        return (NodeResolution(resolve(pod, view, require_best_effort=require_best_effort)),)
-    return resolve_on_nodes(pod, names, view, offered, require_best_effort=require_best_effort)
+        return (NodeResolution((yield from resolve_volumes(pod, view, require_best_effort=require_best_effort))),)
+    return (yield from resolve_on_nodes(pod, names, view, offered, require_best_effort=require_best_effort))
 
 
 def check_existing_volumes(resolution: Resolution) -> None:

@@ -129,7 +129,7 @@ def filter_nodes(
     if exceeds_attach_limit(pod):
         return Decision(Resolution(), candidates, [Reason.TOO_MANY_VOLUMES] * len(candidates))
     offered = _volumes_offered_to_others(pod, contenders)
-    parts = resolve_candidates(pod, candidates, state.view, options, offered)
+    parts = yield from resolve_candidates(pod, candidates, state.view, options, offered)
     resolution = merge_resolutions(parts)
     check_existing_volumes(resolution)
     if not resolution.volumes:

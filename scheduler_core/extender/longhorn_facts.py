@@ -149,7 +149,9 @@ class PlanCache:
         facts: dict[str, NodeFacts] = {}
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
-        for name, reason in reasons.items():
+        for number, (name, reason) in enumerate(reasons.items(), start=1):
+            if number % _NODES_PER_PAUSE == 0:
+                yield
             size = replica_bytes.get(name, 0)
             if name in disks:
                 fits = Reason.ROOM if reason is Reason.ORDER_UNSAFE else reason

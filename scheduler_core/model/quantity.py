@@ -24,6 +24,7 @@ _SUFFIXES: Final = {
     **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
     **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", start=1)},
 }
+_WHOLE_SUFFIXES: Final = {"": 1} | {suffix: int(size) for suffix, size in _SUFFIXES.items() if size >= 1}
 # The API server keeps a quantity as it was written, however many zeros it begins with.
 _LEADING_ZEROS: Final = re.compile(r"\A([+-]?)0+(?=[0-9])", re.ASCII)
 # Longer texts and exponents are not sizes of anything; they would only cost time and memory.
@@ -73,9 +74,13 @@ def _parse_rounded_up(text: str, scale: int) -> int:
     match = _GRAMMAR.fullmatch(stripped) if len(stripped) <= _MAX_TEXT_LENGTH else None
     if match is None:
         raise QuantityError(f"{text[:_MAX_TEXT_LENGTH]!r} is not a quantity such as 100Gi, 1e9 or 512")
+    suffix = match["suffix"] or ""
+    if match["number"].isdigit() and not match["exponent"] and suffix in _WHOLE_SUFFIXES:
+        whole = int(match["number"]) * _WHOLE_SUFFIXES[suffix] * scale
+        return -whole if match["sign"] == "-" else whole
     value = Fraction(match["number"] + "0" if match["number"].endswith(".") else match["number"]) * scale
-    if match["suffix"]:
-        value *= _SUFFIXES[match["suffix"]]
+    if suffix:
+        value *= _SUFFIXES[suffix]
     elif match["exponent"]:
         exponent = int(match["exponent"])
         value *= Fraction(10) ** max(-_MAX_EXPONENT, min(exponent, _MAX_EXPONENT))

@@ -23,6 +23,7 @@ from itertools import chain, groupby
 from typing import Final, NamedTuple
 
 from scheduler_core.cluster.view import View, by_capacity
+from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.provisioned_volume import DRIVER
 from scheduler_core.model import kube
@@ -32,7 +33,7 @@ from scheduler_core.volumes.label_selector import (
     all_met,
     is_valid,
 )
-from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve, storage_class_of
+from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve_volumes, storage_class_of
 
 # Each match costs an evaluation of every node. More come about only where many volumes are equal and none is reserved.
 MAX_MATCHES: Final = 64
@@ -97,7 +98,7 @@ def resolve_on_nodes(
     offered: Iterable[PodVolume] = (),
     *,
     require_best_effort: bool = True,
-) -> tuple[NodeResolution, ...]:
+) -> Cooperative[tuple[NodeResolution, ...]]:
     """Returns the pod's volumes for each possible match.
 
     One result for all nodes, if no match differs. Otherwise a node is in the results of all its possible matches. `offered` are volumes
@@ -108,16 +109,17 @@ def resolve_on_nodes(
     """
     groups = match_volumes(pod, names, view, offered)
     if not groups:
-        return (NodeResolution(resolve(pod, view, require_best_effort=require_best_effort)),)
+        return (NodeResolution((yield from resolve_volumes(pod, view, require_best_effort=require_best_effort))),)
     nodes: dict[_Pairs, frozenset[str] | None] = {}
     for group in groups:
         for match in group.matches:
             key = tuple(sorted(match.items()))
             nodes[key] = None if group.nodes is None else (nodes.get(key) or frozenset()) | group.nodes
-    return tuple(
-        NodeResolution(resolve(pod, view, dict(key), require_best_effort=require_best_effort), on_nodes)
-        for key, on_nodes in nodes.items()
-    )
+    parts: list[NodeResolution] = []
+    for key, on_nodes in nodes.items():
+        resolution = yield from resolve_volumes(pod, view, dict(key), require_best_effort=require_best_effort)
+        parts.append(NodeResolution(resolution, on_nodes))
+    return tuple(parts)
 
 
 def merge_resolutions(parts: Sequence[NodeResolution]) -> Resolution:

@@ -172,7 +172,7 @@ def test_shuffling_the_input_changes_no_byte_of_the_answer(
 
     def answer(raw_pod: Object, entries: list[Object]) -> str:
         model = as_pod(raw_pod)
-        return explain_answer(model, explained(raw_pod, entries)).model_dump_json()
+        return run_to_end(explain_answer(model, explained(raw_pod, entries))).model_dump_json()
 
     expected = answer(raw, raw_objects)
     assert json.loads(expected) is not None
