@@ -60,7 +60,7 @@ _Snapshot = Annotated[
         "-A -o yaml` prints, with Longhorn's objects if the policy has rules of Longhorn's; - for standard input.",
     ),
 ]
-_Watch = Annotated[bool, typer.Option("--watch", help="Schedule pods of a live cluster until told to stop.")]
+_Watch = Annotated[bool, typer.Option("--watch", help="Schedule pods of a live cluster until a signal ends it.")]
 _SchedulerName = Annotated[
     str,
     typer.Option(

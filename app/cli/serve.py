@@ -170,7 +170,7 @@ def serve(  # one parameter per flag
     log_format: ExtenderLogFormatOption = "auto",
     log_level: ExtenderLogLevelOption = "info",
 ) -> None:
-    """Serve /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs beside a cluster, or from a snapshot of one.
+    """Serve /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs for a cluster, or for a snapshot of one.
 
     Beside a cluster several of these may run; the one that holds the Lease answers.
     """

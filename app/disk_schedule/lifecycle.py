@@ -140,7 +140,7 @@ class DiskScheduleLifecycle(Program):
         if self._draining:
             return "it is being stopped"
         if not self._election.leading():
-            return f"{self._election.holder or 'nobody'} holds the Lease {LEASE}"
+            return f"{self._election.holder or 'no process'} holds the Lease {LEASE}"
         return self.problem
 
     async def run(self) -> None:

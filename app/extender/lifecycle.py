@@ -193,7 +193,7 @@ class ExtenderLifecycle(Program):
         if problem:
             return f"not ready: {problem}"
         if not elector.leading():
-            leader = f"not the leader, {elector.holder or 'nobody'} is"
+            leader = f"not the leader, {elector.holder or 'no process'} is"
             return f"{leader}: {elector.problem}" if elector.problem else leader
         if self._loop.term != elector.term:
             return "taking over from the last leader"

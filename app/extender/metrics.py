@@ -70,8 +70,8 @@ class _OutstandingCollector(Collector):
             demands.add_metric([source], now.demands.get(source, 0))
         yield demands
         for name, help_text, value in (
-            ("offers", "Pods that were told which nodes fit, while no decision was seen yet", now.offers),
-            ("hopeless_demands", "Demands without room on their node beside older ones", now.hopeless_demands),
+            ("offers", "Pods with an outstanding offer: kube-scheduler has an answer, and no decision was observed yet", now.offers),
+            ("hopeless_demands", "Demands without room on their node in addition to older ones", now.hopeless_demands),
             (
                 "misplaced_volumes",
                 "Volumes that Longhorn placed elsewhere when they were fresh, and that are not on their pod's node yet",
@@ -124,7 +124,7 @@ class _OutcomeCounters:
             registry=registry,
         )
         self.offers_ended = CounterMetric(
-            f"{PREFIX}_offers_ended", "Offers that ended, by what became of them", ["became"], registry=registry
+            f"{PREFIX}_offers_ended", "Offers that ended, by outcome", ["became"], registry=registry
         )
         for result in ("patched", "gone", "failed"):
             self.nudges.labels(result=result)

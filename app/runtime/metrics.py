@@ -32,7 +32,7 @@ def process_registry() -> CollectorRegistry:
 
 
 class _LogCollector(Collector):
-    """What became of log lines, read when Prometheus scrapes."""
+    """Counts of log lines, read when Prometheus scrapes."""
 
     def collect(self) -> Iterable[Metric]:
         """Returns the number of lines that were dropped."""

@@ -69,7 +69,7 @@ class DiskScheduleState(Answer):
 
     scheduled: int = Field(description="granted")
     pending: int = Field(description="asked for and not decided yet, growth included")
-    grants: int = Field(description="what it would still grant beside both; less than 0 if it is over-allocated")
+    grants: int = Field(description="what it would still grant in addition to both; less than 0 if it is over-allocated")
 
 
 class DiskState(Answer):
@@ -124,12 +124,12 @@ class DemandAnswer(Answer):
     pod: str = Field(description="namespace/name; empty if none is left")
     size: int = Field(description="bytes")
     since: str = Field(description="when the claim was created; empty if it is gone")
-    hopeless: bool = Field(description="whether it has no room beside older ones, and so does not count on this node")
+    hopeless: bool = Field(description="whether it has no room in addition to older ones, and so does not count on this node")
     roaming: bool = Field(description="whether Longhorn may place it on any node, so that it counts on all of them")
 
 
 class OfferAnswer(Answer):
-    """A pod that was told which nodes fit, and of which no decision was seen yet."""
+    """A pod with an outstanding offer: no decision about it was observed yet."""
 
     pod: str = Field(description="namespace/name")
     uid: str
