@@ -141,6 +141,7 @@ BASE: list[Object] = [
     make.claim("logs", 40),
     *(make.replica(f"r{index}", f"vol-v{index}", node=name, size=50) for index, name in enumerate(NODES, start=1)),
     make.pod("v1", name="p", node="a"),
+    make.pod("data", name="q", uid="uid-q"),
 ]
 BASE_OBJECTS = {key: value for key, value in changes_of(BASE).items() if value is not None}
 BASE_VIEW = update(build_view(empty_snapshot(), NOW, 0), BASE_OBJECTS, NOW).view

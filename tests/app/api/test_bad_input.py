@@ -83,6 +83,11 @@ MALFORMED = [
     pytest.param(f'{{{POD},"Nodes":[]}}', "Nodes: Expected `object | null`, got `array`", id="nodes an array"),
     pytest.param(f'{{{POD},"Nodes":{{}}}}', "Nodes.items is missing or null", id="items missing"),
     pytest.param(f'{{{POD},"Nodes":{{"items":null}}}}', "Nodes.items is missing or null", id="items null"),
+    pytest.param(
+        f'{{{POD},"NodeNames":{json.dumps([f"n{number}" for number in range(20_001)])}}}',
+        "20001 nodes are asked about; one request may name 20000",
+        id="too many names",
+    ),
     pytest.param(_items("null"), "Nodes.items[0] is not a node: Expected `object`, got `null`", id="item null"),
     pytest.param(_items('"node-1"'), "Nodes.items[0] is not a node: Expected `object`, got `str`", id="item a string"),
     pytest.param(

@@ -1,0 +1,47 @@
+"""How many pods kube-scheduler has yet to ask about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler_core.cluster.update import update
+from tests import builders as make
+from tests.builders import NOW, Object
+from tests.worlds.changes import changes_of
+
+REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+
+
+def pod(status: dict[str, Any] | None = None, **properties: Any) -> Object:
+    """A pod with a claim."""
+    raw = make.pod("data", **properties)
+    raw["status"] |= status or {}
+    return raw
+
+
+PODS = [
+    pytest.param(pod(), 1, id="new"),
+    pytest.param(make.pod(), 0, id="without claims"),
+    pytest.param(pod(node="a"), 0, id="bound"),
+    pytest.param(pod({"nominatedNodeName": "a"}), 0, id="nominated"),
+    pytest.param(pod({"conditions": [REFUSED]}), 0, id="refused"),
+    pytest.param(pod(phase="Succeeded"), 0, id="finished"),
+    pytest.param(pod(deleting=True), 0, id="being deleted"),
+]
+
+
+@pytest.mark.parametrize(("raw", "expected"), PODS)
+def test_a_pod_counts_until_it_is_decided_or_refused(raw: Object, expected: int) -> None:
+    """In a view of a whole snapshot, and in one that follows from the view before."""
+    assert make.view(make.claim("data"), raw).indexes.pods_to_schedule == expected
+    for before in (make.view(make.claim("data")), make.view(make.claim("data"), pod())):
+        assert update(before, changes_of([raw]), NOW).view.indexes.pods_to_schedule == expected
+
+
+def test_a_deleted_pod_no_longer_counts() -> None:
+    """kube-scheduler forgets it, too."""
+    before = make.view(make.claim("data"), pod())
+    [key] = changes_of([pod()])
+    assert update(before, {key: None}, NOW).view.indexes.pods_to_schedule == 0
