@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.cluster.update import update
 from tests import builders as make
 from tests.builders import NOW, Object
-from tests.worlds.changes import changes_of
+from tests.worlds.changes import changes_of, empty_state
 
 REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
 
@@ -36,12 +35,14 @@ PODS = [
 def test_a_pod_counts_until_it_is_decided_or_refused(raw: Object, expected: int) -> None:
     """In a view of a whole snapshot, and in one that follows from the view before."""
     assert make.view(make.claim("data"), raw).indexes.pods_to_schedule == expected
-    for before in (make.view(make.claim("data")), make.view(make.claim("data"), pod())):
-        assert update(before, changes_of([raw]), NOW).view.indexes.pods_to_schedule == expected
+    state = empty_state()
+    for previous in ([], [pod()]):
+        before = state.updated(changes_of(previous), NOW)
+        assert before.updated(changes_of([raw]), NOW).view.indexes.pods_to_schedule == expected
 
 
 def test_a_deleted_pod_no_longer_counts() -> None:
     """kube-scheduler forgets it, too."""
-    before = make.view(make.claim("data"), pod())
-    [key] = changes_of([pod()])
-    assert update(before, {key: None}, NOW).view.indexes.pods_to_schedule == 0
+    changes = changes_of([pod()])
+    state = empty_state().updated(changes, NOW)
+    assert state.updated(dict.fromkeys(changes), NOW).view.indexes.pods_to_schedule == 0
