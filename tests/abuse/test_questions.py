@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 # Several times what an idle processor needs (40 to 60 ms): an answer's JSON text is made in one turn.
 TURN = 0.25
 NAMES = [f"unknown-{number}" for number in range(MAX_CANDIDATES)]
-VICTIMS = {name: {"Pods": []} for name in NAMES}
+VICTIMS: dict[str, Any] = {name: {"Pods": []} for name in NAMES}
 
 
 @pytest.fixture(scope="module")
