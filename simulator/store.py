@@ -159,6 +159,9 @@ class Store:
         self.disk_schedules: Table[str, DiskSchedule] = Table(resources.DISK_SCHEDULES)
         self.replicas_by_volume = Index(self.replicas, lambda obj: (obj.model.volume,))
         self.replicas_by_node = Index(self.replicas, lambda obj: (obj.model.node_id,))
+        self.unplaced_or_failed_replicas = Index(
+            self.replicas, lambda obj: (True,) if not obj.model.node_id or obj.model.failed_at else ()
+        )
         self.attachments_by_volume = Index(self.attachments, lambda obj: (obj.model.persistent_volume,))
         self.persistent_volumes_by_handle = Index(self.persistent_volumes, lambda obj: (obj.model.handle,))
         self.pods_by_claim = Index(self.pods, _claim_keys)
