@@ -37,7 +37,18 @@ from devcluster.programs import (
     start_simulator,
 )
 
-__all__ = ["FAST_LEASE", "LEASE_SECONDS", "NAMESPACE", "ROOT", "SERVICE", "Disk", "Report", "Stack", "StackOptions", "disk_statuses"]
+__all__ = [
+    "FAST_LEASE",
+    "LEASE_SECONDS",
+    "NAMESPACE",
+    "ROOT",
+    "SERVICE",
+    "Disk",
+    "Report",
+    "Stack",
+    "StackOptions",
+    "disk_statuses",
+]
 
 ROOT: Final = Path(__file__).parents[1]
 # Shorter than the extender's defaults, in proportion, so that a leader's successor does not need 15 s to take over.

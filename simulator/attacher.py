@@ -96,7 +96,9 @@ def _continue_call(observation: AttachmentObservation, volume: Volume, call: Pub
         if _is_attached_for(volume, node):
             return AttachmentDecision(_report_attachment(observation))
         if call.seconds >= observation.config.publish_timeout:
-            problem = f"volume {volume.name} failed to attach to node {node} with attachmentID {observation.attachment.name}"
+            problem = (
+                f"volume {volume.name} failed to attach to node {node} with attachmentID {observation.attachment.name}"
+            )
             return _fail(observation, f"rpc error: code = DeadlineExceeded desc = {problem}")
     return _wait_for_volume(observation, volume, call.until_poll or observation.config.publish_poll)
 

@@ -167,7 +167,9 @@ def replenish(observation: VolumeObservation, hard_node_affinity: str = "") -> l
         observation.cluster, observation.model, observation.replica_models, wanted.hard_node_affinity
     )
     if wait > timedelta(0):
-        return [RequeueAfter(wait.total_seconds())]  # if the failed replica is back before that, its node's change is an event
+        return [
+            RequeueAfter(wait.total_seconds())
+        ]  # if the failed replica is back before that, its node's change is an event
     if not wanted.hard_node_affinity:
         check = find_candidates(
             observation.cluster, ReplicaRequest.for_volume(observation.model), observation.replica_models

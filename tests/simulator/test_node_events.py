@@ -89,7 +89,7 @@ async def test_node_has_null_disks_before_they_are_measured() -> None:
     world = World()
     written: list[Any] = []
     table = world.store.longhorn_nodes
-    table.listeners.append(lambda _key, _old, new: written.append(new.status.get("diskStatus", "absent")))
+    table.listeners.append(lambda _key, _old, new: written.append(new and new.status.get("diskStatus", "absent")))
     await world.start("50Gi")
     first, second, third = written
     assert (first, second) == ("absent", None)
