@@ -14,7 +14,7 @@ from simulator.config import Config
 from simulator.controller_queue import ControllerQueue
 from simulator.objects import AUTO_SALVAGE, Json, KubeObject
 from simulator.provisioner import claim_reference, volume_name
-from simulator.store import Store
+from simulator.store import WAITING, Store
 from simulator.volumes.observation import FAULTED
 
 _Volume = KubeObject[longhorn.Volume] | None
@@ -138,7 +138,7 @@ class EventRouter:
         Mirrors Longhorn's VolumeController.enqueueNodeChange (measured with v1.12.1's control code: freed space is taken at once).
         A replica that waits for its volume's attachment is placed on no node, so its volume is left out.
         """
-        for replica in self._store.unplaced_or_failed_replicas.unordered(True):
+        for replica in self._store.unplaced_or_failed_replicas.unordered(WAITING):
             volume = self._store.volumes.models.get(replica.model.volume)
             if volume is not None and (replica.model.failed_at or not waits_for_attachment(volume)):
                 self._queues.volumes.add(volume.name)

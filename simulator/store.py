@@ -24,6 +24,7 @@ from simulator.objects import Json, Key, KubeObject
 
 Model = TypeVar("Model")
 Name = TypeVar("Name", bound=Key)
+WAITING: Final = "waiting"
 _MAX_DELETED_UIDS: Final = 10_000
 ChangeListener = Callable[[Any, KubeObject[Any] | None, KubeObject[Any] | None], None]
 
@@ -164,7 +165,7 @@ class Store:
         self.replicas_by_volume = Index(self.replicas, lambda obj: (obj.model.volume,))
         self.replicas_by_node = Index(self.replicas, lambda obj: (obj.model.node_id,))
         self.unplaced_or_failed_replicas = Index(
-            self.replicas, lambda obj: (True,) if not obj.model.node_id or obj.model.failed_at else ()
+            self.replicas, lambda obj: (WAITING,) if not obj.model.node_id or obj.model.failed_at else ()
         )
         self.attachments_by_volume = Index(self.attachments, lambda obj: (obj.model.persistent_volume,))
         self.persistent_volumes_by_handle = Index(self.persistent_volumes, lambda obj: (obj.model.handle,))
