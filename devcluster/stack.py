@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import yaml
 
@@ -37,7 +37,18 @@ from devcluster.programs import (
     start_simulator,
 )
 
-__all__ = ["FAST_LEASE", "LEASE_SECONDS", "NAMESPACE", "ROOT", "SERVICE", "Disk", "Report", "Stack", "StackOptions"]
+__all__ = [
+    "FAST_LEASE",
+    "LEASE_SECONDS",
+    "NAMESPACE",
+    "ROOT",
+    "SERVICE",
+    "Disk",
+    "Report",
+    "Stack",
+    "StackOptions",
+    "disk_statuses",
+]
 
 ROOT: Final = Path(__file__).parents[1]
 # Shorter than the extender's defaults, in proportion, so that a leader's successor does not need 15 s to take over.
@@ -89,6 +100,14 @@ class StackOptions:
     audit: bool = True
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     binaries: Path | None = None
+
+
+def disk_statuses(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A Longhorn node's status.diskStatus by disk name, {} without one.
+
+    A new node has no status, and then a diskStatus of null.
+    """
+    return (node.get("status") or {}).get("diskStatus") or {}
 
 
 class Stack:
@@ -284,9 +303,7 @@ class Stack:
         """The number of disks with a size, by Longhorn node."""
         nodes = self.cluster.api.get(LONGHORN_NODES.path(NAMESPACE))["items"]
         return {
-            node["metadata"]["name"]: sum(
-                1 for disk in (node.get("status") or {}).get("diskStatus", {}).values() if disk.get("storageMaximum")
-            )
+            node["metadata"]["name"]: sum(1 for disk in disk_statuses(node).values() if disk.get("storageMaximum"))
             for node in nodes
         }
 

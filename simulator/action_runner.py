@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -83,8 +84,14 @@ class ActionRunner:
         now = asyncio.get_running_loop().time()
         due = self._due_by_owner.setdefault(owner, {})
         if action.name not in due:
-            due[action.name] = now + self._rng.uniform(*action.span)
+            due[action.name] = now + self._draw_delay(action)
         return due[action.name] - now
+
+    def _draw_delay(self, action: AfterDelay) -> float:
+        least, most = action.span
+        if not action.logarithmic or least <= 0:
+            return self._rng.uniform(least, most)
+        return math.exp(self._rng.uniform(math.log(least), math.log(most)))
 
     def _drop_delays(self, owner: str, wanted: set[str]) -> None:
         due = {name: when for name, when in self._due_by_owner.get(owner, {}).items() if name in wanted}

@@ -71,11 +71,15 @@ class AfterDelay:
     """Carries out actions after a delay that is drawn from `span`.
 
     The delay starts over if a decision in between does not return an action of this `name`.
+
+    Attributes:
+        logarithmic: whether the delay is drawn evenly on a logarithmic scale, so that short delays are more frequent
     """
 
     name: str
     span: Span
     actions: tuple[Action, ...] = field(default=())
+    logarithmic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,14 @@
-"""The CSI attacher: VolumeAttachments set a Longhorn volume's spec.nodeID and report the result."""
+"""The CSI attacher: VolumeAttachments set a Longhorn volume's spec.nodeID and report the result.
+
+Mirrors external-attacher, and the ControllerPublishVolume call of Longhorn's CSI driver.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Final
 
 from app.kube.resources import LONGHORN_VOLUMES, VOLUME_ATTACHMENTS
@@ -13,7 +17,8 @@ from scheduler_core.model.longhorn import STRICT_LOCAL
 from simulator.actions import Action, AfterDelay, PatchObject, RequeueAfter, remove_finalizers
 from simulator.config import Config
 from simulator.objects import DRIVER, EVICTING, KubeObject, timestamp
-from simulator.volumes.attach import scheduling_refusal
+from simulator.publish_calls import PublishCall
+from simulator.volumes.attach import readiness_problem
 from simulator.volumes.observation import ATTACHED, Replica, Volume
 
 ATTACHER_FINALIZER: Final = "external-attacher/driver-longhorn-io"
@@ -29,6 +34,7 @@ class AttachmentObservation:
         other_attachments: the volume's other attachments that are not being deleted
         is_node_ready: whether the attachment's node is ready
         is_image_ready: whether the volume's engine image is ready on that node
+        call: the attachment's publish call, None if none is in progress
     """
 
     config: Config
@@ -40,38 +46,72 @@ class AttachmentObservation:
     is_node_ready: bool
     is_image_ready: bool
     now: datetime
+    call: PublishCall | None = None
 
 
-def decide_attachment(observation: AttachmentObservation) -> list[Action]:
+class Publish(Enum):
+    """What becomes of an attachment's publish call, and so of the worker that it holds."""
+
+    NONE = "there is none, or it succeeded"
+    IN_PROGRESS = "it goes on"
+    FAILED = "it failed, and is repeated after a back-off"
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentDecision:
+    """What is to be done about a VolumeAttachment."""
+
+    actions: list[Action]
+    publish: Publish = Publish.NONE
+
+
+def decide_attachment(observation: AttachmentObservation) -> AttachmentDecision:
     """Takes the next step toward the attached, or detached, volume."""
     attachment = observation.attachment
     if attachment.model.attacher != DRIVER:
-        return []
+        return AttachmentDecision([])
     if attachment.deleting:
-        return _release(observation)
+        return AttachmentDecision(_release(observation))
     if ATTACHER_FINALIZER not in attachment.finalizers:
-        finalizers = [*attachment.finalizers, ATTACHER_FINALIZER]
-        return [
-            PatchObject(VOLUME_ATTACHMENTS, attachment, {"metadata": {"finalizers": finalizers}}, "attachment taken up")
-        ]
-    volume = observation.volume
-    node = attachment.model.node
-    if volume is None:
-        return _refuse(observation, f"rpc error: code = NotFound desc = volume {observation.handle} not found")
-    if _is_attached_for(volume, node):
-        return _report_attachment(observation)
+        body = {"metadata": {"finalizers": [*attachment.finalizers, ATTACHER_FINALIZER]}}
+        return AttachmentDecision([PatchObject(VOLUME_ATTACHMENTS, attachment, body, "attachment taken up")])
     if attachment.status.get("attached"):
-        return []  # the volume faulted while a pod uses it: Longhorn attaches it again, and Kubernetes is not informed
-    if volume.deleting:
-        return _refuse(observation, f"volume {volume.name} is being deleted")
-    problem = _attach_problem(observation, volume, node)
+        # If the volume faulted while a pod uses it, Longhorn attaches it again, and Kubernetes is not informed.
+        return AttachmentDecision([])
+    volume = observation.volume
+    if volume is None:
+        return _fail(observation, f"rpc error: code = NotFound desc = volume {observation.handle} not found")
+    if observation.call is not None:
+        return _continue_call(observation, volume, observation.call)
+    problem = _publish_problem(observation, volume)
     if problem:
-        return _refuse(observation, problem)
-    if volume.model.node_id == node and EVICTING not in volume.annotations:
-        return [RequeueAfter(observation.config.attach_retry)]
-    body = {"spec": {"nodeID": node}, "metadata": {"annotations": {EVICTING: None}}}
-    request = PatchObject(LONGHORN_VOLUMES, volume, body, "volume to be attached")
-    return [AfterDelay("publish", observation.config.publish_seconds, (request,))]
+        return _fail(observation, problem)
+    return _wait_for_volume(observation, volume, observation.config.publish_poll)
+
+
+def _continue_call(observation: AttachmentObservation, volume: Volume, call: PublishCall) -> AttachmentDecision:
+    """Reports the volume as attached, waits on, or gives up after `publish_timeout`."""
+    node = observation.attachment.model.node
+    if call.until_poll <= 0:
+        if _is_attached_for(volume, node):
+            return AttachmentDecision(_report_attachment(observation))
+        if call.seconds >= observation.config.publish_timeout:
+            problem = (
+                f"volume {volume.name} failed to attach to node {node} with attachmentID {observation.attachment.name}"
+            )
+            return _fail(observation, f"rpc error: code = DeadlineExceeded desc = {problem}")
+    return _wait_for_volume(observation, volume, call.until_poll or observation.config.publish_poll)
+
+
+def _wait_for_volume(observation: AttachmentObservation, volume: Volume, until_poll: float) -> AttachmentDecision:
+    """Requests the volume's attachment, unless that is done, and looks at the volume again at the next poll."""
+    node = observation.attachment.model.node
+    actions: list[Action] = [RequeueAfter(until_poll)]
+    if not volume.model.node_id or EVICTING in volume.annotations:
+        body = {"spec": {"nodeID": node}, "metadata": {"annotations": {EVICTING: None}}}
+        request = PatchObject(LONGHORN_VOLUMES, volume, body, "volume to be attached")
+        actions.insert(0, AfterDelay("publish", observation.config.publish_seconds, (request,)))
+    return AttachmentDecision(actions, Publish.IN_PROGRESS)
 
 
 def _is_attached_for(volume: Volume, node: str) -> bool:
@@ -89,9 +129,12 @@ def _is_shared_volume(volume: Volume) -> bool:
     return volume.model.access_mode == "rwx" and not volume.model.migratable
 
 
-def _attach_problem(observation: AttachmentObservation, volume: Volume, node: str) -> str:
-    """Why the volume cannot be attached, "" if it can be now or soon."""
+def _publish_problem(observation: AttachmentObservation, volume: Volume) -> str:
+    """Why the volume's attachment cannot be requested, "" if it can be."""
     model = volume.model
+    node = observation.attachment.model.node
+    if volume.deleting:
+        return f"volume {volume.name} is being deleted"
     if not observation.is_node_ready:
         return f"node {node} is not ready, couldn't attach volume {model.name} to it"
     if not observation.is_image_ready:
@@ -108,34 +151,27 @@ def _attach_problem(observation: AttachmentObservation, volume: Volume, node: st
                 f"volume {model.name} with data locality strict-local cannot be attached to node {node}: "
                 f"its replica is on node {homes[0]}"
             )
-    return _scheduling_problem(volume)
-
-
-def _scheduling_problem(volume: Volume) -> str:
-    reason = scheduling_refusal(volume.status)
-    return f"volume {volume.name} cannot be attached: its replicas are not scheduled: {reason}" if reason else ""
+    reason = readiness_problem(volume, observation.replicas)
+    if reason:
+        return f"rpc error: code = Aborted desc = volume {volume.name} is not ready for workloads: {reason}"
+    return ""
 
 
 def _report_attachment(observation: AttachmentObservation) -> list[Action]:
-    if observation.attachment.status.get("attached"):
-        return []
     status = {"attached": True, "attachError": None}
     return [PatchObject(VOLUME_ATTACHMENTS, observation.attachment, {"status": status}, "attachment done", status=True)]
 
 
-def _refuse(observation: AttachmentObservation, problem: str) -> list[Action]:
-    """Reports an error once, and repeats the decision later."""
-    requeue = RequeueAfter(observation.config.attach_retry)
+def _fail(observation: AttachmentObservation, problem: str) -> AttachmentDecision:
+    """Reports the error of a publish call, unless it is the last reported one."""
     reported = observation.attachment.status.get("attachError") or {}
     if reported.get("message") == problem:
-        return [requeue]
+        return AttachmentDecision([], Publish.FAILED)
     status = {"attached": False, "attachError": {"message": problem, "time": timestamp(observation.now)}}
     body = {"status": status}
-    event = f"attachment refused: {problem}"
-    return [
-        PatchObject(VOLUME_ATTACHMENTS, observation.attachment, body, event, status=True, counter="attach_errors"),
-        requeue,
-    ]
+    event = f"attachment failed: {problem}"
+    report = PatchObject(VOLUME_ATTACHMENTS, observation.attachment, body, event, status=True, counter="attach_errors")
+    return AttachmentDecision([report], Publish.FAILED)
 
 
 def _release(observation: AttachmentObservation) -> list[Action]:
@@ -149,7 +185,8 @@ def _release(observation: AttachmentObservation) -> list[Action]:
     if volume is None or not removal or (observation.other_attachments and _is_shared_volume(volume)):
         return removal
     if volume.model.node_id and (volume.model.node_id == node or _is_shared_volume(volume)):
-        return [PatchObject(LONGHORN_VOLUMES, volume, {"spec": {"nodeID": ""}}, "volume to be detached")]
+        request = PatchObject(LONGHORN_VOLUMES, volume, {"spec": {"nodeID": ""}}, "volume to be detached")
+        return [request, RequeueAfter(observation.config.publish_poll)]
     if volume.model.current_node_id == node:
-        return [RequeueAfter(observation.config.attach_retry)]
+        return [RequeueAfter(observation.config.publish_poll)]
     return removal

@@ -29,8 +29,20 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     provision_seconds: Span = (0.3, 0.6)
     """From the decision to provision a claim to the Longhorn volume."""
 
-    publish_seconds: Span = (0.1, 1.5)
-    """From a VolumeAttachment to the request that reaches the Longhorn volume (spec.nodeID)."""
+    publish_seconds: Span = (0.1, 0.11)
+    """From the start of a publish call to its request at the Longhorn volume (spec.nodeID).
+
+    The requests of one pod's volumes are milliseconds apart (measured with Longhorn v1.12.1's control code).
+    """
+
+    publish_poll: Seconds = 2.0
+    """How often a publish call looks whether its volume is attached. Longhorn's tickAttachDetach: 2."""
+
+    publish_timeout: Seconds = 90.0
+    """After how long a publish call ends with an error (measured with Longhorn v1.12.1's control code: 90)."""
+
+    attach_workers: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 10
+    """How many publish calls are in progress at the same time. external-attacher's --worker-threads: 10."""
 
     attach_seconds: Span = (0.2, 0.5)
     """From the start of the last replica to the attached volume."""
@@ -56,8 +68,18 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     status_period: Annotated[float, msgspec.Meta(gt=0, le=86400)] = 1.0
     """How often the status of each Longhorn node is written. Longhorn: 30."""
 
-    status_lag: Seconds = 0.5
-    """From a replica's change to the status of its node that shows the change."""
+    placement_seconds: Span = (0.005, 1.8)
+    """From the moment a replica can be placed to its placement, drawn evenly on a logarithmic scale.
+
+    Not for a new volume's first replicas. Measured with Longhorn v1.12.1's control code: two placements of one pod are 0.006 s to 1.8 s
+    apart, two thirds of them less than 0.5 s.
+    """
+
+    status_lag: Span = (0.36, 0.5)
+    """From a replica's change to the status of its node that shows the change, drawn for each change.
+
+    Measured with Longhorn v1.12.1's control code: placements up to 0.36 s after another one did not see it. The upper bound is assumed.
+    """
 
     capacity_period: Annotated[float, msgspec.Meta(gt=0, le=86400)] | Literal["none"] = 1.0
     """How often CSIStorageCapacity objects are written; none: never. The external provisioner: 60."""
@@ -72,7 +94,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """How soon the placement of a replica that must be on one node is tried again. Longhorn: 30."""
 
     attach_retry: Seconds = 1.0
-    """How soon a refused attachment is tried again without an event."""
+    """How soon a failed publish call is repeated, twice as late after each failure.
+
+    Measured: 1, 2, 4 s. external-attacher's --retry-interval-start: 1.
+    """
+
+    attach_retry_limit: Seconds = 300.0
+    """The longest pause before a publish call is repeated. external-attacher's --retry-interval-max: 300."""
 
     stuck_after: Seconds = 10.0
     """After how long a pod that has a node but not its volumes counts as stuck."""

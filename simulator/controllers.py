@@ -25,7 +25,7 @@ from scheduler_core.model.quantity import parse_bytes
 from scheduler_core.model.snapshot import NamespacedName
 from simulator import images
 from simulator.action_runner import ActionRunner
-from simulator.attacher import Attachment, AttachmentObservation, decide_attachment
+from simulator.attacher import Attachment, AttachmentObservation, Publish, decide_attachment
 from simulator.capacity_publisher import decide_capacities
 from simulator.config import Config
 from simulator.controller_queue import ControllerQueue
@@ -35,6 +35,7 @@ from simulator.nodes import NodeObservation, decide_node, disk_uuid, manager_nam
 from simulator.objects import AUTO_SALVAGE, WRITE, timestamp
 from simulator.pods import Mount, Pod, decide_pod, is_waiting, waiting_reason
 from simulator.provisioner import Claim, ClaimObservation, claim_reference, decide_claim, decide_reclaim, volume_name
+from simulator.publish_calls import PublishCalls
 from simulator.status_lag import StatusLag
 from simulator.store import Store
 from simulator.volumes.observation import RUNNING, Replica, Volume, VolumeObservation, is_healthy
@@ -85,7 +86,8 @@ class Controllers:
             self.pods,
             self.images,
         )
-        self._lag = StatusLag(store.replicas, config.status_lag, clock)
+        self._lag = StatusLag(store.replicas, config.status_lag, clock, rng)
+        self._publish_calls = PublishCalls(config, clock)
         EventRouter(self).subscribe()
 
     def _create_queue(self, name: str, handle: Callable[[Any], Awaitable[float | None]]) -> ControllerQueue[Any]:
@@ -252,8 +254,23 @@ class Controllers:
     async def _reconcile_attachment(self, name: str) -> float | None:
         attachment = self.store.attachments.get(name)
         if attachment is None:
+            self._end_publish_call(name)
             return await self.runner.run(f"attachment {name}", [])
-        return await self.runner.run(f"attachment {name}", decide_attachment(self._observe_attachment(attachment)))
+        if not self._publish_calls.take_worker(name):
+            return None
+        decision = decide_attachment(self._observe_attachment(attachment))
+        delay = await self.runner.run(f"attachment {name}", decision.actions)
+        if decision.publish is Publish.IN_PROGRESS:
+            self._publish_calls.keep(name)
+            return delay
+        failed = decision.publish is Publish.FAILED
+        self._end_publish_call(name, failed=failed)
+        return self._publish_calls.retry_delay(name) if failed else delay
+
+    def _end_publish_call(self, name: str, *, failed: bool = False) -> None:
+        """Frees the worker of an attachment, for those that wait for one."""
+        for waiting in self._publish_calls.end(name, failed=failed):
+            self.attachments.add(waiting)
 
     def _observe_attachment(self, attachment: Attachment) -> AttachmentObservation:
         store = self.store
@@ -272,6 +289,7 @@ class Controllers:
             is_node_ready=node is not None and node.ready,
             is_image_ready=volume is None or self._is_image_ready(volume, attachment.model.node),
             now=_now(),
+            call=self._publish_calls.get(attachment.name),
         )
 
     def _is_image_ready(self, volume: Volume, node: str) -> bool:

@@ -17,7 +17,7 @@ from scheduler_core.model import kube, longhorn
 from simulator.actions import Action, AfterDelay, CreateObject, DeleteObject, remove_finalizers
 from simulator.config import Config
 from simulator.objects import CLAIM, DRIVER, FINALIZER, Json, KubeObject
-from simulator.volumes.observation import CREATING, Volume
+from simulator.volumes.observation import NEW_STATES, Volume
 
 PROVISIONER_ANNOTATIONS: Final = (
     "volume.kubernetes.io/storage-provisioner",
@@ -79,8 +79,8 @@ def decide_claim(observation: ClaimObservation) -> list[Action]:
         _refuse_unknown_tags(body["spec"], observation.nodes, f"StorageClass {storage_class.name}")
         created = CreateObject(LONGHORN_VOLUMES, body, "volume provisioned", counter="provisioned")
         return [AfterDelay("provision", observation.config.provision_seconds, (created,))]
-    if observation.persistent_volume is not None or observation.volume.model.state in ("", CREATING):
-        return []
+    if observation.persistent_volume is not None or observation.volume.model.state in NEW_STATES:
+        return []  # CreateVolume returns when the volume is detached
     body = new_persistent_volume(claim, storage_class, observation.volume)
     return [CreateObject(PERSISTENT_VOLUMES, body, "PersistentVolume created")]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from scheduler_core.model import longhorn
+from simulator.config import Span
 from simulator.objects import KubeObject
 from simulator.store import Table
 
@@ -16,13 +18,18 @@ class StatusLag:
     """Delays the visibility of replicas' changes in their node's status.
 
     Each replica has a time of its own, so that a status also follows where replicas come and go all the time.
+    As `ScheduleReplica` adds only the unplaced replicas of the volume itself, placements of several volumes on one status may
+    overbook a disk.
     At the first look at a node all of its replicas are visible at once: after a start the times of their changes are unknown.
     """
 
-    def __init__(self, replicas: Table[str, longhorn.Replica], seconds: float, clock: Callable[[], float]) -> None:
-        self._seconds = seconds
+    def __init__(
+        self, replicas: Table[str, longhorn.Replica], span: Span, clock: Callable[[], float], rng: random.Random
+    ) -> None:
+        self._span = span
         self._clock = clock
-        self._changed_at: dict[str, dict[str, float]] = {}
+        self._rng = rng
+        self._visible_at: dict[str, dict[str, float]] = {}
         self._visible: dict[str, dict[str, longhorn.Replica]] = {}
         replicas.listeners.append(self._on_replica_change)
 
@@ -31,7 +38,8 @@ class StatusLag:
             return
         for replica in (old, new):
             if replica is not None and replica.model.node_id:
-                self._changed_at.setdefault(replica.model.node_id, {})[name] = self._clock()
+                visible_at = self._clock() + self._rng.uniform(*self._span)
+                self._visible_at.setdefault(replica.model.node_id, {})[name] = visible_at
 
     def visible_replicas(self, node: str, replicas: Iterable[longhorn.Replica]) -> tuple[longhorn.Replica, ...]:
         """The replicas to list in a node's status now.
@@ -43,12 +51,12 @@ class StatusLag:
         present = {replica.name: replica for replica in replicas}
         previous = self._visible.get(node)
         if previous is None:
-            self._changed_at.pop(node, None)
+            self._visible_at.pop(node, None)
             previous = present
         now = self._clock()
-        pending = {name: when for name, when in self._changed_at.pop(node, {}).items() if now < when + self._seconds}
+        pending = {name: when for name, when in self._visible_at.pop(node, {}).items() if now < when}
         if pending:
-            self._changed_at[node] = pending
+            self._visible_at[node] = pending
         sources = {name: previous if name in pending else present for name in sorted(previous.keys() | present.keys())}
         visible = {name: source[name] for name, source in sources.items() if name in source}
         self._visible[node] = visible
@@ -56,8 +64,8 @@ class StatusLag:
 
     def seconds_until_next(self, node: str) -> float | None:
         """Seconds until a node's next change is visible, None without one."""
-        times = self._changed_at.get(node)
-        return max(0.0, min(times.values()) + self._seconds - self._clock()) if times else None
+        times = self._visible_at.get(node)
+        return max(0.0, min(times.values()) - self._clock()) if times else None
 
 
 def _status_entry(replica: _Replica) -> Any:

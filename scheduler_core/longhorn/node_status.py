@@ -60,7 +60,7 @@ def sync_node(
     kube_node = cluster.kube_nodes.get(node.name)
     labels = kube_node.labels if kube_node else {}
     ready = ready_condition(cluster, node, tuple(pods))
-    disks = node.disks if ready.status == "True" else tuple(_mark_node_not_ready(disk) for disk in node.disks)
+    disks = node.disks if ready.status == "True" else tuple(_mark_node_not_ready(disk, "Ready") for disk in node.disks)
     if collected is not None:
         disks = collect_disks(disks, collected)
     return replace(
@@ -70,6 +70,16 @@ def sync_node(
         conditions=(ready, schedulable_condition(cluster, node)),
         disks=tuple(sync_disk(cluster, disk) for disk in disks),
     )
+
+
+def sync_node_without_manager(cluster: Cluster, node: Node) -> Node:
+    """The node with the status that other nodes' managers write for it.
+
+    They do so when its own manager is gone. Its disks become not ready and not schedulable. What is scheduled on them stays as it
+    was, unlike what a manager writes for a disk of its own that is not ready (measured with v1.12.1's control code).
+    """
+    lost = sync_node(cluster, replace(node, disks=()), [])
+    return replace(lost, disks=tuple(_mark_node_not_ready(disk, "Ready", "Schedulable") for disk in node.disks))
 
 
 def ready_condition(cluster: Cluster, node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
@@ -122,9 +132,10 @@ def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
     return Condition("Schedulable", "True")
 
 
-def _mark_node_not_ready(disk: Disk) -> Disk:
+def _mark_node_not_ready(disk: Disk, *types: str) -> Disk:
     """A disk whose node is not ready (MarkAllDisksNotReadyWhenNodeNotReady)."""
-    return _with_conditions(disk, Condition("Ready", "False", "NodeNotReady", f"disk {disk.name}: node is not ready"))
+    because = f"disk {disk.name}: node is not ready"
+    return _with_conditions(disk, *(Condition(each, "False", "NodeNotReady", because) for each in types))
 
 
 def _with_conditions(disk: Disk, *conditions: Condition) -> Disk:

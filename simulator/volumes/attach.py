@@ -5,12 +5,15 @@ spec.nodeID is the node to attach to, status.currentNodeID the node of the attac
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from scheduler_core.model.longhorn import STRICT_LOCAL
 from simulator.actions import Action, AfterDelay
 from simulator.volumes.manifests import mark_healthy
 from simulator.volumes.observation import (
     ATTACHED,
     ATTACHING,
+    CREATING,
     DEGRADED,
     DETACHED,
     DETACHING,
@@ -20,6 +23,7 @@ from simulator.volumes.observation import (
     STOPPED,
     UNKNOWN,
     Replica,
+    Volume,
     VolumeObservation,
     is_healthy,
     patch_replica_status,
@@ -34,7 +38,9 @@ def attach_or_detach(observation: VolumeObservation) -> list[Action]:
     current = observation.model.current_node_id
     if current and current != wanted:
         return _detach(observation)
-    if not wanted:
+    if observation.model.state == CREATING:
+        return [patch_volume_status(observation, {"state": DETACHING}, "new volume detaching")]
+    if not wanted or observation.is_new:
         return _stop_replicas(observation)
     return [] if current else _attach(observation)
 
@@ -61,14 +67,16 @@ def _stop_replicas(observation: VolumeObservation) -> list[Action]:
 
 
 def _attach(observation: VolumeObservation) -> list[Action]:
+    """Takes the next step toward the attached volume.
+
+    It stays detached while no replica can be started (openVolumeDependentResources; measured with v1.12.1's control code).
+    """
+    startable = [replica for replica in observation.live_replicas if _is_startable(observation, replica)]
+    if not startable:
+        return []
     if observation.model.state != ATTACHING and observation.model.robustness != FAULTED:
         return [patch_volume_status(observation, {"state": ATTACHING}, "volume attaching")]
-    startable = [replica for replica in observation.live_replicas if _is_startable(observation, replica)]
-    if (
-        not startable
-        or not _locality_allows(observation, startable)
-        or not observation.can_run(observation.model.node_id)
-    ):
+    if not _locality_allows(observation, startable) or not observation.can_run(observation.model.node_id):
         return []
     starting = [replica for replica in startable if replica.model.current_state != RUNNING]
     if starting:
@@ -118,12 +126,15 @@ def _stop_replica(replica: Replica) -> Action:
     return patch_replica_status(replica, {"currentState": STOPPED}, "replica stopped")
 
 
-def scheduling_refusal(status: dict[str, object]) -> str:
-    """Why a volume's scheduling forbids to attach it, "" if it does not.
+def readiness_problem(volume: Volume, replicas: Collection[Replica]) -> str:
+    """Why a volume is not ready for workloads, "" if it is.
 
-    Mirrors Longhorn's validateVolumeHasScheduledReplica.
+    Mirrors Longhorn's types.IsVolumeReady, without the rules about faulted, restored and cloned volumes.
     """
-    entry = scheduled_condition(status)
-    if entry.get("status") != "False":
-        return ""
-    return str(entry.get("message") or entry.get("reason"))
+    state = volume.model.state
+    if not volume.model.node_id and state != DETACHED:
+        return f"waiting for the volume to fully detach. current state: {state}"
+    all_placed = bool(replicas) and all(replica.model.node_id for replica in replicas)
+    if state == DETACHED and scheduled_condition(volume.status).get("status") != "True" and not all_placed:
+        return "volume is currently in detached state with some un-schedulable replicas"
+    return ""

@@ -30,6 +30,8 @@ UNKNOWN = "unknown"
 HEALTHY = "healthy"
 DEGRADED = "degraded"
 FAULTED = "faulted"
+NEW_STATES = frozenset(("", CREATING, DETACHING))
+"""The states of a new volume before it is detached for the first time, in this order (measured with Longhorn v1.12.1's control code)."""
 RUNNING = "running"
 STOPPED = "stopped"
 
@@ -90,6 +92,11 @@ class VolumeObservation:
         model = replica.model
         has_space = not self.config.disk_schedules or model.healthy_at != "" or is_granted(self.schedules, model)
         return has_space and model.disk_id not in self.disks_awaiting_image
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the volume has not been detached, and so not been attached, before."""
+        return self.model.state in NEW_STATES and not self.model.current_node_id
 
     @property
     def best_effort(self) -> bool:

@@ -17,7 +17,7 @@ from scheduler_core.longhorn.placement import Reasons, schedule_replica
 from scheduler_core.longhorn.replenish import replenishments
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import STRICT_LOCAL
-from simulator.actions import Action, PatchObject, RequeueAfter
+from simulator.actions import Action, AfterDelay, PatchObject, RequeueAfter
 from simulator.objects import Json, condition
 from simulator.volumes.manifests import placement_patch
 from simulator.volumes.observation import (
@@ -29,6 +29,7 @@ from simulator.volumes.observation import (
 )
 
 SCHEDULED = "Scheduled"
+PLACEMENT = "place"
 FAILED_WITHOUT_REASON = "replica scheduling failed"
 
 
@@ -41,7 +42,11 @@ class _SchedulingFailure:
 
 
 def schedule_replicas(observation: VolumeObservation) -> list[Action]:
-    """Places replicas in random order, and writes the Scheduled condition."""
+    """Places replicas in random order, and writes the Scheduled condition.
+
+    The replicas of a new volume are placed in the sync that creates them, all others after a delay. A placement reads the nodes'
+    status as it is then: without the replicas of other volumes that were placed a moment before.
+    """
     unplaced = [replica for replica in observation.replicas if is_unplaced(replica)]
     if waits_for_attachment(observation.model):
         return _update_condition(observation, observation.replica_models, [])
@@ -51,6 +56,7 @@ def schedule_replicas(observation: VolumeObservation) -> list[Action]:
     replicas = {replica.name: replica.model for replica in observation.replicas}
     actions: list[Action] = []
     failures: list[_SchedulingFailure] = []
+    retries: list[Action] = []
     for replica in unplaced:
         wanted = _with_affinity(observation, replica)
         result = schedule_replica(observation.cluster, observation.model, wanted, list(replicas.values()))
@@ -70,10 +76,13 @@ def schedule_replicas(observation: VolumeObservation) -> list[Action]:
     actions += _update_condition(observation, tuple(replicas.values()), failures)
     if failures:
         local = any(failure.local for failure in failures)
-        actions.append(
+        retries.append(
             RequeueAfter(observation.config.strict_local_retry if local else observation.config.schedule_retry)
         )
-    return actions
+    if len(failures) < len(unplaced) and not observation.is_new:
+        delayed = AfterDelay(PLACEMENT, observation.config.placement_seconds, tuple(actions), logarithmic=True)
+        return [delayed, *retries]
+    return [*actions, *retries]
 
 
 def _with_affinity(observation: VolumeObservation, replica: Replica) -> longhorn.Replica:

@@ -17,7 +17,6 @@ from simulator.volumes.manifests import mark_healthy, new_replica
 from simulator.volumes.observation import (
     CREATING,
     DEGRADED,
-    DETACHED,
     HEALTHY,
     RUNNING,
     UNKNOWN,
@@ -41,11 +40,11 @@ def create_replicas(observation: VolumeObservation) -> list[Action]:
     Mirrors Longhorn's reconcileVolumeCreation.
     """
     actions = [] if observation.replicas else replenish(observation)
-    if observation.model.state not in ("", CREATING):
+    if observation.model.state != "":
         return actions
     return [
         *actions,
-        patch_volume_status(observation, {"state": DETACHED, "robustness": UNKNOWN}, "volume created", "created"),
+        patch_volume_status(observation, {"state": CREATING, "robustness": UNKNOWN}, "volume created", "created"),
     ]
 
 
@@ -169,8 +168,8 @@ def replenish(observation: VolumeObservation, hard_node_affinity: str = "") -> l
     )
     if wait > timedelta(0):
         return [
-            RequeueAfter(min(wait.total_seconds(), observation.config.schedule_retry))
-        ]  # the failed replica may be back before that
+            RequeueAfter(wait.total_seconds())
+        ]  # if the failed replica is back before that, its node's change is an event
     if not wanted.hard_node_affinity:
         check = find_candidates(
             observation.cluster, ReplicaRequest.for_volume(observation.model), observation.replica_models

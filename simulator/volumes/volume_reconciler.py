@@ -13,7 +13,7 @@ from simulator.volumes.attach import attach_or_detach
 from simulator.volumes.failure import fail_replicas, salvage_replicas, update_robustness
 from simulator.volumes.observation import Replica, VolumeObservation, delete_replica
 from simulator.volumes.replica_eviction import attach_for_eviction
-from simulator.volumes.replica_scheduling import schedule_replicas
+from simulator.volumes.replica_scheduling import PLACEMENT, schedule_replicas
 from simulator.volumes.replica_upkeep import (
     clean_up,
     create_replicas,
@@ -42,6 +42,9 @@ PHASES: Final[tuple[Phase, ...]] = (
     write_kubernetes_status,
 )
 
+REPLICA_COUNT_PHASES: Final[tuple[Phase, ...]] = (clean_up, replenish_or_move)
+"""Skipped while a replica is about to be placed: it is neither useless nor missing."""
+
 
 def decide_volume(observation: VolumeObservation) -> list[Action]:
     """Returns what is to be done about a volume now and later."""
@@ -51,12 +54,18 @@ def decide_volume(observation: VolumeObservation) -> list[Action]:
         return [DeleteObject(LONGHORN_VOLUMES, observation.volume, "volume of a claim that is gone removed")]
     pending: list[Action] = []
     for phase in PHASES:
+        if phase in REPLICA_COUNT_PHASES and any(_is_placement(action) for action in pending):
+            continue
         actions = phase(observation)
         pending += [action for action in actions if not is_write(action)]
         writes = [action for action in actions if is_write(action)]
         if writes:
             return [*writes, *pending]
     return pending
+
+
+def _is_placement(action: Action) -> bool:
+    return isinstance(action, AfterDelay) and action.name == PLACEMENT
 
 
 def tear_down(observation: VolumeObservation) -> list[Action]:

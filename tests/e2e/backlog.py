@@ -37,7 +37,8 @@ _SHARE_WITH_ROOM: Final = 0.75
 # kube-scheduler writes some six objects for each pod.
 _REST_SECONDS_PER_POD: Final = 0.6
 _MIN_REST_SECONDS: Final = 300.0
-_SIMULATOR: Final = {"status_period": 5, "capacity_period": 10, "workers": 16}
+# With ten workers the attacher would be what takes longest.
+_SIMULATOR: Final = {"status_period": 5, "capacity_period": 10, "workers": 16, "attach_workers": 10_000}
 
 
 @dataclass(frozen=True, slots=True)

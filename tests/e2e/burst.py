@@ -17,8 +17,8 @@ PODS: Final = 200
 _SIZE: Final = "18Gi"
 # Exactly for two volumes each of ten pods.
 EXACT: Final = "360Gi"
-# Without the extender some pods may never run. With it, all of them take half as long.
-_SETTLE_SECONDS: Final = 120.0
+# Without the extender some pods may never run. The attacher's ten workers need 80 to 160 s for 400 volumes.
+_SETTLE_SECONDS: Final = 240.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from app.kube.resources import CAPACITIES, CLAIMS, LONGHORN_VOLUMES, PERSISTENT_
 from devcluster.http_check import http_request
 from devcluster.process import Process
 from devcluster.programs import NAMESPACE
-from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT, Disk, Stack, StackOptions
+from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT, Disk, Stack, StackOptions, disk_statuses
 from tests.e2e.objects import HOSTNAME, PAUSE, Object
 
 CONFIGS: Final = ROOT / "kube-scheduler-config"
@@ -263,7 +263,7 @@ class Rig:
             sizes[disk] = sizes.get(disk, 0) + int(replica["spec"]["volumeSize"])
         overfull_disks = []
         for node in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/nodes"):
-            for name, disk in (node.get("status") or {}).get("diskStatus", {}).items():
+            for name, disk in disk_statuses(node).items():
                 limit = disk.get("storageMaximum", 0) - node["spec"]["disks"][name].get("storageReserved", 0)
                 if sizes.get(disk.get("diskUUID", ""), 0) > limit:
                     overfull_disks.append(f"{_name(node)} {name}")
@@ -317,13 +317,26 @@ class Rig:
         )
 
     def _lists_present_replicas(self) -> bool:
-        """Whether Longhorn's status lists exactly the replicas that exist."""
-        replicas = {_name(entry) for entry in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")}
-        listed: set[str] = set()
-        for node in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/nodes"):
-            for disk in (node.get("status") or {}).get("diskStatus", {}).values():
-                listed |= set(disk.get("scheduledReplica") or {})
-        return listed == replicas
+        """Whether the status of Longhorn's ready nodes lists exactly their replicas.
+
+        What a node's status lists stays as it was while the node has no manager.
+        """
+        replicas = self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas")
+        ready_nodes = {
+            _name(node): node
+            for node in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/nodes")
+            if _is_ready(node)
+        }
+        listed = {
+            name
+            for node in ready_nodes.values()
+            for disk in disk_statuses(node).values()
+            for name in disk.get("scheduledReplica") or {}
+        }
+        unready_nodes = {replica["spec"].get("nodeID", "") for replica in replicas} - {"", *ready_nodes}
+        return listed == {
+            _name(replica) for replica in replicas if replica["spec"].get("nodeID", "") not in unready_nodes
+        }
 
     def until(self, what: str, done: Callable[[], _Value], seconds: float = 60) -> _Value:
         """Waits until `done` returns something true; returns that.
@@ -341,6 +354,11 @@ class Rig:
                     f"waited {seconds:g} s in vain: {what}; simulator: {json.dumps(self.status())[:2000]}"
                 )
             time.sleep(_POLL)
+
+
+def _is_ready(longhorn_node: Object) -> bool:
+    conditions = (longhorn_node.get("status") or {}).get("conditions") or []
+    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
 
 
 def _name(raw: Object) -> str:

@@ -38,6 +38,8 @@ _SLOW: Final = {
     "status_period": 5,
     "capacity_period": 10,
     "workers": 16,
+    # Ten would take an hour for hundreds of publish calls of 20 to 40 s.
+    "attach_workers": 10_000,
 }
 _IN_FLIGHT_SECONDS: Final = 240.0
 _REST_SECONDS: Final = 1800.0

@@ -73,7 +73,7 @@ def test_strict_local_pod_is_stuck_until_space_is_freed(scene: Scene) -> None:
     _fill(scene, home, "longhorn-strict")
     scene.add_provisioned("second", "6Gi", "longhorn-strict", home)
     scene.force_pod("late", home, "second")
-    until("stuck", lambda: "insufficient storage" in _stuck_reason(scene))
+    until("stuck", lambda: "un-schedulable replicas" in _stuck_reason(scene))
     assert not scene.running("late")
     scene.rig.cluster.kubectl("delete", "pod/early", "pvc/first", "-n", scene.name, "--wait=false")
     until("it runs", lambda: scene.running("late"))

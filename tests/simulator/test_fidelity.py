@@ -44,7 +44,7 @@ async def _attach_volumes(world: World, *names: str, node: str = "a") -> None:
 
 async def test_node_status_omits_a_replica_until_the_lag_is_over() -> None:
     """Conditions and free space are written at once all the same."""
-    world = World(msgspec.structs.replace(QUICK, status_lag=LAG))
+    world = World(msgspec.structs.replace(QUICK, status_lag=(LAG, LAG)))
     await world.start("50Gi", "50Gi")
     await _attach_volumes(world, "v")
     await world.write("v", 5)
@@ -58,7 +58,7 @@ async def test_node_status_omits_a_replica_until_the_lag_is_over() -> None:
 
 async def test_node_status_lists_a_replica_once_the_lag_is_over() -> None:
     """The controller requeues the node, so no other event is necessary."""
-    world = World(msgspec.structs.replace(QUICK, status_lag=LAG))
+    world = World(msgspec.structs.replace(QUICK, status_lag=(LAG, LAG)))
     await world.start("50Gi")
     await _attach_volumes(world, "v")
     assert world.disk("a").storage_scheduled == 0
@@ -71,7 +71,7 @@ async def test_node_status_lists_a_replica_once_the_lag_is_over() -> None:
 
 async def test_each_replica_has_a_lag_of_its_own() -> None:
     """Frequent changes on a node do not delay older ones."""
-    world = World(msgspec.structs.replace(QUICK, status_lag=LAG))
+    world = World(msgspec.structs.replace(QUICK, status_lag=(LAG, LAG)))
     await world.start("50Gi")
     await _attach_volumes(world, "u")
     world.seconds += LAG / 2
@@ -83,7 +83,7 @@ async def test_each_replica_has_a_lag_of_its_own() -> None:
 
 async def test_node_status_counts_a_deleted_replica_until_the_lag_is_over() -> None:
     """The replica's object is gone, and its space is still counted."""
-    world = World(msgspec.structs.replace(QUICK, status_lag=LAG))
+    world = World(msgspec.structs.replace(QUICK, status_lag=(LAG, LAG)))
     await world.start("50Gi")
     await _attach_volumes(world, "v")
     world.seconds += LAG
@@ -102,7 +102,7 @@ async def test_local_volume_too_large_for_every_disk_is_not_attached(locality: s
     await world.add_volume("v", 20, locality)
     await world.attach("v", "a")
     await world.settle()
-    assert "insufficient storage" in world.attachment("v")["attachError"]["message"]
+    assert "un-schedulable replicas" in world.attachment("v")["attachError"]["message"]
     assert (world.volume("v").node_id, world.replicas("v")) == ("", [])
     await world.annotate_node("a", disks='[{"size": "60Gi"}]')
     await world.settle()

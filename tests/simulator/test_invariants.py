@@ -91,8 +91,9 @@ def _assert_invariants(world: World) -> None:
     models = world.store.replicas.models.values()
     for node in world.store.longhorn_nodes.models.values():
         for disk in node.disks:
-            scheduled = sum(replica.size for replica in models if replica.disk_id == disk.uuid)
-            assert disk.storage_scheduled == (scheduled if disk.ready else 0)
+            if disk.ready:
+                assert disk.storage_scheduled == sum(replica.size for replica in models if replica.disk_id == disk.uuid)
+            assert disk.ready is node.ready
             assert 0 <= disk.storage_available <= disk.storage_maximum
     for name, volume in world.store.volumes.models.items():
         replicas = world.replicas(name)

@@ -41,6 +41,12 @@ async def start_volume(
     return world
 
 
+async def pass_publish_timeout(world: World) -> None:
+    """Moves the clock past the end of the publish calls in progress."""
+    world.seconds += world.controllers.config.publish_timeout
+    await world.settle()
+
+
 async def test_new_volume_without_locality_is_placed_at_creation() -> None:
     """Each replica is on its own node, and none has data yet."""
     world = await start_volume("50Gi", "50Gi", "50Gi", "50Gi", locality=DISABLED, replicas=3)
@@ -86,13 +92,20 @@ async def test_freed_room_gets_a_local_replica_in_place_of_the_distant_one() -> 
 
 
 async def test_strict_local_without_room_is_refused_with_longhorns_reason() -> None:
-    """The replica is pinned to the node and not placed, so the attachment fails."""
+    """The replica is pinned to the node and not placed, so the volume stays detached, and the attachment fails."""
     world = await start_volume("10Gi", "50Gi", gib=20, locality=STRICT_LOCAL, node="a")
     assert world.places("v") == []
     assert world.replicas("v")[0].model.hard_node_affinity == "a"
-    assert "insufficient storage" in world.attachment("v")["attachError"]["message"]
+    assert world.volume("v").state == "detached"
     condition = world.store.volumes.objects["v"].status["conditions"][0]
     assert (condition["status"], condition["reason"]) == ("False", "LocalReplicaSchedulingFailure")
+    assert condition["message"] == "insufficient storage"
+    await pass_publish_timeout(world)
+    await pass_publish_timeout(world)
+    assert world.attachment("v")["attachError"]["message"] == (
+        "rpc error: code = Aborted desc = volume v is not ready for workloads: "
+        "volume is currently in detached state with some un-schedulable replicas"
+    )
 
 
 async def test_volume_too_large_for_every_disk_gets_no_replica_objects() -> None:

@@ -31,13 +31,15 @@ AT_ONCE = (0.0, 0.0)
 QUICK = Config(
     provision_seconds=AT_ONCE,
     publish_seconds=AT_ONCE,
+    publish_poll=0.0,
+    placement_seconds=AT_ONCE,
     attach_seconds=AT_ONCE,
     detach_seconds=AT_ONCE,
     start_seconds=AT_ONCE,
     rebuild_seconds=AT_ONCE,
     delete_seconds=AT_ONCE,
     backing_image_seconds=AT_ONCE,
-    status_lag=0.0,
+    status_lag=AT_ONCE,
 )
 ROUNDS = 200
 

@@ -30,17 +30,21 @@ SECONDS = 60.0
 CONFIG: Mapping[str, Any] = {
     "provision_seconds": [0.1, 0.3],
     "publish_seconds": [0.0, 0.1],
+    "publish_poll": 0.1,
+    "publish_timeout": 2,
+    "placement_seconds": [0.005, 0.1],
     "attach_seconds": [0.05, 0.1],
     "detach_seconds": [0.05, 0.1],
     "start_seconds": [0.05, 0.1],
     "rebuild_seconds": [0.2, 0.4],
     "delete_seconds": [0.1, 0.2],
     "status_period": 0.5,
-    "status_lag": 0.2,
+    "status_lag": [0.1, 0.2],
     "capacity_period": 0.5,
     "schedule_retry": 1,
     "strict_local_retry": 1,
     "attach_retry": 0.3,
+    "attach_retry_limit": 1,
     "stuck_after": 1,
 }
 

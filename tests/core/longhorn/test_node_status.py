@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.node_status import ROUNDING, CollectedDisk, ManagerPod, sync_node
+from scheduler_core.longhorn.node_status import (
+    ROUNDING,
+    CollectedDisk,
+    ManagerPod,
+    sync_node,
+    sync_node_without_manager,
+)
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, failed, node, replica
@@ -219,3 +226,14 @@ class TestDisk:
         """So evictions stop on it too."""
         after = self.sync(conditions=conditions(Ready="False"), replicas=[replica("r", "n1/d1")], storage_scheduled=5)
         assert (after.storage_scheduled, dict(after.scheduled_replicas)) == (0, {})
+
+
+def test_node_without_a_manager_keeps_what_is_scheduled() -> None:
+    """Other nodes' managers make its disks not ready and not schedulable, and change no figure of them."""
+    before = node("n1", disk(storage_scheduled=7 * GIB, scheduled_replicas={"r": 7 * GIB}))
+    view = cluster(before, kube_nodes={"n1": kube_node()})
+    after = sync_node_without_manager(view, before)
+    [was], [entry] = before.disks, after.disks
+    assert reason(after, "Ready") == "False ManagerPodMissing"
+    assert (reason(entry, "Ready"), reason(entry, "Schedulable")) == ("False NodeNotReady", "False NodeNotReady")
+    assert replace(entry, conditions=was.conditions) == was

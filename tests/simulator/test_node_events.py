@@ -1,0 +1,149 @@
+"""Longhorn nodes as the real control code leaves them, and which volumes a change of a node enqueues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_NODES, LONGHORN_REPLICAS
+from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
+from tests.worlds.simulator import GIB, QUICK, World
+
+
+def _due_volumes(world: World) -> set[str]:
+    return set(world.controllers.volumes._due)
+
+
+def _forget_due_volumes(world: World) -> None:
+    world.controllers.volumes._due.clear()
+
+
+async def _patch_node(world: World, node: str, body: dict[str, Any]) -> None:
+    await world.api.patch(LONGHORN_NODES.path(LONGHORN_NAMESPACE, node), {"metadata": {}, **body})
+
+
+async def _world_with_an_unplaced_replica() -> World:
+    """Two of three replicas of `v` are placed, on nodes a and b; volume `w` lacks none."""
+    world = World()
+    await world.start("50Gi", "50Gi")
+    await world.add_volume("v", 10, DISABLED, replicas=3)
+    await world.add_volume("w", 10, DISABLED)
+    await world.settle()
+    assert [each.model.node_id for each in world.replicas("v")].count("") == 1
+    _forget_due_volumes(world)
+    return world
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({"spec": {"tags": ["ssd"]}}, id="spec"),
+        pytest.param({"status": {"diskStatus": {"disk-1": {"storageScheduled": 1}}}}, id="status"),
+    ],
+)
+async def test_any_change_of_a_node_enqueues_volumes_with_an_unplaced_replica(body: dict[str, Any]) -> None:
+    """The node need not hold any replica of the volume."""
+    world = await _world_with_an_unplaced_replica()
+    await _patch_node(world, "b", body)
+    assert _due_volumes(world) == {"v"}
+
+
+async def test_new_node_enqueues_volumes_with_an_unplaced_replica() -> None:
+    """Its replica is placed there, without a retry."""
+    world = await _world_with_an_unplaced_replica()
+    await world.add_node("c", "50Gi")
+    await world.controllers._reconcile_node("c")
+    assert _due_volumes(world) == {"v"}
+
+
+async def test_any_change_of_a_node_enqueues_volumes_with_a_failed_replica() -> None:
+    """The failed replica may be used again after the change."""
+    world = World()
+    await world.start("50Gi", "50Gi", "50Gi")
+    await world.add_volume("v", 10, DISABLED, replicas=2)
+    await world.settle()
+    [failed, _] = world.replicas("v")
+    path = LONGHORN_REPLICAS.path(LONGHORN_NAMESPACE, failed.name)
+    await world.api.patch(path, {"metadata": {}, "spec": {"failedAt": "2026-01-01T00:00:00Z"}})
+    _forget_due_volumes(world)
+    other = ({"a", "b", "c"} - set(world.places("v"))).pop()
+    await _patch_node(world, other, {"spec": {"tags": ["ssd"]}})
+    assert _due_volumes(world) == {"v"}
+
+
+async def test_change_of_a_node_does_not_enqueue_volumes_that_wait_for_their_attachment() -> None:
+    """Their replicas are placed on no node before that."""
+    world = World()
+    await world.start("50Gi")
+    await world.add_volume("v", 10, BEST_EFFORT)
+    await world.settle()
+    _forget_due_volumes(world)
+    await _patch_node(world, "a", {"spec": {"tags": ["ssd"]}})
+    assert _due_volumes(world) == set()
+
+
+async def test_node_has_null_disks_before_they_are_measured() -> None:
+    """The next write has them with their sizes."""
+    world = World()
+    written: list[Any] = []
+    table = world.store.longhorn_nodes
+    table.listeners.append(lambda _key, _old, new: written.append(new and new.status.get("diskStatus", "absent")))
+    await world.start("50Gi")
+    first, second, third = written
+    assert (first, second) == ("absent", None)
+    assert third["disk-1"]["storageMaximum"] == 50 * GIB
+
+
+async def test_lost_node_keeps_what_is_scheduled_on_its_disks() -> None:
+    """Other nodes' managers only write that its disks are not ready."""
+    world = World()
+    await world.start("50Gi")
+    await world.add_volume("v", 10, DISABLED)
+    await world.settle()
+    before = world.disk("a")
+    await world.annotate_node("a", down="true")
+    await world.settle()
+    after = world.disk("a")
+    assert not world.store.longhorn_nodes.models["a"].ready
+    assert (after.ready, after.schedulable) == (False, False)
+    assert (after.storage_scheduled, after.scheduled_replicas) == (10 * GIB, before.scheduled_replicas)
+    assert (after.storage_maximum, after.storage_available) == (before.storage_maximum, before.storage_available)
+
+
+async def test_deleted_replica_stays_in_the_status_of_a_lost_node() -> None:
+    """It is gone from the status when the node's manager is back."""
+    world = World()
+    await world.start("50Gi")
+    await world.add_volume("v", 10, DISABLED)
+    await world.settle()
+    await world.annotate_node("a", down="true")
+    await world.delete_volume("v")
+    await world.settle()
+    assert (world.replicas("v"), world.disk("a").storage_scheduled) == ([], 10 * GIB)
+    await world.annotate_node("a", down=None)
+    await world.settle()
+    assert (world.disk("a").storage_scheduled, world.disk("a").scheduled_replicas) == (0, {})
+
+
+async def test_volumes_of_one_pod_choose_the_same_disk_on_a_stale_status() -> None:
+    """Both fit the disk with more room by the status, which does not list the first one yet."""
+    world = World(msgspec.structs.replace(QUICK, status_lag=(30.0, 30.0)))
+    await world.start()
+    await world.add_node("a", "40Gi", "60Gi")
+    for name in ("u", "v"):
+        await world.add_volume(name, 40)
+        await world.attach(name, "a")
+    await world.settle()
+    [disks] = {tuple(disk.uuid for disk in node.disks) for node in world.store.longhorn_nodes.models.values()}
+    assert [each.model.disk_id for name in ("u", "v") for each in world.replicas(name)] == [disks[1], disks[1]]
+
+
+async def test_replicas_of_one_volume_see_each_other_on_a_stale_status() -> None:
+    """The second one does not fit beside the first, and is not placed."""
+    world = World(msgspec.structs.replace(QUICK, status_lag=(30.0, 30.0)))
+    await world.start("50Gi", replica_soft_anti_affinity="true")
+    await world.add_volume("v", 40, DISABLED, replicas=2)
+    await world.settle()
+    assert world.places("v") == ["a"]
