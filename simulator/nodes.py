@@ -18,7 +18,7 @@ from app.kube.resources import (
 )
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, sync_node
+from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, sync_node, sync_node_remotely
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V1, V2
@@ -241,8 +241,11 @@ def _update_status(observation: NodeObservation, disks: Sequence[PhysicalDisk]) 
     node = replace(current.model, disks=tuple(disk for disk in current.model.disks if disk.in_spec))
     physical = {disk.name: disk for disk in disks}
     down = observation.node is None or observation.node.annotations.get(DOWN) == "true"
-    collected = {disk.name: _collect_disk(observation, disk, physical.get(disk.name)) for disk in node.disks}
-    synced = sync_node(observation.cluster, node, [] if down else [ManagerPod()], None if down else collected)
+    if down:
+        synced = sync_node_remotely(observation.cluster, node, ())
+    else:
+        collected = {disk.name: _collect_disk(observation, disk, physical.get(disk.name)) for disk in node.disks}
+        synced = sync_node(observation.cluster, node, (ManagerPod(),), collected)
     body = _status_body(synced, current.status, observation.time)
     return [] if body == current.status else [ReplaceStatus(LONGHORN_NODES, current, body, "node status written")]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.node_status import ROUNDING, CollectedDisk, ManagerPod, sync_node
+from scheduler_core.longhorn.node_status import ROUNDING, CollectedDisk, ManagerPod, sync_node, sync_node_remotely
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, failed, node, replica
@@ -219,3 +219,19 @@ class TestDisk:
         """So evictions stop on it too."""
         after = self.sync(conditions=conditions(Ready="False"), replicas=[replica("r", "n1/d1")], storage_scheduled=5)
         assert (after.storage_scheduled, dict(after.scheduled_replicas)) == (0, {})
+
+
+def test_another_node_s_manager_leaves_what_is_scheduled() -> None:
+    """It marks the disks of a node whose manager is gone as neither ready nor schedulable, and counts nothing."""
+    before = node("n1", disk(storage_scheduled=5, scheduled_replicas={"gone": 5}))
+    after = sync_node_remotely(
+        cluster(before, kube_nodes={"n1": kube_node()}, replicas=[replica("r", "n1/d1")]), before, ()
+    )
+    [lost] = after.disks
+    assert reason(after, "Ready") == "False ManagerPodMissing"
+    assert (reason(lost, "Ready"), reason(lost, "Schedulable")) == ("False NodeNotReady", "False NodeNotReady")
+    assert (lost.storage_scheduled, dict(lost.scheduled_replicas)) == (5, {"gone": 5})
+    assert (lost.storage_maximum, lost.storage_available) == (
+        before.disks[0].storage_maximum,
+        before.disks[0].storage_available,
+    )
