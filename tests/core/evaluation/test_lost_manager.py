@@ -107,7 +107,7 @@ class TestDemand:
     """A pod that is bound to the node, and its volume."""
 
     POD = make.pod("x", node="a", phase="Running")
-    VOLUME = [make.claim("x", 10, bound=True), make.persistent_volume("x", uid="uid-x"), make.volume("vol-x", 10)]
+    VOLUME = (make.claim("x", 10, bound=True), make.persistent_volume("x", uid="uid-x"), make.volume("vol-x", 10))
 
     def sources(self, node: Object, replica: Object) -> list[DemandSource]:
         """What ties the demand of the volume to node a."""
