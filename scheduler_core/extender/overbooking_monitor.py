@@ -41,7 +41,7 @@ class Overbooked:
     Attributes:
         disk: its name on the node
         volumes: those that met: the last one, and those that Longhorn cannot have counted when it placed that; in order of placement
-        bytes_over: how far the disk exceeds its limit now
+        bytes_over: how far the disk exceeds its limit, or did before it was mended
         milliseconds: between the first and the last of these placements, as a watch delivered them
     """
 
@@ -86,9 +86,11 @@ class _Meeting:
     """The placements that overbooked a disk.
 
     Attributes:
+        disk: as it was when it was overbooked last
         reported: whether a report had it
     """
 
+    disk: _Disk
     placements: tuple[_Placement, ...]
     reported: bool = False
 
@@ -96,12 +98,13 @@ class _Meeting:
     def last(self) -> float:
         return self.placements[-1].at
 
-    def on(self, disk: _Disk) -> Overbooked:
+    @property
+    def entry(self) -> Overbooked:
         return Overbooked(
-            node=disk.node,
-            disk=disk.name,
+            node=self.disk.node,
+            disk=self.disk.name,
             volumes=tuple(dict.fromkeys(placement.volume for placement in self.placements)),
-            bytes_over=disk.bytes_over,
+            bytes_over=self.disk.bytes_over,
             milliseconds=round((self.last - self.placements[0].at) * 1000),
         )
 
@@ -131,8 +134,8 @@ class OverbookingReport:
     def updated(self, view: View, deliveries: Deliveries, now: float) -> Cooperative[OverbookingReport]:
         """Returns the report at a later time.
 
-        A disk is reported `SETTLE_TIME` after the last placement on it, once for as long as it is overbooked. A `now` before this report's
-        time counts as that.
+        A disk is reported `SETTLE_TIME` after the last placement on it, or when a replica has left it before, once for as long as it is
+        overbooked. A `now` before this report's time counts as that.
 
         Args:
             view: the cluster to report on
@@ -154,13 +157,17 @@ class OverbookingReport:
                 continue
             meeting = self._meeting(uuid, disk, new.get(uuid, ()), recent.get(uuid, ()))
             if meeting is None:
+                ended = self._meetings.get(uuid)
+                # A limit that was raised at the same time may have been delivered after the placements that it let happen.
+                if ended is not None and not ended.reported and disk.limit <= ended.disk.limit:
+                    new_overbookings.append(ended.entry)
                 continue
             is_new = not meeting.reported and meeting.last + SETTLE_TIME <= now
             meetings[uuid] = replace(meeting, reported=meeting.reported or is_new)
             if meetings[uuid].reported:
-                overbooked.append(meeting.on(disk))
+                overbooked.append(meeting.entry)
             if is_new:
-                new_overbookings.append(meeting.on(disk))
+                new_overbookings.append(meeting.entry)
         return OverbookingReport(
             time=now,
             overbooked=tuple(sorted(overbooked, key=_place)),
@@ -211,13 +218,13 @@ class OverbookingReport:
         if disk.bytes_over <= 0:
             return None
         if before is not None:
-            return replace(before, placements=(*before.placements, *new))
+            return replace(before, disk=disk, placements=(*before.placements, *new))
         size = sum(placement.size for placement in new)
         earlier = _disk(self._view, uuid) if self._view is not None else None
         limits = [disk.limit] if earlier is None else [disk.limit, earlier.limit]
         # It is not known whether a limit was lowered before or after the placements; then they have the benefit of the doubt.
         caused = disk.booked - size <= disk.limit and disk.booked > max(limits)
-        return _Meeting(_met(recent or new, disk)) if caused else None
+        return _Meeting(disk, _met(recent or new, disk)) if caused else None
 
 
 def _met(placements: tuple[_Placement, ...], disk: _Disk) -> tuple[_Placement, ...]:

@@ -195,6 +195,27 @@ def test_an_entry_ends_when_the_disk_is_mended() -> None:
         world.remove("y")
 
 
+def test_a_disk_that_is_mended_before_it_was_reported_is_reported_all_the_same() -> None:
+    """It was overbooked, but is not any more."""
+    world = World()
+    world.place("x", 60)
+    world.place("y", 60)
+    assert world.update_report().new_overbookings == ()
+    world.remove("x")
+    report = world.update_report()
+    assert (report.new_overbookings, report.overbooked) == ((entry("x", "y", over=20),), ())
+    assert world.update_report(SETTLE_TIME).new_overbookings == ()
+
+
+def test_a_limit_that_is_raised_at_a_placement_may_have_let_it_happen() -> None:
+    """Watches of several kinds deliver in no common order."""
+    world = World()
+    world.place("x", 160)
+    world.update_report()
+    world.put(make.longhorn_node("a", 200))
+    assert world.update_report(SETTLE_TIME).new_overbookings == ()
+
+
 def test_the_bytes_follow_the_disk() -> None:
     """An administrator adds some space, but not enough."""
     world = World()
