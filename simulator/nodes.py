@@ -18,7 +18,7 @@ from app.kube.resources import (
 )
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, sync_node, sync_node_without_manager
+from scheduler_core.longhorn.node_status import CollectedDisk, ManagerPod, sync_node, sync_node_remotely
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V1, V2
@@ -242,10 +242,10 @@ def _update_status(observation: NodeObservation, disks: Sequence[PhysicalDisk]) 
     physical = {disk.name: disk for disk in disks}
     down = observation.node is None or observation.node.annotations.get(DOWN) == "true"
     if down:
-        synced = sync_node_without_manager(observation.cluster, node)
+        synced = sync_node_remotely(observation.cluster, node, ())
     else:
         collected = {disk.name: _collect_disk(observation, disk, physical.get(disk.name)) for disk in node.disks}
-        synced = sync_node(observation.cluster, node, [ManagerPod()], collected)
+        synced = sync_node(observation.cluster, node, (ManagerPod(),), collected)
     body = _status_body(synced, current.status, observation.time)
     if not current.status:
         body["diskStatus"] = None  # as a new node has it at first (measured with Longhorn v1.12.1's control code)

@@ -142,6 +142,7 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
     store = OfferStore(shared.client, shared.options.namespace, elector, lambda: cache.versions, monotonic)
     offers = Offers(cache, evaluator, shared.live_settings, metrics, monotonic, store=store)
     placements = Placements(cache, evaluator, offers.contenders, metrics, monotonic)
+    cache.subscribe("replicas", placements.delivered)
     patch = NudgePatch(shared.client)
     nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics, clock=monotonic, now=_now)
     # If refusals are only observed, no pod is refused.
@@ -150,7 +151,9 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
     metrics.outstanding(lambda: placements.outstanding(offers=offers.outstanding, waiting=nudger.remembered))
 
     def outstanding() -> OutstandingState:
-        return OutstandingState(cache.state().demand, offers.ledger, placements.report, nudger.waiting)
+        return OutstandingState(
+            cache.state().demand, offers.ledger, placements.report, placements.overbookings, nudger.waiting
+        )
 
     tasks = (placements, nudger, store) if nudges else (placements, store)
     return _Reservation(offers, tasks, outstanding, store)

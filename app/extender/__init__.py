@@ -4,7 +4,7 @@ verbs                 filter, prioritize, preempt and explain
 availability          whether requests may be answered now
 offers                `reservation: capacity`: what pods were offered counts for other pods
 node_reservation      `reservation: node`: a pod's node takes no other pod's volumes for a while
-placements            whether Longhorn places the volumes of decided pods, and where
+placements            whether Longhorn places the volumes of decided pods, where, and which disks it overbooks
 nudger                makes kube-scheduler retry refused pods that would fit now
 refusals              the refused pods that the nudger remembers
 endpoint_publisher    points the Service to the leader

@@ -40,6 +40,7 @@ class Outstanding:
         offers: pods that were offered nodes and whose decision was not seen yet
         hopeless_demands: demands that do not fit together with older ones
         misplaced_volumes: volumes that Longhorn placed on other nodes when they were new, and that are still not on their pod's node
+        overbooked_disks: disks that placements overbooked, and that are still overbooked
         stuck_pods: bound pods that have waited for their volumes for a minute
         waiting_pods: refused pods that are retried when they fit
     """
@@ -48,6 +49,7 @@ class Outstanding:
     offers: int
     hopeless_demands: int
     misplaced_volumes: int
+    overbooked_disks: int
     stuck_pods: int
     waiting_pods: int
 
@@ -70,12 +72,21 @@ class _OutstandingCollector(Collector):
             demands.add_metric([source], now.demands.get(source, 0))
         yield demands
         for name, help_text, value in (
-            ("offers", "Pods with an outstanding offer: kube-scheduler has an answer, and no decision was observed yet", now.offers),
+            (
+                "offers",
+                "Pods with an outstanding offer: kube-scheduler has an answer, and no decision was observed yet",
+                now.offers,
+            ),
             ("hopeless_demands", "Demands without room on their node in addition to older ones", now.hopeless_demands),
             (
                 "misplaced_volumes",
                 "Volumes that Longhorn placed elsewhere when they were fresh, and that are not on their pod's node yet",
                 now.misplaced_volumes,
+            ),
+            (
+                "overbooked_disks",
+                "Disks that exceed Longhorn's limit because volumes were placed there at once",
+                now.overbooked_disks,
             ),
             ("stuck_pods", "Bound pods whose volumes have not been on their node for a minute", now.stuck_pods),
             ("waiting_pods", "Pods refused on every node that are retried as soon as they fit", now.waiting_pods),
@@ -110,6 +121,11 @@ class _OutcomeCounters:
         self.misplacements = CounterMetric(
             f"{PREFIX}_misplacements",
             "Fresh volumes that Longhorn placed on another node than their pod's, once per pod and volume",
+            registry=registry,
+        )
+        self.overbookings = CounterMetric(
+            f"{PREFIX}_overbookings",
+            "Disks that exceeded Longhorn's limit because volumes were placed there at once, each time they began to",
             registry=registry,
         )
         self.nudges = CounterMetric(
@@ -248,6 +264,10 @@ class Metrics:
         """Counts one new volume that Longhorn placed on another node."""
         self._outcomes.misplacements.inc()
 
+    def overbooked(self) -> None:
+        """Counts one disk that placements overbooked."""
+        self._outcomes.overbookings.inc()
+
     def nudged(self, result: str) -> None:
         """Counts one pod that was to be retried: ``patched``, ``gone`` or ``failed``."""
         self._outcomes.nudges.labels(result=result).inc()
@@ -261,7 +281,7 @@ class Metrics:
         self._outcomes.offers_ended.labels(became=kind).inc()
 
     def outstanding(self, read: Callable[[], Outstanding]) -> None:
-        """Adds gauges of demand, offers, misplacements and waiting pods.
+        """Adds gauges of demand, offers, misplaced volumes, overbooked disks and waiting pods.
 
         Their values are the result of `read`. It is called in another thread when Prometheus scrapes, and must change nothing.
         """

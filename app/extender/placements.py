@@ -1,11 +1,14 @@
-"""Monitors how pods fare after the decision: whether Longhorn places their volumes, and which volumes it misplaces.
+"""Monitors how pods fare after the decision: whether Longhorn places their volumes, which it misplaces, and which disks it overbooks.
 
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
     every second, and more often while pods are followed → a new report on all demand (`scheduler_core/extender/placement_monitor.py`)
+    a watch delivers a replica with its disk → the moment is noted → with the next report on demand comes one on overbooked disks
+                                                                     (`scheduler_core/extender/overbooking_monitor.py`)
 
-Only the leader does either, between `adopt` and `clear`, or two processes would count the same misplacement. A new leader counts the
-misplaced volumes that are still new once more, because the previous leader's counts are not recorded anywhere.
+Only the leader does any of it, between `adopt` and `clear`, or two processes would count the same misplacement. A new leader counts the
+misplaced volumes that are still new once more, because the previous leader's counts are not recorded anywhere. It counts no disk that
+was overbooked before.
 """
 
 from __future__ import annotations
@@ -28,8 +31,10 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.extender.decision import Competing, Contenders
 from scheduler_core.extender.offer import current_pod
+from scheduler_core.extender.overbooking_monitor import OverbookingReport
 from scheduler_core.extender.placement_monitor import PlacementReport
 from scheduler_core.model.kube import Pod
+from scheduler_core.model.longhorn import Replica
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.volumes.pending_replicas import decided_node, unlisted_volumes
 
@@ -39,6 +44,8 @@ REPORT_INTERVAL: Final = 1.0
 FOLLOW_INTERVAL: Final = 0.25
 # Longhorn tries again every 30 s to place a replica that did not fit.
 MAX_PLACEMENT_SECONDS: Final = 300.0
+# A log line names this many volumes; their number is logged too.
+_MAX_VOLUMES_LOGGED: Final = 50
 # A pod is checked when it or its node has changed, and this often in any case: its claims and replicas matter too.
 _RECHECK_INTERVAL: Final = 1.0
 
@@ -90,7 +97,7 @@ class _FollowedPod:
 
 
 class Placements:
-    """Owner of the placement report and of the followed pods."""
+    """Owner of the reports on placements and overbooked disks, and of the followed pods."""
 
     def __init__(
         self,
@@ -106,6 +113,8 @@ class Placements:
         self._metrics = metrics
         self._clock = clock
         self._report = PlacementReport()
+        self._overbookings = OverbookingReport()
+        self._deliveries: dict[tuple[str, str], float] = {}
         self._contention = Contention()
         self._followed_pods: dict[str, _FollowedPod] = {}
         self._leads = False
@@ -115,6 +124,11 @@ class Placements:
     def report(self) -> PlacementReport:
         """The latest report; empty before the first one, and while another process leads."""
         return self._report
+
+    @property
+    def overbookings(self) -> OverbookingReport:
+        """The latest report on overbooked disks; empty before the first one, and while another process leads."""
+        return self._overbookings
 
     @property
     def followed(self) -> int:
@@ -132,6 +146,7 @@ class Placements:
             offers=offers,
             hopeless_demands=len(report.hopeless),
             misplaced_volumes=len(report.misplaced),
+            overbooked_disks=len(self._overbookings.overbooked),
             stuck_pods=len(report.stuck),
             waiting_pods=waiting,
         )
@@ -148,7 +163,9 @@ class Placements:
         """
         self._leads = False
         self._followed_pods.clear()
+        self._deliveries.clear()
         self._report = PlacementReport()
+        self._overbookings = OverbookingReport()
 
     def decided(self, pod: Pod, node: str, offered_at: float) -> None:
         """Follows a pod that kube-scheduler has decided a node for.
@@ -162,12 +179,18 @@ class Placements:
             self._followed_pods[pod.uid] = _FollowedPod(pod, node, offered_at, self._clock())
             self._wake.set()
 
+    def delivered(self, replica: object | None) -> None:
+        """Notes when a watch first delivers a replica with its disk; for every change of a replica."""
+        if self._leads and isinstance(replica, Replica) and replica.disk_id:
+            self._deliveries.setdefault((replica.name, replica.disk_id), self._clock())
+
     async def run(self) -> None:
         """Checks and reports until cancelled."""
         while True:
             if self._leads:
                 await self._evaluator.run(self._check_followed_pods())
                 await self._update_report()
+                await self._update_overbookings()
             await self._wait()
 
     async def _wait(self) -> None:
@@ -210,6 +233,30 @@ class Placements:
             self._metrics.misplaced()
             log.warning(
                 "misplaced", pod=entry.pod, volume=entry.volume, wanted=entry.node, replicas_on=list(entry.replicas_on)
+            )
+
+    async def _update_overbookings(self) -> None:
+        """Makes the next report on overbooked disks, and counts and logs what is new in it."""
+        if not self._leads:
+            return
+        deliveries = self._deliveries
+        self._deliveries = {}
+        previous = self._overbookings
+        report = await self._evaluator.run(previous.updated(self._cache.state().view, deliveries, self._clock()))
+        cleared = self._overbookings is not previous or not self._leads
+        if cleared:
+            return
+        self._overbookings = report
+        for entry in report.new_overbookings:
+            self._metrics.overbooked()
+            log.warning(
+                "overbooked",
+                node=entry.node,
+                disk=entry.disk,
+                volumes=list(entry.volumes[:_MAX_VOLUMES_LOGGED]),
+                volume_count=len(entry.volumes),
+                bytes_over=entry.bytes_over,
+                within_ms=entry.milliseconds,
             )
 
     def _follow_end(self, followed: _FollowedPod, view: View) -> _FollowEnd | None:

@@ -40,6 +40,8 @@ log = structlog.get_logger("cache")
 FETCH_TIMEOUT: Final = 2.0
 _REACH_CHECK_INTERVAL: Final = 0.01
 ObjectKey = tuple[str, Key]
+ChangeObserver = Callable[[object | None], None]
+"""Receives an object as a watch delivers it, or None if it was deleted."""
 
 _NO_OBJECTS: Final[Mapping[Key, object]] = {}
 # If one replica were left out, its volume would look unplaced. A missing object of any other kind only causes refusals.
@@ -83,6 +85,7 @@ class ClusterCache:
         self._state: ClusterState | None = None
         self._pending: dict[ObjectKey, object | None] = {}
         self._listeners: dict[ObjectKey, set[asyncio.Event]] = {}
+        self._observers: dict[str, list[ChangeObserver]] = {}
         self._synced = asyncio.Event()
         self._reflectors = ReflectorGroup(timing.clock, stale_after)
         for entry in WATCHED:
@@ -254,6 +257,10 @@ class ClusterCache:
                 if not listeners:
                     del self._listeners[key]
 
+    def subscribe(self, field: str, observer: ChangeObserver) -> None:
+        """Passes every later change of a field's objects to an observer, at the moment of its delivery."""
+        self._observers.setdefault(field, []).append(observer)
+
     def _decoder(self, kind: SnapshotKind) -> Decode[object]:
         """Returns the function that decodes a kind's objects.
 
@@ -307,6 +314,8 @@ class ClusterCache:
                 objects[key] = value
             return
         self._pending[field, key] = value
+        for observer in self._observers.get(field, ()):
+            observer(value)
         for event in self._listeners.get((field, key), ()):
             event.set()
 

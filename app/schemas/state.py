@@ -17,6 +17,7 @@ from scheduler_core.demand.index import DemandIndex
 from scheduler_core.disk_schedule.allocation import claimed_bytes
 from scheduler_core.evaluation.competitors import identity
 from scheduler_core.extender.nudge import WaitingPod
+from scheduler_core.extender.overbooking_monitor import Overbooked, OverbookingReport
 from scheduler_core.extender.placement_monitor import Misplaced, PlacementReport, Stuck
 from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
@@ -28,6 +29,7 @@ from scheduler_core.volumes.resolve import PodVolume
 # Limits of each list; its count covers all entries.
 MAX_LISTED: Final = 1000
 MAX_NODES_LISTED: Final = 50
+MAX_VOLUMES_LISTED: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,14 @@ class OutstandingState:
         demand: of the current view; None for none
         ledger: after a tick just now, because ages are counted until then
         report: the latest report; a demand that it does not have yet is not hopeless
+        overbookings: the latest report on overbooked disks
         waiting: refused pods, in the order of the answer
     """
 
     demand: DemandIndex | None = None
     ledger: Ledger = field(default_factory=Ledger)
     report: PlacementReport = field(default_factory=PlacementReport)
+    overbookings: OverbookingReport = field(default_factory=OverbookingReport)
     waiting: Sequence[WaitingPod] = ()
 
 
@@ -69,7 +73,9 @@ class DiskScheduleState(Answer):
 
     scheduled: int = Field(description="granted")
     pending: int = Field(description="asked for and not decided yet, growth included")
-    grants: int = Field(description="what it would still grant in addition to both; less than 0 if it is over-allocated")
+    grants: int = Field(
+        description="what it would still grant in addition to both; less than 0 if it is over-allocated"
+    )
 
 
 class DiskState(Answer):
@@ -124,7 +130,9 @@ class DemandAnswer(Answer):
     pod: str = Field(description="namespace/name; empty if none is left")
     size: int = Field(description="bytes")
     since: str = Field(description="when the claim was created; empty if it is gone")
-    hopeless: bool = Field(description="whether it has no room in addition to older ones, and so does not count on this node")
+    hopeless: bool = Field(
+        description="whether it has no room in addition to older ones, and so does not count on this node"
+    )
     roaming: bool = Field(description="whether Longhorn may place it on any node, so that it counts on all of them")
 
 
@@ -162,6 +170,21 @@ class MisplacedAnswer(Answer):
     replicas_on: list[str] = Field(serialization_alias="replicasOn", description="where it has replicas now")
 
 
+class OverbookedAnswer(Answer):
+    """A disk that exceeds Longhorn's limit because several volumes were placed there on the same status."""
+
+    node: str
+    disk: str
+    volumes: list[str] = Field(
+        description=f"those that met there, in order of placement; the first {MAX_VOLUMES_LISTED}"
+    )
+    volume_count: int = Field(serialization_alias="volumeCount", description="of all that met")
+    bytes_over: int = Field(serialization_alias="bytesOver", description="how far it exceeds the limit now")
+    within_milliseconds: int = Field(
+        serialization_alias="withinMilliseconds", description="between the first and the last of these placements"
+    )
+
+
 class StuckAnswer(Answer):
     """A bound pod that has waited for its volumes for a minute."""
 
@@ -194,6 +217,8 @@ class ServiceAnswer(Answer):
     waiting_count: int = Field(serialization_alias="waitingCount")
     misplaced: list[MisplacedAnswer] = Field(description="by node and age")
     misplaced_count: int = Field(serialization_alias="misplacedCount")
+    overbooked: list[OverbookedAnswer] = Field(description="by node and disk")
+    overbooked_count: int = Field(serialization_alias="overbookedCount")
     stuck: list[StuckAnswer] = Field(description="by node and name")
     stuck_count: int = Field(serialization_alias="stuckCount")
 
@@ -251,6 +276,8 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
         waiting_count=len(waiting),
         misplaced=[_misplaced_answer(entry) for entry in report.misplaced[:MAX_LISTED]],
         misplaced_count=len(report.misplaced),
+        overbooked=[_overbooked_answer(entry) for entry in outstanding.overbookings.overbooked[:MAX_LISTED]],
+        overbooked_count=len(outstanding.overbookings.overbooked),
         stuck=[_stuck_answer(entry, report.time) for entry in report.stuck[:MAX_LISTED]],
         stuck_count=len(report.stuck),
     )
@@ -295,6 +322,17 @@ def _waiting_answer(entry: WaitingPod) -> WaitingAnswer:
 
 def _misplaced_answer(entry: Misplaced) -> MisplacedAnswer:
     return MisplacedAnswer(pod=entry.pod, volume=entry.volume, node=entry.node, replicas_on=list(entry.replicas_on))
+
+
+def _overbooked_answer(entry: Overbooked) -> OverbookedAnswer:
+    return OverbookedAnswer(
+        node=entry.node,
+        disk=entry.disk,
+        volumes=list(entry.volumes[:MAX_VOLUMES_LISTED]),
+        volume_count=len(entry.volumes),
+        bytes_over=entry.bytes_over,
+        within_milliseconds=entry.milliseconds,
+    )
 
 
 def _stuck_answer(entry: Stuck, now: float) -> StuckAnswer:

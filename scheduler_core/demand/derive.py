@@ -3,7 +3,8 @@
 Data flow: a local Longhorn volume, or an unbound claim that will become one, over a view → its node (the first `DemandSource` that
 names one) → if no replica is kept on that node, the volume *demands* space there. A kept replica on that node ends the demand and
 counts on its disk from then on. Replicas on other nodes never end it: a volume that was drained away demands its pod's new
-node until its local replica is there.
+node until its local replica is there. A replica counts on its disk while its node is not ready, too: Longhorn places no other replica
+there meanwhile.
 
 So demand covers pods that bypassed the extender, pods deleted while their volumes attach, replicas that Longhorn retries every 30 s,
 and rebuilds after a drain. Nothing here can leak, time out, or be lost by a restart. A claim that lost its PersistentVolume, or that
@@ -19,6 +20,7 @@ from typing import NamedTuple, Protocol
 
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
+from scheduler_core.longhorn.eviction import stays
 from scheduler_core.model import kube, longhorn
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import PodVolume, future_volume, is_in_view, is_local
@@ -132,9 +134,17 @@ def volume_demand(volume: longhorn.Volume, view: View, users: VolumeUsers) -> De
         local=True,
         replicas=replicas,
     )
-    if tie.node in nodes_with_replica(pod_volume, view.cluster):
+    if tie.node in nodes_with_replica(pod_volume, view.cluster) or _is_on_unready_node(replicas, tie.node, view):
         return None
     return Demand(pod_volume, tie.node, tie.source, tie.pod, claim.created if claim else "")
+
+
+def _is_on_unready_node(replicas: Iterable[longhorn.Replica], name: str, view: View) -> bool:
+    """Whether one of the replicas stays on a node that is not ready."""
+    node = view.cluster.nodes.get(name)
+    if node is None or node.ready:
+        return False
+    return any(replica.node_id == name and stays(replica) and not replica.failed_at for replica in replicas)
 
 
 def _future_volume(claim: kube.Claim, view: View) -> tuple[PodVolume, _NodeTie] | None:

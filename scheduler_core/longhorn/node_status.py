@@ -53,33 +53,31 @@ class CollectedDisk:
 def sync_node(
     cluster: Cluster, node: Node, pods: Iterable[ManagerPod], collected: Mapping[str, CollectedDisk] | None = None
 ) -> Node:
-    """The node with the status a sync would write.
+    """The node with the status that its own manager would write.
 
     `collected` is by disk name, None if the monitor has not run yet.
+    """
+    synced = sync_node_remotely(cluster, node, pods)
+    disks = synced.disks if collected is None else collect_disks(synced.disks, collected)
+    return replace(synced, disks=tuple(sync_disk(cluster, disk) for disk in disks))
+
+
+def sync_node_remotely(cluster: Cluster, node: Node, pods: Iterable[ManagerPod]) -> Node:
+    """The node with the status that another node's manager would write.
+
+    Only a node's own manager writes `storageScheduled` and `scheduledReplica`. While that is gone, both stay as they were.
     """
     kube_node = cluster.kube_nodes.get(node.name)
     labels = kube_node.labels if kube_node else {}
     ready = ready_condition(cluster, node, tuple(pods))
-    disks = node.disks if ready.status == "True" else tuple(_mark_node_not_ready(disk, "Ready") for disk in node.disks)
-    if collected is not None:
-        disks = collect_disks(disks, collected)
+    disks = node.disks if ready.status == "True" else tuple(_mark_node_not_ready(disk) for disk in node.disks)
     return replace(
         node,
         zone=labels.get(ZONE_LABEL, ""),
         region=labels.get(REGION_LABEL, ""),
         conditions=(ready, schedulable_condition(cluster, node)),
-        disks=tuple(sync_disk(cluster, disk) for disk in disks),
+        disks=disks,
     )
-
-
-def sync_node_without_manager(cluster: Cluster, node: Node) -> Node:
-    """The node with the status that other nodes' managers write for it.
-
-    They do so when its own manager is gone. Its disks become not ready and not schedulable. What is scheduled on them stays as it
-    was, unlike what a manager writes for a disk of its own that is not ready (measured with v1.12.1's control code).
-    """
-    lost = sync_node(cluster, replace(node, disks=()), [])
-    return replace(lost, disks=tuple(_mark_node_not_ready(disk, "Ready", "Schedulable") for disk in node.disks))
 
 
 def ready_condition(cluster: Cluster, node: Node, pods: tuple[ManagerPod, ...]) -> Condition:
@@ -132,10 +130,11 @@ def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
     return Condition("Schedulable", "True")
 
 
-def _mark_node_not_ready(disk: Disk, *types: str) -> Disk:
+def _mark_node_not_ready(disk: Disk) -> Disk:
     """A disk whose node is not ready (MarkAllDisksNotReadyWhenNodeNotReady)."""
     because = f"disk {disk.name}: node is not ready"
-    return _with_conditions(disk, *(Condition(each, "False", "NodeNotReady", because) for each in types))
+    conditions = (Condition(kind, "False", "NodeNotReady", because) for kind in ("Ready", "Schedulable"))
+    return _with_conditions(disk, *conditions)
 
 
 def _with_conditions(disk: Disk, *conditions: Condition) -> Disk:

@@ -66,7 +66,7 @@ def _families(program: str, registry: CollectorRegistry) -> Iterator[str]:
 def metrics() -> str:
     """Name, type and labels of every metric of the three programs."""
     extender = Metrics()
-    extender.outstanding(lambda: Outstanding({}, 0, 0, 0, 0, 0))
+    extender.outstanding(lambda: Outstanding({}, 0, 0, 0, 0, 0, 0))
     extender.caches(lambda: {"nodes": CacheStatus()}, lambda: 0.0)
     extender.heartbeat("node", leading=False)
     extender.request_memory(MemoryBudget(1))

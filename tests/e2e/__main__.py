@@ -28,7 +28,8 @@ from tests.e2e.size import Outcome
 NOTES: Final = """
 The nodes of goal 1 have other work (10, 40, 60 and 80 % of CPU and memory), as in any cluster: on idle equal nodes kube-scheduler spreads
 the pods of a StatefulSet evenly by itself. "mended": replicas placed elsewhere than where their volume was, also if a local one was
-made later. "overfull disks": Longhorn placed two volumes before its own status followed (what DiskSchedule is to end); in goal 2
+made later. "overbooked disks": Longhorn placed several volumes on one disk before its own status followed (what DiskSchedule is to end),
+also if one of them left later; their pods are on the right node, so nothing is misplaced. In goal 2
 that happens with the extender too, because the four volumes of the pod are attached at once. In 3B "misplaced" also counts
 pods that came back to another node. "times without" and "times capacity" compare medians."""
 

@@ -24,6 +24,7 @@ from devcluster.programs import NAMESPACE
 from tests.e2e.journal import Journal, events
 from tests.e2e.object_watch import ObjectWatch
 from tests.e2e.objects import Object, Volume, Workload
+from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 from tests.e2e.size import RUNNING, Outcome
 
@@ -111,10 +112,11 @@ def run(folder: Path, backlog: Backlog) -> Outcome:
         with (
             ObjectWatch(rig.cluster, PODS.path("default"), record.note_pod),
             ObjectWatch(rig.cluster, LONGHORN_REPLICAS.path(NAMESPACE), record.note_replica),
+            PlacementAudit(rig) as audit,
         ):
             started = _create(rig, backlog.pods)
             _wait_for_rest(record, backlog)
-            _check(rig, record, slots, outcome)
+            _check(rig, record, slots, audit.overbooked, outcome)
         outcome.figures.append(
             ("all that fit were bound after", f"{max(record.binding_times.values()) - started:.0f} s")
         )
@@ -140,7 +142,7 @@ def _wait_for_rest(record: _Record, backlog: Backlog) -> None:
         time.sleep(1)
 
 
-def _check(rig: Rig, record: _Record, slots: Mapping[str, int], outcome: Outcome) -> None:
+def _check(rig: Rig, record: _Record, slots: Mapping[str, int], overbooked: list[str], outcome: Outcome) -> None:
     pods = rig.pods(APP)
     bound = [pod for pod in pods if pod["spec"].get("nodeName")]
     per_node = Counter(pod["spec"]["nodeName"] for pod in bound)
@@ -149,19 +151,18 @@ def _check(rig: Rig, record: _Record, slots: Mapping[str, int], outcome: Outcome
     waiting = min(free, len(pods) - len(bound))
     stuck = [_name(pod) for pod in bound if pod["status"].get("phase") != RUNNING]
     misplaced = _misplaced(pods, rig.items(CLAIMS.path("default")), record.replica_nodes)
-    overfull = rig.overfull_disks()
     outcome.figures += [
         ("pods / room for / bound", f"{len(pods)} / {sum(slots.values())} / {len(bound)}"),
         ("misplaced, mended ones included", str(len(misplaced))),
         ("nodes with more pods than room", str(len(crowded))),
-        ("overfull disks", str(len(overfull))),
+        ("overbooked disks", str(len(overbooked))),
         ("bound pods that do not run", str(len(stuck))),
         ("pods waiting for which there is room", str(waiting)),
     ]
     problems = {
         "misplaced": misplaced,
         "more pods than room": crowded,
-        "overfull disks": overfull,
+        "overbooked disks": overbooked,
         "stuck": stuck,
         "waiting for which there is room": waiting,
     }

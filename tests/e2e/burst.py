@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tests.e2e.objects import Object, Volume, Workload
+from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.plan import Result, wait_for_result
 from tests.e2e.rig import Rig
 
@@ -50,10 +50,9 @@ class Burst:
         workload = Workload(app=APP, group=APP, volumes=[Volume(_SIZE)] * 2, asks=asks)
         objects = [entry for number in range(self.pods) for entry in workload.loose(number)]
         rig.post(entry for entry in objects if entry["kind"] != "Pod")
-        started = time.monotonic()
-        before = rig.misplacements()
-        rig.post(entry for entry in objects if entry["kind"] == "Pod")
-        return wait_for_result(rig, APP, self.pods, started, must=must, before=before, settle=_SETTLE_SECONDS)
+        with PlacementAudit(rig) as audit:
+            rig.post(entry for entry in objects if entry["kind"] == "Pod")
+            return wait_for_result(rig, APP, self.pods, audit, must=must, settle=_SETTLE_SECONDS)
 
 
 def names_by_uid(pods: list[Object]) -> Mapping[str, str]:

@@ -201,7 +201,7 @@ def table(compared: Iterable[Compared]) -> Table:
         "times capacity",
         "misplaced",
         "mended",
-        "overfull disks",
+        "overbooked disks",
         "stuck",
     )
     for entry in compared:

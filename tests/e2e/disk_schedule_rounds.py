@@ -188,7 +188,7 @@ def pods_round(rig: Rig, longhorn: Longhorn, first: Process) -> None:
         rig.until("the pods are ready", lambda: rig.ready("many", 4), 120)
         assert sorted(rig.nodes_of("many").values()) == [f"db-{number}" for number in range(1, 5)]
         longhorn.until("all is settled", lambda: not unsettled_disks(longhorn))
-        assert (rig.misplaced_pods("many"), rig.overfull_disks()) == ([], [])
+        assert (rig.misplaced_pods("many"), rig.overbooked_disks()) == ([], [])
         assert (rig.status()["overbooked"], rig.status()["ungranted"]) == ([], [])
 
         grown = {"spec": {"resources": {"requests": {"storage": "110Gi"}}}}

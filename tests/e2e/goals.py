@@ -96,7 +96,7 @@ def failures(rows: Iterable[Row]) -> list[str]:
     rows = list(rows)
     problems = [f"goal {row.goal}: {failure}" for row in rows for failure in row.failures]
     races = [result for row in rows if row.goal == GOALS[0].name and not row.extender for result in row.results]
-    if not any(result.misplaced or result.mended or result.overfull for result in races):
+    if not any(result.misplaced or result.mended or result.overbooked for result in races):
         problems.append("without the extender nothing went wrong either, so this rig proves nothing")
     return problems
 
@@ -132,7 +132,7 @@ def table(rows: Iterable[Row]) -> Table:
         "pods per node (times)",
         "misplaced",
         "mended",
-        "overfull disks",
+        "overbooked disks",
         "stuck",
         "s to ready: median (min-max)",
     )
@@ -153,12 +153,12 @@ def table(rows: Iterable[Row]) -> Table:
 
 
 def counts(results: Iterable[Result]) -> list[str]:
-    """The numbers of misplaced pods, mended replicas, overfull disks and stuck pods."""
+    """The numbers of misplaced pods, mended replicas, overbooked disks and stuck pods."""
     results = list(results)
     return [
         str(sum(len(result.misplaced) for result in results)),
         str(sum(result.mended for result in results)),
-        str(sum(len(result.overfull) for result in results)),
+        str(sum(len(result.overbooked) for result in results)),
         str(sum(len(result.stuck) for result in results)),
     ]
 

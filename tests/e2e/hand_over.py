@@ -26,9 +26,10 @@ from devcluster.http_check import http_request
 from devcluster.programs import NAMESPACE
 from scheduler_core.errors import CoreError
 from scheduler_core.offers.handover_record import decode_record
-from tests.e2e.goals import times
+from tests.e2e.goals import counts, times
 from tests.e2e.leader_monitor import PROBE, LeaderMonitor
 from tests.e2e.objects import Volume, Workload
+from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.plan import Result, wait_for_result
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
@@ -165,14 +166,12 @@ def run(rig: Rig, load: Load, end_leaders: Callable[[Rig], list[int]]) -> HandOv
 
     `end_leaders` returns the number of offers that each of them had.
     """
-    before = rig.misplacements()
-    started = time.monotonic()
-    with LeaderMonitor(rig) as monitor, ServiceMonitor(rig) as service:
+    with LeaderMonitor(rig) as monitor, ServiceMonitor(rig) as service, PlacementAudit(rig) as audit:
         creating = threading.Thread(target=load.create, args=(rig,))
         creating.start()
         offers = end_leaders(rig)
         creating.join()
-        result = wait_for_result(rig, GROUP, load.pods, started, must=False, before=before, settle=_SETTLE_SECONDS)
+        result = wait_for_result(rig, GROUP, load.pods, audit, must=False, settle=_SETTLE_SECONDS)
     return HandOver(
         result,
         offers,
@@ -325,6 +324,7 @@ def table(rows: Sequence[Row]) -> Table:
         "open offers of the ending leaders",
         "misplaced",
         "mended",
+        "overbooked disks",
         "stuck",
         "s without an answer: longest",
         "s the Service led nowhere: longest",
@@ -336,9 +336,7 @@ def table(rows: Sequence[Row]) -> Table:
             row.ending.name,
             str(len(results)),
             ", ".join(str(count) for outcome in row.outcomes for count in outcome.open_offers),
-            str(sum(len(result.misplaced) for result in results)),
-            str(sum(result.mended for result in results)),
-            str(sum(len(result.stuck) for result in results)),
+            *counts(results),
             f"{max((outcome.longest_silence for outcome in row.outcomes), default=0):.2f}",
             f"{max((outcome.longest_service_gap for outcome in row.outcomes), default=0):.2f}",
             times(results),

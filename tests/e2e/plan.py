@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.e2e.objects import statefulset
+from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.rig import Rig
 
 LOAD: Final = (0.1, 0.4, 0.6, 0.8)
@@ -29,7 +30,8 @@ class Result:
         nodes: the node of each pod
         misplaced: pods with a local volume without a replica on their node
         mended: replicas placed elsewhere than where their volume was, also if a local one was created later
-        overfull: disks that hold more than Longhorn allows, because two volumes were placed before its status followed
+        overbooked: disks that held more than Longhorn allows, because two volumes were placed before its status followed, also if a
+            volume left later; each with the volumes that met, and the milliseconds between them
         stuck: pods that did not come to run
     """
 
@@ -37,7 +39,7 @@ class Result:
     nodes: dict[str, str]
     misplaced: list[str]
     mended: int
-    overfull: list[str]
+    overbooked: list[str]
     stuck: list[str]
 
     @property
@@ -50,10 +52,9 @@ def wait_for_result(
     rig: Rig,
     app: str,
     count: int,
-    started: float,
+    audit: PlacementAudit,
     *,
     must: bool,
-    before: int | None = None,
     settle: float = SETTLE_SECONDS,
 ) -> Result:
     """Waits for an app's pods, and returns where pods and replicas are.
@@ -62,17 +63,15 @@ def wait_for_result(
         rig: where the app runs
         app: the app
         count: the number of its pods
-        started: when they were created, in monotonic seconds
+        audit: began when they were created
         must: whether all pods have to come to run
-        before: the rig's count of misplacements at the start; None: the present one
         settle: after how many seconds the wait ends without `must`
     """
-    misplacements_before = rig.misplacements() if before is None else before
     seconds: float | None = None
-    deadline = started + (READY_SECONDS if must else settle)
+    deadline = audit.started + (READY_SECONDS if must else settle)
     while time.monotonic() < deadline:
         if rig.ready(app, count):
-            seconds = time.monotonic() - started
+            seconds = time.monotonic() - audit.started
             break
         time.sleep(0.1)
     if must and seconds is None:
@@ -82,8 +81,8 @@ def wait_for_result(
         seconds,
         rig.nodes_of(app),
         rig.misplaced_pods(app),
-        rig.misplacements() - misplacements_before,
-        rig.overfull_disks(),
+        audit.misplacements,
+        audit.overbooked,
         stuck,
     )
 
@@ -100,11 +99,10 @@ def goal_1(rig: Rig, *, asks: bool) -> Result:
 
     With the extender 4 pods are on each node.
     """
-    started = time.monotonic()
-    before = rig.misplacements()
-    rig.create(statefulset("race", group="race", replicas=16, asks=asks))
     try:
-        return wait_for_result(rig, "race", 16, started, must=asks, before=before)
+        with PlacementAudit(rig) as audit:
+            rig.create(statefulset("race", group="race", replicas=16, asks=asks))
+            return wait_for_result(rig, "race", 16, audit, must=asks)
     finally:
         rig.remove("race")
 
@@ -119,11 +117,10 @@ def goal_2(rig: Rig, *, asks: bool) -> Result:
 
     With the extender it is on the node with 4 disks.
     """
-    started = time.monotonic()
-    before = rig.misplacements()
-    rig.create(statefulset("many", group="many", replicas=1, claims=4, asks=asks))
     try:
-        return wait_for_result(rig, "many", 1, started, must=asks, before=before)
+        with PlacementAudit(rig) as audit:
+            rig.create(statefulset("many", group="many", replicas=1, claims=4, asks=asks))
+            return wait_for_result(rig, "many", 1, audit, must=asks)
     finally:
         rig.remove("many")
 
@@ -147,14 +144,16 @@ def goal_3_drain(rig: Rig, *, asks: bool) -> Result:
         assert set(rig.nodes_of("drain").values()) == {"drain-1"}
         kubectl("uncordon", *others)
         before = {pod["metadata"]["uid"] for pod in rig.pods("drain")}
-        started = time.monotonic()
-        kubectl("drain", "drain-1", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
-        rig.until("the pods are new ones", lambda: not before & {pod["metadata"]["uid"] for pod in rig.pods("drain")})
-        result = wait_for_result(rig, "drain", 4, started, must=asks)
-        if asks:
-            rig.until("every volume has a local replica", lambda: not rig.misplaced_pods("drain"), 60)
-            result = replace(result, misplaced=rig.misplaced_pods("drain"))
-        return result
+        with PlacementAudit(rig) as audit:
+            kubectl("drain", "drain-1", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
+            rig.until(
+                "the pods are new ones", lambda: not before & {pod["metadata"]["uid"] for pod in rig.pods("drain")}
+            )
+            result = wait_for_result(rig, "drain", 4, audit, must=asks)
+            if asks:
+                rig.until("every volume has a local replica", lambda: not rig.misplaced_pods("drain"), 60)
+                result = replace(result, misplaced=rig.misplaced_pods("drain"), overbooked=audit.overbooked)
+            return result
     finally:
         kubectl("uncordon", "drain-1", *others)
         rig.remove("drain")
@@ -173,8 +172,8 @@ def goal_3_restart(rig: Rig, *, asks: bool) -> tuple[Result, dict[str, str]]:
         rig.cluster.kubectl("delete", "statefulset", "race", "--wait=true")
         rig.until("no pod is left", lambda: not rig.pods("race"))
         rig.until("nothing is attached", lambda: not rig.items("/apis/storage.k8s.io/v1/volumeattachments"))
-        started = time.monotonic()
-        rig.create(recreated)
-        return wait_for_result(rig, "race", 16, started, must=asks), before
+        with PlacementAudit(rig) as audit:
+            rig.create(recreated)
+            return wait_for_result(rig, "race", 16, audit, must=asks), before
     finally:
         rig.remove("race")

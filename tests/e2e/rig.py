@@ -18,7 +18,18 @@ from urllib.parse import quote
 import yaml
 
 from app.kube.client import ApiError
-from app.kube.resources import CAPACITIES, CLAIMS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, Resource
+from app.kube.resources import (
+    CAPACITIES,
+    CLAIMS,
+    LONGHORN_NODES,
+    LONGHORN_REPLICAS,
+    LONGHORN_SETTINGS,
+    LONGHORN_VOLUMES,
+    PERSISTENT_VOLUMES,
+    PODS,
+    STORAGE_CLASSES,
+    Resource,
+)
 from devcluster.http_check import http_request
 from devcluster.process import Process
 from devcluster.programs import NAMESPACE
@@ -252,22 +263,27 @@ class Rig:
                     misplaced_pods.add(_name(pod))
         return sorted(misplaced_pods)
 
-    def overfull_disks(self) -> list[str]:
-        """Disks whose replicas add up to more than Longhorn allows.
+    def overbooked_disks(self) -> list[str]:
+        """Disks whose replicas add up to more than Longhorn allows now.
 
         They arise when two volumes are placed before the status follows.
         """
         sizes: dict[str, int] = {}
-        for replica in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/replicas"):
+        for replica in self.items(LONGHORN_REPLICAS.path(NAMESPACE)):
             disk = replica["spec"].get("diskID", "")
             sizes[disk] = sizes.get(disk, 0) + int(replica["spec"]["volumeSize"])
-        overfull_disks = []
-        for node in self.items(f"/apis/longhorn.io/v1beta2/namespaces/{NAMESPACE}/nodes"):
-            for name, disk in disk_statuses(node).items():
-                limit = disk.get("storageMaximum", 0) - node["spec"]["disks"][name].get("storageReserved", 0)
-                if sizes.get(disk.get("diskUUID", ""), 0) > limit:
-                    overfull_disks.append(f"{_name(node)} {name}")
-        return sorted(overfull_disks)
+        percentage = self.over_provisioning()
+        return sorted(
+            f"{_name(node)} {name}"
+            for node in self.items(LONGHORN_NODES.path(NAMESPACE))
+            for uuid, (name, limit) in disk_limits(node, percentage).items()
+            if sizes.get(uuid, 0) > limit
+        )
+
+    def over_provisioning(self) -> int:
+        """Longhorn's setting storage-over-provisioning-percentage."""
+        values = {_name(setting): setting["value"] for setting in self.items(LONGHORN_SETTINGS.path(NAMESPACE))}
+        return int(values.get("storage-over-provisioning-percentage", 100))
 
     def remove(self, app: str) -> None:
         """Deletes an app's objects and volumes, and waits until their space is free."""
@@ -359,6 +375,16 @@ class Rig:
 def _is_ready(longhorn_node: Object) -> bool:
     conditions = (longhorn_node.get("status") or {}).get("conditions") or []
     return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+
+
+def disk_limits(node: Object, percentage: int) -> dict[str, tuple[str, int]]:
+    """The name of each of a Longhorn node's disks, and how many bytes it may promise, by the disk's UUID."""
+    limits: dict[str, tuple[str, int]] = {}
+    for name, status in disk_statuses(node).items():
+        reserved = (node["spec"]["disks"].get(name) or {}).get("storageReserved", 0)
+        if status.get("diskUUID"):
+            limits[status["diskUUID"]] = name, (status.get("storageMaximum", 0) - reserved) * percentage // 100
+    return limits
 
 
 def _name(raw: Object) -> str:

@@ -155,7 +155,7 @@ class _Scenario:
         pending = [pod for pod in pods if not pod["spec"].get("nodeName")]
         self._note("pods that run", sum(map(_runs, pods)))
         self._note("pods left without a node", len(pending))
-        self._note("disks promised too much by Longhorn's own race", len(status["overbooked"]))
+        self._note("overbooked disks, by Longhorn's own race", len(status["overbooked"]))
         self._check_pending(pending)
         self._check_log()
 

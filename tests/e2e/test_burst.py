@@ -27,4 +27,4 @@ def test_every_pod_of_a_fitting_burst_gets_a_node_at_its_first_request(
     assert len(names) == PODS
     assert [name for uid, name in names.items() if uid not in first] == [], "every pod has a request"
     assert {names[uid]: call.reasons for uid, call in first.items() if not call.fits} == {}
-    assert (result.misplaced, result.mended, result.overfull, result.stuck) == ([], 0, [], [])
+    assert (result.misplaced, result.mended, result.overbooked, result.stuck) == ([], 0, [], [])

@@ -16,6 +16,7 @@ from scheduler_core.convert.pod_patch import NUDGE_ANNOTATION
 from tests.e2e import hand_over, plan
 from tests.e2e.leader_monitor import LeaderMonitor
 from tests.e2e.objects import statefulset
+from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.rig import LEASE_BOUND, Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
@@ -73,8 +74,8 @@ def wait_for_leader(rig: Rig) -> str:
 
 def assert_even_placement(rig: Rig) -> None:
     """Every pod runs with its volume, 4 on each node."""
-    started = time.monotonic()
-    result = plan.wait_for_result(rig, "race", 16, started, must=True)
+    with PlacementAudit(rig) as audit:
+        result = plan.wait_for_result(rig, "race", 16, audit, must=True)
     assert (result.per_node, result.misplaced, result.stuck) == (EVEN, [], [])
     assert rig.misplacements() == 0, "there is none that was mended later either"
     assert late_nudges(rig, "race") == [], "a pod whose volume exists was nudged"

@@ -68,7 +68,7 @@ def test_each_pod_of_a_burst_gets_a_node_where_its_volume_fits(rig: Rig) -> None
     rig.post(entry for number in range(NODES) for entry in own_pod("vol", number))
     rig.until("every pod runs", lambda: rig.ready("vol", NODES))
     assert sorted(rig.nodes_of("vol").values()) == [f"own-{number}" for number in range(1, NODES + 1)]
-    assert (rig.misplaced_pods("vol"), rig.overfull_disks(), rig.misplacements()) == ([], [], 0)
+    assert (rig.misplaced_pods("vol"), rig.overbooked_disks(), rig.misplacements()) == ([], [], 0)
     rig.post(own_pod("late", 0))
 
     def messages() -> list[str]:

@@ -38,7 +38,7 @@ def test_a_burst_of_16_pods_puts_4_on_each_node_and_reserves_it(rig: Rig) -> Non
     """This is goal 1."""
     with ReservationRecorder(rig) as recorder:
         result = plan.goal_1(rig, asks=True)
-    assert (result.per_node, result.misplaced, result.mended, result.overfull, result.stuck) == (EVEN, [], 0, [], [])
+    assert (result.per_node, result.misplaced, result.mended, result.overbooked, result.stuck) == (EVEN, [], 0, [], [])
     assert recorder.nodes == set(EVEN)
 
 

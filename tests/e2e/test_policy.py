@@ -120,7 +120,7 @@ def test_the_pods_of_a_service_fill_one_zone_and_no_node_without_one(stack: Poli
         assert "2 OneZone: service affinity does not match" in message
         placed = Counter(node for node in rig.nodes_of("web").values() if node)
         assert placed == {f"{zone}-1": 4, f"{zone}-2": 4}
-        assert (rig.misplaced_pods("web"), rig.overfull_disks()) == ([], [])
+        assert (rig.misplaced_pods("web"), rig.overbooked_disks()) == ([], [])
         assert rig.metric(CANDIDATE, REFUSALS) >= 3
     finally:
         rig.remove("web")

@@ -47,7 +47,7 @@ def test_drained_pods_go_where_they_fit_and_their_volumes_follow(rig: Rig) -> No
         rig.until("all pods run", lambda: rig.ready("move", 5), 120)
         assert Counter(rig.nodes_of("move").values()) == {"move-b": 4, "move-c": 1}
         rig.until("every volume has a local replica", lambda: not rig.misplaced_pods("move"), 60)
-        assert rig.overfull_disks() == []
+        assert rig.overbooked_disks() == []
     finally:
         rig.remove("move")
 
@@ -108,7 +108,7 @@ def test_pods_without_the_resource_count_for_those_with_it(rig: Rig) -> None:
             [],
             0,
         )
-        assert rig.overfull_disks() == []
+        assert rig.overbooked_disks() == []
     finally:
         rig.remove("asking")
         rig.remove("silent")
@@ -190,7 +190,7 @@ def test_pods_asked_about_after_a_disk_is_switched_off_are_not_misplaced(rig: Ri
         rig.until("three later pods run", lambda: len(running_pods(rig, "late")) >= 3, 60)
         rig.until("all run that have a node", lambda: running_pods(rig, "late") == pods_with_node(rig, "late"), 60)
         assert rig.misplaced_pods("early") == ["early-0", "early-1", "early-2"]
-        assert (rig.misplaced_pods("late"), rig.overfull_disks()) == ([], [])
+        assert (rig.misplaced_pods("late"), rig.overbooked_disks()) == ([], [])
     finally:
         # These have replicas that wait for the disk, and the space counts as free once no replica waits.
         rig.remove("early")
@@ -216,7 +216,7 @@ def test_growth_counts_from_the_moment_when_a_claim_requests_it(rig: Rig) -> Non
             rig.cluster.processes[SIMULATOR].resume()
         rig.until("the other pods run", lambda: rig.ready("others", 3))
         rig.until("the volume has grown", lambda: replica_sizes(rig, "grow-1") == [290 * 1024**3])
-        assert (rig.misplaced_pods("others"), rig.overfull_disks()) == ([], [])
+        assert (rig.misplaced_pods("others"), rig.overbooked_disks()) == ([], [])
     finally:
         rig.remove("growing")
         rig.remove("others")
@@ -252,6 +252,6 @@ def test_provisioning_slower_than_both_time_outs_misplaces_nothing(rig: Rig) -> 
         plan.goal_1_nodes(rig)
         result = plan.goal_1(rig, asks=True)
         assert result.per_node == {f"race-{number}": 4 for number in range(1, 5)}
-        assert (result.misplaced, result.mended, result.overfull, result.stuck) == ([], 0, [], [])
+        assert (result.misplaced, result.mended, result.overbooked, result.stuck) == ([], 0, [], [])
     finally:
         rig.use_simulator({})

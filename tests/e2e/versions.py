@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ from tests.e2e import goals, plan, preemption
 from tests.e2e.goals import Row
 from tests.e2e.leader_monitor import LeaderMonitor
 from tests.e2e.objects import statefulset
+from tests.e2e.placement_audit import PlacementAudit
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 from tests.e2e.size import Outcome
 
@@ -39,9 +39,7 @@ def run(folder: Path, repetitions: int | None) -> tuple[list[Row], Outcome]:
 def _hand_over(rig: Rig, outcome: Outcome) -> None:
     """Ends the leader in the middle of goal 1's burst."""
     plan.goal_1_nodes(rig)
-    misplacements_before = rig.misplacements()
-    started = time.monotonic()
-    with LeaderMonitor(rig) as monitor:
+    with LeaderMonitor(rig) as monitor, PlacementAudit(rig) as audit:
         rig.create(statefulset("race", group="race", replicas=16))
         rig.until("some pods have a node", lambda: sum(map(bool, rig.nodes_of("race").values())) >= 3)
         leader = rig.until("a candidate answers", rig.leader)
@@ -49,7 +47,7 @@ def _hand_over(rig: Rig, outcome: Outcome) -> None:
         stopper.start()
         successor = rig.until("another candidate answers", lambda: rig.leader() not in ("", leader))
         stopper.join()
-        result = plan.wait_for_result(rig, "race", 16, started, must=True, before=misplacements_before)
+        result = plan.wait_for_result(rig, "race", 16, audit, must=True)
     rig.remove("race")
     rig.start_candidate(leader)
     silence = monitor.longest_silence

@@ -94,6 +94,23 @@ async def test_node_status_counts_a_deleted_replica_until_the_lag_is_over() -> N
     assert world.disk("a").storage_scheduled == 10 * GIB
 
 
+async def test_node_status_stays_as_it_was_while_the_node_s_manager_is_gone() -> None:
+    """A replica that is deleted meanwhile counts until the manager is back."""
+    world = World()
+    await world.start("50Gi")
+    await _attach_volumes(world, "v")
+    await world.annotate_node("a", down="true")
+    await world.settle()
+    assert (world.disk("a").ready, world.disk("a").schedulable) == (False, False)
+    await world.delete_volume("v")
+    await world.settle()
+    assert world.store.replicas.objects == {}
+    assert world.disk("a").storage_scheduled == 10 * GIB
+    await world.annotate_node("a", down=None)
+    await world.settle()
+    assert (world.disk("a").ready, world.disk("a").storage_scheduled) == (True, 0)
+
+
 @pytest.mark.parametrize("locality", [BEST_EFFORT, STRICT_LOCAL])
 async def test_local_volume_too_large_for_every_disk_is_not_attached(locality: str) -> None:
     """The failed precheck keeps it detached until there is enough space."""

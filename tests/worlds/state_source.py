@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from app.decisions.state_source import LiveStateSource
@@ -27,6 +27,7 @@ class FakeStateSource:
     def __init__(self, *objects: Object | list[Object]) -> None:
         self._state = ClusterState.of(build_view(empty_snapshot(), NOW, 0))
         self.listeners: dict[tuple[str, Key], set[asyncio.Event]] = {}
+        self.observers: dict[str, list[Callable[[object | None], None]]] = {}
         self.elsewhere: dict[str, Object] = {}
         self.fetch_seconds = 0.0
         self.fetched: list[str] = []
@@ -66,6 +67,10 @@ class FakeStateSource:
                 if not self.listeners[key]:
                     del self.listeners[key]
 
+    def subscribe(self, field: str, observer: Callable[[object | None], None]) -> None:
+        """Passes every later change of a field's objects to an observer."""
+        self.observers.setdefault(field, []).append(observer)
+
     def put(self, *objects: Object) -> None:
         """Creates or changes objects."""
         self._update({_read(raw)[:2]: _read(raw)[2] for raw in objects})
@@ -76,6 +81,9 @@ class FakeStateSource:
 
     def _update(self, changes: dict[tuple[str, Key], object | None]) -> None:
         self._state = self._state.updated(changes, NOW)
+        for (field, _), value in changes.items():
+            for observer in self.observers.get(field, ()):
+                observer(value)
         for key in changes:
             for event in self.listeners.get(key, ()):
                 event.set()

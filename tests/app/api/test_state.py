@@ -19,12 +19,13 @@ from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
 from app.runtime.connections import ServerMetrics
 from app.runtime.memory_budget import MemoryBudget
-from app.schemas.state import MAX_LISTED, MAX_NODES_LISTED, OutstandingState, ServiceState
+from app.schemas.state import MAX_LISTED, MAX_NODES_LISTED, MAX_VOLUMES_LISTED, OutstandingState, ServiceState
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.demand.derive import DemandSource
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.extender.nudge import WaitingPod
+from scheduler_core.extender.overbooking_monitor import Overbooked, OverbookingReport
 from scheduler_core.extender.placement_monitor import PlacementReport
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.events import ObservedPod, Offered, Tick
@@ -218,6 +219,7 @@ OUTSTANDING = Outstanding(
     offers=7,
     hopeless_demands=1,
     misplaced_volumes=2,
+    overbooked_disks=6,
     stuck_pods=3,
     waiting_pods=4,
 )
@@ -272,8 +274,9 @@ async def test_state_of_a_snapshot_has_no_service() -> None:
 
 async def test_state_of_a_live_cluster_shows_the_leader() -> None:
     """All lists are empty without outstanding offers, as under node reservations."""
-    lists = {name: list[Any]() for name in ("demands", "offers", "waiting", "misplaced", "stuck")}
-    counts = dict.fromkeys(("demandCount", "offerCount", "waitingCount", "misplacedCount", "stuckCount"), 0)
+    lists = {name: list[Any]() for name in ("demands", "offers", "waiting", "misplaced", "overbooked", "stuck")}
+    names = ("demandCount", "offerCount", "waitingCount", "misplacedCount", "overbookedCount", "stuckCount")
+    counts = dict.fromkeys(names, 0)
     assert await _service(FakeStateSource(two_nodes()), OutstandingState()) == {
         "answering": True,
         "refusal": "",
@@ -356,6 +359,24 @@ async def test_state_lists_misplaced_volumes_and_stuck_pods() -> None:
     assert (service["misplacedCount"], service["stuckCount"]) == (1, 1)
 
 
+async def test_state_lists_overbooked_disks() -> None:
+    """Each entry has the volumes that met, bounded, and their number."""
+    names = tuple(f"vol-{number:02d}" for number in range(MAX_VOLUMES_LISTED + 1))
+    disks = [Overbooked("a", f"disk-{number}", names, 5, 360) for number in range(MAX_LISTED + 1)]
+    report = OverbookingReport(overbooked=tuple(disks))
+    service = await _service(FakeStateSource(two_nodes()), OutstandingState(overbookings=report))
+    assert service["overbookedCount"] == MAX_LISTED + 1
+    assert len(service["overbooked"]) == MAX_LISTED
+    assert service["overbooked"][0] == {
+        "node": "a",
+        "disk": "disk-0",
+        "volumes": list(names[:MAX_VOLUMES_LISTED]),
+        "volumeCount": MAX_VOLUMES_LISTED + 1,
+        "bytesOver": 5,
+        "withinMilliseconds": 360,
+    }
+
+
 async def test_state_lists_offers_oldest_first() -> None:
     """Each offer has its claims, some names of its nodes, and their number."""
     cache = FakeStateSource(two_nodes(), make.claim("x", 10), pod("x", name="db-0", uid="uid-0"))
@@ -417,7 +438,9 @@ async def test_lists_of_state_are_bounded() -> None:
     for number in range(count):
         ledger, _ = step(ledger, Offered(ObservedPod(f"u-{number}"), frozenset("a")), 0.0)
     waiting = (WaitingPod(make.as_pod(mounts[0]), 1.0, 0),) * count
-    service = await _service(cache, OutstandingState(cache.state().demand, ledger, _report(cache, 0, 60), waiting))
+    service = await _service(
+        cache, OutstandingState(cache.state().demand, ledger, _report(cache, 0, 60), waiting=waiting)
+    )
     for single in ("demand", "offer", "waiting", "stuck"):
         listed = service[single if single in ("waiting", "stuck") else f"{single}s"]
         assert (len(listed), service[f"{single}Count"]) == (MAX_LISTED, count)
@@ -434,7 +457,7 @@ async def test_counters_of_outcomes_exist_from_the_start() -> None:
     for name, (label, values) in labelled.items():
         counters = {labels: value for (key, labels), value in samples.items() if key == f"{PREFIX}_{name}_total"}
         assert counters == {((label, value),): 0 for value in values}
-    for name in ("misplacements", "would_refuse"):
+    for name in ("misplacements", "overbookings", "would_refuse"):
         assert samples[f"{PREFIX}_{name}_total", ()] == 0
 
 
@@ -442,6 +465,7 @@ async def test_counters_of_outcomes_count() -> None:
     """Each outcome has its own label."""
     metrics = Metrics()
     metrics.misplaced()
+    metrics.overbooked()
     metrics.nudged("patched")
     metrics.would_refuse()
     metrics.offer_ended(OutcomeKind.DECIDED.value)
@@ -450,6 +474,7 @@ async def test_counters_of_outcomes_count() -> None:
     counted = {key for key, value in samples.items() if key[0].endswith("_total") and PREFIX in key[0] and value}
     assert counted == {
         (f"{PREFIX}_misplacements_total", ()),
+        (f"{PREFIX}_overbookings_total", ()),
         (f"{PREFIX}_nudges_total", (("result", "patched"),)),
         (f"{PREFIX}_would_refuse_total", ()),
         (f"{PREFIX}_offers_ended_total", (("became", "decided"),)),
@@ -472,8 +497,8 @@ async def test_outstanding_numbers_are_read_when_prometheus_scrapes() -> None:
     assert len(reads) == 1
     demands = {labels[0][1]: value for (name, labels), value in samples.items() if name == f"{PREFIX}_demands"}
     assert demands == {source.name.lower(): OUTSTANDING.demands.get(source.name.lower(), 0) for source in DemandSource}
-    numbers = ("offers", "hopeless_demands", "misplaced_volumes", "stuck_pods", "waiting_pods")
-    assert [samples[f"{PREFIX}_{name}", ()] for name in numbers] == [7, 1, 2, 3, 4]
+    numbers = ("offers", "hopeless_demands", "misplaced_volumes", "overbooked_disks", "stuck_pods", "waiting_pods")
+    assert [samples[f"{PREFIX}_{name}", ()] for name in numbers] == [7, 1, 2, 6, 3, 4]
 
 
 async def test_every_metric_is_documented() -> None:

@@ -18,6 +18,7 @@ from app.extender.placements import FOLLOW_INTERVAL, MAX_PLACEMENT_SECONDS, REPO
 from app.runtime.metrics import PREFIX
 from scheduler_core.evaluation.contention import Contention
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOptions
+from scheduler_core.extender.overbooking_monitor import SETTLE_TIME, OverbookingReport
 from scheduler_core.extender.placement_monitor import STUCK_AFTER, Misplaced, PlacementReport
 from tests import builders as make
 from tests.worlds.state_source import FakeStateSource
@@ -41,6 +42,7 @@ class World:
         self._contention = contention
         evaluator = Evaluator(self.cache, options or FilterOptions(), self.loop.time)
         self.placements = Placements(self.cache, evaluator, self.contenders, self.metrics, self.loop.time)
+        self.cache.subscribe("replicas", self.placements.delivered)
 
     def contenders(self) -> Contenders:
         """All demand, if there is a contention."""
@@ -82,6 +84,15 @@ class World:
     def misplacements(self) -> float | None:
         """How many were counted."""
         return self.metrics.registry.get_sample_value(f"{PREFIX}_misplacements_total")
+
+    @property
+    def overbookings(self) -> float | None:
+        """How many were counted."""
+        return self.metrics.registry.get_sample_value(f"{PREFIX}_overbookings_total")
+
+    def place_at_once(self, size: float, *volumes: str) -> None:
+        """Places volumes on the disk of node a."""
+        self.cache.put(*(make.replica(f"r-{name}", name, "a", size=size, healthy=False) for name in volumes))
 
     def log_lines(self, event: str) -> list[EventDict]:
         """The log's lines about an event."""
@@ -307,9 +318,84 @@ def test_outstanding_demand_is_reported_in_numbers(contention: Contention | None
             assert [demand.volume.name for demand in world.placements.report.hopeless] == ["data-1"]
             await asyncio.sleep(STUCK_AFTER + REPORT_INTERVAL)
             demands = {"pod": 2, "selected_node": 0, "nomination": 0, "attachment": 0, "hard_node_affinity": 0}
-            assert world.placements.outstanding(offers=3, waiting=4) == Outstanding(demands, 3, 1, 0, 2, 4)
+            assert world.placements.outstanding(offers=3, waiting=4) == Outstanding(demands, 3, 1, 0, 0, 2, 4)
 
     run(scenario())
+
+
+@virtually
+async def test_an_overbooked_disk_is_counted_and_logged_once() -> None:
+    """The log has the moments at which the watch delivered the placements, not those of the reports."""
+    async with leading() as world:
+        await asyncio.sleep(0.1)
+        world.place_at_once(60, "x")
+        await asyncio.sleep(0.016)
+        world.place_at_once(60, "y")
+        await asyncio.sleep(10)
+        assert world.overbookings == 1
+        [line] = world.log_lines("overbooked")
+        expected = {"node": "a", "disk": "disk-1", "volumes": ["x", "y"], "volume_count": 2, "within_ms": 16}
+        assert line.items() >= {**expected, "bytes_over": 20 * make.GI, "log_level": "warning"}.items()
+        assert world.placements.outstanding(offers=0, waiting=0).overbooked_disks == 1
+        assert world.misplacements == 0
+
+
+@virtually
+async def test_a_mended_disk_remains_counted() -> None:
+    """It is only no longer among those that are overbooked."""
+    async with leading() as world:
+        await asyncio.sleep(0.1)
+        world.place_at_once(60, "x", "y")
+        await asyncio.sleep(2 * REPORT_INTERVAL + SETTLE_TIME)
+        world.cache.remove(make.replica("r-x", "x"))
+        await asyncio.sleep(REPORT_INTERVAL)
+        assert (world.overbookings, world.placements.overbookings.overbooked) == (1, ())
+
+
+@virtually
+async def test_a_log_line_names_a_limited_number_of_volumes() -> None:
+    """Their number is logged too."""
+    async with leading() as world:
+        await asyncio.sleep(0.1)
+        names = [f"v-{number:02d}" for number in range(60)]
+        world.place_at_once(100, *names)
+        await asyncio.sleep(5)
+        [line] = world.log_lines("overbooked")
+        assert (line["volumes"], line["volume_count"]) == (names[:50], 60)
+
+
+@virtually
+async def test_a_new_leader_counts_no_disk_that_was_overbooked_before() -> None:
+    """The previous leader counted it."""
+    world = World()
+    async with leading(world):
+        await asyncio.sleep(0.1)
+        world.placements.clear()
+        world.place_at_once(60, "x", "y")
+        await asyncio.sleep(5)
+        world.placements.adopt()
+        await asyncio.sleep(5)
+        assert (world.overbookings, world.placements.overbookings.overbooked) == (0, ())
+
+
+@virtually
+async def test_a_report_on_disks_during_which_the_lead_is_lost_is_dropped() -> None:
+    """With many placements it is made in time slices, and here each is too short."""
+    world = World()
+    ticks = count()
+    evaluator = Evaluator(world.cache, FilterOptions(), lambda: float(next(ticks)))
+    world.placements = Placements(world.cache, evaluator, world.contenders, world.metrics, world.loop.time)
+    world.cache.subscribe("replicas", world.placements.delivered)
+    world.placements.adopt()
+    await world.placements._update_overbookings()
+    world.place_at_once(60, *(f"v-{number}" for number in range(600)))
+    await asyncio.sleep(SETTLE_TIME)
+    updating = asyncio.create_task(world.placements._update_overbookings())
+    await asyncio.sleep(0)
+    assert not updating.done()
+    world.placements.clear()
+    await updating
+    assert (world.overbookings, world.placements.overbookings) == (0, OverbookingReport())
 
 
 @virtually

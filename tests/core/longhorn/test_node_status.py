@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from scheduler_core.longhorn.node_status import (
-    ROUNDING,
-    CollectedDisk,
-    ManagerPod,
-    sync_node,
-    sync_node_without_manager,
-)
+from scheduler_core.longhorn.node_status import ROUNDING, CollectedDisk, ManagerPod, sync_node, sync_node_remotely
 from scheduler_core.model import kube
 from scheduler_core.model import longhorn as lh
 from tests.worlds.longhorn import GIB, LONG_AGO, cluster, conditions, disk, failed, node, replica
@@ -228,12 +221,17 @@ class TestDisk:
         assert (after.storage_scheduled, dict(after.scheduled_replicas)) == (0, {})
 
 
-def test_node_without_a_manager_keeps_what_is_scheduled() -> None:
-    """Other nodes' managers make its disks not ready and not schedulable, and change no figure of them."""
-    before = node("n1", disk(storage_scheduled=7 * GIB, scheduled_replicas={"r": 7 * GIB}))
-    view = cluster(before, kube_nodes={"n1": kube_node()})
-    after = sync_node_without_manager(view, before)
-    [was], [entry] = before.disks, after.disks
+def test_another_node_s_manager_leaves_what_is_scheduled() -> None:
+    """It marks the disks of a node whose manager is gone as neither ready nor schedulable, and counts nothing."""
+    before = node("n1", disk(storage_scheduled=5, scheduled_replicas={"gone": 5}))
+    after = sync_node_remotely(
+        cluster(before, kube_nodes={"n1": kube_node()}, replicas=[replica("r", "n1/d1")]), before, ()
+    )
+    [lost] = after.disks
     assert reason(after, "Ready") == "False ManagerPodMissing"
-    assert (reason(entry, "Ready"), reason(entry, "Schedulable")) == ("False NodeNotReady", "False NodeNotReady")
-    assert replace(entry, conditions=was.conditions) == was
+    assert (reason(lost, "Ready"), reason(lost, "Schedulable")) == ("False NodeNotReady", "False NodeNotReady")
+    assert (lost.storage_scheduled, dict(lost.scheduled_replicas)) == (5, {"gone": 5})
+    assert (lost.storage_maximum, lost.storage_available) == (
+        before.disks[0].storage_maximum,
+        before.disks[0].storage_available,
+    )

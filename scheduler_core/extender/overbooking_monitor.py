@@ -1,0 +1,257 @@
+"""Monitors disks: which ones new placements overbooked, which volumes met there, and how close together they were placed.
+
+A disk is *overbooked* if its replicas and backing images add up to more than Longhorn's scheduling limit. Longhorn places a replica on
+what a disk's status says, and the status follows later. So replicas of several volumes that are placed on the same status may overbook a
+disk, each on the node where its pod needs it: an overbooked disk is no misplacement.
+
+Data flow: when a watch delivered each replica with its disk → the replicas that are on another disk than in the previous view are new
+placements → disks that exceed their limit with them, and not without them → the next `OverbookingReport`.
+
+Only placements overbook a disk. One that an administrator shrank, or lowered the over-provisioning of, is not reported, and neither is
+one that replicas outgrew. A new leader does not report disks that were overbooked before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.longhorn.node_status import scheduled_backing_images
+from scheduler_core.longhorn.space import scheduling_limit
+from scheduler_core.model import longhorn
+
+# Volumes of one pod are placed within two seconds; a report before the last of them would not name all.
+SETTLE_TIME: Final = 1.0
+# Longhorn writes the status of a disk every 30 s; the rest is for a slow sync.
+MAX_STATUS_LAG: Final = 60.0
+_DELIVERIES_PER_PAUSE: Final = 512
+
+Deliveries = Mapping[tuple[str, str], float]
+"""When a watch first delivered a replica with a disk, in the caller's seconds, by the replica's name and the disk's UUID."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overbooked:
+    """A disk that new placements overbooked.
+
+    Attributes:
+        disk: its name on the node
+        volumes: those that met: the last one, and those that Longhorn cannot have counted when it placed that; in order of placement
+        bytes_over: how far the disk exceeds its limit, or did before it was mended
+        milliseconds: between the first and the last of these placements, as a watch delivered them
+    """
+
+    node: str
+    disk: str
+    volumes: tuple[str, ...]
+    bytes_over: int
+    milliseconds: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Placement:
+    """A replica that was placed; `at` is when a watch delivered that."""
+
+    at: float
+    replica: str
+    volume: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Disk:
+    """A disk in one view.
+
+    Attributes:
+        booked: bytes of its replicas and backing images
+        limit: its scheduling limit
+    """
+
+    node: str
+    name: str
+    booked: int
+    limit: int
+
+    @property
+    def bytes_over(self) -> int:
+        return self.booked - self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """The placements that overbooked a disk.
+
+    Attributes:
+        disk: as it was when it was overbooked last
+        reported: whether a report had it
+    """
+
+    disk: _Disk
+    placements: tuple[_Placement, ...]
+    reported: bool = False
+
+    @property
+    def last(self) -> float:
+        return self.placements[-1].at
+
+    @property
+    def entry(self) -> Overbooked:
+        return Overbooked(
+            node=self.disk.node,
+            disk=self.disk.name,
+            volumes=tuple(dict.fromkeys(placement.volume for placement in self.placements)),
+            bytes_over=self.disk.bytes_over,
+            milliseconds=round((self.last - self.placements[0].at) * 1000),
+        )
+
+
+_Placements = Mapping[str, tuple[_Placement, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class OverbookingReport:
+    """The overbooked disks at one time.
+
+    A new report is empty. Only `updated` makes the next. The first one only notes where replicas are.
+
+    Attributes:
+        time: when it was made, in the caller's seconds
+        overbooked: the disks that are overbooked, sorted by node and name
+        new_overbookings: those that this report is the first to have
+    """
+
+    time: float = -math.inf
+    overbooked: tuple[Overbooked, ...] = ()
+    new_overbookings: tuple[Overbooked, ...] = ()
+    _view: View | None = None
+    _recent: _Placements = field(default_factory=dict[str, tuple[_Placement, ...]])
+    _meetings: Mapping[str, _Meeting] = field(default_factory=dict[str, _Meeting])
+
+    def updated(self, view: View, deliveries: Deliveries, now: float) -> Cooperative[OverbookingReport]:
+        """Returns the report at a later time.
+
+        A disk is reported `SETTLE_TIME` after the last placement on it, or when a replica has left it before, once for as long as it is
+        overbooked. A `now` before this report's time counts as that.
+
+        Args:
+            view: the cluster to report on
+            deliveries: what watches delivered since the view of this report
+            now: the caller's seconds
+        """
+        now = max(now, self.time)
+        new = yield from self._new_placements(view, deliveries)
+        recent = self._recent_placements(new, now)
+        meetings: dict[str, _Meeting] = {}
+        overbooked: list[Overbooked] = []
+        new_overbookings: list[Overbooked] = []
+        for uuid in {*new, *self._meetings}:
+            disk = _disk(view, uuid)
+            if disk is None:
+                # While its size is unknown, a disk on a node is neither overbooked nor mended.
+                if uuid in self._meetings and uuid in view.indexes.node_of_disk:
+                    meetings[uuid] = self._meetings[uuid]
+                continue
+            meeting = self._meeting(uuid, disk, new.get(uuid, ()), recent.get(uuid, ()))
+            if meeting is None:
+                ended = self._meetings.get(uuid)
+                # A limit that was raised at the same time may have been delivered after the placements that it let happen.
+                if ended is not None and not ended.reported and disk.limit <= ended.disk.limit:
+                    new_overbookings.append(ended.entry)
+                continue
+            is_new = not meeting.reported and meeting.last + SETTLE_TIME <= now
+            meetings[uuid] = replace(meeting, reported=meeting.reported or is_new)
+            if meetings[uuid].reported:
+                overbooked.append(meeting.entry)
+            if is_new:
+                new_overbookings.append(meeting.entry)
+        return OverbookingReport(
+            time=now,
+            overbooked=tuple(sorted(overbooked, key=_place)),
+            new_overbookings=tuple(sorted(new_overbookings, key=_place)),
+            _view=view,
+            _recent=recent,
+            _meetings=meetings,
+        )
+
+    def _new_placements(self, view: View, deliveries: Deliveries) -> Cooperative[_Placements]:
+        """Returns the placements since the previous view by disk, in order of delivery."""
+        placements: dict[str, list[_Placement]] = {}
+        for number, ((name, uuid), at) in enumerate(deliveries.items(), start=1):
+            replica = view.snapshot.replicas.get(name)
+            if replica is not None and replica.disk_id == uuid and self._is_new(replica):
+                placement = _Placement(at, name, replica.volume, replica.size)
+                placements.setdefault(uuid, []).append(placement)
+            if number % _DELIVERIES_PER_PAUSE == 0:
+                yield
+        return {uuid: tuple(sorted(group)) for uuid, group in placements.items()}
+
+    def _is_new(self, replica: longhorn.Replica) -> bool:
+        """Whether a replica was placed on its disk since the previous view."""
+        if self._view is None:
+            return False
+        before = self._view.snapshot.replicas.get(replica.name)
+        return replica.node_id != "" and (before is None or before.disk_id != replica.disk_id)
+
+    def _recent_placements(self, new: _Placements, now: float) -> _Placements:
+        """Returns the placements by disk that Longhorn's status may not list yet."""
+        recent = dict(self._recent)
+        for uuid, placements in new.items():
+            recent[uuid] = (*recent.get(uuid, ()), *placements)
+        return {
+            uuid: placements
+            for uuid, group in recent.items()
+            if (placements := tuple(entry for entry in group if entry.at + MAX_STATUS_LAG > now))
+        }
+
+    def _meeting(
+        self, uuid: str, disk: _Disk, new: tuple[_Placement, ...], recent: tuple[_Placement, ...]
+    ) -> _Meeting | None:
+        """Returns the placements that overbooked a disk.
+
+        None if they did not, or if the disk is no longer overbooked.
+        """
+        before = self._meetings.get(uuid)
+        if disk.bytes_over <= 0:
+            return None
+        if before is not None:
+            return replace(before, disk=disk, placements=(*before.placements, *new))
+        size = sum(placement.size for placement in new)
+        earlier = _disk(self._view, uuid) if self._view is not None else None
+        limits = [disk.limit] if earlier is None else [disk.limit, earlier.limit]
+        # It is not known whether a limit was lowered before or after the placements; then they have the benefit of the doubt.
+        caused = disk.booked - size <= disk.limit and disk.booked > max(limits)
+        return _Meeting(disk, _met(recent or new, disk)) if caused else None
+
+
+def _met(placements: tuple[_Placement, ...], disk: _Disk) -> tuple[_Placement, ...]:
+    """Returns the last placements, from the first one that Longhorn cannot have counted.
+
+    Longhorn placed the last replica, so what it had counted left space for that.
+    """
+    last = placements[-1]
+    counted = disk.booked
+    for index in range(len(placements) - 1, -1, -1):
+        counted -= placements[index].size
+        if counted + last.size <= disk.limit:
+            return placements[index:]
+    return placements
+
+
+def _disk(view: View, uuid: str) -> _Disk | None:
+    """Returns a disk with its bytes; None if no node has it, or its size is unknown."""
+    node = view.snapshot.longhorn_nodes.get(view.indexes.node_of_disk.get(uuid) or "")
+    for disk in node.disks if node is not None else ():
+        if node is not None and disk.uuid == uuid and disk.storage_maximum > 0:
+            replicas = view.indexes.replicas_by_disk.get(uuid) or ()
+            images = scheduled_backing_images(view.cluster, disk)
+            booked = sum(replica.size for replica in replicas) + sum(images.values())
+            return _Disk(node.name, disk.name, booked, scheduling_limit(disk, view.settings))
+    return None
+
+
+def _place(entry: Overbooked) -> tuple[str, str]:
+    return entry.node, entry.disk
