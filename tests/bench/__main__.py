@@ -11,7 +11,15 @@ import typer
 
 from tests.bench import generic, http, live, offers, orders, packing, soak, throughput
 
-BENCHES = {"packing": packing, "orders": orders, "http": http, "live": live, "offers": offers, "generic": generic, "soak": soak}
+BENCHES = {
+    "packing": packing,
+    "orders": orders,
+    "http": http,
+    "live": live,
+    "offers": offers,
+    "generic": generic,
+    "soak": soak,
+}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["throughput"]:

@@ -1,0 +1,113 @@
+"""Whether placement succeeds even if Longhorn sees none of its latest placements.
+
+Longhorn checks a disk against `storageScheduled` in its status, and the status follows a placement by up to seconds. So
+volumes that are placed within that time may each find room on a disk that cannot take all of them. Order safety does
+not cover this: there, each placement is seen by the next.
+
+Data flow: each disk → the volumes that it could take alone by the oldest status, before anything in flight → these
+*meet* on the disk → do they fit there together?
+
+The check is exact. If all volumes that meet on a disk fit together, no placement ever takes away room that another
+volume needs, so every volume that has a disk at first always has that disk. If they do not, Longhorn may place all of
+them there by the oldest status. So a set that packs and that is stale-safe is also order-safe: no search is needed.
+All sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler_core.packing.items import Items
+
+_NO_COPIES: Final[tuple[tuple[str, int], ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingDisk:
+    """A disk on which volumes may meet.
+
+    Attributes:
+        free: bytes that are left to promise
+        reported: the same by the oldest status: bytes in flight are still free in it
+        headroom: bytes that rebuilds may not use up, None if no volume brings data
+        copies: (backing image, real size) of the images that must be copied here first
+    """
+
+    free: int
+    reported: int
+    headroom: int | None = None
+    copies: tuple[tuple[str, int], ...] = _NO_COPIES
+
+
+@dataclass(frozen=True, slots=True)
+class UnplacedVolumes:
+    """Volumes that will be placed soon.
+
+    Attributes:
+        sizes: bytes of each
+        written: bytes that the rebuild of each writes, 0 for a new volume
+        images: the backing image of each, "" for none
+        allowed: for each the bit mask of the disks that are open to it
+    """
+
+    sizes: Sequence[int]
+    written: Sequence[int]
+    images: Sequence[str]
+    allowed: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Overbooking:
+    """Volumes that may all be placed on a disk that lacks the room for them.
+
+    Attributes:
+        disk: its index
+        volumes: their indexes
+    """
+
+    disk: int
+    volumes: tuple[int, ...]
+
+
+def find_overbooking(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> Overbooking | None:
+    """Returns the first disk that outdated status may overbook.
+
+    None if there is none: the volumes are stale-safe, provided that they pack.
+    """
+    for index, disk in enumerate(disks):
+        meeting = [
+            volume
+            for volume, size in enumerate(volumes.sizes)
+            if volumes.allowed[volume] >> index & 1 and size <= disk.reported
+        ]
+        if meeting and not _fit_together(volumes, meeting, disk):
+            return Overbooking(index, tuple(meeting))
+    return None
+
+
+def _fit_together(volumes: UnplacedVolumes, meeting: Sequence[int], disk: MeetingDisk) -> bool:
+    size = sum([volumes.sizes[volume] for volume in meeting])
+    if disk.copies:
+        images = {volumes.images[volume] for volume in meeting}
+        size += sum([image_size for image, image_size in disk.copies if image in images])
+    if size > disk.free:
+        return False
+    return disk.headroom is None or sum([volumes.written[volume] for volume in meeting]) < disk.headroom
+
+
+def new_volumes_stale_safe(parts: Sequence[Items], free: Sequence[int], reported: Sequence[int]) -> bool:
+    """Whether new volumes that may use any disk are stale-safe.
+
+    They come in one or more parts, such as those of the pod and those of other pods. `free` is in descending order.
+    The answer is that of `find_overbooking`, for a look-up per disk and part.
+    """
+    if free[-1] >= sum([items.total for items in parts]):
+        return True
+    smallest = min([items.descending[-1] for items in parts if items.descending], default=0)
+    for disk_free, disk_reported in zip(free, reported, strict=True):
+        # No volume goes to a disk that looks too small for all of them, however overbooked it is.
+        if disk_reported >= smallest and sum([items.bytes_up_to(disk_reported) for items in parts]) > disk_free:
+            return False
+    return True
