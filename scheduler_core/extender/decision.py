@@ -163,6 +163,14 @@ class Decision:
         return [name for name, reason in pairs if reason.fits]
 
     @property
+    def unsafe_reasons(self) -> frozenset[Reason]:
+        """Why some of the fitting nodes are not stale-safe, as far as that was examined."""
+        if not self.unsafe:
+            return frozenset()
+        pairs = zip(self.candidates, self.reasons, strict=True)
+        return frozenset(self.unsafe[name] for name, reason in pairs if reason.fits and name in self.unsafe)
+
+    @property
     def takes_space(self) -> bool:
         """Whether the pod needs new space on its node."""
         return any(reason.fits and reason not in _TAKES_NO_SPACE for reason in self.reasons)

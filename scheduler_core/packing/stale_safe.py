@@ -40,6 +40,10 @@ class MeetingDisk:
     headroom: int | None = None
     copies: tuple[tuple[str, int], ...] = _NO_COPIES
 
+    def could_take(self, size: int, written: int) -> bool:
+        """Whether Longhorn would place a volume here by the oldest status."""
+        return size <= self.reported and (self.headroom is None or written < self.headroom)
+
 
 @dataclass(frozen=True, slots=True)
 class UnplacedVolumes:
@@ -79,8 +83,8 @@ def find_overbooking(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> 
     for index, disk in enumerate(disks):
         meeting = [
             volume
-            for volume, size in enumerate(volumes.sizes)
-            if volumes.allowed[volume] >> index & 1 and size <= disk.reported
+            for volume, (size, written) in enumerate(zip(volumes.sizes, volumes.written, strict=True))
+            if volumes.allowed[volume] >> index & 1 and disk.could_take(size, written)
         ]
         if meeting and not _fit_together(volumes, meeting, disk):
             return Overbooking(index, tuple(meeting))
