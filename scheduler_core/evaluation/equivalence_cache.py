@@ -29,7 +29,7 @@ from scheduler_core.lru import LruMap
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import counting_proves_safe
-from scheduler_core.packing.stale_safe import new_volumes_stale_safe
+from scheduler_core.packing.stale_safe import NewVolumes
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
@@ -292,9 +292,12 @@ def _decide_by_counting(query: NodeQuery, profile: Profile, competitors: Competi
         parts = (items, competitors.items)
         total += competitors.total
         largest = max(largest, competitors.largest)
+    # The disk with least space comes last: if it takes everything, every disk does.
+    if profile.free[-1] >= total:
+        return Reason.ROOM
     if not counting_proves_safe(profile.free, total, largest):
         return None
-    if not query.examine_safety or new_volumes_stale_safe(parts, profile.free, profile.reported):
+    if not query.examine_safety or NewVolumes(*parts).stale_safe(profile.free, profile.reported):
         return Reason.ROOM
     return Reason.STALE_UNSAFE
 

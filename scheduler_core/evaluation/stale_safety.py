@@ -14,10 +14,10 @@ from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.fit import AllowedDisks, allowed_masks
 from scheduler_core.packing.stale_safe import (
     MeetingDisk,
+    NewVolumes,
     Overbooking,
     UnplacedVolumes,
     find_overbooking,
-    new_volumes_stale_safe,
 )
 from scheduler_core.volumes.requirements import Requirements
 
@@ -32,7 +32,7 @@ def stale_safe(required: Requirements, profile: Profile) -> bool:
     if not required.sizes:
         return True
     if required.uniform:
-        return new_volumes_stale_safe((required.items,), profile.free, profile.reported)
+        return NewVolumes(required.items).stale_safe(profile.free, profile.reported)
     return overbooking(required, profile) is None
 
 
@@ -55,8 +55,12 @@ def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks 
 def without_stale_safe(required: Requirements, profiles: Sequence[Profile]) -> Cooperative[list[Profile]]:
     """Returns the profiles that are not stale-safe, in order."""
     unsafe: list[Profile] = []
+    new_volumes = NewVolumes(required.items) if required.uniform and required.sizes else None
     for start in range(0, len(profiles), _PROFILES_PER_PAUSE):
         part = profiles[start : start + _PROFILES_PER_PAUSE]
-        unsafe += [profile for profile in part if not stale_safe(required, profile)]
+        if new_volumes is not None:
+            unsafe += [profile for profile in part if not new_volumes.stale_safe(profile.free, profile.reported)]
+        else:
+            unsafe += [profile for profile in part if not stale_safe(required, profile)]
         yield
     return unsafe

@@ -101,17 +101,32 @@ def _fit_together(volumes: UnplacedVolumes, meeting: Sequence[int], disk: Meetin
     return disk.headroom is None or sum([volumes.written[volume] for volume in meeting]) < disk.headroom
 
 
-def new_volumes_stale_safe(parts: Sequence[Items], free: Sequence[int], reported: Sequence[int]) -> bool:
-    """Whether new volumes that may use any disk are stale-safe.
+class NewVolumes:
+    """New volumes that may use any disk: their stale safety takes a comparison or a look-up per disk.
 
-    They come in one or more parts, such as those of the pod and those of other pods. `free` is in descending order.
-    The answer is that of `find_overbooking`, for a look-up per disk and part.
+    They come in one or more parts, such as those of the pod and those of other pods, none of them empty.
     """
-    if free[-1] >= sum([items.total for items in parts]):
+
+    __slots__ = ("_largest", "_parts", "_smallest", "_total")
+
+    def __init__(self, *parts: Items) -> None:
+        self._parts = parts
+        self._total = sum([items.total for items in parts])
+        self._largest = max([items.largest for items in parts])
+        self._smallest = min([items.descending[-1] for items in parts])
+
+    def stale_safe(self, free: Sequence[int], reported: Sequence[int]) -> bool:
+        """Whether the volumes are stale-safe on disks, as `find_overbooking` would say.
+
+        `reported` are the free bytes by the oldest status.
+        """
+        for disk_free, disk_reported in zip(free, reported, strict=True):
+            # All volumes fit, or none goes here, however overbooked the disk is.
+            if disk_free >= self._total or disk_reported < self._smallest:
+                continue
+            if disk_reported >= self._largest or self._bytes_up_to(disk_reported) > disk_free:
+                return False
         return True
-    smallest = min([items.descending[-1] for items in parts if items.descending], default=0)
-    for disk_free, disk_reported in zip(free, reported, strict=True):
-        # No volume goes to a disk that looks too small for all of them, however overbooked it is.
-        if disk_reported >= smallest and sum([items.bytes_up_to(disk_reported) for items in parts]) > disk_free:
-            return False
-    return True
+
+    def _bytes_up_to(self, limit: int) -> int:
+        return sum([items.bytes_up_to(limit) for items in self._parts])

@@ -17,9 +17,9 @@ from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import order_safe
 from scheduler_core.packing.stale_safe import (
     MeetingDisk,
+    NewVolumes,
     UnplacedVolumes,
     find_overbooking,
-    new_volumes_stale_safe,
 )
 from tests import builders as make
 
@@ -175,7 +175,7 @@ def test_a_stale_safe_node_is_order_safe(node: Node) -> None:
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=5),
     st.lists(st.tuples(st.integers(-3, 30), st.sampled_from([0, 0, 1, 5])), min_size=1, max_size=3),
-    st.integers(0, 5),
+    st.integers(1, 5),
 )
 def test_the_count_for_new_volumes_equals_the_general_check(
     sizes: list[int], disks: list[tuple[int, int]], own: int
@@ -186,7 +186,8 @@ def test_the_count_for_new_volumes_equals_the_general_check(
     reported = [size + uncounted for size, uncounted in ordered]
     volumes = UnplacedVolumes(sizes, [0] * len(sizes), [""] * len(sizes), [-1] * len(sizes))
     expected = find_overbooking(volumes, [MeetingDisk(*pair) for pair in zip(free, reported, strict=True)]) is None
-    assert new_volumes_stale_safe((Items(sizes[:own]), Items(sizes[own:])), free, reported) == expected
+    parts = [Items(part) for part in (sizes[:own], sizes[own:]) if part]
+    assert NewVolumes(*parts).stale_safe(free, reported) == expected
 
 
 @settings(max_examples=300, deadline=None)
