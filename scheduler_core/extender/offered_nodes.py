@@ -39,8 +39,11 @@ def choose_nodes(decision: Decision, view: View, competing: int) -> frozenset[st
     room = _Room(decision, view, fitting)
     spare = max(1, room.count_pods(to_come + len(fitting)) - to_come) if to_come else len(fitting)
     width = min(offer_width(len(fitting), competing), spare)
+    if width == len(fitting):
+        return frozenset(fitting)
     limit = min(max(MAX_NODES_WITH_PLENTY, width), spare)
-    nodes = room.nodes_with_plenty(limit)
+    # The last place is for the node with the pod's data.
+    nodes = room.nodes_with_plenty(limit - 1 if room.data else limit)
     if len(nodes) < limit:
         scarce = [name for name in fitting if name not in nodes] if nodes else fitting
         nodes |= room.best_nodes(scarce, min(len(scarce) // (competing + 1), limit - len(nodes)))

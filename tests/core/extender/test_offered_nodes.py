@@ -100,6 +100,14 @@ def test_a_pod_with_a_bound_and_a_new_claim_is_offered_the_home_of_its_data() ->
     assert chosen(nodes, objects, claims=("data", "new")) == "cd"
 
 
+def test_the_home_of_the_data_takes_no_room_of_the_pods_to_come() -> None:
+    """There is room for exactly as many such pods as kube-scheduler asks about, so this one gets one node."""
+    objects = [*volume_with_replica("data", 10, 5, kept("data", "c", 10)), make.claim("new", 40)]
+    nodes = nodes_of_size({"a": 90, "b": 80, "c": 60, "d": 200})
+    pods = [make.pod("new", name=f"next-{number}", uid=f"next-{number}") for number in range(6)]
+    assert chosen(nodes, objects, pods, claims=("data", "new"), competing=0) == "c"
+
+
 def test_the_node_with_most_of_the_data_comes_first() -> None:
     """The bytes of the volumes with a replica there count."""
     nodes = nodes_of_size({"a": 100, "b": 90, "c": 100, "d": 100})
