@@ -106,7 +106,7 @@ class Indexes:
                 )
             ),
             pods_by_claim=HashTrieMap(group_by_key(pods, attrgetter("name", "uid"))),
-            pods_to_schedule=sum(map(is_to_schedule, snapshot.pods.values())),
+            pods_to_schedule=sum(is_to_schedule(pod, snapshot) for pod in snapshot.pods.values()),
             replicas_by_disk=HashTrieMap(by_disk),
             node_of_disk=HashTrieMap(node_of_disk),
             volumes_by_handle=HashTrieMap(by_handle),
@@ -270,9 +270,15 @@ def by_capacity(volume: kube.PersistentVolume) -> tuple[int, str]:
     return volume.available.capacity if volume.available else 0, volume.name
 
 
-def is_to_schedule(pod: kube.Pod) -> bool:
-    """Whether kube-scheduler has neither decided about a pod with claims nor refused it yet."""
-    return bool(pod.volumes) and pod.live and not (pod.node_name or pod.nominated_node or pod.unschedulable)
+def is_to_schedule(pod: kube.Pod, snapshot: Snapshot) -> bool:
+    """Whether kube-scheduler has neither decided about a pod with claims nor refused it yet.
+
+    The selected node of an unbound claim is a decision. Before Kubernetes 1.35 no nomination shows it while the claim is provisioned.
+    """
+    if not (pod.volumes and pod.live) or pod.node_name or pod.nominated_node or pod.unschedulable:
+        return False
+    claims = (snapshot.claims.get(name) for name in claims_of(pod))
+    return not any(claim is not None and claim.selected_node and not claim.spec.volume_name for claim in claims)
 
 
 def claims_of(pod: kube.Pod) -> set[NamespacedName]:

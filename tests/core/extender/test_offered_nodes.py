@@ -67,6 +67,17 @@ def test_room_is_left_for_the_pods_that_kube_scheduler_has_yet_to_ask_about(pods
     assert chosen(nodes, make.claim("data", 10), to_schedule, competing=0) == expected
 
 
+def test_no_room_is_left_for_pods_that_are_decided() -> None:
+    """What they take is demand, for as long as their claims are provisioned."""
+    nodes = nodes_of_size({"a": 49, "b": 29, "c": 29, "d": 29})
+    decided: list[Object] = []
+    for number in range(9):
+        claim = make.claim(f"decided-{number}", 1)
+        claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
+        decided += [claim, make.pod(f"decided-{number}", name=f"decided-{number}", uid=f"decided-{number}")]
+    assert chosen(nodes, make.claim("data", 10), decided, competing=0) == "abcd"
+
+
 @pytest.mark.parametrize(("competing", "expected"), [(0, "abcd"), (1, "bc"), (2, "b"), (9, "b")])
 def test_of_nodes_with_little_room_a_share_is_offered(competing: int, expected: str) -> None:
     """Those with most room; one at least."""
