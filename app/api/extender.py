@@ -113,6 +113,7 @@ def _result(
 def _record_filter(state: AppState, args: ExtenderArgs, answer: FilterAnswer, seconds: float) -> None:
     decision = answer.decision
     counted = state.metrics.decided(decision.reasons, decision.gave_up)
+    state.metrics.answered_unsafe(decision.unsafe_reasons)
     state.metrics.refused_by_policy(len(answer.policy_refusals))
     reasons = Counter({reason.text: count for reason, count in counted.items()})
     reasons.update(refusal.text for refusal in answer.policy_refusals.values())

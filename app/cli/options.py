@@ -52,8 +52,8 @@ PackingOption = Annotated[
     typer.Option(
         "--packing",
         envvar="LONGHORN_EXTENDER_PACKING",
-        help="Which nodes with room are offered: auto = those where every placement order succeeds, if there are any; "
-        "order-safe = only those; exact = all.",
+        help="Which nodes with room are offered: stale-safe = those where placement succeeds even on outdated status; "
+        "order-safe = those where every placement order succeeds; exact = all; auto = the first of these that there are.",
     ),
 ]
 AloneOption = Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,7 @@ from prometheus_fastapi_instrumentator import Instrumentator, metrics
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
 from scheduler_core.demand.derive import DemandSource
-from scheduler_core.model.verdict import Reason
+from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import OutcomeKind
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
@@ -192,6 +192,12 @@ class Metrics:
             "Searches, for a packing or for order safety, that ran out of their budget; the answer is then no",
             registry=self.registry,
         )
+        self._unsafe_answers = CounterMetric(
+            f"{PREFIX}_unsafe_answers",
+            "Pods that were sent to nodes of which some are not stale-safe, by the worst reason that applies",
+            ["reason"],
+            registry=self.registry,
+        )
         self._heartbeat = Gauge(
             f"{PREFIX}_heartbeat",
             "1 while this process is the leader and answers, 0 otherwise; node is where it runs",
@@ -219,6 +225,8 @@ class Metrics:
             self._node_reservation.labels(replicas_scheduled=label)
         for reason in Reason:
             self._verdicts.labels(reason=reason.name.lower())
+        for reason in UNSAFE:
+            self._unsafe_answers.labels(reason=reason.name.lower())
         for result in ("fits", "refused", "error"):
             self._requests.labels(result=result)
 
@@ -243,6 +251,12 @@ class Metrics:
     def policy_reloaded(self, result: str) -> None:
         """Counts one change of the policy file: ``loaded`` or ``refused``."""
         self._policy.reloads.labels(result=result).inc()
+
+    def answered_unsafe(self, reasons: Collection[Reason]) -> None:
+        """Counts one answer of /filter with nodes that are not stale-safe for these `UNSAFE` reasons; without any, nothing."""
+        if reasons:
+            worst = Reason.ORDER_UNSAFE if Reason.ORDER_UNSAFE in reasons else Reason.STALE_UNSAFE
+            self._unsafe_answers.labels(reason=worst.name.lower()).inc()
 
     def undecided(self) -> None:
         """Counts one request to /filter that could not be decided."""

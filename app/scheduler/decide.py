@@ -1,7 +1,7 @@
 """One decision by a policy that may have Longhorn's rules, and its result as one line.
 
 Longhorn's rules are checked last, on the nodes that pass all other rules, as kube-scheduler calls its extenders last. They judge the
-nodes together (a node that holds the pod's data excludes all others, order-safe nodes exclude those that are not), so a node that
+nodes together (a node that holds the pod's data excludes all others, safer nodes exclude those that are less safe), so a node that
 is excluded anyway must not be among them.
 """
 

@@ -70,6 +70,13 @@ class PlacementAnswer(Answer):
     disk: str = Field(description="UUID of the disk Longhorn picks; empty for the volume that finds none")
 
 
+class MeetingAnswer(Answer):
+    """Volumes that Longhorn may all place on one disk, which cannot take them together."""
+
+    disk: str = Field(description="UUID of the disk")
+    volumes: list[str]
+
+
 class CompetingVolumeAnswer(Answer):
     """A volume of another pod that takes space on the node."""
 
@@ -86,12 +93,20 @@ class NodeAnswer(Answer):
     order_safe: bool = Field(
         description="whether Longhorn is proven to find room in whatever order it places the volumes"
     )
+    stale_safe: bool = Field(
+        description="whether Longhorn is proven to find room even if it sees none of its latest placements"
+    )
     reason: str
     detail: str
     plan: dict[str, str] = Field(description="the UUID of a disk for each volume that needs space here")
     counter_example: list[PlacementAnswer] = Field(
         serialization_alias="counterExample",
         description="an order that fails; empty if there is none or none was found",
+    )
+    stale_counter_example: MeetingAnswer | None = Field(
+        serialization_alias="staleCounterExample",
+        description="volumes that outdated status may lead to one disk, which cannot take them together; null if the "
+        "node is stale-safe, or was not examined",
     )
     missing: int = Field(
         description="the least bytes that, freed on one disk, would let all fit; a proven lower bound where the detail says "
@@ -164,10 +179,14 @@ def _node(verdict: Verdict) -> NodeAnswer:
     return NodeAnswer(
         fits=verdict.fits,
         order_safe=verdict.order_safe,
+        stale_safe=verdict.stale_safe,
         reason=verdict.reason.text,
         detail=verdict.detail,
         plan=dict(verdict.plan),
         counter_example=[PlacementAnswer(volume=volume, disk=disk) for volume, disk in verdict.counter_example],
+        stale_counter_example=None
+        if verdict.meeting is None
+        else MeetingAnswer(disk=verdict.meeting.disk, volumes=list(verdict.meeting.volumes)),
         missing=verdict.missing,
         competing=[
             CompetingVolumeAnswer(pod=entry.pod, claim=entry.claim, volume=entry.volume, size=entry.size)

@@ -65,7 +65,8 @@ def free_space_of(
 
 def _less(space: DiskSpace, size: int) -> DiskSpace:
     """Returns the space of a disk after `size` bytes are promised."""
-    return replace(space, free=space.free - size, grants=None if space.grants is None else space.grants - size)
+    grants = None if space.grants is None else space.grants - size
+    return replace(space, free=space.free - size, grants=grants, uncounted=space.uncounted + size)
 
 
 def effective_schedule(disk: longhorn.Disk, schedules: Mapping[str, DiskSchedule]) -> DiskSchedule | None:

@@ -13,11 +13,15 @@ from typing import Final
 
 from scheduler_core.demand.unplaced import claim_identity
 from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.packing.items import Items
 from scheduler_core.volumes.requirements import volume_class
 from scheduler_core.volumes.resolve import PodVolume
 
 # A cluster has a handful of sizes and classes in many combinations; beyond this they get new numbers, never numbers in use.
 _MAX_GROUPS: Final = 100_000
+_GroupKey = tuple[tuple[int, int, int], ...]
+# Separates the volumes that are left out in a key.
+_LEFT_OUT: Final = (-1, -1, -1)
 
 Volumes = tuple[PodVolume, ...]
 
@@ -73,7 +77,10 @@ class Competitors:
         total: bytes of all volumes
         offered_total: bytes of the volumes that may be placed there
         largest: bytes of the largest volume
-        volume_class: the class of all volumes, if they are new volumes of one class
+        left_out: volumes of the node's demand and offers that do not fit there together with these, each with an open disk; outdated
+            status may still lead one of them to a disk
+        volume_class: the class of all volumes, if they are new volumes of one class; None where volumes are left out
+        items: the sizes of all volumes, if `volume_class` is not None
         bytes_by_class: bytes of all volumes by their class
     """
 
@@ -84,7 +91,9 @@ class Competitors:
     total: int = 0
     offered_total: int = 0
     largest: int = 0
+    left_out: Volumes = ()
     volume_class: ReplicaRequest | None = None
+    items: Items | None = None
     bytes_by_class: tuple[tuple[ReplicaRequest, int], ...] = ()
 
     @property
@@ -99,40 +108,48 @@ class CompetitorGroups:
     def __init__(self) -> None:
         self._numbers = count()
         self._class_numbers: dict[ReplicaRequest, int] = {}
-        self._numbers_by_key: dict[tuple[tuple[int, int, int], ...], int] = {}
+        self._numbers_by_key: dict[_GroupKey, int] = {}
 
-    def competitors(self, demanded: Volumes, offered: Volumes) -> Competitors:
+    def competitors(self, demanded: Volumes, offered: Volumes, left_out: Volumes = ()) -> Competitors:
         """Returns these volumes with their group numbers and sums."""
         volumes = demanded + offered
         classes = [volume_class(volume.volume) for volume in volumes]
         sizes = [volume.volume.size for volume in volumes]
         bytes_by_class = _bytes_by_class(classes, sizes)
         new = all(not volume.volume.actual_size and not volume.volume.backing_image for volume in volumes)
+        uniform = len(bytes_by_class) == 1 and new and not left_out
         return Competitors(
             demanded=demanded,
             offered=offered,
-            group=self._group(volumes, classes),
+            left_out=left_out,
+            group=self._group(volumes, classes, left_out),
             demand_group=self._group(demanded, classes[: len(demanded)]),
             total=sum(sizes),
             offered_total=sum(sizes[len(demanded) :]),
             largest=max(sizes, default=0),
-            volume_class=bytes_by_class[0][0] if len(bytes_by_class) == 1 and new else None,
+            volume_class=bytes_by_class[0][0] if uniform else None,
+            items=Items(sizes) if uniform else None,
             bytes_by_class=bytes_by_class,
         )
 
-    def _group(self, volumes: Volumes, classes: Sequence[ReplicaRequest]) -> int:
+    def _group(self, volumes: Volumes, classes: Sequence[ReplicaRequest], left_out: Volumes = ()) -> int:
         if len(self._numbers_by_key) >= _MAX_GROUPS:
             self._numbers_by_key.clear()
             # Every linked clone is a class of its own.
             self._class_numbers.clear()
+        key = self._group_key(volumes, classes)
+        if left_out:
+            key = (*key, _LEFT_OUT, *self._group_key(left_out, [volume_class(volume.volume) for volume in left_out]))
+        return self._numbers_by_key.setdefault(key, next(self._numbers))
+
+    def _group_key(self, volumes: Volumes, classes: Sequence[ReplicaRequest]) -> _GroupKey:
         numbers = self._class_numbers
-        key = tuple(
+        return tuple(
             sorted(
                 (volume.volume.size, volume.volume.actual_size, numbers.setdefault(entry, len(numbers)))
                 for volume, entry in zip(volumes, classes, strict=True)
             )
         )
-        return self._numbers_by_key.setdefault(key, next(self._numbers))
 
 
 def _bytes_by_class(classes: Sequence[ReplicaRequest], sizes: Sequence[int]) -> tuple[tuple[ReplicaRequest, int], ...]:

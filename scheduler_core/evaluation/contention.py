@@ -38,7 +38,7 @@ from scheduler_core.evaluation.roaming import (
     roaming_key,
     volumes_roaming_from,
 )
-from scheduler_core.evaluation.room import fits_on_node, split_by_room, volumes_fit
+from scheduler_core.evaluation.room import fits_on_node, split_by_room, volumes_fit, volumes_with_open_disk
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
@@ -163,7 +163,7 @@ class Contention:
             if entry.involves(query.requester):
                 others = self._without_requester(query, name, demands, offers)
                 on_node = yield from self._fitting_competitors(query, name, others)
-            if on_node.demanded or on_node.offered:
+            if on_node.volumes or on_node.left_out:
                 competitors[name] = on_node
         if len(self._entries) > _ENTRIES_PER_NODE * len(free_space) + _MIN_ENTRIES:
             self._entries = {name: entry for name, entry in self._entries.items() if name in free_space}
@@ -307,7 +307,7 @@ class Contention:
                 for name in part:
                     others = competitors.get(name)
                     competitors[name] = (
-                        self._groups.competitors(others.demanded + certain, others.offered + possible)
+                        self._groups.competitors(others.demanded + certain, others.offered + possible, others.left_out)
                         if others
                         else alone
                     )
@@ -366,9 +366,9 @@ class Contention:
         """
         demanded = {identity(volume): volume for volume in competing.demanded}
         held = {identity(volume): volume for part in competing.held for volume in part}
-        volumes = demanded | {identity(volume): volume for part in competing.offered for volume in part} | held
-        if (yield from volumes_fit(query.state.profiles, query.budget, name, list(volumes.values()))):
-            return self._competitors_of(demanded | held, volumes)
+        candidates = demanded | {identity(volume): volume for part in competing.offered for volume in part} | held
+        if (yield from volumes_fit(query.state.profiles, query.budget, name, list(candidates.values()))):
+            return self._competitors_of(demanded | held, candidates)
         fitting: dict[str, PodVolume] = {}
         if (yield from volumes_fit(query.state.profiles, query.budget, name, list(demanded.values()))):
             fitting = demanded
@@ -381,12 +381,16 @@ class Contention:
             trial = volumes | {identity(volume): volume for volume in part}
             if (yield from volumes_fit(query.state.profiles, query.budget, name, list(trial.values()))):
                 volumes = trial
+        left_out = [volume for key, volume in candidates.items() if key not in volumes]
+        placeable = yield from volumes_with_open_disk(query.state.profiles, name, left_out)
         fitting = fitting | {key: volume for key, volume in volumes.items() if key in held}
-        return self._competitors_of(fitting, volumes)
+        return self._competitors_of(fitting, volumes, placeable)
 
-    def _competitors_of(self, demanded: dict[str, PodVolume], volumes: dict[str, PodVolume]) -> Competitors:
+    def _competitors_of(
+        self, demanded: dict[str, PodVolume], volumes: dict[str, PodVolume], left_out: Volumes = ()
+    ) -> Competitors:
         offered = tuple(volume for key, volume in volumes.items() if key not in demanded)
-        return self._groups.competitors(tuple(demanded.values()), offered)
+        return self._groups.competitors(tuple(demanded.values()), offered, left_out)
 
 
 def _largest_first(volume: PodVolume) -> tuple[int, str]:

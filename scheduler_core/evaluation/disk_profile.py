@@ -41,6 +41,7 @@ class OpenDisk:
         headroom: only if the volumes bring data (`VolumeClasses.rewrites`); otherwise 0, because an open disk has some
         classes: bit mask of the `VolumeClasses.requests` that the disk is open to
         copies: (backing image, real size) of the images that a volume would first have to copy here
+        uncounted: bytes that are no longer free, though Longhorn's status does not show it yet
     """
 
     uuid: str
@@ -48,19 +49,22 @@ class OpenDisk:
     headroom: int
     classes: int
     copies: tuple[tuple[str, int], ...] = ()
+    uncounted: int = 0
 
 
 class Profile:
     """The open disks of a node, without their names.
 
-    A profile without disks has the reason why no disk matters.
+    A profile without disks has the reason why no disk matters. `reported` are the free bytes of the disks as Longhorn
+    takes them from its status.
     """
 
-    __slots__ = ("classes", "copies", "copying", "free", "headroom", "reason")
+    __slots__ = ("classes", "copies", "copying", "free", "headroom", "reason", "reported")
 
     def __init__(self, reason: Reason | None, disks: tuple[OpenDisk, ...] = ()) -> None:
         self.reason = reason
         self.free = tuple(disk.free for disk in disks)
+        self.reported = tuple(disk.free + disk.uncounted for disk in disks)
         self.headroom = tuple(disk.headroom for disk in disks)
         self.classes = tuple(disk.classes for disk in disks)
         self.copies = tuple(disk.copies for disk in disks)
@@ -69,7 +73,7 @@ class Profile:
     @property
     def key(self) -> tuple[object, ...]:
         """Identifies and sorts the profiles of one table."""
-        return self.free, self.headroom, self.classes, self.copies
+        return self.free, self.headroom, self.classes, self.copies, self.reported
 
 
 def profile_node(view: View, classes: VolumeClasses, name: str) -> Refused | tuple[OpenDisk, ...]:
@@ -120,12 +124,13 @@ def _open_disks(
         if rule is None or rule is Rule.SCHEDULING_SPACE:
             covered |= mask
             headroom = space.headroom if classes.rewrites else 0
-            disks.append(OpenDisk(disk.uuid, space.free, headroom, mask, _missing_images(view, classes, disk.uuid)))
+            images = _missing_images(view, classes, disk.uuid)
+            disks.append(OpenDisk(disk.uuid, space.free, headroom, mask, images, space.uncounted))
         else:
             low_disks.append(space_detail(rule, disk, view.settings, space, longhorn.Volume(name="")))
     if covered != (1 << len(classes.requests)) - 1:
         return Refused(Reason.LOW_AVAILABLE, "; ".join(low_disks))
-    disks.sort(key=lambda disk: (-disk.free, -disk.headroom, disk.classes, disk.copies, disk.uuid))
+    disks.sort(key=lambda disk: (-disk.free, -disk.headroom, disk.classes, disk.copies, disk.uncounted, disk.uuid))
     return tuple(disks)
 
 

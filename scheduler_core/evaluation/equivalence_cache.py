@@ -5,7 +5,8 @@ since (`cluster/changelog.py`) → the missing nodes are evaluated now → the n
 work for what changed. Where the pod's own offer or its volumes' demand counts, a node is evaluated for this pod alone and not cached.
 
 A node is evaluated first for the pod alone (`profile_cache.py`), then jointly with its competitors, which `contention.py` finds. Most nodes have
-so much space that counting bytes proves every placement order safe; nothing else needs to be computed for them.
+so much space that counting bytes proves every placement order safe and tells whether outdated status matters; nothing else needs to be
+computed for them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from scheduler_core.evaluation.competitors import Competitors, Volumes, volumes_
 from scheduler_core.evaluation.contention import Contention, ContentionQuery, VolumesAnywhere
 from scheduler_core.evaluation.disk_profile import Profile
 from scheduler_core.evaluation.roaming import roaming_key
+from scheduler_core.evaluation.stale_safety import stale_safe
 from scheduler_core.lru import LruMap
-from scheduler_core.model.verdict import Reason
+from scheduler_core.model.verdict import UNSAFE, Reason
+from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import counting_proves_safe
+from scheduler_core.packing.stale_safe import NewVolumes
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
 
@@ -44,14 +48,14 @@ class NodeQuery:
 
     Attributes:
         required: what the pod's local volumes require
-        examine_order: whether order safety matters
+        examine_safety: whether order safety and stale safety matter
     """
 
     competition: ContentionQuery
     contention: Contention
     resolution: Resolution
     required: Requirements
-    examine_order: bool
+    examine_safety: bool
 
     @property
     def version(self) -> _Version:
@@ -168,7 +172,7 @@ class EquivalenceCache:
         roaming, share = anywhere
         # Where a roaming volume is offered it counts already, so it matters which volume it is.
         names_of_roaming = tuple(map(roaming_key, roaming))
-        key = (query.required.key, query.examine_order, volumes_key(roaming + share), names_of_roaming)
+        key = (query.required.key, query.examine_safety, volumes_key(roaming + share), names_of_roaming)
         own_nodes = _own_nodes(query)
         lookup = self._look_up(key, query.version, names, own_nodes)
         reasons, competitors = yield from evaluate_nodes(query, lookup.missing, anywhere)
@@ -248,42 +252,78 @@ def evaluate_nodes(
     for number, (name, profile) in enumerate(profiles.items(), start=1):
         if number % _NODES_PER_PAUSE == 0:
             yield
-        if _counting_proves_room(required, profile, competitors.get(name)):
-            reasons[name] = Reason.ROOM
+        reason = _decide_by_counting(query, profile, competitors.get(name))
+        if reason is not None:
+            reasons[name] = reason
     undecided = {name: profile for name, profile in profiles.items() if name not in reasons}
     results = yield from state.profiles.evaluate(
-        required, list(undecided.values()), budget, examine_order=query.examine_order
+        required, list(undecided.values()), budget, examine_safety=query.examine_safety
     )
     reasons |= {name: results[profile] for name, profile in undecided.items()}
     groups: dict[int, list[str]] = {}
     for name in undecided:
-        if name in competitors and (reasons[name].fits or reasons[name] is Reason.ORDER_UNSAFE):
+        if name in competitors and (reasons[name].fits or reasons[name] in UNSAFE):
             groups.setdefault(competitors[name].group, []).append(name)
     for members in groups.values():
-        volumes = competitors[members[0]].volumes
-        reasons |= yield from evaluate_jointly(query, members, volumes, examine_order=query.examine_order)
+        on_node = competitors[members[0]]
+        joint = yield from evaluate_jointly(query, members, on_node.volumes, examine_safety=query.examine_safety)
+        if on_node.left_out and query.examine_safety:
+            joint = yield from _examine_left_out(query, joint, on_node)
+        reasons |= joint
     return reasons, competitors
 
 
-def _counting_proves_room(required: Requirements, profile: Profile, competitors: Competitors | None) -> bool:
-    """Whether counting proves that every volume fits in every order.
+def _decide_by_counting(query: NodeQuery, profile: Profile, competitors: Competitors | None) -> Reason | None:
+    """Returns the reason of a node where every volume fits in every order, if counting proves it.
 
-    False proves nothing.
+    None proves nothing.
     """
+    required = query.required
     if profile.reason is not None or not required.uniform or not required.sizes:
-        return False
+        return None
     items = required.items
-    if competitors is None:
-        return counting_proves_safe(profile.free, items.total, items.largest)
-    volume_class = required.classes.requests[0]
-    if competitors.volume_class is not volume_class and competitors.volume_class != volume_class:
-        return False
-    total = items.total + competitors.total
-    return counting_proves_safe(profile.free, total, max(items.largest, competitors.largest))
+    total = items.total
+    largest = items.largest
+    parts: tuple[Items, ...] = (items,)
+    if competitors is not None:
+        volume_class = required.classes.requests[0]
+        if competitors.items is None:
+            return None
+        if competitors.volume_class is not volume_class and competitors.volume_class != volume_class:
+            return None
+        parts = (items, competitors.items)
+        total += competitors.total
+        largest = max(largest, competitors.largest)
+    # The disk with least space comes last: if it takes everything, every disk does.
+    if profile.free[-1] >= total:
+        return Reason.ROOM
+    if not counting_proves_safe(profile.free, total, largest):
+        return None
+    if not query.examine_safety or NewVolumes(*parts).stale_safe(profile.free, profile.reported):
+        return Reason.ROOM
+    return Reason.STALE_UNSAFE
+
+
+def _examine_left_out(
+    query: NodeQuery, reasons: Mapping[str, Reason], competitors: Competitors
+) -> Cooperative[dict[str, Reason]]:
+    """Returns the reasons once volumes count that are left out.
+
+    They take part in stale safety alone: they have no space there, and outdated status may still show some.
+    """
+    volumes = (*query.resolution.local, *competitors.volumes, *competitors.left_out)
+    required = requirements(volumes, query.resolution.volumes)
+    table = yield from query.competition.state.profiles.table(required.classes)
+    return {
+        name: Reason.STALE_UNSAFE
+        if reason is Reason.ROOM and (profile.reason is not None or not stale_safe(required, profile))
+        else reason
+        for (name, reason), profile in zip(reasons.items(), table.of(list(reasons)), strict=True)
+    }
 
 
 def evaluate_jointly(
-    query: NodeQuery, names: Sequence[str], volumes: Volumes, *, examine_order: bool
+    query: NodeQuery, names: Sequence[str], volumes: Volumes, *, examine_safety: bool
 ) -> Cooperative[dict[str, Reason]]:
     """Returns the reasons of nodes with equal competitors.
 
@@ -294,7 +334,7 @@ def evaluate_jointly(
     table = yield from profiles.table(required.classes)
     node_profiles = table.of(names)
     results = yield from profiles.evaluate(
-        required, node_profiles, query.competition.budget, examine_order=examine_order
+        required, node_profiles, query.competition.budget, examine_safety=examine_safety
     )
     return {
         name: attribute_to_competitors(results[profile]) for name, profile in zip(names, node_profiles, strict=True)
@@ -304,6 +344,6 @@ def evaluate_jointly(
 def attribute_to_competitors(reason: Reason) -> Reason:
     """Returns SPOKEN_FOR in place of a refusal caused by competitors.
 
-    The pod alone fits the node. A reason that fits, ORDER_UNSAFE and UNDECIDED are returned as they are.
+    The pod alone fits the node. A reason that fits, the UNSAFE ones and UNDECIDED are returned as they are.
     """
-    return reason if reason.fits or reason in (Reason.ORDER_UNSAFE, Reason.UNDECIDED) else Reason.SPOKEN_FOR
+    return reason if reason.fits or reason in UNSAFE or reason is Reason.UNDECIDED else Reason.SPOKEN_FOR

@@ -15,6 +15,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.disk_profile import Profile, ProfileTable
 from scheduler_core.evaluation.fit import UnfinishedSearches, fit_many, order_safety_many
+from scheduler_core.evaluation.stale_safety import without_stale_safe
 from scheduler_core.lru import LruMap
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
@@ -100,14 +101,15 @@ class ProfileCache:
         return cache
 
     def evaluate(
-        self, required: Requirements, profiles: Sequence[Profile], budget: Budget, *, examine_order: bool
+        self, required: Requirements, profiles: Sequence[Profile], budget: Budget, *, examine_safety: bool
     ) -> Cooperative[Mapping[Profile, Reason]]:
         """Returns the reason for each profile.
 
-        With `examine_order` a profile has ROOM only if every placement order is proven to succeed, otherwise it is ORDER_UNSAFE.
+        With `examine_safety` a profile has ROOM only if it is stale-safe. Otherwise it is STALE_UNSAFE if every placement order is
+        proven to succeed, and ORDER_UNSAFE if not.
         Profiles that the budget left undecided are not cached: the next request with these requirements goes on with them.
         """
-        key = (examine_order, required.key)
+        key = (examine_safety, required.key)
         cached = self._results.get(key)
         if cached is None or len(cached) > self._max_profiles:
             cached = {}
@@ -124,8 +126,8 @@ class ProfileCache:
         undecided: set[Profile] = set()
         if Reason.UNDECIDED in reasons:
             undecided = {profile for profile, reason in results.items() if reason is Reason.UNDECIDED}
-        if examine_order and Reason.ROOM in reasons:
-            undecided |= yield from _examine_order(required, results, budget, unfinished)
+        if examine_safety and Reason.ROOM in reasons:
+            undecided |= yield from _examine_safety(required, results, budget, unfinished)
         if unfinished:
             self._unfinished.put(required.key, unfinished)
         elif earlier is not None:
@@ -138,19 +140,20 @@ class ProfileCache:
         return {**cached, **results} if undecided else cached
 
 
-def _examine_order(
+def _examine_safety(
     required: Requirements, results: Results, budget: Budget, unfinished: UnfinishedSearches
 ) -> Cooperative[set[Profile]]:
-    """Replaces ROOM by ORDER_UNSAFE unless order safety is proven.
+    """Replaces ROOM where stale safety or order safety is not proven.
 
-    Returns the undecided profiles.
+    Returns the profiles whose order safety is undecided. Only profiles that are not stale-safe need a search.
     """
     fitting = [profile for profile, reason in results.items() if reason is Reason.ROOM]
-    answers = yield from order_safety_many(required, fitting, budget, unfinished)
-    if answers.count(PackingAnswer.YES) == len(answers):
+    unsafe = yield from without_stale_safe(required, fitting)
+    if not unsafe:
         return set()
-    unproven = {
-        profile: answer for profile, answer in zip(fitting, answers, strict=True) if answer is not PackingAnswer.YES
-    }
-    results.update(dict.fromkeys(unproven, Reason.ORDER_UNSAFE))
-    return {profile for profile, answer in unproven.items() if answer is PackingAnswer.UNDECIDED}
+    answers = yield from order_safety_many(required, unsafe, budget, unfinished)
+    results.update(
+        (profile, Reason.STALE_UNSAFE if answer is PackingAnswer.YES else Reason.ORDER_UNSAFE)
+        for profile, answer in zip(unsafe, answers, strict=True)
+    )
+    return {profile for profile, answer in zip(unsafe, answers, strict=True) if answer is PackingAnswer.UNDECIDED}

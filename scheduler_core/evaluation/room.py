@@ -34,8 +34,19 @@ def fits_on_node(profiles: ProfileCache, budget: Budget, name: str, required: Re
         items = required.items
         if counting_proves_safe(profile.free, items.total, items.largest):
             return True
-    results = yield from profiles.evaluate(required, [profile], budget, examine_order=False)
+    results = yield from profiles.evaluate(required, [profile], budget, examine_safety=False)
     return results[profile] in FITTING
+
+
+def volumes_with_open_disk(profiles: ProfileCache, name: str, volumes: Sequence[PodVolume]) -> Cooperative[Volumes]:
+    """Returns the volumes for which some disk of a node is open, whether it has room or not."""
+    placeable: list[PodVolume] = []
+    for volume in volumes:
+        table = yield from profiles.table(requirements([volume], ()).classes)
+        [profile] = table.of([name])
+        if profile.reason is None:
+            placeable.append(volume)
+    return tuple(placeable)
 
 
 def split_by_room(
@@ -76,7 +87,7 @@ def _nodes_with_room(
     required = requirements(volumes, ())
     table = yield from profiles.table(required.classes)
     node_profiles = table.of(names)
-    results = yield from profiles.evaluate(required, node_profiles, budget, examine_order=False)
+    results = yield from profiles.evaluate(required, node_profiles, budget, examine_safety=False)
     with_room: list[str] = []
     without_room: list[str] = []
     for name, profile in zip(names, node_profiles, strict=True):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation import fit
+from scheduler_core.evaluation import fit, stale_safety
+from scheduler_core.evaluation.competitors import Volumes
 from scheduler_core.evaluation.disk_profile import OpenDisk, Profile, profile_node
 from scheduler_core.evaluation.reasons import Refused
 from scheduler_core.longhorn.anti_affinity import SoftAntiAffinity
@@ -19,6 +20,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.verdict import Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.packing.order_safe import Safety
+from scheduler_core.packing.stale_safe import Overbooking
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution
@@ -60,6 +62,13 @@ class NodeEvaluation:
         """
         return fit.order_safety(self.required, self.profile, budget, self.allowed)
 
+    def overbooking(self) -> Overbooking | None:
+        """Returns a disk that outdated status may lead Longhorn to overbook.
+
+        Only meaningful where the volumes fit; None there means that the node is stale-safe.
+        """
+        return stale_safety.overbooking(self.required, self.profile, self.allowed)
+
     def plan(self, budget: Budget) -> dict[str, str] | None:
         """Returns a disk UUID for each of the pod's volumes.
 
@@ -78,9 +87,7 @@ class NodeEvaluation:
         )
 
 
-def evaluate_node(
-    view: View, resolution: Resolution, name: str, competitors: tuple[PodVolume, ...] = ()
-) -> NodeEvaluation:
+def evaluate_node(view: View, resolution: Resolution, name: str, competitors: Volumes = ()) -> NodeEvaluation:
     """Evaluates one node for the pod's volumes.
 
     They are packed together with the volumes of competitors.

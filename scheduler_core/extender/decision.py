@@ -20,7 +20,7 @@ from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.longhorn.volume_validation import update_error
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.longhorn import STRICT_LOCAL
-from scheduler_core.model.verdict import Reason
+from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import STEPS_PER_REQUEST
 from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve_volumes
@@ -32,12 +32,25 @@ _TAKES_NO_SPACE: Final = frozenset({Reason.NO_VOLUMES, Reason.HOME, Reason.ATTAC
 class Packing(StrEnum):
     """Which nodes with room are offered.
 
-    AUTO: only order-safe ones where there are any, otherwise all (Longhorn's proposal). ORDER_SAFE: only those. EXACT: all.
+    AUTO: only stale-safe ones where there are any, otherwise order-safe ones, otherwise all (Longhorn's proposal). STALE_SAFE: only
+    stale-safe ones. ORDER_SAFE: all order-safe ones, which include the former. EXACT: all.
     """
 
     AUTO = "auto"
+    STALE_SAFE = "stale-safe"
     ORDER_SAFE = "order-safe"
     EXACT = "exact"
+
+    def accepted(self, reasons: Collection[Reason]) -> frozenset[Reason]:
+        """Returns the `UNSAFE` reasons with which nodes are offered.
+
+        `reasons` are those of all nodes.
+        """
+        if self is Packing.STALE_SAFE or (self is Packing.AUTO and Reason.ROOM in reasons):
+            return frozenset()
+        if self is Packing.ORDER_SAFE or (self is Packing.AUTO and Reason.STALE_UNSAFE in reasons):
+            return frozenset({Reason.STALE_UNSAFE})
+        return UNSAFE
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +61,7 @@ class FilterOptions:
         packing: which nodes with room are offered
         require_best_effort: whether a best-effort volume needs local space, or only prefers it
         steps: how many search steps one request may use (`packing/budget.py`)
+        rank_safety: whether order safety and stale safety are examined even if they do not decide which nodes are offered
         match_volumes: whether the scheduler binds unbound claims to existing PersistentVolumes first, as kube-scheduler does
     """
 
@@ -55,11 +69,12 @@ class FilterOptions:
     require_best_effort: bool = True
     steps: int = STEPS_PER_REQUEST
     match_volumes: bool = True
+    rank_safety: bool = False
 
     @property
-    def examines_order(self) -> bool:
-        """Whether order safety decides which nodes are offered."""
-        return self.packing is not Packing.EXACT
+    def examines_safety(self) -> bool:
+        """Whether order safety and stale safety are examined."""
+        return self.rank_safety or self.packing is not Packing.EXACT
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +132,7 @@ class Decision:
     Attributes:
         gave_up: number of searches, for a packing or for order safety, that ended without an answer
         competitors: by node, the volumes of other pods that were counted
+        unsafe: by node that fits though it is not stale-safe, the reason that it would have otherwise, as far as that was examined
         volume_classes: of the volumes that take space on the pod's node; empty without competing pods
         profiles: by node, what it offers to these classes; empty without competing pods
         resolutions: by node, the volumes that its reason is about, where nodes differ in them (`volumes/volume_binding.py`)
@@ -127,6 +143,7 @@ class Decision:
     reasons: Sequence[Reason]
     gave_up: int = 0
     competitors: Mapping[str, Competitors] = field(default_factory=dict)
+    unsafe: Mapping[str, Reason] = field(default_factory=dict)
     volume_classes: tuple[ReplicaRequest, ...] = ()
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     resolutions: Mapping[str, Resolution] = field(default_factory=dict)
@@ -145,6 +162,14 @@ class Decision:
         """The candidates that fit, in order."""
         pairs = zip(self.candidates, self.reasons, strict=True)
         return [name for name, reason in pairs if reason.fits]
+
+    @property
+    def unsafe_reasons(self) -> frozenset[Reason]:
+        """Why some of the fitting nodes are not stale-safe, as far as that was examined."""
+        if not self.unsafe:
+            return frozenset()
+        pairs = zip(self.candidates, self.reasons, strict=True)
+        return frozenset(self.unsafe[name] for name, reason in pairs if reason.fits and name in self.unsafe)
 
     @property
     def takes_space(self) -> bool:

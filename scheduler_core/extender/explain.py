@@ -24,9 +24,10 @@ from scheduler_core.extender.volume_sentences import VolumeSentences
 from scheduler_core.model.kube import Pod
 from scheduler_core.model.listing import MAX_LISTED, join_first
 from scheduler_core.model.quantity import format_bytes
-from scheduler_core.model.verdict import CompetingVolume, Reason, Verdict
+from scheduler_core.model.verdict import UNSAFE, CompetingVolume, Meeting, Reason, Verdict
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import MAX_STEPS_PER_INSTANCE
+from scheduler_core.packing.order_safe import Safety
 from scheduler_core.volumes.resolve import MAX_VOLUMES_PER_NODE, Resolution
 from scheduler_core.volumes.skipped_claims import SkippedClaim, skipped_claims
 
@@ -58,6 +59,7 @@ class _Node:
     Attributes:
         sentences: about the pod's volumes
         competitors: the volumes of other pods that were counted
+        left_out: those that do not fit there and matter to stale safety alone (`Competitors.left_out`)
     """
 
     view: View
@@ -66,6 +68,7 @@ class _Node:
     reason: Reason
     sentences: VolumeSentences
     competitors: Volumes
+    left_out: Volumes
     budget: Budget
 
 
@@ -94,6 +97,7 @@ def explain_nodes(
     for name, reason, share in zip(candidates, decision.reasons, shares, strict=True):
         competitors = decision.competitors.get(name)
         volumes = competitors.volumes if competitors else ()
+        left_out = competitors.left_out if competitors else ()
         resolution = decision.resolution_on(name)
         if reason is Reason.NO_ROOM_IN_CLUSTER:
             # The sentence is the same for all nodes with these volumes, and it takes a look at every disk of the cluster.
@@ -106,7 +110,7 @@ def explain_nodes(
             # What these reasons mean shows only from all volumes that the pod may have.
             resolution = decision.resolution
         about_volumes = sentences.setdefault(id(resolution), VolumeSentences(state.view, resolution))
-        node = _Node(state.view, resolution, name, reason, about_volumes, volumes, share)
+        node = _Node(state.view, resolution, name, reason, about_volumes, volumes, left_out, share)
         verdict = yield from _explain_node(node)
         verdicts.append(replace(verdict, competing=_competing_volumes(volumes, state.view)) if volumes else verdict)
         yield
@@ -126,11 +130,11 @@ def _competing_volumes(volumes: Volumes, view: View) -> tuple[CompetingVolume, .
 def _explain_node(node: _Node) -> Cooperative[Verdict]:
     reason = node.reason
     if reason is Reason.NO_VOLUMES:
-        return Verdict(reason, order_safe=True)
+        return Verdict(reason, order_safe=True, stale_safe=True)
     if reason is Reason.TOO_MANY_VOLUMES:
         return Verdict(reason, f"a node attaches at most {MAX_VOLUMES_PER_NODE} volumes")
     if reason is Reason.HOME:
-        return Verdict(reason, node.sentences.kept_replicas(node.name), order_safe=True)
+        return Verdict(reason, node.sentences.kept_replicas(node.name), order_safe=True, stale_safe=True)
     if reason is Reason.CLAIM_IN_USE:
         return Verdict(reason, node.sentences.claims_in_use)
     if reason in (Reason.HOME_ELSEWHERE, Reason.STRICT_LOCAL_ELSEWHERE):
@@ -147,7 +151,7 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
         return Verdict(reason, refusal_detail(node.view, evaluation.required, node.name) or evaluation.refused.detail)
     if reason is Reason.UNDECIDED and not evaluation.required.sizes:
         return _undecided_together(node)
-    if reason.fits or reason is Reason.ORDER_UNSAFE:
+    if reason.fits or reason in UNSAFE:
         return (yield from _explain_fitting(node, evaluation))
     verdict = yield from _explain_shortage(node, evaluation)
     own = [volume for volume in evaluation.required.volumes if volume.claim not in evaluation.competing_claims]
@@ -158,17 +162,20 @@ def _explain_node(node: _Node) -> Cooperative[Verdict]:
 def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Verdict]:
     """Explains a node where a packing exists.
 
-    The verdict has the plan, and whether every placement order succeeds.
+    The verdict has the plan, and whether every placement order succeeds, also on outdated status.
     """
     portion = node.budget.portion(MAX_STEPS_PER_INSTANCE)
     plan = evaluation.plan(portion)
     node.budget.take_back([portion])
     yield
-    safety = evaluation.order_safety(node.budget)
+    stale_safe, meeting = _stale_safety(node, evaluation)
+    safety = Safety(PackingAnswer.YES) if stale_safe else evaluation.order_safety(node.budget)
     labels = _labels(node, evaluation)
     volumes = evaluation.required.volumes
     placed = [(volumes[volume].name, disk) for volume, disk in safety.counter_example]
     parts = [node.sentences.kept_replicas(node.name), _failing_order(placed, labels)]
+    if not placed:
+        parts.append(_meeting_sentence(node, meeting))
     if plan is None:
         parts.append("a packing exists, but the budget did not suffice to write it out")
     if safety.answer is PackingAnswer.UNDECIDED:
@@ -178,8 +185,32 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ver
         "; ".join(part for part in parts if part),
         plan or {},
         order_safe=safety.answer is PackingAnswer.YES,
+        stale_safe=stale_safe,
+        meeting=meeting,
         counter_example=tuple((volume, "" if disk is None else evaluation.disks[disk].uuid) for volume, disk in placed),
     )
+
+
+def _stale_safety(node: _Node, evaluation: NodeEvaluation) -> tuple[bool, Meeting | None]:
+    """Returns whether a node is stale-safe, and volumes that may meet on a disk otherwise."""
+    overbooking = evaluation.overbooking()
+    if overbooking is None and node.left_out and evaluation.required.sizes:
+        evaluation = evaluate_node(node.view, node.resolution, node.name, node.competitors + node.left_out)
+        if evaluation.refused is not None:
+            return False, None
+        overbooking = evaluation.overbooking()
+    if overbooking is None:
+        return True, None
+    volumes = evaluation.required.volumes
+    disk = evaluation.disks[overbooking.disk]
+    return False, Meeting(disk.uuid, tuple(volumes[volume].name for volume in overbooking.volumes))
+
+
+def _meeting_sentence(node: _Node, meeting: Meeting | None) -> str:
+    if meeting is None:
+        return ""
+    disk = {disk.uuid: disk.name for disk in node.view.snapshot.longhorn_nodes[node.name].disks}[meeting.disk]
+    return f"on outdated status all of these may go to disk {disk}: {join_first(meeting.volumes, ', ')}"
 
 
 def _undecided_together(node: _Node) -> Verdict:

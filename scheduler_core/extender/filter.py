@@ -35,13 +35,13 @@ from scheduler_core.extender.decision import (
     Contenders,
     Decision,
     FilterOptions,
-    Packing,
     check_existing_volumes,
     node_constraints,
     resolve_candidates,
 )
 from scheduler_core.extender.filter_stages import (
     FilterRequest,
+    accept,
     add_profiles,
     evaluate_stages,
     finish,
@@ -50,7 +50,7 @@ from scheduler_core.extender.filter_stages import (
 )
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model.kube import Pod
-from scheduler_core.model.verdict import Reason
+from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.requirements import requirements
 from scheduler_core.volumes.resolve import PodVolume, Resolution, exceeds_attach_limit
@@ -63,6 +63,7 @@ _PASSING: Final = (
     Reason.HOME,
     Reason.ATTACHABLE,
     Reason.ROOM,
+    Reason.STALE_UNSAFE,
     Reason.ORDER_UNSAFE,
     Reason.WAITING,
     Reason.SPOKEN_FOR,
@@ -97,8 +98,8 @@ class _Question:
         if isinstance(contenders, Competing):
             competition = ContentionQuery(self.state, contenders.demand, contenders.ledger, self.requester, self.budget)
             if required.sizes:
-                examine_order = self.options.examines_order
-                query = NodeQuery(competition, contenders.contention, resolution, required, examine_order)
+                examine_safety = self.options.examines_safety
+                query = NodeQuery(competition, contenders.contention, resolution, required, examine_safety)
         return FilterRequest(
             state=self.state,
             resolution=resolution,
@@ -141,8 +142,9 @@ def filter_nodes(
         return (yield from _decide_by_match(question, candidates, parts, resolution))
     request = question.request(resolution, candidates)
     reasons, competitors = yield from evaluate_stages(request)
-    reasons = yield from finish(request, reasons, competitors)
-    return (yield from add_profiles(request, Decision(resolution, candidates, reasons, competitors=competitors)))
+    reasons, unsafe = yield from finish(request, reasons, competitors)
+    decision = Decision(resolution, candidates, reasons, competitors=competitors, unsafe=unsafe)
+    return (yield from add_profiles(request, decision))
 
 
 def _volumes_offered_to_others(pod: Pod, contenders: Contenders) -> Iterator[PodVolume]:
@@ -183,21 +185,15 @@ def _decide_by_match(
             competitors = {}
         evaluated.append((request, reasons, competitors))
     worst = _worst_by_node(evaluated)
-    order_safe = any(reason is Reason.ROOM for _, reason in worst.values())
-    if question.options.packing is not Packing.AUTO or order_safe:
-        fits = any(reason.fits for _, reason in worst.values())
-    else:
-        evaluated = [
-            (request, [Reason.ROOM if reason is Reason.ORDER_UNSAFE else reason for reason in reasons], counted)
-            for request, reasons, counted in evaluated
-        ]
-        fits = any(reason.fits for _, reason in _worst_by_node(evaluated).values())
-    if not fits:
+    accepted = question.options.packing.accepted([reason for _, reason in worst.values()])
+    unsafe = {name: reason for name, (_, reason) in worst.items() if reason in accepted}
+    evaluated = [(request, accept(reasons, accepted), counted) for request, reasons, counted in evaluated]
+    if not any(reason.fits for _, reason in _worst_by_node(evaluated).values()):
         for index, (request, reasons, counted) in enumerate(evaluated):
             if request.query is not None:
                 marked = yield from mark_waiting(request, request.query, reasons, counted)
                 evaluated[index] = (request, marked, counted)
-    return (yield from _combine(evaluated, candidates, resolution))
+    return replace((yield from _combine(evaluated, candidates, resolution)), unsafe=unsafe)
 
 
 def _common_homes(requests: Sequence[FilterRequest]) -> frozenset[str]:
@@ -222,7 +218,7 @@ def _worst_by_node(
 ) -> dict[str, tuple[int, Reason]]:
     """Returns each node's worst reason and the part that has it.
 
-    A node that is refused for good in one part and fits in another is uncertain.
+    A node that is refused for good in one part and has a packing in another is uncertain.
     """
     worst: dict[str, tuple[int, Reason]] = {}
     uncertain: set[str] = set()
@@ -232,11 +228,15 @@ def _worst_by_node(
             if earlier is None:
                 worst[name] = (index, reason)
                 continue
-            if max(_SEVERITY[reason], _SEVERITY[earlier[1]]) >= _REFUSED and (reason.fits or earlier[1].fits):
+            if max(_SEVERITY[reason], _SEVERITY[earlier[1]]) >= _REFUSED and (_packs(reason) or _packs(earlier[1])):
                 uncertain.add(name)
             if _SEVERITY[reason] > _SEVERITY[earlier[1]]:
                 worst[name] = (index, reason)
     return worst | {name: (worst[name][0], Reason.UNCERTAIN_VOLUME) for name in uncertain}
+
+
+def _packs(reason: Reason) -> bool:
+    return reason.fits or reason in UNSAFE
 
 
 def _combine(

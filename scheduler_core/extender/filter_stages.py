@@ -31,14 +31,14 @@ from scheduler_core.extender.decision import (
     node_constraints,
     volumes_on_pod_node,
 )
-from scheduler_core.model.verdict import Reason
+from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.volumes.existing_replicas import home_nodes
 from scheduler_core.volumes.requirements import Requirements, requirements
 from scheduler_core.volumes.resolve import Resolution
 
 # Reasons that may hold only because of what was offered to other pods.
-_WORTH_WAITING: Final = frozenset({Reason.SPOKEN_FOR, Reason.ORDER_UNSAFE})
+_WORTH_WAITING: Final = UNSAFE | {Reason.SPOKEN_FOR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ _NOTHING: Final = _Evaluated({})
 def evaluate_stages(request: FilterRequest) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
     """Returns each candidate's reason, in order, and the competitors counted.
 
-    Whether nodes are order-unsafe or waited for is not settled yet (`finish`).
+    Whether unsafe nodes are offered, and which nodes are waited for, is not settled yet (`finish`).
     """
     candidates = request.candidates
     decided: dict[str, Reason] = {}
@@ -121,8 +121,8 @@ def _evaluate_alone(request: FilterRequest, names: Sequence[str]) -> Cooperative
     profiles = request.state.profiles
     table = yield from profiles.table(request.required.classes)
     nodes = table.of(names)
-    examine_order = request.options.examines_order
-    results = yield from profiles.evaluate(request.required, nodes, request.budget, examine_order=examine_order)
+    examine_safety = request.options.examines_safety
+    results = yield from profiles.evaluate(request.required, nodes, request.budget, examine_safety=examine_safety)
     return [results[profile] for profile in nodes]
 
 
@@ -131,11 +131,7 @@ def _placeable(request: FilterRequest, reasons: list[Reason]) -> Cooperative[lis
     needs = replica_needs(request.resolution, request.view)
     if not needs:
         return reasons
-    names = [
-        name
-        for name, reason in zip(request.candidates, reasons, strict=True)
-        if reason.fits or reason is Reason.ORDER_UNSAFE
-    ]
+    names = [name for name, reason in zip(request.candidates, reasons, strict=True) if reason.fits or reason in UNSAFE]
     pod = WholePod(request.state, request.resolution, needs)
     refused = yield from nodes_without_placement(pod, names, request.budget)
     if not refused:
@@ -182,7 +178,7 @@ def _fits_somewhere(request: FilterRequest, required: Requirements) -> Cooperati
     profiles = request.state.profiles
     table = yield from profiles.table(required.classes)
     nodes = list(table.profiles.values())
-    results = yield from profiles.evaluate(required, nodes, request.budget, examine_order=False)
+    results = yield from profiles.evaluate(required, nodes, request.budget, examine_safety=False)
     return any(results[profile].fits for profile in nodes)
 
 
@@ -235,24 +231,37 @@ def _nodes_with_replicas(request: FilterRequest, decided: _Reasons) -> Cooperati
     reasons: dict[str, Reason] = {}
     shares = request.budget.shares(len(names) + 1)
     for name, share in zip(names, shares, strict=False):
-        volumes = competitors[name].volumes if name in competitors else ()
-        reasons[name] = _reason_of_node_with_replica(request, name, volumes, share)
+        reasons[name] = _reason_of_node_with_replica(request, name, competitors.get(name), share)
         yield
     request.budget.take_back(shares)
     return _Evaluated(reasons, competitors)
 
 
-def _reason_of_node_with_replica(request: FilterRequest, name: str, volumes: Volumes, budget: Budget) -> Reason:
+def _reason_of_node_with_replica(
+    request: FilterRequest, name: str, competitors: Competitors | None, budget: Budget
+) -> Reason:
+    volumes = competitors.volumes if competitors is not None else ()
     node = evaluate_node(request.view, request.resolution, name, volumes)
     reason = node.reason(budget)
     if volumes and not reason.fits:
         alone = evaluate_node(request.view, request.resolution, name)
         if alone.reason(budget).fits:
             reason = attribute_to_competitors(reason)
-    if reason is Reason.ROOM and request.options.examines_order:
+    if reason is Reason.ROOM and request.options.examines_safety:
+        if node.overbooking() is None:
+            left_out = competitors.left_out if competitors is not None else ()
+            return reason if _stale_safe_with(request, name, volumes, left_out) else Reason.STALE_UNSAFE
         safe = node.order_safety(budget).answer is PackingAnswer.YES
-        return Reason.ROOM if safe else Reason.ORDER_UNSAFE
+        return Reason.STALE_UNSAFE if safe else Reason.ORDER_UNSAFE
     return reason
+
+
+def _stale_safe_with(request: FilterRequest, name: str, volumes: Volumes, left_out: Volumes) -> bool:
+    """Whether a stale-safe node stays so with the volumes that are left out there."""
+    if not left_out:
+        return True
+    node = evaluate_node(request.view, request.resolution, name, volumes + left_out)
+    return node.refused is None and node.overbooking() is None
 
 
 def _with_replica(request: FilterRequest, decided: Collection[str]) -> list[str]:
@@ -272,14 +281,9 @@ _STAGES: Final[tuple[_Stage, ...]] = (
 )
 
 
-def _allow_order_unsafe(reasons: list[Reason]) -> list[Reason]:
-    """Offers order-unsafe nodes if there are no others.
-
-    The caller applies this only with packing AUTO.
-    """
-    if Reason.ORDER_UNSAFE not in reasons or Reason.ROOM in reasons:
-        return reasons
-    return [Reason.ROOM if reason is Reason.ORDER_UNSAFE else reason for reason in reasons]
+def accept(reasons: Sequence[Reason], accepted: frozenset[Reason]) -> list[Reason]:
+    """Returns the reasons once nodes with the accepted ones are offered."""
+    return [Reason.ROOM if reason in accepted else reason for reason in reasons]
 
 
 def mark_waiting(
@@ -287,8 +291,8 @@ def mark_waiting(
 ) -> Cooperative[list[Reason]]:
     """Marks nodes that only offers refuse, if no node fits.
 
-    A node is marked WAITING if the pod would fit there once the offered volumes went to other nodes. With packing ORDER_SAFE the node must
-    then be order-safe, too, because no other node is offered.
+    A node is marked WAITING if the pod would fit there once the offered volumes went to other nodes. With packing ORDER_SAFE or STALE_SAFE
+    the node must then be safe, too, because no other node is offered.
     """
     if any(reason.fits for reason in reasons) or _WORTH_WAITING.isdisjoint(reasons):
         return reasons
@@ -297,12 +301,14 @@ def mark_waiting(
         on_node = competitors.get(name) if reason in _WORTH_WAITING else None
         if on_node is not None and on_node.offered:
             groups.setdefault(on_node.demand_group, []).append(name)
-    examine_order = request.options.packing is Packing.ORDER_SAFE
+    packing = request.options.packing
+    examine_safety = packing in (Packing.ORDER_SAFE, Packing.STALE_SAFE)
+    accepted = packing.accepted(()) | {Reason.ROOM}
     waiting: set[str] = set()
     for names in groups.values():
         demanded = competitors[names[0]].demanded
-        results = yield from evaluate_jointly(query, names, demanded, examine_order=examine_order)
-        waiting |= {name for name, reason in results.items() if reason.fits}
+        results = yield from evaluate_jointly(query, names, demanded, examine_safety=examine_safety)
+        waiting |= {name for name, reason in results.items() if reason in accepted}
     return [
         Reason.WAITING if name in waiting else reason for name, reason in zip(request.candidates, reasons, strict=True)
     ]
@@ -310,13 +316,17 @@ def mark_waiting(
 
 def finish(
     request: FilterRequest, reasons: list[Reason], competitors: Mapping[str, Competitors]
-) -> Cooperative[list[Reason]]:
-    """Returns the reasons after what depends on all of them."""
-    if request.options.packing is Packing.AUTO:
-        reasons = _allow_order_unsafe(reasons)
+) -> Cooperative[tuple[list[Reason], Mapping[str, Reason]]]:
+    """Returns the reasons after what depends on all of them, and `Decision.unsafe`."""
+    unsafe: dict[str, Reason] = {}
+    if not UNSAFE.isdisjoint(reasons):
+        accepted = request.options.packing.accepted(reasons)
+        pairs = zip(request.candidates, reasons, strict=True)
+        unsafe = {name: reason for name, reason in pairs if reason in accepted}
+        reasons = accept(reasons, accepted)
     if request.query is not None:
         reasons = yield from mark_waiting(request, request.query, reasons, competitors)
-    return reasons
+    return reasons, unsafe
 
 
 def add_profiles(request: FilterRequest, decision: Decision) -> Cooperative[Decision]:

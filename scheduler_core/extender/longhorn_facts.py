@@ -1,6 +1,6 @@
 """A decision as the classic scheduler's Longhorn rules read it (`generic/longhorn_facts.py`): facts about each node.
 
-Data flow: the decision of `filter_nodes`, with order safety examined → the replicas that are kept → for nodes that fit a plan, made
+Data flow: the decision of `filter_nodes`, with order safety and stale safety examined → the replicas that are kept → for nodes that fit a plan, made
 once for all nodes whose profile and competitors are equal → what the plan leaves free on each open disk.
 
 The plan puts each volume, largest first, on the disk with most free space. Where that fails, it is the plan of the packing search.
@@ -24,7 +24,7 @@ from scheduler_core.evaluation.fit import AllowedDisks, plan
 from scheduler_core.evaluation.reasons import Refused
 from scheduler_core.evaluation.single_node import evaluate_node
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions, Packing
+from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, NodeFacts
 from scheduler_core.longhorn.space import scheduling_limit
@@ -129,19 +129,18 @@ class PlanCache:
     ) -> Cooperative[LonghornFacts]:
         """Returns the facts about the pod's volumes by node.
 
-        Other pods are taken into account. The reasons are those of `filter_nodes` with the same options for these very nodes. Order safety is
-        examined whatever the options. Where a plan exists but was not found within the budget, the disks are as they are without the plan.
+        Other pods are taken into account. The reasons are those of `filter_nodes` with the same options for these very nodes. Order safety and
+        stale safety are examined whatever the options. Where a plan exists but was not found within the budget, the disks are as they are without the plan.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        examined = replace(options, packing=Packing.ORDER_SAFE)
+        examined = replace(options, rank_safety=True)
         decision = yield from filter_nodes(pod, names, state, examined, contenders)
         volumes = decision.resolution.volumes
         replica_bytes, total_bytes = _replica_bytes(volumes, state.view)
         reasons = dict(zip(names, decision.reasons, strict=True))
-        fitting_reasons = set(_fitting_reasons(decision.reasons, options.packing))
-        fitting = [name for name in names if reasons[name] in fitting_reasons]
+        fitting = [name for name in names if reasons[name] is Reason.ROOM]
         planner = _Planner(state, decision, decision.resolution, self, Budget(options.steps))
         disks: dict[str, Disks] = {}
         for resolution, members in _by_resolution(decision, fitting):
@@ -154,12 +153,13 @@ class PlanCache:
                 yield
             size = replica_bytes.get(name, 0)
             if name in disks:
-                fits = Reason.ROOM if reason is Reason.ORDER_UNSAFE else reason
-                facts[name] = NodeFacts(fits, reason is not Reason.ORDER_UNSAFE, size, disks[name])
+                unsafe = decision.unsafe.get(name)
+                order_safe = unsafe is not Reason.ORDER_UNSAFE
+                facts[name] = NodeFacts(reason, order_safe, size, disks[name], stale_safe=unsafe is None)
                 continue
             shared = interned.get((reason, size))
             if shared is None:
-                shared = NodeFacts(reason, reason.fits, size)
+                shared = NodeFacts(reason, reason.fits, size, stale_safe=reason.fits)
                 interned[reason, size] = shared
             facts[name] = shared
         return LonghornFacts(facts, total_bytes)
@@ -178,16 +178,6 @@ class _Planner:
     @property
     def view(self) -> View:
         return self.state.view
-
-
-def _fitting_reasons(reasons: Iterable[Reason], packing: Packing) -> Iterable[Reason]:
-    """Yields the reasons with which a node gets new volumes.
-
-    They are ROOM and, depending on the packing option, ORDER_UNSAFE.
-    """
-    yield Reason.ROOM
-    if packing is Packing.EXACT or (packing is Packing.AUTO and Reason.ROOM not in reasons):
-        yield Reason.ORDER_UNSAFE
 
 
 def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, int], int]:

@@ -9,7 +9,8 @@ node of all always is offered. The order is:
 
 1. those that hold most of the pod's data: bytes of its volumes with a kept replica there;
 2. of these, those where the fewest bytes must be rebuilt: bytes written to its volumes without a healthy replica there;
-3. of these, those with most room after all demand and offers; ties by name.
+3. of these, stale-safe nodes before order-safe ones, and these before all others, where that was examined;
+4. of these, those with most room after all demand and offers; ties by name.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from typing import Final
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import Competitors
 from scheduler_core.extender.decision import Decision, volumes_on_pod_node
+from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import offer_width
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.resolve import PodVolume
 
 # kube-scheduler itself stops looking for more nodes to score once it has 100 (minFeasibleNodesToFind).
 MAX_NODES_WITH_PLENTY: Final = 100
+_SAFETY: Final = {None: 0, Reason.STALE_UNSAFE: 1, Reason.ORDER_UNSAFE: 2}
 
 
 def choose_nodes(decision: Decision, view: View, competing: int) -> frozenset[str]:
@@ -103,17 +106,28 @@ class _Room:
     def nodes_with_plenty(self, limit: int) -> frozenset[str]:
         """Returns nodes where offering to this pod leaves room for others.
 
-        These are at most `limit`, those with most room.
+        These are at most `limit`: the safest, and of these those with most room.
         """
         twice = 2 * _total_size(self._volumes)
         names: set[str] = set()
-        for usable, name in _by_free_space(((bound, name) for name, bound in self._bounds.items()), self._usable):
-            if usable < twice or len(names) == limit:
-                break
-            on_node = self._competitors[name]
-            if on_node is None or usable >= twice + on_node.offered_total:
-                names.add(name)
+        for tier in self._by_safety(self._bounds):
+            for usable, name in _by_free_space(((self._bounds[name], name) for name in tier), self._usable):
+                if usable < twice or len(names) == limit:
+                    break
+                on_node = self._competitors[name]
+                if on_node is None or usable >= twice + on_node.offered_total:
+                    names.add(name)
         return frozenset(names)
+
+    def _by_safety(self, names: Iterable[str]) -> Iterable[Iterable[str]]:
+        """Returns the nodes by `_SAFETY`, the safest first."""
+        unsafe = self._decision.unsafe
+        if not unsafe:
+            return (names,)
+        tiers: dict[Reason | None, list[str]] = {reason: [] for reason in _SAFETY}
+        for name in names:
+            tiers[unsafe.get(name)].append(name)
+        return tiers.values()
 
     def best_nodes(self, names: Sequence[str], count: int) -> frozenset[str]:
         """Returns the `count` nodes that come first."""
@@ -121,10 +135,16 @@ class _Room:
             return frozenset()
         data = self.data
         with_data = [name for name in names if name in data]
-        ranks = {name: (*data[name], -self._usable(name, self._bounds[name]), name) for name in with_data}
-        first = nsmallest(count, with_data, key=ranks.__getitem__)
-        others = ((self._bounds[name], name) for name in names if name not in data)
-        return nodes_with_most_free_space(others, count - len(first), self._usable).union(first)
+        unsafe = self._decision.unsafe
+        ranks = {
+            name: (*data[name], _SAFETY[unsafe.get(name)], -self._usable(name, self._bounds[name]), name)
+            for name in with_data
+        }
+        best = set(nsmallest(count, with_data, key=ranks.__getitem__))
+        for tier in self._by_safety([name for name in names if name not in data]):
+            bounds = ((self._bounds[name], name) for name in tier)
+            best |= nodes_with_most_free_space(bounds, count - len(best), self._usable)
+        return frozenset(best)
 
     def _usable(self, name: str, bound: int) -> int:
         """Returns the bytes that the pod can use.

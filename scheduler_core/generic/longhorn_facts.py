@@ -1,6 +1,6 @@
 """Facts that the Longhorn rules of a policy read: Longhorn's own decision about one pod, per node.
 
-`scheduler_core/extender/longhorn_facts.py` computes them: each node's reason and order safety, the volumes that keep a
+`scheduler_core/extender/longhorn_facts.py` computes them: each node's reason, order safety and stale safety, the volumes that keep a
 replica there, and the bytes that the plan leaves free on each disk. This module does not know how.
 """
 
@@ -36,12 +36,14 @@ class NodeFacts:
         replica_bytes: sizes, in sum, of the pod's Longhorn volumes with a replica on the node that stays there; for a healthy replica
             also the bytes written, which need not be rebuilt
         disks: the open disks after the plan; empty where nothing would be placed
+        stale_safe: whether Longhorn finds space even if it sees none of its latest placements; true where none is new
     """
 
     reason: Reason
     order_safe: bool = False
     replica_bytes: int = 0
     disks: tuple[DiskFacts, ...] = ()
+    stale_safe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,16 @@ def order_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeIn
     ]
 
 
+def stale_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """10 where placement succeeds even on outdated status, otherwise 0.
+
+    Also 10 where Longhorn places no volume.
+    """
+    return [
+        MAX_SCORE if facts is not None and facts.stale_safe else 0 for facts in _fitting_facts(cycle_state, node_infos)
+    ]
+
+
 def balanced_disks(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
     """Scores how evenly the node's disks are filled after the plan.
 

@@ -103,12 +103,13 @@ DEFAULT_POLICY: Final = Policy(
 
 EXTENDER_POLICY: Final = Policy(
     _static_predicates("LonghornVolumeFit"),
-    _static_priorities(LonghornDataLocality=4, LonghornOrderSafe=4, LonghornBalancedDisks=2),
+    _static_priorities(LonghornDataLocality=8, LonghornOrderSafe=4, LonghornStaleSafe=4, LonghornBalancedDisks=2),
 )
 """The default of the extender's /prioritize.
 
 kube-scheduler itself scores CPU, memory and spreading, so only rules that it does not have count. Data that is on the
-node weighs as much as order safety; both weigh more than even disks."""
+node weighs as much as order safety and stale safety together; each of them weighs more than even disks, also after the
+mean is truncated: 10 x (4 - 2) is more than the sum of the weights."""
 
 
 def parse_policy(text: bytes) -> Policy:

@@ -58,6 +58,7 @@ PRIORITIES: Final[RuleRegistry[Priority]] = RuleRegistry(
         "EqualPriority": priorities.equal,
         "LonghornDataLocality": longhorn_rules.data_locality,
         "LonghornOrderSafe": longhorn_rules.order_safe,
+        "LonghornStaleSafe": longhorn_rules.stale_safe,
         "LonghornBalancedDisks": longhorn_rules.balanced_disks,
         "LonghornLeastFragmentation": longhorn_rules.least_fragmentation,
     },

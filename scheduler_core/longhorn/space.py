@@ -26,12 +26,14 @@ class DiskSpace:
         headroom: storageAvailable - minimal-available limit; a replica fits when its volume's actual size < headroom
         closed_by: the rule that closes the disk to any size, or None
         grants: what the disk's DiskSchedule would still grant, which `free` never exceeds; None without a DiskSchedule
+        uncounted: bytes that are promised but not in storageScheduled yet; Longhorn takes them to be free
     """
 
     free: int
     headroom: int
     closed_by: Rule | None = None
     grants: int | None = None
+    uncounted: int = 0
 
     @property
     def open(self) -> bool:
@@ -89,6 +91,7 @@ def disk_space(disk: Disk, settings: Settings, uncounted: int = 0, grants: int |
         headroom=disk.storage_available - minimal_available(disk, settings),
         closed_by=_closing_rule(disk),
         grants=grants,
+        uncounted=uncounted,
     )
 
 

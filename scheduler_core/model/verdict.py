@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 
 class Reason(Enum):
@@ -43,6 +44,7 @@ class Reason(Enum):
     LOW_AVAILABLE = ("Longhorn disks have too little available space", False)
     INSUFFICIENT_STORAGE = ("insufficient Longhorn storage", False)
     NOT_TOGETHER = ("insufficient Longhorn storage for all volumes together", False)
+    STALE_UNSAFE = ("volumes may not fit when Longhorn places them on outdated status", False)
     ORDER_UNSAFE = ("volumes may not fit in every order Longhorn places them", False)
     SPOKEN_FOR = ("Longhorn storage is taken by other pods' volumes", False)
     NOT_OFFERED = ("other nodes with more room are offered to the pod", False)
@@ -65,6 +67,23 @@ class Reason(Enum):
     # Enum's own hash is a Python function of the name. Thousands of nodes are counted by reason, and members are singletons,
     # so the built-in hash by identity is equivalent and faster.
     __hash__ = object.__hash__
+
+
+UNSAFE: Final = frozenset({Reason.STALE_UNSAFE, Reason.ORDER_UNSAFE})
+"""With these a packing exists, but Longhorn may miss it. A node that is not order-safe is not stale-safe either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Volumes that Longhorn may all place on one disk, which cannot take them together.
+
+    Attributes:
+        disk: its UUID
+        volumes: their names
+    """
+
+    disk: str
+    volumes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +111,8 @@ class Verdict:
         detail: the numbers, as a sentence; it may name nodes, disks and volumes
         plan: the UUID of a disk for each local volume that needs space on the node, by the volume's name
         order_safe: whether Longhorn is proven to find space in whatever order it places the volumes
+        stale_safe: whether it also finds space if it sees none of its latest placements
+        meeting: where it is not stale-safe, the volumes that outdated status may lead to one disk
         counter_example: an order that fails, as (volume, disk UUID); "" for the last volume, which finds no disk
         missing: the least bytes that a single open disk would have to have more so that all volumes fit, or a proven lower bound of
             them, which `detail` then says; 0 if not applicable, or if no amount on a single disk is enough
@@ -102,6 +123,8 @@ class Verdict:
     detail: str = ""
     plan: Mapping[str, str] = field(default_factory=dict[str, str])
     order_safe: bool = False
+    stale_safe: bool = False
+    meeting: Meeting | None = None
     counter_example: tuple[tuple[str, str], ...] = ()
     missing: int = 0
     competing: tuple[CompetingVolume, ...] = ()

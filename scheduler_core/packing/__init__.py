@@ -1,11 +1,11 @@
 """Bin packing of volumes onto the disks of a node, where disks differ in size and a volume may use only some of them.
 
-The package answers two questions, exactly or with UNDECIDED when the search budget ends: whether the volumes fit the
-disks together, and whether every order of placing them succeeds. All sizes are bytes.
+The package answers three questions: whether the volumes fit the disks together, whether every order of placing them
+succeeds, and whether it does so on outdated status. The first two end with UNDECIDED when the search budget ends; all
+other answers are exact. All sizes are bytes.
 
 Callers use `feasible` (is there a packing), `spread` (the same for replicas that must stay apart), `order_safe` and
-`order_safe_batch` (can a placement order fail),
-`items` (volume sizes, prepared once) and `budget` (search steps, their fair division, the three answers). Inside,
+`order_safe_batch` (can a placement order fail), `stale_safe` (can it fail on outdated status), `items` (volume sizes, prepared once) and `budget` (search steps, their fair division, the three answers). Inside,
 `fast_path` answers what needs no search. `solve` runs everything else from cheap to expensive: `presolve` places
 forced volumes, `greedy` tries, `bounds` proves infeasibility, `exact_search` decides over the table of `patterns`,
 and `minimum_bin_slack` shrinks what is too large for that; they share `problem`. `blocking` solves the problem that

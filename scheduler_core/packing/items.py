@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 MAX_SUBSET_SUMS: Final = 1 << 12
@@ -17,7 +19,7 @@ class Items:
     caller's order.
     """
 
-    __slots__ = ("_sums", "_sums_ready", "descending", "largest", "order", "sizes", "total")
+    __slots__ = ("_ascending", "_cumulated", "_sums", "_sums_ready", "descending", "largest", "order", "sizes", "total")
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes: tuple[int, ...] = tuple(sizes)
@@ -27,6 +29,8 @@ class Items:
         self.descending: tuple[int, ...] = tuple(self.sizes[i] for i in self.order)
         self.total: int = sum(self.sizes)
         self.largest: int = self.descending[0] if self.descending else 0
+        self._ascending: tuple[int, ...] = self.descending[::-1]
+        self._cumulated: tuple[int, ...] = ()
         self._sums: list[int] = []
         self._sums_ready = False
 
@@ -41,6 +45,12 @@ class Items:
 
     def __repr__(self) -> str:
         return f"Items({self.sizes!r})"
+
+    def bytes_up_to(self, limit: int) -> int:
+        """Sum of the sizes that are at most `limit`."""
+        if not self._cumulated:
+            self._cumulated = (0, *accumulate(self._ascending))
+        return self._cumulated[bisect_right(self._ascending, limit)]
 
     @property
     def subset_sums(self) -> list[int]:

@@ -17,6 +17,7 @@ from scheduler_core.packing.budget import Budget, PackingAnswer
 from scheduler_core.packing.feasible import fits
 from scheduler_core.packing.items import Items
 from scheduler_core.packing.order_safe import order_safe
+from scheduler_core.packing.stale_safe import NewVolumes
 
 GI = 1024**3
 NODES = 3_000
@@ -31,6 +32,9 @@ class Tally:
         random_failed: a random order failed
         safe: proven order-safe
         safe_failed: proven order-safe, but some order fails
+        overbooked: a random order on the first status overbooked a disk
+        stale_safe: proven stale-safe
+        stale_safe_failed: proven stale-safe, but the random order overbooked a disk
     """
 
     nodes: int = 0
@@ -38,6 +42,9 @@ class Tally:
     random_failed: int = 0
     safe: int = 0
     safe_failed: int = 0
+    overbooked: int = 0
+    stale_safe: int = 0
+    stale_safe_failed: int = 0
 
 
 def run() -> str:
@@ -57,6 +64,8 @@ def run() -> str:
             f"  a random order fails on         {tally.random_failed / tally.nodes:>7.1%}",
             f"  some order fails on             {tally.unlucky / tally.nodes:>7.1%}",
             f"  called order-safe               {tally.safe / tally.nodes:>7.1%}, of which some order fails on {tally.safe_failed}",
+            f"  outdated status overbooks on    {tally.overbooked / tally.nodes:>7.1%}",
+            f"  called stale-safe               {tally.stale_safe / tally.nodes:>7.1%}, of which it overbooks {tally.stale_safe_failed}",
         ]
     )
 
@@ -70,6 +79,13 @@ def _count(tally: Tally, sizes: Sequence[int], free: tuple[int, ...], chance: ra
     tally.random_failed += not _succeeds_once(chance.sample(sizes, len(sizes)), free, chance)
     tally.safe += safe
     tally.safe_failed += safe and unlucky
+    descending = sorted(free, reverse=True)
+    stale_safe = NewVolumes(Items(sizes)).stale_safe(descending, descending)
+    # Random numbers of its own, so that the other figures do not depend on this one.
+    overbooked = _overbooks(sizes, free, random.Random(tally.nodes))  # noqa: S311 # repeatable, not secret
+    tally.overbooked += overbooked
+    tally.stale_safe += stale_safe
+    tally.stale_safe_failed += stale_safe and overbooked
 
 
 def _always_succeeds(order: Sequence[int], free: tuple[int, ...]) -> bool:
@@ -87,6 +103,14 @@ def _succeeds_once(order: Sequence[int], free: tuple[int, ...], chance: random.R
             return False
         free = _after_placing(free, chance.choice(disks), size)
     return True
+
+
+def _overbooks(sizes: Sequence[int], free: tuple[int, ...], chance: random.Random) -> bool:
+    """Whether a disk is overbooked if no placement sees another one."""
+    left = list(free)
+    for size in sizes:
+        left[chance.choice(_possible_disks(size, free))] -= size
+    return min(left) < 0
 
 
 def _possible_disks(size: int, free: tuple[int, ...]) -> list[int]:

@@ -129,21 +129,24 @@ def test_more_space_never_loses_a_node(
 
 
 @given(CLUSTERS, VOLUMES)
-def test_auto_offers_the_order_safe_nodes_or_else_all_that_fit(
+def test_auto_offers_the_stale_safe_nodes_or_else_the_order_safe_ones_or_else_all_that_fit(
     cluster: list[list[Object]], volumes: list[tuple[int, tuple[str, ...], int]]
 ) -> None:
-    """The three packing options differ only in nodes that are not order-safe."""
+    """The packing options differ only in nodes that are not safe."""
     raw = pod_of(volumes)
     raw_objects = objects(cluster, volumes)
-    exact, auto, safe = (
+    exact, auto, order_safe, stale_safe = (
         explained(raw, raw_objects, options=FilterOptions(packing=mode))
-        for mode in (Packing.EXACT, Packing.AUTO, Packing.ORDER_SAFE)
+        for mode in (Packing.EXACT, Packing.AUTO, Packing.ORDER_SAFE, Packing.STALE_SAFE)
     )
-    proven = [
-        name for name, verdict in zip(exact.decision.candidates, exact.verdicts, strict=True) if verdict.order_safe
-    ]
-    assert fitting(safe) == proven
-    assert fitting(auto) == (proven or fitting(exact))
+    verdicts = dict(zip(exact.decision.candidates, exact.verdicts, strict=True))
+    proven = [name for name, verdict in verdicts.items() if verdict.order_safe]
+    proven_on_outdated_status = [name for name, verdict in verdicts.items() if verdict.stale_safe]
+    assert set(proven_on_outdated_status) <= set(proven)
+    assert fitting(stale_safe) == proven_on_outdated_status
+    assert fitting(order_safe) == proven
+    assert fitting(auto) == (proven_on_outdated_status or proven or fitting(exact))
+    assert {verdict.meeting is None for verdict in verdicts.values() if verdict.stale_safe} <= {True}
 
 
 def shuffle(value: Any, order: random.Random) -> Any:

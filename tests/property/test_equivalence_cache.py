@@ -210,7 +210,7 @@ def counted_sizes(decision: Decision, names: tuple[str, ...]) -> dict[str, list[
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.tuples(changes, requesters, candidates), min_size=1, max_size=12),
-    st.sampled_from([Packing.EXACT, Packing.AUTO, Packing.ORDER_SAFE]),
+    st.sampled_from(Packing),
 )
 def test_cached_results_equal_results_without_a_cache(
     history: list[tuple[Change, str, tuple[str, ...]]], packing: Packing

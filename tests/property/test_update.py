@@ -264,7 +264,7 @@ def test_the_profile_cache_is_bounded_however_often_nodes_change() -> None:
         node = make.longhorn_node(names[number % 4], {"disk-1": make.disk(100, scheduled=number % 997 / 10)})
         state = state.updated(changes_of(node), NOW)
         run_to_end(explain_nodes(pod, names, state, FilterOptions()))
-        cached = run_to_end(state.profiles.evaluate(required, [], Budget(), examine_order=True))
+        cached = run_to_end(state.profiles.evaluate(required, [], Budget(), examine_safety=True))
         largest = max(largest, len(cached))
     # At most 64 results, 4 for each node, and those of one request; there are 997 different profiles.
     assert len(names) < largest <= 64 + 5 * len(names)

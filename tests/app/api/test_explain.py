@@ -35,6 +35,19 @@ async def test_the_answer_has_the_pod_its_volumes_and_every_node_in_the_order_of
     assert (fits["fits"], fits["plan"], fits["missing"]) == (True, {"data-db-0": "node-1-disk-1"}, 0)
 
 
+async def test_volumes_that_may_meet_on_a_disk_are_named() -> None:
+    """Where the node is not stale-safe; otherwise the counter-example is null."""
+    nodes = [longhorn_node("meet", {"a": disk(100), "b": disk(100)}), longhorn_node("safe", 120)]
+    cluster = flat(storage_class(), nodes, claim("x", 60), claim("y", 60))
+    async with http_client(application(cluster)) as client:
+        answer = (await client.post("/explain", json=by_names(pod("x", "y"), ["meet", "safe"]))).json()["nodes"]
+    keys = ("fits", "order_safe", "stale_safe", "staleCounterExample")
+    assert {name: tuple(entry[key] for key in keys) for name, entry in answer.items()} == {
+        "meet": (False, True, False, {"disk": "meet-a", "volumes": ["x", "y"]}),
+        "safe": (True, True, True, None),
+    }
+
+
 async def test_a_volume_names_the_persistent_volume_that_its_claim_will_be_bound_to() -> None:
     """It is empty for all others; `nodes` is null where every node has the same volume."""
     cluster = [storage_class(), longhorn_node("node-1", 200), claim("new", 10), claim("old", 50), *kept("pv", 100)]

@@ -59,13 +59,13 @@ def scores(answer: Any) -> dict[str, int]:
 
 @pytest.mark.parametrize("form", [by_names, by_nodes], ids=["names", "whole nodes"])
 async def test_every_node_of_the_request_has_a_score_in_the_order_of_the_request(form: Any) -> None:
-    """Safe orders (4 x 10) and even disks (2 x 10) without replicas give 60 of 100, so 6; no space gives 0."""
+    """Both kinds of safety (8 x 10) and even disks (2 x 10) without replicas give 100 of 180, so 5; no space gives 0."""
     names = ("node-4", "node-1", "unknown", "node-3", "node-2")
     assert await prioritize(form(db_pod(), names)) == [
         {"Host": "node-4", "Score": 0},
-        {"Host": "node-1", "Score": 6},
+        {"Host": "node-1", "Score": 5},
         {"Host": "unknown", "Score": 0},
-        {"Host": "node-3", "Score": 6},
+        {"Host": "node-3", "Score": 5},
         {"Host": "node-2", "Score": 0},
     ]
 
@@ -83,7 +83,7 @@ async def test_the_requests_of_a_real_kube_scheduler_are_answered(name: str) -> 
         answers = [(await client.post("/prioritize", content=text)).json() for text in (body, lower)]
     request = json.loads(body)
     names = request["NodeNames"] or [node["metadata"]["name"] for node in request["Nodes"]["items"]]
-    expected = {"node-1": 6, "node-2": 0, "node-3": 6, "node-4": 0}
+    expected = {"node-1": 5, "node-2": 0, "node-3": 5, "node-4": 0}
     assert answers == [[{"Host": node, "Score": expected[node]} for node in names]] * 2
 
 
@@ -110,19 +110,19 @@ def uneven_nodes() -> list[Object]:
 
 
 async def test_data_and_safety_weigh_more_than_even_disks() -> None:
-    """Data, of the claim that has some: 4 times 10; safe: 4 times 10; even disks: 2 times 10, 9 or 0; the sum divided by ten, rounded down."""
+    """Data, of the claim that has some: 8 times 10; safe in both ways: 8 times 10; even disks: 2 times 10, 9 or 0; the sum divided by 18."""
     options = Settings(options=FilterOptions(packing=Packing.EXACT))
     by_node = scores(
         await prioritize(by_names(pod("x", "y"), ("home", "even", "uneven")), uneven_nodes(), settings=options)
     )
-    assert by_node == {"home": 10, "even": 6, "uneven": 4}
+    assert by_node == {"home": 10, "even": 5, "uneven": 4}
 
 
 async def test_an_unsafe_order_costs_its_share() -> None:
     """Volume y may take the space that z needs on `tight`; the disks of `even` differ."""
     options = Settings(options=FilterOptions(packing=Packing.EXACT))
     by_node = scores(await prioritize(by_names(pod("y", "z"), ("even", "tight")), uneven_nodes(), settings=options))
-    assert by_node == {"even": 5, "tight": 2}
+    assert by_node == {"even": 5, "tight": 1}
 
 
 async def test_all_nodes_have_equal_scores_for_a_pod_without_volumes() -> None:
@@ -203,7 +203,7 @@ async def test_prioritize_makes_no_offer_and_ends_none() -> None:
     """An existing offer stays, and does not compete with its own pod."""
     service = OfferingService(FakeStateSource(two_nodes(), claim("data-0", 60), database_pod(0)))
     first = await service.post("/prioritize", 0)
-    assert scores(first[1]) == {"a": 6, "b": 6}
+    assert scores(first[1]) == {"a": 5, "b": 5}
     assert service.offers.ledger.outstanding == 0
     await service.post("/filter", 0)
     offer = service.offers.ledger.offer_of("uid-0")

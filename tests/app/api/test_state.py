@@ -145,6 +145,29 @@ async def test_requests_are_counted_by_result() -> None:
     }
 
 
+async def test_pods_sent_to_unsafe_nodes_are_counted_by_the_worst_reason() -> None:
+    """Two volumes of 60Gi may meet on a disk of 100Gi; of 50Gi and 100Gi the small one may take the only disk for the large one."""
+    cluster = [
+        storage_class(),
+        longhorn_node("safe", 120),
+        longhorn_node("stale", {"a": disk(100), "b": disk(100)}),
+        longhorn_node("order", {"a": disk(100), "b": disk(60)}),
+        *[make.claim(f"c{size}", size) for size in (50, 60, 61, 100)],
+    ]
+    requests = (
+        by_names(pod("c60", "c50"), ["safe", "stale"]),
+        by_names(pod("c60", "c61"), ["stale"]),
+        by_names(pod("c50", "c100"), ["order"]),
+    )
+    async with http_client(application(make.flat(*cluster))) as client:
+        for request in requests:
+            await client.post("/filter", json=request)
+        samples = _parse_samples((await client.get("/metrics")).text)
+    name = f"{PREFIX}_unsafe_answers_total"
+    counted = {labels[0][1]: value for (key, labels), value in samples.items() if key == name}
+    assert counted == {"stale_unsafe": 1, "order_unsafe": 1}
+
+
 async def test_every_route_has_the_instrumentators_metrics() -> None:
     """prometheus-fastapi-instrumentator counts requests by handler and status."""
     samples = await _samples(by_names(db_pod()), [])

@@ -97,6 +97,8 @@ def test_json_has_its_documented_shape(run: Run, snapshot: str) -> None:
     node = answer["nodes"]["node-1"]
     assert (node["fits"], node["plan"]) == (True, {"data-db-0": "node-1-disk-1"})
     assert isinstance(node["order_safe"], bool)
+    assert isinstance(node["stale_safe"], bool)
+    assert node["staleCounterExample"] is None
     assert isinstance(node["reason"], str)
     assert isinstance(node["detail"], str)
 

@@ -494,7 +494,9 @@ class TestProfileCache:
         names = ["n50", "n99", "n100", "n120"]
 
         def filter_again(candidates: list[str]) -> dict[str, Reason]:
-            decision = run_to_end(filter_nodes(as_pod(requested), candidates, current, FilterOptions()))
+            # With `auto` a reason depends on the other nodes.
+            options = FilterOptions(packing=Packing.STALE_SAFE)
+            decision = run_to_end(filter_nodes(as_pod(requested), candidates, current, options))
             return dict(zip(decision.candidates, decision.reasons, strict=True))
 
         first = filter_again(names)

@@ -87,6 +87,15 @@ def test_order_safety_is_examined_where_only_an_unsafe_node_is_offered() -> None
     assert not facts.nodes["full"].reason.fits
 
 
+def test_stale_safety_is_examined_too() -> None:
+    """A disk of `even` takes y and z together if it has 90Gi; one of `home` has 70Gi left."""
+    safe = {name: node.stale_safe for name, node in facts_for("y", "z").nodes.items() if node.reason.fits}
+    assert safe == {"even": True, "home": False, "tight": False}
+    small_disks = cluster(disk(89), disk(89))
+    facts = facts_for("y", "z", options=FilterOptions(packing=Packing.ORDER_SAFE), objects=small_disks).nodes["even"]
+    assert (facts.reason, facts.order_safe, facts.stale_safe) == (Reason.ROOM, True, False)
+
+
 def test_kept_replicas_count_with_the_size_of_their_volume() -> None:
     """On nodes that fit or not; a replica that is being evicted is not kept."""
     facts = facts_for("x", "y")
@@ -109,14 +118,16 @@ def test_disks_are_as_the_plan_leaves_them() -> None:
 
 def test_a_home_node_has_no_disks_because_nothing_is_placed() -> None:
     """So no order can fail."""
-    assert facts_for("x").nodes["home"] == NodeFacts(Reason.HOME, order_safe=True, replica_bytes=30 * GI)
+    assert facts_for("x").nodes["home"] == NodeFacts(
+        Reason.HOME, order_safe=True, stale_safe=True, replica_bytes=30 * GI
+    )
 
 
 def test_a_pod_without_volumes_fits_everywhere() -> None:
     """And has no bytes."""
     facts = facts_for()
     assert facts.total_bytes == 0
-    assert set(facts.nodes.values()) == {NodeFacts(Reason.NO_VOLUMES, order_safe=True)}
+    assert set(facts.nodes.values()) == {NodeFacts(Reason.NO_VOLUMES, order_safe=True, stale_safe=True)}
 
 
 def test_disks_with_equal_free_space_keep_their_own_limits() -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.extender.decision import FilterOptions
+from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offered_nodes import choose_nodes, choose_one_node
+from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.builders import Object
@@ -89,6 +90,23 @@ def test_next_to_nodes_with_plenty_the_others_may_have_no_share() -> None:
     """One node in all suffices."""
     nodes = nodes_of_size({"a": 11, "b": 19, "c": 18, "d": 30})
     assert (chosen(nodes, make.claim("data", 10)), chosen(nodes, make.claim("data", 10), competing=2)) == ("d", "bd")
+
+
+def test_stale_safe_nodes_come_before_order_safe_ones_with_more_room() -> None:
+    """With packing order-safe: on b and c the two volumes may meet on one disk."""
+    nodes = [
+        make.longhorn_node("a", 25),
+        make.longhorn_node("b", {"one": make.disk(19), "two": make.disk(19)}),
+        make.longhorn_node("c", {"one": make.disk(18), "two": make.disk(18)}),
+        make.longhorn_node("d", 21),
+    ]
+    state = make.state(make.storage_class(), nodes, make.claim("x", 10), make.claim("y", 10))
+    options = FilterOptions(packing=Packing.ORDER_SAFE)
+    pod = make.as_pod(make.pod("x", "y"))
+    decision = run_to_end(filter_nodes(pod, NODES, state, options, make.competing(state)))
+    assert decision.unsafe == {"b": Reason.STALE_UNSAFE, "c": Reason.STALE_UNSAFE}
+    offered = ["".join(sorted(choose_nodes(decision, state.view, competing))) for competing in (0, 1, 3)]
+    assert offered == ["abcd", "ad", "a"]
 
 
 def volume_with_replica(name: str, size: int, written: int, *replicas: Object) -> list[Object]:

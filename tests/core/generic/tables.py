@@ -105,14 +105,20 @@ def cluster_table() -> str:
     return table(("node", *LEVELS), rows)
 
 
-# A pod with two volumes of 100Gi, one of them new, on five nodes: a home of the other, even and uneven disks, order-unsafe, and full.
+# A pod with two volumes of 100Gi, one of them new, on six nodes: a home of the other, even and uneven disks, safe in every order but
+# not on outdated status, order-unsafe, and full.
 FACTS: Final = LonghornFacts(
     {
         "home-of-one": NodeFacts(
-            Reason.ROOM, True, 100 * GI, (DiskFacts(500 * GI, 300 * GI), DiskFacts(500 * GI, 250 * GI))
+            Reason.ROOM, True, 100 * GI, (DiskFacts(500 * GI, 300 * GI), DiskFacts(500 * GI, 250 * GI)), stale_safe=True
         ),
-        "even": NodeFacts(Reason.ROOM, True, 0, (DiskFacts(500 * GI, 400 * GI), DiskFacts(500 * GI, 400 * GI))),
-        "one-full": NodeFacts(Reason.ROOM, True, 0, (DiskFacts(500 * GI, 400 * GI), DiskFacts(500 * GI, 0))),
+        "even": NodeFacts(
+            Reason.ROOM, True, 0, (DiskFacts(500 * GI, 400 * GI), DiskFacts(500 * GI, 400 * GI)), stale_safe=True
+        ),
+        "one-full": NodeFacts(
+            Reason.ROOM, True, 0, (DiskFacts(500 * GI, 400 * GI), DiskFacts(500 * GI, 0)), stale_safe=True
+        ),
+        "one-each": NodeFacts(Reason.ROOM, True, 0, (DiskFacts(150 * GI, 50 * GI), DiskFacts(150 * GI, 50 * GI))),
         "tight": NodeFacts(Reason.ROOM, False, 0, (DiskFacts(300 * GI, 40 * GI), DiskFacts(300 * GI, 100 * GI))),
         "full": NodeFacts(Reason.INSUFFICIENT_STORAGE),
     },

@@ -19,7 +19,13 @@ from scheduler_core.model.verdict import Reason
 from tests.worlds.policy_rules import decide, failed, node, pod, scores, state
 
 NODES = state([node(name) for name in "abcd"])
-PRIORITIES = ("LonghornDataLocality", "LonghornOrderSafe", "LonghornBalancedDisks", "LonghornLeastFragmentation")
+PRIORITIES = (
+    "LonghornDataLocality",
+    "LonghornOrderSafe",
+    "LonghornStaleSafe",
+    "LonghornBalancedDisks",
+    "LonghornLeastFragmentation",
+)
 
 
 def disks(*limits_and_free: tuple[int, int]) -> list[DiskFacts]:
@@ -52,6 +58,16 @@ def test_without_volumes_every_node_has_all_data() -> None:
     assert scores("LonghornDataLocality", pod(), NODES, longhorn=facts(total=0)) == [10, 10, 10, 10]
 
 
+def test_a_stale_safe_node_gets_ten_and_any_other_nothing() -> None:
+    """Also not an order-safe one."""
+    longhorn_facts = facts(
+        NodeFacts(Reason.ROOM, order_safe=True, stale_safe=True),
+        NodeFacts(Reason.ROOM, order_safe=True),
+        NodeFacts(Reason.HOME, order_safe=True, stale_safe=True),
+    )
+    assert scores("LonghornStaleSafe", pod(), NODES, longhorn=longhorn_facts) == [10, 0, 10, 0]
+
+
 def test_an_order_safe_node_gets_ten_and_any_other_nothing() -> None:
     """Homes are order-safe too."""
     longhorn_facts = facts(
@@ -63,7 +79,9 @@ def test_an_order_safe_node_gets_ten_and_any_other_nothing() -> None:
 @pytest.mark.parametrize("priority", PRIORITIES)
 def test_a_node_that_does_not_fit_gets_zero(priority: str) -> None:
     """Whatever its other facts."""
-    full = NodeFacts(Reason.INSUFFICIENT_STORAGE, order_safe=True, replica_bytes=100, disks=tuple(disks((10, 10))))
+    full = NodeFacts(
+        Reason.INSUFFICIENT_STORAGE, order_safe=True, stale_safe=True, replica_bytes=100, disks=tuple(disks((10, 10)))
+    )
     assert scores(priority, pod(), NODES, longhorn=facts(full)) == [0, 0, 0, 0]
 
 
@@ -113,18 +131,18 @@ def test_least_fragmentation(disk_facts: Sequence[DiskFacts], score: int) -> Non
     assert least_fragmentation_score(disk_facts) == score
 
 
-def test_the_extender_policy_prefers_data_then_order_safety_then_even_disks() -> None:
-    """60 % of the data outweigh even disks; an order-unsafe node comes last."""
+def test_the_extender_policy_prefers_data_then_safety_then_even_disks() -> None:
+    """60 % of the data outweigh even disks, and so does either kind of safety; an order-unsafe node comes last."""
     even = tuple(disks((10, 5), (10, 5)))
     uneven = tuple(disks((10, 9), (10, 1)))
     longhorn_facts = facts(
-        NodeFacts(Reason.ROOM, order_safe=True, replica_bytes=60, disks=uneven),
+        NodeFacts(Reason.ROOM, order_safe=True, stale_safe=True, replica_bytes=60, disks=uneven),
+        NodeFacts(Reason.ROOM, order_safe=True, stale_safe=True, disks=uneven),
         NodeFacts(Reason.ROOM, order_safe=True, disks=even),
-        NodeFacts(Reason.ROOM, order_safe=True, disks=uneven),
         NodeFacts(Reason.ROOM, disks=even),
     )
     answer = run_to_end(prioritize_names(pod(), "abcd", NODES, EXTENDER_POLICY, longhorn_facts))
-    assert answer == {"a": 6, "b": 6, "c": 4, "d": 2}
+    assert answer == {"a": 7, "b": 4, "c": 3, "d": 1}
 
 
 def test_without_facts_a_policy_with_longhorn_s_rules_refuses_every_node() -> None:

@@ -1,0 +1,66 @@
+"""Whether outdated status may lead Longhorn to overbook a disk of a node (`packing/stale_safe.py`).
+
+This turns a profile and requirements into numbers: per disk the free bytes, and those that Longhorn's status reports. The two differ by
+what is promised and not in `storageScheduled` yet: placements in flight and requested growth. It only counts, so it needs no budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.evaluation.disk_profile import Profile
+from scheduler_core.evaluation.fit import AllowedDisks, allowed_masks
+from scheduler_core.packing.stale_safe import (
+    MeetingDisk,
+    NewVolumes,
+    Overbooking,
+    UnplacedVolumes,
+    find_overbooking,
+)
+from scheduler_core.volumes.requirements import Requirements
+
+_PROFILES_PER_PAUSE: Final = 256
+
+
+def stale_safe(required: Requirements, profile: Profile) -> bool:
+    """Returns whether no outdated status leads Longhorn to overbook a disk.
+
+    The answer is only meaningful for a profile that fits. Then it implies order safety.
+    """
+    if not required.sizes:
+        return True
+    if required.uniform:
+        return NewVolumes(required.items).stale_safe(profile.free, profile.reported)
+    return overbooking(required, profile) is None
+
+
+def overbooking(required: Requirements, profile: Profile, allowed: AllowedDisks | None = None) -> Overbooking | None:
+    """Returns a disk that cannot take all volumes that may meet on it, or None.
+
+    The volumes meet because the disk could take each of them alone by the oldest status.
+    """
+    rewrites = required.classes.rewrites
+    disks = [
+        MeetingDisk(free, reported, headroom if rewrites else None, copies)
+        for free, reported, headroom, copies in zip(
+            profile.free, profile.reported, profile.headroom, profile.copies, strict=True
+        )
+    ]
+    masks = allowed_masks(required, profile, allowed)
+    return find_overbooking(UnplacedVolumes(required.sizes, required.written, required.images, masks), disks)
+
+
+def without_stale_safe(required: Requirements, profiles: Sequence[Profile]) -> Cooperative[list[Profile]]:
+    """Returns the profiles that are not stale-safe, in order."""
+    unsafe: list[Profile] = []
+    new_volumes = NewVolumes(required.items) if required.uniform and required.sizes else None
+    for start in range(0, len(profiles), _PROFILES_PER_PAUSE):
+        part = profiles[start : start + _PROFILES_PER_PAUSE]
+        if new_volumes is not None:
+            unsafe += [profile for profile in part if not new_volumes.stale_safe(profile.free, profile.reported)]
+        else:
+            unsafe += [profile for profile in part if not stale_safe(required, profile)]
+        yield
+    return unsafe

@@ -1,0 +1,132 @@
+"""Whether placement succeeds even if Longhorn sees none of its latest placements.
+
+Longhorn checks a disk against `storageScheduled` in its status, and the status follows a placement by up to seconds. So
+volumes that are placed within that time may each find room on a disk that cannot take all of them. Order safety does
+not cover this: there, each placement is seen by the next.
+
+Data flow: each disk → the volumes that it could take alone by the oldest status, before anything in flight → these
+*meet* on the disk → do they fit there together?
+
+The check is exact. If all volumes that meet on a disk fit together, no placement ever takes away room that another
+volume needs, so every volume that has a disk at first always has that disk. If they do not, Longhorn may place all of
+them there by the oldest status. So a set that packs and that is stale-safe is also order-safe: no search is needed.
+All sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler_core.packing.items import Items
+
+_NO_COPIES: Final[tuple[tuple[str, int], ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingDisk:
+    """A disk on which volumes may meet.
+
+    Attributes:
+        free: bytes that are left to promise
+        reported: the same by the oldest status: bytes in flight are still free in it
+        headroom: bytes that rebuilds may not use up, None if no volume brings data
+        copies: (backing image, real size) of the images that must be copied here first
+    """
+
+    free: int
+    reported: int
+    headroom: int | None = None
+    copies: tuple[tuple[str, int], ...] = _NO_COPIES
+
+    def could_take(self, size: int, written: int) -> bool:
+        """Whether Longhorn would place a volume here by the oldest status."""
+        return size <= self.reported and (self.headroom is None or written < self.headroom)
+
+
+@dataclass(frozen=True, slots=True)
+class UnplacedVolumes:
+    """Volumes that will be placed soon.
+
+    Attributes:
+        sizes: bytes of each
+        written: bytes that the rebuild of each writes, 0 for a new volume
+        images: the backing image of each, "" for none
+        allowed: for each the bit mask of the disks that are open to it
+    """
+
+    sizes: Sequence[int]
+    written: Sequence[int]
+    images: Sequence[str]
+    allowed: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Overbooking:
+    """Volumes that may all be placed on a disk that lacks the room for them.
+
+    Attributes:
+        disk: its index
+        volumes: their indexes
+    """
+
+    disk: int
+    volumes: tuple[int, ...]
+
+
+def find_overbooking(volumes: UnplacedVolumes, disks: Sequence[MeetingDisk]) -> Overbooking | None:
+    """Returns the first disk that outdated status may overbook.
+
+    None if there is none: the volumes are stale-safe, provided that they pack.
+    """
+    for index, disk in enumerate(disks):
+        meeting = [
+            volume
+            for volume, (size, written) in enumerate(zip(volumes.sizes, volumes.written, strict=True))
+            if volumes.allowed[volume] >> index & 1 and disk.could_take(size, written)
+        ]
+        if meeting and not _fit_together(volumes, meeting, disk):
+            return Overbooking(index, tuple(meeting))
+    return None
+
+
+def _fit_together(volumes: UnplacedVolumes, meeting: Sequence[int], disk: MeetingDisk) -> bool:
+    size = sum([volumes.sizes[volume] for volume in meeting])
+    if disk.copies:
+        images = {volumes.images[volume] for volume in meeting}
+        size += sum([image_size for image, image_size in disk.copies if image in images])
+    if size > disk.free:
+        return False
+    return disk.headroom is None or sum([volumes.written[volume] for volume in meeting]) < disk.headroom
+
+
+class NewVolumes:
+    """New volumes that may use any disk: their stale safety takes a comparison or a look-up per disk.
+
+    They come in one or more parts, such as those of the pod and those of other pods, none of them empty.
+    """
+
+    __slots__ = ("_largest", "_parts", "_smallest", "_total")
+
+    def __init__(self, *parts: Items) -> None:
+        self._parts = parts
+        self._total = sum([items.total for items in parts])
+        self._largest = max([items.largest for items in parts])
+        self._smallest = min([items.descending[-1] for items in parts])
+
+    def stale_safe(self, free: Sequence[int], reported: Sequence[int]) -> bool:
+        """Whether the volumes are stale-safe on disks, as `find_overbooking` would say.
+
+        `reported` are the free bytes by the oldest status.
+        """
+        for disk_free, disk_reported in zip(free, reported, strict=True):
+            # All volumes fit, or none goes here, however overbooked the disk is.
+            if disk_free >= self._total or disk_reported < self._smallest:
+                continue
+            if disk_reported >= self._largest or self._bytes_up_to(disk_reported) > disk_free:
+                return False
+        return True
+
+    def _bytes_up_to(self, limit: int) -> int:
+        return sum([items.bytes_up_to(limit) for items in self._parts])

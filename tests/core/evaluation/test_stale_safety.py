@@ -1,0 +1,226 @@
+"""Stale safety: Longhorn places volumes on outdated status, so that several may meet on one disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.decision import Decision, FilterOptions, Packing
+from scheduler_core.extender.explain import explain_nodes
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.model.verdict import Meeting, Reason
+from scheduler_core.offers.ledger import Ledger
+from tests.builders import (
+    GI,
+    Object,
+    as_pod,
+    bound,
+    claim,
+    competing,
+    disk,
+    explained,
+    fitting,
+    longhorn_node,
+    pod,
+    reasons,
+    replica,
+    state,
+    storage_class,
+)
+from tests.worlds.offers import with_offer
+
+STALE_SAFE = FilterOptions(packing=Packing.STALE_SAFE)
+CLAIMS = [storage_class(), claim("x", 60), claim("y", 60)]
+REQUESTED = pod("x", "y")
+
+
+def node(name: str, *sizes: float) -> Object:
+    """A node with a disk of each size in Gi."""
+    return longhorn_node(name, {f"disk-{index}": disk(size) for index, size in enumerate(sizes, start=1)})
+
+
+def test_volumes_that_fit_in_every_order_may_still_meet_on_one_disk() -> None:
+    """Disks of 100Gi each: both volumes of 60Gi find room on either, by a status that lacks the other."""
+    (verdict,) = explained(REQUESTED, node("n1", 100, 100), CLAIMS).verdicts
+    assert (verdict.fits, verdict.order_safe, verdict.stale_safe) == (True, True, False)
+    assert verdict.meeting == Meeting("n1-disk-1", ("x", "y"))
+    assert verdict.counter_example == ()
+    assert "on outdated status all of these may go to disk disk-1: x, y" in verdict.detail
+
+
+def test_packing_auto_prefers_stale_safe_nodes_then_order_safe_ones_then_the_rest() -> None:
+    """n1 fails in some order, n2 on outdated status, n3 never."""
+    objects = [storage_class(), claim("x", 50), claim("y", 100)]
+    nodes = [node("n1", 100, 60), node("n2", 149, 149), node("n3", 150)]
+    every = [reasons(explained(REQUESTED, nodes[:count], objects)) for count in (1, 2, 3)]
+    assert every == [
+        {"n1": "ROOM"},
+        {"n1": "ORDER_UNSAFE", "n2": "ROOM"},
+        {"n1": "ORDER_UNSAFE", "n2": "STALE_UNSAFE", "n3": "ROOM"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("packing", "expected"),
+    [
+        pytest.param(Packing.STALE_SAFE, ["n3"], id="stale-safe"),
+        pytest.param(Packing.ORDER_SAFE, ["n2", "n3"], id="order-safe: stale-safe ones included"),
+        pytest.param(Packing.EXACT, ["n1", "n2", "n3"], id="exact"),
+    ],
+)
+def test_the_other_packing_options_offer_what_they_are_named_after(packing: Packing, expected: list[str]) -> None:
+    """The same nodes as above."""
+    objects = [storage_class(), claim("x", 50), claim("y", 100)]
+    nodes = [node("n1", 100, 60), node("n2", 149, 149), node("n3", 150)]
+    assert fitting(explained(REQUESTED, nodes, objects, options=FilterOptions(packing=packing))) == expected
+
+
+@pytest.mark.parametrize(
+    ("disks", "sizes", "safe"),
+    [
+        pytest.param((120,), (60, 60), True, id="one disk, exactly full"),
+        pytest.param((120, 59), (60, 60), True, id="the other disk takes none"),
+        pytest.param((120, 60), (60, 60), False, id="the other disk takes either"),
+        pytest.param((120, 119), (60, 60), False, id="a byte short, nearly"),
+        pytest.param((120, 120), (60, 60), True, id="each disk takes both"),
+        pytest.param((100, 40), (60, 40), True, id="the small disk takes the small volume only"),
+        pytest.param((120, 40), (60, 40, 20), False, id="the small disk takes the two small volumes, one at a time"),
+        pytest.param((120, 60), (60, 40, 20), False, id="three volumes meet"),
+        pytest.param((100,), (60,), True, id="one volume"),
+    ],
+)
+def test_a_disk_must_take_all_volumes_that_it_could_take_alone(
+    disks: tuple[float, ...], sizes: tuple[float, ...], safe: bool
+) -> None:
+    """Sizes in Gi."""
+    names = [f"c{index}" for index in range(len(sizes))]
+    claims = [claim(name, size) for name, size in zip(names, sizes, strict=True)]
+    (verdict,) = explained(pod(*names), node("n1", *disks), storage_class(), claims, options=STALE_SAFE).verdicts
+    assert verdict.stale_safe == safe
+    assert verdict.reason is not Reason.ROOM or safe
+
+
+def test_volumes_of_different_tags_do_not_meet() -> None:
+    """A disk counts only the volumes that it is open to."""
+    disks = longhorn_node("n1", {"fast": disk(60, tags=["ssd"]), "slow": disk(60, tags=["hdd"])})
+    volumes = [bound("x", 60, diskSelector=["ssd"]), bound("y", 60, diskSelector=["hdd"])]
+    (verdict,) = explained(REQUESTED, disks, *volumes, options=STALE_SAFE).verdicts
+    assert (verdict.fits, verdict.stale_safe) == (True, True)
+
+
+def test_rebuilds_that_meet_may_use_up_the_available_space() -> None:
+    """Each volume of 30Gi written passes the actual-space rule alone, but both do not."""
+    disks = longhorn_node("n1", {"a": disk(400, available=150), "b": disk(400, available=150)})
+    volumes = [bound("x", 50, actual=30), bound("y", 50, actual=30)]
+    (verdict,) = explained(REQUESTED, disks, *volumes).verdicts
+    assert (verdict.order_safe, verdict.stale_safe, verdict.meeting) == (
+        True,
+        False,
+        Meeting("n1-a", ("vol-x", "vol-y")),
+    )
+
+
+def test_a_missing_backing_image_takes_its_space_once_where_volumes_meet() -> None:
+    """60 + 60 and the image's 20Gi must fit on each disk that could take one of them."""
+    image = {
+        "apiVersion": "longhorn.io/v1beta2",
+        "kind": "BackingImage",
+        "metadata": {"name": "bi"},
+        "status": {"realSize": 20 * GI},
+    }
+    objects = [storage_class(backingImage="bi"), claim("x", 60), claim("y", 60), image]
+    safe = [explained(REQUESTED, node("n1", size, size), objects).verdicts[0].stale_safe for size in (139, 140)]
+    assert safe == [False, True]
+
+
+def test_a_placement_that_the_status_does_not_list_leaves_the_disk_open_to_longhorn() -> None:
+    """A replica of 60Gi is placed and not listed: by its status disk-1 still takes x, in truth only disk-2 does."""
+    in_flight = replica("r", "vol-other", "n1", disk="disk-1", size=60)
+    objects = [node("n1", 100, 100), in_flight, *bound("other", 60)]
+    (verdict,) = explained(pod("x"), objects, CLAIMS).verdicts
+    assert (verdict.fits, verdict.order_safe, verdict.stale_safe) == (True, True, False)
+    assert verdict.meeting == Meeting("n1-disk-1", ("x",))
+    listed = longhorn_node("n1", {"disk-1": disk(100, listed={"r": 60}), "disk-2": disk(100)})
+    (verdict,) = explained(pod("x"), listed, in_flight, bound("other", 60), CLAIMS).verdicts
+    assert verdict.stale_safe
+
+
+def test_a_small_volume_fits_next_to_a_placement_in_flight() -> None:
+    """40Gi are left where the replica of 60Gi is, and the pod's volume has 40Gi."""
+    objects = [
+        node("n1", 100, 100),
+        replica("r", "vol-other", "n1", disk="disk-1", size=60),
+        *bound("other", 60),
+        storage_class(),
+        claim("s", 40),
+    ]
+    (verdict,) = explained(pod("s"), objects, options=STALE_SAFE).verdicts
+    assert (verdict.fits, verdict.stale_safe) == (True, True)
+
+
+def decided(objects: list[Object], ledger: Ledger | None = None, options: FilterOptions = STALE_SAFE) -> Decision:
+    """The decision about the pod of x on n1, with other pods."""
+    current = state(objects)
+    return run_to_end(filter_nodes(as_pod(pod("x")), ["n1"], current, options, competing(current, ledger or Ledger())))
+
+
+OTHER = [claim("other", 60), pod("other", name="other", uid="o", node="n1")]
+
+
+def test_the_volumes_of_other_pods_meet_those_of_the_pod() -> None:
+    """The other pod is bound to n1 and has no replica yet."""
+    assert list(decided([node("n1", 100, 100), *CLAIMS, *OTHER]).reasons) == [Reason.STALE_UNSAFE]
+    assert list(decided([node("n1", 120, 120), *CLAIMS, *OTHER]).reasons) == [Reason.ROOM]
+
+
+def test_a_node_that_only_an_offer_makes_unsafe_is_waited_for() -> None:
+    """With packing stale-safe; where demand makes it unsafe, nothing is waited for."""
+    objects = [node("n1", 100, 100), *CLAIMS, claim("other", 60), pod("other", name="other", uid="o")]
+    ledger = with_offer(Ledger(), state(objects).view, "other", ["n1"], 0.0)
+    assert list(decided(objects, ledger).reasons) == [Reason.WAITING]
+    order_safe = FilterOptions(packing=Packing.ORDER_SAFE)
+    decision = decided(objects, ledger, order_safe)
+    assert (list(decision.reasons), decision.unsafe) == ([Reason.ROOM], {"n1": Reason.STALE_UNSAFE})
+
+
+def created(raw: Object, day: int) -> Object:
+    """The object, created on a day of January."""
+    return {**raw, "metadata": {**raw["metadata"], "creationTimestamp": f"2026-01-{day:02}T00:00:00Z"}}
+
+
+def test_a_hopeless_volume_may_still_meet_the_pods_volume() -> None:
+    """It does not fit with older demand, but by outdated status disk-1 takes it."""
+
+    def objects(hopeless_size: int) -> list[Object]:
+        return [
+            node("n1", 100, 20),
+            storage_class(),
+            claim("x", 5),
+            created(claim("older", 60), 1),
+            created(claim("hopeless", hopeless_size), 2),
+            pod("older", name="p", uid="p", node="n1"),
+            pod("hopeless", name="q", uid="q", node="n1"),
+        ]
+
+    assert list(decided(objects(101)).reasons) == [Reason.ROOM]
+    assert list(decided(objects(50)).reasons) == [Reason.STALE_UNSAFE]
+    current = state(objects(50))
+    (verdict,) = run_to_end(explain_nodes(as_pod(pod("x")), ["n1"], current, STALE_SAFE, competing(current))).verdicts
+    assert verdict.meeting == Meeting("n1-disk-1", ("older", "hopeless", "x"))
+
+
+def test_nodes_where_nothing_is_placed_are_stale_safe() -> None:
+    """A home, a pod without volumes, and remote volumes."""
+    home = explained(pod("a"), node("n1", 10), bound("a"), replica("r", "vol-a", "n1"), options=STALE_SAFE)
+    without_volumes = explained(pod(), node("n1", 10), options=STALE_SAFE)
+    remote = explained(pod("b"), node("n1", 100), bound("b", 10, locality="disabled"), options=STALE_SAFE)
+    verdicts = [explanation.verdicts[0] for explanation in (home, without_volumes, remote)]
+    assert [(verdict.fits, verdict.stale_safe) for verdict in verdicts] == [(True, True)] * 3
+
+
+def test_a_node_with_a_replica_of_the_pod_is_examined_too() -> None:
+    """Volume a keeps its replica; x and y are new and may meet."""
+    kept = replica("r", "vol-a", "n1", disk="disk-1", size=10)
+    disks = longhorn_node("n1", {"disk-1": disk(110, listed={"r": 10}), "disk-2": disk(100)})
+    (verdict,) = explained(pod("a", "x", "y"), disks, bound("a", 10), kept, CLAIMS, options=STALE_SAFE).verdicts
+    assert (verdict.reason, verdict.order_safe, verdict.stale_safe) == (Reason.STALE_UNSAFE, True, False)

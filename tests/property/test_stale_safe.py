@@ -1,0 +1,228 @@
+"""Stale safety, compared with a model of Longhorn placing volumes with arbitrarily old status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.cooperative import run_to_end
+from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.extender.filter import filter_nodes
+from scheduler_core.packing.budget import Budget, PackingAnswer
+from scheduler_core.packing.feasible import fits
+from scheduler_core.packing.items import Items
+from scheduler_core.packing.order_safe import order_safe
+from scheduler_core.packing.stale_safe import (
+    MeetingDisk,
+    NewVolumes,
+    UnplacedVolumes,
+    find_overbooking,
+)
+from tests import builders as make
+
+
+@dataclass(frozen=True)
+class DiskModel:
+    """What is left of a disk: bytes to promise, and bytes that rebuilds may write (None: not checked)."""
+
+    free: int
+    headroom: int | None = None
+
+    def takes(self, size: int, written: int) -> bool:
+        """Longhorn's two space rules for one volume."""
+        return size <= self.free and (self.headroom is None or written < self.headroom)
+
+    def after(self, size: int, written: int) -> DiskModel:
+        """The disk once a volume is placed."""
+        return DiskModel(self.free - size, None if self.headroom is None else self.headroom - written)
+
+
+@dataclass(frozen=True)
+class Node:
+    """Volumes as (size, written, mask of open disks), the disks, and what their first status says to be free."""
+
+    volumes: tuple[tuple[int, int, int], ...]
+    disks: tuple[DiskModel, ...]
+    reported: tuple[int, ...]
+
+
+Histories = tuple[tuple[DiskModel, ...], ...]
+
+
+def placement_always_succeeds(node: Node) -> bool:
+    """Places the volumes in any order, each on any disk that is eligible by any earlier states of the disks.
+
+    The states that Longhorn sees of different disks may be of different ages. Placement fails if a volume finds no disk, or one that
+    lacks the room.
+    """
+    before = tuple(DiskModel(reported, disk.headroom) for disk, reported in zip(node.disks, node.reported, strict=True))
+    return _succeeds(node, frozenset(range(len(node.volumes))), tuple(zip(before, node.disks, strict=True)))
+
+
+def _succeeds(node: Node, waiting: frozenset[int], histories: Histories) -> bool:
+    for volume in waiting:
+        size, written, mask = node.volumes[volume]
+        chosen: set[int] = set()
+        for status in set(product(*[dict.fromkeys(history) for history in histories])):
+            eligible = {index for index, disk in enumerate(status) if mask >> index & 1 and disk.takes(size, written)}
+            if not eligible:
+                return False
+            chosen |= eligible
+        for index in chosen:
+            latest = histories[index][-1]
+            if not latest.takes(size, written):
+                return False
+            later = (*histories[:index], (*histories[index], latest.after(size, written)), *histories[index + 1 :])
+            if not _succeeds(node, waiting - {volume}, later):
+                return False
+    return True
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    """Up to four volumes on two disks or three on three, tight to roomy, with and without bytes in flight, headroom and masks."""
+    disks = draw(st.integers(1, 3))
+    count = draw(st.integers(0, 4 if disks <= 2 else 3))
+    sizes = draw(st.lists(st.integers(0, draw(st.sampled_from([3, 8]))), min_size=count, max_size=count))
+    largest = max(sizes, default=0)
+    free = st.one_of(st.integers(-2, largest + 1), st.integers(sum(sizes) - 2, sum(sizes) + 3))
+    rewrites = draw(st.booleans())
+    written = [draw(st.integers(0, size)) if rewrites else 0 for size in sizes]
+    headroom = st.one_of(st.integers(1, sum(written) + 2), st.just(sum(written) + 1)) if rewrites else st.none()
+    models = [DiskModel(draw(free), draw(headroom)) for _ in range(disks)]
+    in_flight = draw(st.lists(st.sampled_from([0, 0, 0, 1, 4]), min_size=disks, max_size=disks))
+    mask = st.one_of(st.just((1 << disks) - 1), st.integers(1, (1 << disks) - 1))
+    return Node(
+        tuple((size, bytes_written, draw(mask)) for size, bytes_written in zip(sizes, written, strict=True)),
+        tuple(models),
+        tuple(disk.free + uncounted for disk, uncounted in zip(models, in_flight, strict=True)),
+    )
+
+
+def volumes_of(node: Node) -> UnplacedVolumes:
+    """The volumes as the check reads them."""
+    sizes, written, allowed = ([volume[field] for volume in node.volumes] for field in range(3))
+    return UnplacedVolumes(sizes, written, [""] * len(sizes), allowed)
+
+
+def disks_of(node: Node) -> list[MeetingDisk]:
+    """The disks as the check reads them."""
+    return [
+        MeetingDisk(disk.free, reported, disk.headroom)
+        for disk, reported in zip(node.disks, node.reported, strict=True)
+    ]
+
+
+def packs(node: Node) -> bool:
+    """Whether some assignment holds all volumes."""
+    masks = tuple(
+        mask
+        & sum(1 << index for index, disk in enumerate(node.disks) if disk.headroom is None or written < disk.headroom)
+        for _, written, mask in node.volumes
+    )
+    sizes = Items([size for size, _, _ in node.volumes])
+    return fits(sizes, tuple(disk.free for disk in node.disks), masks, Budget()) is PackingAnswer.YES
+
+
+@settings(max_examples=600, deadline=None)
+@given(nodes())
+def test_stale_safety_agrees_with_every_placement_on_outdated_status(node: Node) -> None:
+    """Any order, any eligible disk by any older state: it succeeds exactly where the volumes pack and no disk is overbooked."""
+    assert (packs(node) and find_overbooking(volumes_of(node), disks_of(node)) is None) == placement_always_succeeds(
+        node
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(nodes())
+def test_volumes_that_meet_overbook_their_disk(node: Node) -> None:
+    """Each of them fits the disk alone by the first status, all together they do not fit."""
+    found = find_overbooking(volumes_of(node), disks_of(node))
+    if found is None:
+        return
+    disk = node.disks[found.disk]
+    seen = DiskModel(node.reported[found.disk], disk.headroom)
+    for volume in found.volumes:
+        size, written, mask = node.volumes[volume]
+        assert mask >> found.disk & 1
+        assert seen.takes(size, written)
+    size = sum(node.volumes[volume][0] for volume in found.volumes)
+    written = sum(node.volumes[volume][1] for volume in found.volumes)
+    assert size > disk.free or (disk.headroom is not None and written >= disk.headroom)
+
+
+@settings(max_examples=300, deadline=None)
+@given(nodes())
+def test_a_stale_safe_node_is_order_safe(node: Node) -> None:
+    """So no search is needed there."""
+    if not packs(node) or find_overbooking(volumes_of(node), disks_of(node)) is not None:
+        return
+    safety = order_safe(
+        Items([size for size, _, _ in node.volumes]),
+        tuple(written for _, written, _ in node.volumes),
+        tuple(disk.free for disk in node.disks),
+        None if node.disks[0].headroom is None else tuple(disk.headroom or 0 for disk in node.disks),
+        tuple(mask for _, _, mask in node.volumes),
+        Budget(),
+    )
+    assert safety.answer is PackingAnswer.YES
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(-3, 30), st.sampled_from([0, 0, 1, 5])), min_size=1, max_size=3),
+    st.integers(1, 5),
+)
+def test_the_count_for_new_volumes_equals_the_general_check(
+    sizes: list[int], disks: list[tuple[int, int]], own: int
+) -> None:
+    """Also if the volumes are those of several pods."""
+    ordered = sorted(disks, reverse=True)
+    free = [size for size, _ in ordered]
+    reported = [size + uncounted for size, uncounted in ordered]
+    volumes = UnplacedVolumes(sizes, [0] * len(sizes), [""] * len(sizes), [-1] * len(sizes))
+    expected = find_overbooking(volumes, [MeetingDisk(*pair) for pair in zip(free, reported, strict=True)]) is None
+    parts = [Items(part) for part in (sizes[:own], sizes[own:]) if part]
+    assert NewVolumes(*parts).stale_safe(free, reported) == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 16), st.sampled_from([0, 0, 0, 4])), min_size=1, max_size=2),
+    st.lists(st.integers(1, 8), min_size=1, max_size=2),
+    st.lists(st.integers(1, 8), max_size=2),
+)
+def test_filter_offers_the_nodes_where_placement_always_succeeds(
+    disks: list[tuple[int, int]], sizes: list[int], others: list[int]
+) -> None:
+    """Disks with bytes in flight; the volumes of a pod, and those of one that is bound to the node."""
+    names = [f"own-{index}" for index in range(len(sizes))]
+    names_of_others = [f"other-{index}" for index in range(len(others))]
+    claims = [make.claim(name, size) for name, size in zip(names + names_of_others, sizes + others, strict=True)]
+    replicas = [
+        make.replica(f"r-{index}", f"vol-flight-{index}", "n1", disk=f"disk-{index}", size=in_flight)
+        for index, (_, in_flight) in enumerate(disks)
+        if in_flight
+    ]
+    current = make.state(
+        make.storage_class(),
+        make.longhorn_node("n1", {f"disk-{index}": make.disk(size) for index, (size, _) in enumerate(disks)}),
+        claims,
+        replicas,
+        make.pod(*names_of_others, name="other", uid="other", node="n1"),
+    )
+    node = Node(
+        tuple((size, 0, -1) for size in sizes + others),
+        tuple(DiskModel(size - in_flight) for size, in_flight in disks),
+        tuple(size for size, _ in disks),
+    )
+    if not packs(Node(node.volumes[len(sizes) :], node.disks, node.reported)):
+        return
+    options = FilterOptions(packing=Packing.STALE_SAFE)
+    requested = make.as_pod(make.pod(*names))
+    decision = run_to_end(filter_nodes(requested, ["n1"], current, options, make.competing(current)))
+    assert decision.fits == placement_always_succeeds(node)
