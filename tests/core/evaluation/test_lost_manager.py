@@ -31,7 +31,9 @@ def node_a(*, ready: bool, disk_ready: bool, listed: dict[str, float] | None = N
     """Node a with one disk of 100 Gi; its status lists what it listed when the manager went, unless `listed` is given."""
     disk = make.disk(100, listed=STALE if listed is None else listed, ready=disk_ready)
     if not disk_ready:
-        disk["status"]["conditions"] = [make.condition(kind, False, "NodeNotReady") for kind in ("Ready", "Schedulable")]
+        disk["status"]["conditions"] = [
+            make.condition(kind, False, "NodeNotReady") for kind in ("Ready", "Schedulable")
+        ]
     return make.longhorn_node("a", {"disk-1": disk}, ready=ready)
 
 
