@@ -26,8 +26,8 @@ from scheduler_core.cluster.view import (
     by_capacity,
     claims_of,
     count_growth,
+    count_to_schedule,
     default_class,
-    is_to_schedule,
 )
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.settings import Settings
@@ -203,7 +203,8 @@ class _Builder:
                 continue
             space = free_space_of(node, self._view.settings, self.unlisted_replicas, schedules, self.growth)
             self.free_space = self.free_space.insert(name, space)
-        self.pods_to_schedule += self._count_to_schedule(self.snapshot) - self._count_to_schedule(self._view.snapshot)
+        self.pods_to_schedule -= count_to_schedule(self.pods, self._view.snapshot)
+        self.pods_to_schedule += count_to_schedule(self.pods, self.snapshot)
         return Update(self._assemble(nodes, now), frozenset(self.changed_nodes))
 
     def _update_growth(self, nodes: Mapping[str, longhorn.Node]) -> None:
@@ -231,10 +232,6 @@ class _Builder:
         for name in {*self.growing_volumes, *growth.volumes}:
             if self.growing_volumes.get(name) != growth.volumes.get(name):
                 self.growing_volumes = put(self.growing_volumes, name, growth.volumes.get(name))
-
-    def _count_to_schedule(self, snapshot: Snapshot) -> int:
-        pods = (snapshot.pods.get(key) for key in self.pods)
-        return sum(is_to_schedule(pod, snapshot) for pod in pods if pod is not None)
 
     def _nodes(self) -> Mapping[str, longhorn.Node]:
         nodes = self._view.cluster.nodes
@@ -322,12 +319,10 @@ def _update_persistent_volume(
 
 
 def _update_claim(builder: _Builder, old: kube.Claim | None, new: kube.Claim | None) -> None:
-    for claim in (old, new):
-        if claim is not None:
-            pods = builder.pods_by_claim.get((claim.namespace, claim.name)) or ()
-            builder.pods.update((pod.namespace, pod.name) for pod in pods)
-        name = claim.spec.volume_name if claim is not None else ""
-        volume = builder.snapshot.persistent_volumes.get(name) if name else None
+    for claim in filter(None, (old, new)):
+        users = builder.pods_by_claim.get((claim.namespace, claim.name)) or ()
+        builder.pods.update((pod.namespace, pod.name) for pod in users)
+        volume = builder.snapshot.persistent_volumes.get(claim.spec.volume_name)
         if volume is not None and volume.handle:
             builder.handles.add(volume.handle)
 
