@@ -208,7 +208,8 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
 async def explain(request: Request, lease: RequestLease) -> Response:
     """The decision of /filter, with plans and missing bytes.
 
-    The answer about a pod that cannot be resolved is an error, with status 200 as from /filter. A node that fits has a plan, any other what it lacks.
+    The answer about a pod that cannot be resolved is an error, with status 200 as from /filter. A node that fits has a plan, any other
+    what it lacks.
     """
     state = state_of(request)
     state.verbs.check()

@@ -172,7 +172,7 @@ def serve(  # one parameter per flag
 ) -> None:
     """Serve /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs for a cluster, or for a snapshot of one.
 
-    Beside a cluster several of these may run; the one that holds the Lease answers.
+    For a cluster several of these may run; the one that holds the Lease answers.
     """
     options = filter_options(best_effort, packing)
     if alone and snapshot is None:

@@ -26,14 +26,14 @@ from scheduler_core.cluster.view import (
     by_capacity,
     claims_of,
     count_growth,
+    count_to_schedule,
     default_class,
-    is_to_schedule,
 )
 from scheduler_core.convert.snapshot_kinds import Key
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
-from scheduler_core.model.snapshot import Snapshot
+from scheduler_core.model.snapshot import NamespacedName, Snapshot
 
 Changes = Mapping[tuple[str, Key], object | None]
 _BY_NAME: Final = attrgetter("name")
@@ -162,6 +162,8 @@ class _Builder:
         # Longhorn volumes whose requested growth may have changed.
         self.handles: set[str] = set()
         self.changed_nodes: set[str] = set()
+        # Pods that may be decided about since.
+        self.pods: set[NamespacedName] = set()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -201,6 +203,8 @@ class _Builder:
                 continue
             space = free_space_of(node, self._view.settings, self.unlisted_replicas, schedules, self.growth)
             self.free_space = self.free_space.insert(name, space)
+        self.pods_to_schedule -= count_to_schedule(self.pods, self._view.snapshot)
+        self.pods_to_schedule += count_to_schedule(self.pods, self.snapshot)
         return Update(self._assemble(nodes, now), frozenset(self.changed_nodes))
 
     def _update_growth(self, nodes: Mapping[str, longhorn.Node]) -> None:
@@ -278,13 +282,12 @@ def _update_kube_node(builder: _Builder, old: kube.Node | None, new: kube.Node |
 
 
 def _update_pod(builder: _Builder, old: kube.Pod | None, new: kube.Pod | None) -> None:
+    builder.pods.update((pod.namespace, pod.name) for pod in (old, new) if pod is not None)
     pods = builder.pods_by_claim
     if old is not None:
         for claim in claims_of(old):
             pods = discard_member(pods, claim, old)
-        builder.pods_to_schedule -= is_to_schedule(old)
     if new is not None:
-        builder.pods_to_schedule += is_to_schedule(new)
         for claim in claims_of(new):
             pods = add_member(pods, claim, new, attrgetter("name", "uid"))
     builder.pods_by_claim = pods
@@ -316,9 +319,10 @@ def _update_persistent_volume(
 
 
 def _update_claim(builder: _Builder, old: kube.Claim | None, new: kube.Claim | None) -> None:
-    for claim in (old, new):
-        name = claim.spec.volume_name if claim is not None else ""
-        volume = builder.snapshot.persistent_volumes.get(name) if name else None
+    for claim in filter(None, (old, new)):
+        users = builder.pods_by_claim.get((claim.namespace, claim.name)) or ()
+        builder.pods.update((pod.namespace, pod.name) for pod in users)
+        volume = builder.snapshot.persistent_volumes.get(claim.spec.volume_name)
         if volume is not None and volume.handle:
             builder.handles.add(volume.handle)
 

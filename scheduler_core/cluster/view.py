@@ -7,7 +7,7 @@ requests go on reading.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -106,7 +106,7 @@ class Indexes:
                 )
             ),
             pods_by_claim=HashTrieMap(group_by_key(pods, attrgetter("name", "uid"))),
-            pods_to_schedule=sum(map(is_to_schedule, snapshot.pods.values())),
+            pods_to_schedule=count_to_schedule(snapshot.pods, snapshot),
             replicas_by_disk=HashTrieMap(by_disk),
             node_of_disk=HashTrieMap(node_of_disk),
             volumes_by_handle=HashTrieMap(by_handle),
@@ -270,9 +270,21 @@ def by_capacity(volume: kube.PersistentVolume) -> tuple[int, str]:
     return volume.available.capacity if volume.available else 0, volume.name
 
 
-def is_to_schedule(pod: kube.Pod) -> bool:
-    """Whether kube-scheduler has neither decided about a pod with claims nor refused it yet."""
-    return bool(pod.volumes) and pod.live and not (pod.node_name or pod.nominated_node or pod.unschedulable)
+def count_to_schedule(keys: Iterable[NamespacedName], snapshot: Snapshot) -> int:
+    """Returns how many of these pods kube-scheduler has neither decided about nor refused yet."""
+    pods = (snapshot.pods.get(key) for key in keys)
+    return sum(_is_to_schedule(pod, snapshot) for pod in pods if pod is not None)
+
+
+def _is_to_schedule(pod: kube.Pod, snapshot: Snapshot) -> bool:
+    """Whether a pod with claims is neither decided nor refused.
+
+    The selected node of an unbound claim is a decision. Before Kubernetes 1.35 no nomination shows it while the claim is provisioned.
+    """
+    if not (pod.volumes and pod.live) or pod.node_name or pod.nominated_node or pod.unschedulable:
+        return False
+    claims = (snapshot.claims.get(name) for name in claims_of(pod))
+    return not any(claim is not None and claim.selected_node and not claim.spec.volume_name for claim in claims)
 
 
 def claims_of(pod: kube.Pod) -> set[NamespacedName]:

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 from scheduler_core.cluster.view import View
 from scheduler_core.errors import ResolutionError
 from scheduler_core.longhorn.eviction import stays
+from scheduler_core.longhorn.node_status import awaits_own_manager
 from scheduler_core.model import kube, longhorn
 from scheduler_core.volumes.existing_replicas import nodes_with_replica
 from scheduler_core.volumes.resolve import PodVolume, future_volume, is_in_view, is_local
@@ -140,11 +141,16 @@ def volume_demand(volume: longhorn.Volume, view: View, users: VolumeUsers) -> De
 
 
 def _is_on_unready_node(replicas: Iterable[longhorn.Replica], name: str, view: View) -> bool:
-    """Whether one of the replicas stays on a node that is not ready."""
+    """Whether one of the replicas stays on a node that is not ready.
+
+    Another manager may mark the node as ready before its own writes the disks.
+    """
     node = view.cluster.nodes.get(name)
-    if node is None or node.ready:
+    if node is None:
         return False
-    return any(replica.node_id == name and stays(replica) and not replica.failed_at for replica in replicas)
+    disks = {disk.uuid for disk in node.disks if awaits_own_manager(disk)}
+    kept = (replica for replica in replicas if replica.node_id == name and stays(replica) and not replica.failed_at)
+    return any(not node.ready or replica.disk_id in disks for replica in kept)
 
 
 def _future_volume(claim: kube.Claim, view: View) -> tuple[PodVolume, _NodeTie] | None:

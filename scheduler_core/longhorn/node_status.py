@@ -16,7 +16,7 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.space import disk_space, space_detail, space_refusal
 from scheduler_core.longhorn.timestamps import parse_time
 from scheduler_core.model import longhorn
-from scheduler_core.model.kube import Condition
+from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import CORDONED, FILESYSTEM, Disk, Node
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
@@ -24,6 +24,7 @@ REGION_LABEL: Final = "topology.kubernetes.io/region"
 ROUNDING: Final = 100 * 1024**2
 _NOT_READY_GRACE: Final = timedelta(seconds=15)
 _PRESSURES: Final = ("DiskPressure", "PIDPressure", "MemoryPressure", "NetworkUnavailable")
+_NODE_NOT_READY: Final = "NodeNotReady"
 _EMPTY_VOLUME: Final = longhorn.Volume(name="")
 
 
@@ -130,10 +131,15 @@ def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
     return Condition("Schedulable", "True")
 
 
+def awaits_own_manager(disk: Disk) -> bool:
+    """Whether a disk was marked as not ready with its node, and the node's own manager has not written it since."""
+    return condition(disk.conditions, "Ready").reason == _NODE_NOT_READY
+
+
 def _mark_node_not_ready(disk: Disk) -> Disk:
     """A disk whose node is not ready (MarkAllDisksNotReadyWhenNodeNotReady)."""
     because = f"disk {disk.name}: node is not ready"
-    conditions = (Condition(kind, "False", "NodeNotReady", because) for kind in ("Ready", "Schedulable"))
+    conditions = (Condition(kind, "False", _NODE_NOT_READY, because) for kind in ("Ready", "Schedulable"))
     return _with_conditions(disk, *conditions)
 
 

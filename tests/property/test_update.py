@@ -60,6 +60,13 @@ def _growing_claim(name: str, requested: int, capacity: int, reserved: bool) -> 
     return [make.claim(name, requested, bound=True), volume]
 
 
+def _claim_with_node(name: str, node: str, bound: bool) -> Object:
+    """A claim for which a node is selected."""
+    raw = make.claim(name, 40, bound=bound)
+    raw["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": node}
+    return raw
+
+
 changed_objects = st.one_of(
     st.builds(_growing_claim, st.sampled_from(VOLUMES), st.integers(5, 60), st.sampled_from([0, 30]), st.booleans()),
     st.builds(
@@ -84,6 +91,7 @@ changed_objects = st.one_of(
     ),
     st.builds(lambda name, label: make.kube_node(name, zone=label), names, st.sampled_from("xy")),
     st.builds(make.claim, st.sampled_from(["data", "logs"]), st.integers(1, 100)),
+    st.builds(_claim_with_node, st.sampled_from(["data", "logs"]), names, st.booleans()),
     st.builds(lambda name: make.bound(name, 10), st.sampled_from(VOLUMES)),
     st.builds(
         lambda name, node, claims: make.pod(*claims, name=name, node=node),

@@ -41,6 +41,21 @@ def test_a_pod_counts_until_it_is_decided_or_refused(raw: Object, expected: int)
         assert before.updated(changes_of([raw]), NOW).view.indexes.pods_to_schedule == expected
 
 
+def test_a_pod_counts_until_a_node_is_selected_for_its_claim() -> None:
+    """It is decided; provisioning may take seconds, and Kubernetes before 1.35 nominates nothing meanwhile."""
+    selected = make.claim("data")
+    selected["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
+    failed = make.claim("data")
+    bound = make.claim("data", bound=True)
+    bound["metadata"]["annotations"] = selected["metadata"]["annotations"]
+    state = empty_state().updated(changes_of(pod(), make.claim("data")), NOW)
+    for claim, expected in ((selected, 0), (failed, 1), (selected, 0), (bound, 1), (selected, 0)):
+        state = state.updated(changes_of(claim), NOW)
+        assert state.view.indexes.pods_to_schedule == expected
+        assert make.view(claim, pod()).indexes.pods_to_schedule == expected
+    assert state.updated(changes_of(pod(), failed, deleted=True), NOW).view.indexes.pods_to_schedule == 0
+
+
 def test_a_deleted_pod_no_longer_counts() -> None:
     """kube-scheduler forgets it, too."""
     changes = changes_of([pod()])

@@ -30,6 +30,10 @@ FREE = 100 - 40 - 10 - 20
 def node_a(*, ready: bool, disk_ready: bool, listed: dict[str, float] | None = None) -> Object:
     """Node a with one disk of 100 Gi; its status lists what it listed when the manager went, unless `listed` is given."""
     disk = make.disk(100, listed=STALE if listed is None else listed, ready=disk_ready)
+    if not disk_ready:
+        disk["status"]["conditions"] = [
+            make.condition(kind, False, "NodeNotReady") for kind in ("Ready", "Schedulable")
+        ]
     return make.longhorn_node("a", {"disk-1": disk}, ready=ready)
 
 
@@ -114,7 +118,7 @@ class TestDemand:
         view = make.view(node, make.storage_class(), self.POD, self.VOLUME, replica)
         return [demand.source for demand in DemandIndex.of(view).all]
 
-    @pytest.mark.parametrize("node", [GONE, REFRESHED], ids=["gone", "refreshed"])
+    @pytest.mark.parametrize("node", [GONE, BACK, REFRESHED], ids=["gone", "back", "refreshed"])
     def test_a_replica_on_the_node_ends_it(self, node: Object) -> None:
         """It counts on its disk, and never twice."""
         assert self.sources(node, REPLICAS[0]) == []
@@ -132,9 +136,10 @@ class TestDemand:
         """The volume still needs space on the node of its pod."""
         assert self.sources(GONE, replica) == [DemandSource.POD]
 
-    def test_a_running_pod_is_neither_stuck_nor_hopeless(self) -> None:
+    @pytest.mark.parametrize("node", [GONE, BACK], ids=["gone", "back"])
+    def test_a_running_pod_is_neither_stuck_nor_hopeless(self, node: Object) -> None:
         """Its volume is where it was."""
-        state = ClusterState.of(make.view(GONE, make.storage_class(), self.POD, self.VOLUME, REPLICAS[0]))
+        state = ClusterState.of(make.view(node, make.storage_class(), self.POD, self.VOLUME, REPLICAS[0]))
         report = PlacementReport()
         for now in (0.0, STUCK_AFTER):
             report = run_to_end(report.updated(state, Contention(), Ledger(), now))

@@ -68,6 +68,17 @@ def test_room_is_left_for_the_pods_that_kube_scheduler_has_yet_to_ask_about(pods
     assert chosen(nodes, make.claim("data", 10), to_schedule, competing=0) == expected
 
 
+def test_no_room_is_left_for_pods_that_are_decided() -> None:
+    """What they take is demand, for as long as their claims are provisioned."""
+    nodes = nodes_of_size({"a": 49, "b": 29, "c": 29, "d": 29})
+    decided: list[Object] = []
+    for number in range(9):
+        claim = make.claim(f"decided-{number}", 1)
+        claim["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "a"}
+        decided += [claim, make.pod(f"decided-{number}", name=f"decided-{number}", uid=f"decided-{number}")]
+    assert chosen(nodes, make.claim("data", 10), decided, competing=0) == "abcd"
+
+
 @pytest.mark.parametrize(("competing", "expected"), [(0, "abcd"), (1, "bc"), (2, "b"), (9, "b")])
 def test_of_nodes_with_little_room_a_share_is_offered(competing: int, expected: str) -> None:
     """Those with most room; one at least."""
@@ -116,6 +127,14 @@ def test_a_pod_with_a_bound_and_a_new_claim_is_offered_the_home_of_its_data() ->
     assert chosen(nodes, objects, claims=("data", "new")) == "c"
     nodes = nodes_of_size({"a": 90, "b": 80, "c": 60, "d": 400})
     assert chosen(nodes, objects, claims=("data", "new")) == "cd"
+
+
+def test_the_home_of_the_data_takes_no_room_of_the_pods_to_come() -> None:
+    """There is room for exactly as many such pods as kube-scheduler asks about, so this one gets one node."""
+    objects = [*volume_with_replica("data", 10, 5, kept("data", "c", 10)), make.claim("new", 40)]
+    nodes = nodes_of_size({"a": 90, "b": 80, "c": 60, "d": 200})
+    pods = [make.pod("new", name=f"next-{number}", uid=f"next-{number}") for number in range(6)]
+    assert chosen(nodes, objects, pods, claims=("data", "new"), competing=0) == "c"
 
 
 def test_the_node_with_most_of_the_data_comes_first() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.overbooking_monitor import (
     MAX_STATUS_LAG,
@@ -18,6 +19,7 @@ from scheduler_core.extender.overbooking_monitor import (
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.worlds.changes import Changes, changes_of, empty_state
+from tests.worlds.disk_schedules import disk_schedule
 
 DISK = "a-disk-1"
 
@@ -31,6 +33,13 @@ def image(size: int, *disks: str) -> Object:
         "spec": {"diskFileSpecMap": {disk: {} for disk in disks}},
         "status": {"realSize": size * GI},
     }
+
+
+def mirror(disk: str) -> Object:
+    """A DiskSchedule that only shows what Longhorn allocates."""
+    raw = disk_schedule(disk, node="a")
+    raw["metadata"]["labels"] = {MIRROR_LABEL: "true"}
+    return raw
 
 
 class World:
@@ -282,6 +291,47 @@ def test_a_replica_that_moves_is_placed_on_the_new_disk() -> None:
     assert overbooked(world) == (entry("y", "x", over=20, milliseconds=200, disk="disk-2"),)
 
 
+def test_a_replica_that_is_gone_met_no_other() -> None:
+    """It was deleted before the last one was placed."""
+    world = World(make.longhorn_node("a"), make.replica("old", "old", "a", size=50))
+    world.place("x", 30, after=0.1)
+    world.place("gone", 20, after=0.1)
+    world.update_report()
+    world.remove("gone")
+    world.place("y", 30, after=0.1)
+    assert overbooked(world) == (entry("x", "y", over=10, milliseconds=200),)
+
+
+def test_a_replica_that_left_the_disk_met_no_other() -> None:
+    """It was placed on another disk later."""
+    world = World(make.longhorn_node("a", {name: make.disk(100) for name in ("disk-1", "disk-2")}))
+    for name, size in (("old", 50), ("x", 30), ("moved", 20)):
+        world.place(name, size, after=0.1)
+        world.update_report()
+    world.place("moved", 40, disk="disk-2")
+    world.place("y", 30, after=0.1)
+    assert overbooked(world) == (entry("x", "y", over=10, milliseconds=200),)
+
+
+def test_a_disk_with_a_schedule_is_not_reported() -> None:
+    """Its DiskSchedule promises its space: a replica is placed before its request is answered, and leaves if that is rejected."""
+    world = World(make.longhorn_node("a"), disk_schedule(DISK, node="a"))
+    world.place("x", 60)
+    world.place("y", 60)
+    world.remove("y")
+    assert (world.update_report(SETTLE_TIME).new_overbookings, world.report.overbooked) == ((), ())
+    world.place("y", 60)
+    assert overbooked(world) == ()
+
+
+def test_a_disk_whose_schedule_only_mirrors_it_is_reported() -> None:
+    """Longhorn allocates its space."""
+    world = World(make.longhorn_node("a"), mirror(DISK))
+    world.place("x", 60)
+    world.place("y", 60)
+    assert overbooked(world) == (entry("x", "y", over=20),)
+
+
 def test_two_replicas_of_one_volume_are_one_volume() -> None:
     """Soft anti-affinity lets them share a disk."""
     world = World()
@@ -333,6 +383,16 @@ def test_disks_are_sorted_by_node_and_name() -> None:
         ("a", "disk-2"),
         ("b", "disk-1"),
     ]
+
+
+def test_a_report_on_many_disks_pauses() -> None:
+    """What is on a disk is added up anew for each."""
+    nodes = [f"n-{number:03d}" for number in range(200)]
+    world = World([make.longhorn_node(name) for name in nodes])
+    for name in nodes:
+        world.place(name, 10, node=name)
+    pauses = sum(1 for _ in world.report.updated(world.state.view, world.deliveries, world.now))
+    assert pauses >= len(nodes) // 32
 
 
 placements = st.lists(
