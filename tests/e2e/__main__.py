@@ -20,7 +20,7 @@ from rich.console import Console
 
 from devcluster import kubernetes_version
 from scheduler_core.extender.decision import Packing
-from tests.e2e import backlog, comparisons, goals, hand_over, size, static_volumes, versions
+from tests.e2e import backlog, comparisons, goals, hand_over, size, static_volumes, tight_burst, versions
 from tests.e2e.comparisons import Compared, Comparison
 from tests.e2e.goals import Row
 from tests.e2e.size import Outcome
@@ -42,6 +42,7 @@ class Section(StrEnum):
     BURST_100 = "burst-100"
     BURST_200 = "burst-200"
     SLOW = "slow"
+    TIGHT_BURST = "tight-burst"
     HAND_OVER = "hand-over"
     SIZE = "size"
     BACKLOG = "backlog"
@@ -52,6 +53,8 @@ class Section(StrEnum):
 _BACKLOGS: Final = (1500, 3000)
 # Random clusters of the part `bindings`.
 _SEEDS: Final = 40
+# Random tight bursts of some forty pods.
+_TIGHT_BURSTS: Final = 5
 _COMPARISONS: Final = {
     Section.GOAL_1: comparisons.GOAL_1,
     Section.BURST_100: comparisons.BURST_100,
@@ -105,6 +108,8 @@ def main(  # noqa: PLR0917 # the options of the command
             report.backlog()
         elif section is Section.VERSIONS:
             report.versions()
+        elif section is Section.TIGHT_BURST:
+            report.tight_burst(repetitions or _TIGHT_BURSTS)
         elif section is Section.BINDINGS:
             report.bindings(repetitions or _SEEDS)
         else:
@@ -177,6 +182,15 @@ class _Report:
         self._failures += outcome.wrong
         self._write(Section.BINDINGS, asdict(outcome))
         self._console.print(outcome.text())
+
+    def tight_burst(self, seeds: int) -> None:
+        """Runs and prints tight bursts without the extender and with each packing mode."""
+        tallies = tight_burst.run(self._folder / Section.TIGHT_BURST, range(1, seeds + 1))
+        stale_safe = tallies[Packing.STALE_SAFE]
+        if stale_safe.overbooked or stale_safe.misplaced or stale_safe.mended or stale_safe.stuck:
+            self._failures.append(f"tight burst, stale-safe: {stale_safe}")
+        self._write(Section.TIGHT_BURST, {way: asdict(tally) for way, tally in tallies.items()})
+        self._console.print(tight_burst.table(tallies))
 
     def finish(self) -> None:
         """Prints the notes and the failures.

@@ -1,0 +1,170 @@
+"""The report's tight bursts: what goes wrong per 1,000 pods without the extender, and with each packing mode.
+
+Each burst has pods of one to four claims on nodes with three unequal disks, which the claims fill almost. Every way gets the same
+pods and nodes. Longhorn places the volumes of a pod within milliseconds, on a status that lags behind. So a node may be right, and its
+disks overbooked all the same. Pods that find no safe node wait: `stale-safe` trades room for safety.
+
+What happened is counted from API objects and watches alone (`placement_audit.py`).
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from rich.table import Table
+
+from app.kube.resources import CLAIMS, PODS
+from scheduler_core.extender.decision import Packing
+from tests.e2e.objects import Object, Volume, Workload
+from tests.e2e.placement_audit import PlacementAudit
+from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+
+APP: Final = "tight"
+_NODES: Final = 8
+_DISKS: Final = 3
+_DISK_SIZES: Final = (60, 80, 100, 120)
+_CLAIM_SIZES: Final = (8, 16, 24, 32, 48)
+_SHARE: Final = 0.9
+_WITHOUT: Final = "without"
+# Longhorn tries a replica again after 30 s.
+_QUIET_SECONDS: Final = 35.0
+_SETTLED_SECONDS: Final = 10.0
+_MAX_SECONDS: Final = 180.0
+_POLL: Final = 0.5
+
+
+class _State(StrEnum):
+    RUNNING = "running"
+    BOUND = "bound"
+    WAITING = "waiting"
+
+
+@dataclass(slots=True)
+class Tally:
+    """The outcomes of the pods of some bursts.
+
+    Attributes:
+        bound: pods that got a node
+        misplaced: bound pods with a local volume without a replica on their node in the end
+        mended: replicas placed elsewhere than where their volume was, also if a local one was created later
+        overbooked: disks that held more than Longhorn allows, also if a volume left later
+        stuck: bound pods that did not come to run
+    """
+
+    pods: int = 0
+    bound: int = 0
+    misplaced: int = 0
+    mended: int = 0
+    overbooked: int = 0
+    stuck: int = 0
+
+    def per_thousand(self, count: int) -> str:
+        """A count per 1,000 bound pods."""
+        return f"{1000 * count / self.bound:.0f}" if self.bound else "-"
+
+
+@dataclass(frozen=True, slots=True)
+class _Burst:
+    """The nodes and pods of one seed; their sizes are in Gi."""
+
+    group: str
+    nodes: dict[str, list[str]]
+    pods: list[list[Volume]]
+
+    @classmethod
+    def of(cls, seed: int) -> _Burst:
+        chance = random.Random(seed)  # noqa: S311 # repeatable, not secret
+        group = f"{APP}-{seed}"
+        disks = {f"{group}-{number}": [chance.choice(_DISK_SIZES) for _ in range(_DISKS)] for number in range(_NODES)}
+        room = _SHARE * sum(map(sum, disks.values()))
+        pods: list[list[Volume]] = []
+        while room > 0:
+            sizes = [chance.choice(_CLAIM_SIZES) for _ in range(chance.choice((1, 2, 3, 4)))]
+            room -= sum(sizes)
+            if room > 0:
+                pods.append([Volume(f"{size}Gi") for size in sizes])
+        return cls(group, {name: [f"{size}Gi" for size in sizes] for name, sizes in disks.items()}, pods)
+
+    def objects(self, *, asks: bool) -> list[Object]:
+        """Every claim and pod."""
+        return [
+            entry
+            for number, volumes in enumerate(self.pods)
+            for entry in Workload(app=APP, group=self.group, volumes=volumes, asks=asks).loose(number)
+        ]
+
+
+def run(folder: Path, seeds: Sequence[int]) -> dict[str, Tally]:
+    """Runs every burst in every way; returns the tallies by way."""
+    tallies: dict[str, Tally] = {}
+    for packing in (Packing.EXACT, Packing.AUTO, Packing.ORDER_SAFE, Packing.STALE_SAFE):
+        ways = [_WITHOUT, packing.value] if packing is Packing.EXACT else [packing.value]
+        with Rig(folder / packing, config=RECOMMENDED_MANAGED, more_arguments=("--packing", packing)) as rig:
+            for seed in seeds:
+                burst = _Burst.of(seed)
+                rig.add_nodes(burst.group, burst.nodes)
+                for way in ways:
+                    tally = tallies.setdefault(way, Tally())
+                    _run_once(rig, burst, tally, asks=way != _WITHOUT)
+                    print(f"tight burst, {way}, seed {seed}: {tally} so far", file=sys.stderr)
+    return tallies
+
+
+def _run_once(rig: Rig, burst: _Burst, tally: Tally, *, asks: bool) -> None:
+    objects = burst.objects(asks=asks)
+    rig.post(entry for entry in objects if entry["kind"] == CLAIMS.kind)
+    try:
+        with PlacementAudit(rig) as audit:
+            rig.post(entry for entry in objects if entry["kind"] == PODS.kind)
+            states = _wait_until_quiet(rig)
+            misplaced = {name for name in rig.misplaced_pods(APP) if states[name] is not _State.WAITING}
+            tally.pods += len(states)
+            tally.bound += sum(state is not _State.WAITING for state in states.values())
+            tally.stuck += sum(state is _State.BOUND for state in states.values())
+            tally.misplaced += len(misplaced)
+            tally.mended += audit.misplacements
+            tally.overbooked += len(audit.overbooked)
+    finally:
+        rig.remove(APP)
+
+
+def _wait_until_quiet(rig: Rig) -> dict[str, _State]:
+    """Waits until the pods no longer change; returns the state of each."""
+    started = time.monotonic()
+    states: dict[str, _State] = {}
+    changed = started
+    while (now := time.monotonic()) - started < _MAX_SECONDS:
+        current = {pod["metadata"]["name"]: _state(pod) for pod in rig.pods(APP)}
+        if current != states:
+            states = current
+            changed = now
+        # A pod whose replica waits for space may still come to run.
+        quiet = _QUIET_SECONDS if _State.BOUND in states.values() else _SETTLED_SECONDS
+        if now - changed > quiet:
+            break
+        time.sleep(_POLL)
+    return states
+
+
+def _state(pod: Object) -> _State:
+    if pod["status"].get("phase") == "Running":
+        return _State.RUNNING
+    return _State.BOUND if pod["spec"].get("nodeName") else _State.WAITING
+
+
+def table(tallies: dict[str, Tally]) -> Table:
+    """The tallies as a table for people; the last columns are per 1,000 bound pods."""
+    columns = ("tight burst", "pods", "bound", "misplaced", "mended", "overbooked disks", "stuck")
+    drawn = Table(*columns, "misplaced or mended per 1,000", "overbooked per 1,000")
+    for way, tally in tallies.items():
+        counts = (tally.pods, tally.bound, tally.misplaced, tally.mended, tally.overbooked, tally.stuck)
+        wrong = tally.per_thousand(max(tally.misplaced, tally.mended))
+        drawn.add_row(way, *map(str, counts), wrong, tally.per_thousand(tally.overbooked))
+    return drawn
