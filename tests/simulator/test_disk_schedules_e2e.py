@@ -50,6 +50,11 @@ def test_a_replica_starts_once_granted_and_is_gone_once_released(tmp_path: Path)
         _patch(rig, DISK_SCHEDULES.plural, disk["diskUUID"], granted, "--subresource=status")
         until("pod runs", lambda: scene.running("app"))
         assert rig.status()["ungranted"] == []
+        # The first publish call has failed meanwhile. Kubernetes detaches only what it saw attached, which its retry shows.
+        until(
+            "Kubernetes sees it attached",
+            lambda: cluster.api.get(f"/api/v1/nodes/{home}")["status"].get("volumesAttached"),
+        )
         cluster.kubectl("delete", "pod,pvc", "--all", "-n", "granting", "--wait=false")
         until("only the space is not released", lambda: _finalizers(rig, name) == ["longhorn.io"])
         _patch(rig, LONGHORN_REPLICAS.plural, name, {"metadata": {"finalizers": None}})
