@@ -2,12 +2,12 @@
 
 Without competing offers these are all of them: kube-scheduler's scoring decides. In a burst wide offers would block each other, but only
 where room is short. So a node with plenty of room stays in: one that could take this pod, all that is offered there, and as many bytes
-again; in large clusters `MAX_NODES_WITH_PLENTY` such nodes, because every node of an offer is evaluated again for the next pod. Of the
-other nodes, with n competing offers, about 1 of n + 1 is offered (`offers/ledger.py:offer_width`).
+again. Of the other nodes, with n competing offers, about 1 of n + 1 is offered (`offers/ledger.py:offer_width`).
 
 An offer of a pod that needs space leaves room for the pods that kube-scheduler has yet to ask about, at least n + 1: each counts as one
-more pod of this size on these nodes. What they really take is not known here, so this is an estimate. The first node of all is always
-offered. The order is:
+more pod of this size on these nodes. What they really take is not known here, so this is an estimate. While there are such pods, at most
+`MAX_NODES_WITH_PLENTY` nodes are offered, because every node of an offer is evaluated again for the next pod. The first node of all is
+always offered. The order is:
 
 1. those that hold most of the pod's data: bytes of its volumes with a kept replica there;
 2. of these, those where the fewest bytes must be rebuilt: bytes written to its volumes without a healthy replica there;
@@ -42,7 +42,10 @@ def choose_nodes(decision: Decision, view: View, competing: int) -> frozenset[st
     if offer_width(len(fitting), max(competing, to_come)) == len(fitting):
         return frozenset(fitting)
     room = _Room(decision, view, fitting)
-    spare = max(1, room.count_pods(to_come + len(fitting)) - to_come) if to_come else len(fitting)
+    spare = len(fitting)
+    if to_come:
+        # Every node of an offer is evaluated again for the next pod.
+        spare = max(1, min(room.count_pods(to_come + len(fitting)) - to_come, MAX_NODES_WITH_PLENTY))
     width = min(offer_width(len(fitting), competing), spare)
     if width == len(fitting):
         return frozenset(fitting)
