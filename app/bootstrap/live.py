@@ -98,7 +98,7 @@ async def live_application(
     policy = PolicyInForce(file, generic)
     metrics.caches(lambda: {**cache.statuses, **generic.statuses}, monotonic)
     if file is not None:
-        file.subscribe(metrics.policy_reloaded)
+        file.subscribe(metrics.count_policy_reload)
     parts = ExtenderParts(
         cache=cache,
         config_map=config_map,

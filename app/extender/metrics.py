@@ -230,7 +230,7 @@ class Metrics:
         for result in ("fits", "refused", "error"):
             self._requests.labels(result=result)
 
-    def decided(self, reasons: Iterable[Reason], gave_up: int) -> Counter[Reason]:
+    def count_decision(self, reasons: Iterable[Reason], gave_up: int) -> Counter[Reason]:
         """Counts one answer of /filter; returns how often each reason occurred."""
         counted = Counter(reasons)
         for reason, count in counted.items():
@@ -241,24 +241,24 @@ class Metrics:
             self._gave_up.inc(gave_up)
         return counted
 
-    def refused_by_policy(self, nodes: int) -> None:
+    def count_policy_refusals(self, nodes: int) -> None:
         """Counts nodes that a predicate of the policy refused.
 
         Longhorn's rules were not evaluated for them.
         """
         self._policy.refusals.inc(nodes)
 
-    def policy_reloaded(self, result: str) -> None:
+    def count_policy_reload(self, result: str) -> None:
         """Counts one change of the policy file: ``loaded`` or ``refused``."""
         self._policy.reloads.labels(result=result).inc()
 
-    def answered_unsafe(self, reasons: Collection[Reason]) -> None:
-        """Counts one answer of /filter with nodes that are not stale-safe for these `UNSAFE` reasons; without any, nothing."""
+    def count_unsafe_answer(self, reasons: Collection[Reason]) -> None:
+        """Counts one answer of /filter by its worst `UNSAFE` reason; without any, nothing."""
         if reasons:
             worst = Reason.ORDER_UNSAFE if Reason.ORDER_UNSAFE in reasons else Reason.STALE_UNSAFE
             self._unsafe_answers.labels(reason=worst.name.lower()).inc()
 
-    def undecided(self) -> None:
+    def count_undecided(self) -> None:
         """Counts one request to /filter that could not be decided."""
         self._requests.labels(result="error").inc()
 
@@ -274,23 +274,23 @@ class Metrics:
         """Observes one reservation of a node."""
         self._node_reservation.labels(replicas_scheduled=_BOOLEANS[listed]).observe(seconds)
 
-    def misplaced(self) -> None:
+    def count_misplaced(self) -> None:
         """Counts one new volume that Longhorn placed on another node."""
         self._outcomes.misplacements.inc()
 
-    def overbooked(self) -> None:
+    def count_overbooked(self) -> None:
         """Counts one disk that placements overbooked."""
         self._outcomes.overbookings.inc()
 
-    def nudged(self, result: str) -> None:
+    def count_nudge(self, result: str) -> None:
         """Counts one pod that was to be retried: ``patched``, ``gone`` or ``failed``."""
         self._outcomes.nudges.labels(result=result).inc()
 
-    def would_refuse(self) -> None:
+    def count_would_refuse(self) -> None:
         """Counts one pod that would have been refused on every node."""
         self._outcomes.would_refuse.inc()
 
-    def offer_ended(self, kind: str) -> None:
+    def count_offer_end(self, kind: str) -> None:
         """Counts one offer that ended, by the value of its `OutcomeKind`."""
         self._outcomes.offers_ended.labels(became=kind).inc()
 

@@ -230,7 +230,7 @@ class Placements:
             return
         self._report = report
         for entry in report.new_misplacements:
-            self._metrics.misplaced()
+            self._metrics.count_misplaced()
             log.warning(
                 "misplaced", pod=entry.pod, volume=entry.volume, wanted=entry.node, replicas_on=list(entry.replicas_on)
             )
@@ -248,7 +248,7 @@ class Placements:
             return
         self._overbookings = report
         for entry in report.new_overbookings:
-            self._metrics.overbooked()
+            self._metrics.count_overbooked()
             log.warning(
                 "overbooked",
                 node=entry.node,

@@ -4,10 +4,10 @@ Without competing offers these are all of them: kube-scheduler's scoring decides
 where room is short. So a node with plenty of room stays in: one that could take this pod, all that is offered there, and as many bytes
 again. Of the other nodes, with n competing offers, about 1 of n + 1 is offered (`offers/ledger.py:offer_width`).
 
-An offer of a pod that needs space leaves room for the pods that kube-scheduler has yet to ask about, at least n + 1: each counts as one
-more pod of this size on these nodes. What they really take is not known here, so this is an estimate. While there are such pods, at most
-`MAX_NODES_WITH_PLENTY` nodes are offered, because every node of an offer is evaluated again for the next pod. The first node of all is
-always offered. The order is:
+An offer of a pod that needs space leaves room for the pods that kube-scheduler has yet to ask about, at least n + 1, and at least as many
+as had an offer lately in this burst: each counts as one more pod of this size on these nodes. What they really take is not known here, so
+this is an estimate. While there are such pods, at most `MAX_NODES_IN_BURST` nodes are offered, because every node of an offer is evaluated
+again for the next pod. The first node of all is always offered. The order is:
 
 1. those that hold most of the pod's data: bytes of its volumes with a kept replica there;
 2. of these, those where the fewest bytes must be rebuilt: bytes written to its volumes without a healthy replica there;
@@ -31,25 +31,28 @@ from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.resolve import PodVolume
 
 # kube-scheduler itself stops looking for more nodes to score once it has 100 (minFeasibleNodesToFind).
-MAX_NODES_WITH_PLENTY: Final = 100
+MAX_NODES_IN_BURST: Final = 100
 _SAFETY: Final = {None: 0, Reason.STALE_UNSAFE: 1, Reason.ORDER_UNSAFE: 2}
 
 
-def choose_nodes(decision: Decision, view: View, competing: int) -> frozenset[str]:
-    """Returns the nodes to offer while `competing` other offers are outstanding."""
+def choose_nodes(decision: Decision, view: View, competing: int, recent: int = 0) -> frozenset[str]:
+    """Returns the nodes to offer while `competing` other offers are outstanding.
+
+    `recent` offers were made lately in a burst (`Ledger.recent_offers`).
+    """
     fitting = decision.fitting_nodes
-    to_come = _pods_to_come(view, competing) if decision.takes_space else 0
+    to_come = _pods_to_come(view, competing, recent) if decision.takes_space else 0
     if offer_width(len(fitting), max(competing, to_come)) == len(fitting):
         return frozenset(fitting)
     room = _Room(decision, view, fitting)
     spare = len(fitting)
     if to_come:
         # Every node of an offer is evaluated again for the next pod.
-        spare = max(1, min(room.count_pods(to_come + len(fitting)) - to_come, MAX_NODES_WITH_PLENTY))
+        spare = max(1, min(room.count_pods(to_come + len(fitting)) - to_come, MAX_NODES_IN_BURST))
     width = min(offer_width(len(fitting), competing), spare)
     if width == len(fitting):
         return frozenset(fitting)
-    limit = min(max(MAX_NODES_WITH_PLENTY, width), spare)
+    limit = min(max(MAX_NODES_IN_BURST, width), spare)
     # The last place is for the node with the pod's data.
     nodes = room.nodes_with_plenty(limit - 1 if room.data else limit)
     if len(nodes) < limit:
@@ -61,13 +64,14 @@ def choose_nodes(decision: Decision, view: View, competing: int) -> frozenset[st
     return nodes | room.best_nodes(fitting, 1)
 
 
-def _pods_to_come(view: View, competing: int) -> int:
+def _pods_to_come(view: View, competing: int, recent: int) -> int:
     """Returns how many pods kube-scheduler will ask about before it decides about this one.
 
-    At least as many again as have offers.
+    At least as many again as have offers, or had one lately in this burst: most of its pods may not be created yet.
     """
     # Pods with an outstanding offer are among those to schedule, and so is this one.
-    return max(view.indexes.pods_to_schedule - competing - 1, competing + 1 if competing else 0)
+    in_cluster = view.indexes.pods_to_schedule - competing - 1
+    return max(in_cluster, competing + 1 if competing else 0, recent)
 
 
 def choose_one_node(decision: Decision, view: View) -> frozenset[str]:

@@ -487,11 +487,11 @@ async def test_counters_of_outcomes_exist_from_the_start() -> None:
 async def test_counters_of_outcomes_count() -> None:
     """Each outcome has its own label."""
     metrics = Metrics()
-    metrics.misplaced()
-    metrics.overbooked()
-    metrics.nudged("patched")
-    metrics.would_refuse()
-    metrics.offer_ended(OutcomeKind.DECIDED.value)
+    metrics.count_misplaced()
+    metrics.count_overbooked()
+    metrics.count_nudge("patched")
+    metrics.count_would_refuse()
+    metrics.count_offer_end(OutcomeKind.DECIDED.value)
     async with http_client(_live(FakeStateSource(two_nodes()), FakeLifecycle(), metrics)) as client:
         samples = _parse_samples((await client.get("/metrics")).text)
     counted = {key for key, value in samples.items() if key[0].endswith("_total") and PREFIX in key[0] and value}

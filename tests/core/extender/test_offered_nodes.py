@@ -9,7 +9,7 @@ import pytest
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.offered_nodes import MAX_NODES_WITH_PLENTY, choose_nodes, choose_one_node
+from scheduler_core.extender.offered_nodes import MAX_NODES_IN_BURST, choose_nodes, choose_one_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
@@ -79,7 +79,7 @@ def test_no_room_is_left_for_pods_that_are_decided() -> None:
     assert chosen(nodes, make.claim("data", 10), decided, competing=0) == "abcd"
 
 
-@pytest.mark.parametrize(("pods", "expected"), [(0, 120), (1, MAX_NODES_WITH_PLENTY)])
+@pytest.mark.parametrize(("pods", "expected"), [(0, 120), (1, MAX_NODES_IN_BURST)])
 def test_while_pods_are_to_come_few_nodes_of_many_are_offered(pods: int, expected: int) -> None:
     """Every node of an offer is evaluated again for the next pod."""
     names = tuple(f"n{number:03}" for number in range(120))
