@@ -43,6 +43,8 @@ class Evaluator:
     def __init__(self, source: StateSource, options: FilterOptions, clock: Callable[[], float] = perf_counter) -> None:
         self._source = source
         self._options = options
+        self._options_with_guard = options.with_guard()
+        self._guard_proven: Callable[[], bool] = lambda: False
         self._clock = clock
         self._plans = PlanCache()
         # Requests about pods that do not exist must not become a flood of requests to the API server.
@@ -53,10 +55,14 @@ class Evaluator:
         self._explanations = 0
         self._explanation = asyncio.Lock()
 
+    def follow_guard(self, proven: Callable[[], bool]) -> None:
+        """Decides as `FilterOptions.with_guard` for as long as the placement guard is proven."""
+        self._guard_proven = proven
+
     @property
     def options(self) -> FilterOptions:
         """How pods are decided about."""
-        return self._options
+        return self._options_with_guard if self._guard_proven() else self._options
 
     @property
     def explanations(self) -> int:
@@ -76,7 +82,7 @@ class Evaluator:
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        return await self._run(pod, lambda state: filter_nodes(pod, candidates, state, self._options, contenders()))
+        return await self._run(pod, lambda state: filter_nodes(pod, candidates, state, self.options, contenders()))
 
     async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
         """Decides as `filter`, but fetches no missing objects.
@@ -87,7 +93,7 @@ class Evaluator:
             MissingObjectError: the state lacks an object that the pod names; see `fetch_missing`
             ResolutionError: as filter
         """
-        return await self.run(filter_nodes(pod, candidates, self._source.state(), self._options, contenders))
+        return await self.run(filter_nodes(pod, candidates, self._source.state(), self.options, contenders))
 
     async def fetch_missing(self, pod: Pod) -> None:
         """Fetches what the pod names and the state lacks.
@@ -95,7 +101,7 @@ class Evaluator:
         Raises:
             ResolutionError: as filter
         """
-        await self._run(pod, lambda state: _resolve(pod, state, self._options))
+        await self._run(pod, lambda state: _resolve(pod, state, self.options))
 
     async def has_pod(self, pod: Pod) -> bool:
         """Whether this very pod, by its UID, exists in the cluster.
@@ -135,7 +141,7 @@ class Evaluator:
             async with self._explanation:
                 return await self._run(
                     pod,
-                    lambda state: explain_nodes(pod, candidates, state, self._options, contenders()),
+                    lambda state: explain_nodes(pod, candidates, state, self.options, contenders()),
                     self._run_between_decisions,
                 )
         finally:
@@ -150,7 +156,7 @@ class Evaluator:
             ResolutionError: as filter
         """
         return await self._run(
-            pod, lambda state: self._plans.longhorn_facts(pod, candidates, state, self._options, contenders())
+            pod, lambda state: self._plans.longhorn_facts(pod, candidates, state, self.options, contenders())
         )
 
     async def run(self, computation: Cooperative[_Result]) -> _Result:

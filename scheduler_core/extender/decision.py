@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -70,6 +70,13 @@ class FilterOptions:
     steps: int = STEPS_PER_REQUEST
     match_volumes: bool = True
     rank_safety: bool = False
+
+    def with_guard(self) -> FilterOptions:
+        """Returns the options while the placement guard keeps the plan of every node.
+
+        AUTO then offers every node with a packing: the guard makes all of them safe. The other modes are what an administrator asked for.
+        """
+        return replace(self, packing=Packing.EXACT) if self.packing is Packing.AUTO else self
 
     @property
     def examines_safety(self) -> bool:
