@@ -310,10 +310,12 @@ def _update_replica(builder: _Builder, old: longhorn.Replica | None, new: longho
     builder.handles.update(replica.volume for replica in (old, new) if replica is not None)
     if old is not None:
         builder.replicas_by_volume = discard_member(builder.replicas_by_volume, old.volume, old)
-        builder.replicas_by_disk = discard_member(builder.replicas_by_disk, old.disk_id, old)
-        builder.disks.add(old.disk_id)
     if new is not None:
         builder.replicas_by_volume = add_member(builder.replicas_by_volume, new.volume, new, _BY_NAME)
+    if old is not None and old.disk_id:
+        builder.replicas_by_disk = discard_member(builder.replicas_by_disk, old.disk_id, old)
+        builder.disks.add(old.disk_id)
+    if new is not None and new.disk_id:
         builder.replicas_by_disk = add_member(builder.replicas_by_disk, new.disk_id, new, _BY_NAME)
         builder.disks.add(new.disk_id)
 

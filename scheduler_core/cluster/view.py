@@ -72,7 +72,7 @@ class Indexes:
         snapshot = cluster.snapshot
         nodes = cluster.nodes.values()
         volumes = snapshot.persistent_volumes.values()
-        replicas = ((replica.disk_id, replica) for replica in snapshot.replicas.values())
+        replicas = ((replica.disk_id, replica) for replica in snapshot.replicas.values() if replica.disk_id)
         by_disk = group_by_key(replicas, attrgetter("name"))
         unlisted: dict[str, Replicas] = {}
         for node in nodes:

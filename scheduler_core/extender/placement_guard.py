@@ -1,0 +1,347 @@
+"""Guards a placement: Longhorn's disk stays, unless what is still to come to the node would then no longer fit.
+
+Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has shown yet → the
+volume's demand on that node (without any, the replica is not the local one of a pod that was decided for it, and is left alone) →
+everything still to come to the node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is
+changed to that of a packing of all of it, among the disks of the same node that Longhorn's own rules allow for this replica. Otherwise
+there is no plan to keep, and Longhorn's choice stays. What does not fit in any case gives way first, in the order of
+`evaluation/fitting_volumes.py`: hopeless demand, then offers.
+
+Longhorn's rules are asked as Longhorn's scheduler asks them (`longhorn/placement.py`), with every disk's true load: what its status counts
+and what it does not count yet. So a disk that is allowed here is within Longhorn's limit by its status, too. If the view has Longhorn's
+disk closed to the volume, Longhorn has read other objects than the watches have shown, and nothing is changed. A search without an answer
+never changes anything by itself: a disk is only written if it is proven to keep the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from scheduler_core.cluster.update import Changes, update
+from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.demand.derive import Demand
+from scheduler_core.evaluation.competitors import identity
+from scheduler_core.evaluation.disk_profile import OpenDisk
+from scheduler_core.evaluation.fit import allowed_masks, plan
+from scheduler_core.evaluation.fitting_volumes import all_volumes, fitting_volumes
+from scheduler_core.evaluation.offered_volumes import (
+    CompetingVolumes,
+    OfferedVolumes,
+    by_certainty,
+    without_matched_claims,
+)
+from scheduler_core.evaluation.room import FITTING
+from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.longhorn.placement import find_candidates
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.model import longhorn
+from scheduler_core.model.placement import Placement
+from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.verdict import Reason
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.packing.budget import Budget
+from scheduler_core.volumes.requirements import requirements
+from scheduler_core.volumes.resolve import PodVolume, future_volume_name
+
+# About 20 ms: the API server, and Longhorn behind it, wait for the answer.
+STEPS_PER_PLACEMENT: Final = 20_000
+
+Demands = Sequence[Demand]
+
+
+class GuardOutcome(StrEnum):
+    """What the guard does about a placement. The value is a metric's label."""
+
+    LEFT = "left"
+    CHANGED = "changed"
+    NO_PLAN = "no-plan"
+    REFUSED_SHAPE = "refused-shape"
+    NOT_GUARDED = "not-guarded"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardDecision:
+    """The decision about one placement.
+
+    Attributes:
+        allowance: the placement as it will be written; it takes space until a watch shows it, guarded or not
+        pod: the pod that needs the volume on the node, as ``namespace/name``; "" without one
+        detail: a sentence why, for people
+    """
+
+    outcome: GuardOutcome
+    allowance: Placement
+    pod: str = ""
+    detail: str = ""
+
+
+def guard_placement(
+    placement: Placement, state: ClusterState, ledger: Ledger, allowances: Iterable[Placement], budget: Budget
+) -> Cooperative[GuardDecision]:
+    """Decides about one placement.
+
+    Args:
+        placement: what Longhorn asks the API server to write
+        state: the cluster as the watches have shown it
+        ledger: the current offers
+        allowances: placements as they were allowed before; those that a watch has shown since count once, and an earlier one of the same
+            replica does not count, because this placement replaces it
+        budget: limits the searches, see `STEPS_PER_PLACEMENT`
+    """
+    problem = _disk_problem(placement, state.view)
+    if problem:
+        return GuardDecision(GuardOutcome.REFUSED_SHAPE, placement, detail=problem)
+    pending = _pending(placement, state.view, allowances)
+    view = _with_placements(state.view, pending)
+    placed = frozenset(entry.volume for entry in pending)
+    demands = state.demand.by_node.get(placement.node) or ()
+    demand = None if placement.volume in placed else _demand_of(placement.volume, demands, view)
+    if demand is None:
+        detail = f"no pod needs volume {placement.volume} on node {placement.node}"
+        return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
+    competing = _volumes_to_come(view, demands, ledger, placement.node)
+    competing = competing.without(_identities(competing, placed, view))
+    guard = _Guard(view, placement, demand.volume, budget)
+    return replace((yield from guard.decide(competing)), pod=demand.pod)
+
+
+def _disk_problem(placement: Placement, view: View) -> str:
+    """Returns why a placement's disk is not the one that the node lists, or ""."""
+    node = view.snapshot.longhorn_nodes.get(placement.node)
+    if node is None:
+        return f"there is no nodes.longhorn.io {placement.node}"
+    disk = next((disk for disk in node.disks if disk.uuid == placement.disk), None)
+    if disk is None:
+        return f"node {node.name} has no disk with UUID {placement.disk}"
+    if disk.path != placement.disk_path:
+        return f"disk {disk.name} of node {node.name} has path {disk.path}, not {placement.disk_path}"
+    return ""
+
+
+def _pending(placement: Placement, view: View, allowances: Iterable[Placement]) -> list[Placement]:
+    """Returns the other replicas' allowances on the node that no watch has shown yet."""
+    replicas = view.snapshot.replicas
+    on_node = [entry for entry in allowances if entry.node == placement.node and entry.replica != placement.replica]
+    return [entry for entry in on_node if not ((shown := replicas.get(entry.replica)) and shown.disk_id)]
+
+
+def _with_placements(view: View, placements: Iterable[Placement]) -> View:
+    """Returns the view as it will be once the watches have shown these placements.
+
+    Their demand ends with them, which is for the caller to see to: a volume may be demanded by a claim that the view does not show as bound.
+    """
+    changes: Changes = {("replicas", entry.replica): _placed_replica(entry, view) for entry in placements}
+    return update(view, changes, view.cluster.now).view if changes else view
+
+
+def _placed_replica(placement: Placement, view: View) -> longhorn.Replica:
+    replica = view.snapshot.replicas.get(placement.replica) or longhorn.Replica(
+        placement.replica, placement.volume, placement.size, data_engine=placement.data_engine, image=placement.image
+    )
+    return replace(replica, node_id=placement.node, disk_id=placement.disk, disk_path=placement.disk_path)
+
+
+def _demand_of(name: str, demands: Demands, view: View) -> Demand | None:
+    """Returns the demand of a Longhorn volume, None for none."""
+    return next((demand for demand in demands if name in _longhorn_names(demand.volume, view)), None)
+
+
+def _longhorn_names(volume: PodVolume, view: View) -> set[str]:
+    """Returns the names that a volume has, or may have, in Longhorn.
+
+    Each kind has a watch of its own, so an unbound claim's volume may exist before the view shows it.
+    """
+    if volume.bound:
+        return {volume.volume.name}
+    namespace, _, name = volume.claim.partition("/")
+    claim = view.snapshot.claims.get((namespace, name))
+    if claim is None:
+        return set()
+    persistent_volume = view.snapshot.persistent_volumes.get(claim.spec.volume_name or view.pre_bound_volume(claim))
+    return {future_volume_name(claim)} | ({persistent_volume.handle} if persistent_volume is not None else set())
+
+
+def _volumes_to_come(view: View, demands: Demands, ledger: Ledger, node: str) -> CompetingVolumes:
+    """Returns the volumes of demand and offers that need space on a node."""
+    offers = ledger.offers_on(node)
+    volumes_by_offer = OfferedVolumes().on_node(offers, node, view)
+    return by_certainty(without_matched_claims(demands, offers, node), volumes_by_offer)
+
+
+def _identities(competing: CompetingVolumes, names: Collection[str], view: View) -> frozenset[str]:
+    """Returns the identities of the competing volumes that have one of these names in Longhorn."""
+    if not names:
+        return frozenset()
+    volumes = all_volumes(competing).volumes
+    return frozenset(key for key, volume in volumes.items() if not _longhorn_names(volume, view).isdisjoint(names))
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The choice of a disk for one volume, when all volumes of an evaluation are to fit.
+
+    Attributes:
+        index: of the volume among the required volumes
+    """
+
+    evaluation: NodeEvaluation
+    index: int
+
+    @classmethod
+    def of(cls, evaluation: NodeEvaluation, key: str) -> _Choice:
+        """Returns the choice for the volume with this identity."""
+        keys = [identity(volume) for volume in evaluation.required.volumes]
+        return cls(evaluation, keys.index(key))
+
+    def open_disks(self, uuids: Collection[str]) -> int:
+        """Returns a bit mask of those of the disks that are open to the volume."""
+        evaluation = self.evaluation
+        mask = allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)[self.index]
+        return mask & sum(1 << position for position, disk in enumerate(evaluation.disks) if disk.uuid in uuids)
+
+    def fits(self, disks: int, budget: Budget) -> bool:
+        """Whether all volumes are proven to fit with this one on one of the disks."""
+        return self._restrict(disks).reason(budget) is Reason.ROOM
+
+    def disk(self, disks: int, budget: Budget) -> str | None:
+        """Returns the UUID of one of the disks with which all volumes are proven to fit, None for none."""
+        evaluation = self._restrict(disks)
+        assignment = plan(evaluation.required, evaluation.profile, budget, evaluation.allowed)
+        return None if assignment is None else evaluation.disks[assignment[self.index]].uuid
+
+    def _restrict(self, disks: int) -> NodeEvaluation:
+        return replace(self.evaluation, allowed={**self.evaluation.allowed, self.index: disks})
+
+
+class _Guard:
+    """Decides about the placement of one volume that its node demands."""
+
+    def __init__(self, view: View, placement: Placement, volume: PodVolume, budget: Budget) -> None:
+        self._view = view
+        self._placement = placement
+        self._volume = volume
+        self._budget = budget
+        self._node = view.snapshot.longhorn_nodes[placement.node]
+
+    def decide(self, competing: CompetingVolumes) -> Cooperative[GuardDecision]:
+        """Decides with everything that competes for the node, the volume itself included."""
+        everything = all_volumes(competing)
+        decision = self._keep(everything.volumes)
+        if decision is not None:
+            return decision
+        yield
+        fitting = yield from fitting_volumes(competing, self._fit)
+        if identity(self._volume) not in fitting.demanded:
+            return self._no_plan(f"volume {self._placement.volume} does not fit there together with older demand")
+        for volumes in (fitting.volumes, fitting.demanded):
+            if len(volumes) < len(everything.volumes):
+                decision = self._keep(volumes)
+                if decision is not None:
+                    return decision
+                yield
+        where = f"with volume {self._placement.volume} on no disk that Longhorn allows"
+        return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
+
+    def _fit(self, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
+        """Returns whether volumes fit on the node together.
+
+        As for other decisions, a search that gave up counts as yes; a disk is only written if it is proven.
+        """
+        yield
+        return not volumes or self._evaluate(volumes).reason(self._budget) in FITTING
+
+    def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:
+        """Returns the decision with which all these volumes fit, None if there is none."""
+        evaluation = self._evaluate(list(volumes.values()))
+        key = identity(self._volume)
+        if evaluation.refused is not None or key not in volumes:
+            return None
+        choice = _Choice.of(evaluation, key)
+        disk = self._disk(self._placement.disk)
+        longhorns_disk = choice.open_disks({disk.uuid})
+        if not longhorns_disk:
+            return self._no_plan(f"the watches show disk {disk.name} as closed to volume {self._placement.volume}")
+        everything = self._sentence(volumes)
+        # The other disks need steps, too.
+        portion = self._budget.portion(self._budget.left // 2)
+        fits = choice.fits(longhorns_disk, portion)
+        self._budget.take_back([portion])
+        if fits:
+            detail = f"{everything} fits with volume {self._placement.volume} on disk {disk.name}"
+            return GuardDecision(GuardOutcome.LEFT, self._placement, detail=detail)
+        uuid = choice.disk(choice.open_disks(self._legal - {disk.uuid}), self._budget)
+        if uuid is None:
+            return None
+        other = self._disk(uuid)
+        changed = replace(self._placement, disk=other.uuid, disk_path=other.path)
+        fit = f"is proven to fit with volume {self._placement.volume} on disk {other.name}, not on disk {disk.name}"
+        return GuardDecision(GuardOutcome.CHANGED, changed, detail=f"{everything} {fit}")
+
+    @cached_property
+    def _legal(self) -> frozenset[str]:
+        return _legal_disks(self._view, self._placement, self._volume)
+
+    def _evaluate(self, volumes: Sequence[PodVolume]) -> NodeEvaluation:
+        evaluation = evaluate_requirements(self._view, requirements(volumes, volumes), self._node.name)
+        return replace(evaluation, disks=tuple(_with_coming_copies(self._view, disk) for disk in evaluation.disks))
+
+    def _no_plan(self, detail: str) -> GuardDecision:
+        return GuardDecision(GuardOutcome.NO_PLAN, self._placement, detail=detail)
+
+    def _disk(self, uuid: str) -> longhorn.Disk:
+        return next(disk for disk in self._node.disks if disk.uuid == uuid)
+
+    def _sentence(self, volumes: Mapping[str, PodVolume]) -> str:
+        total = format_bytes(sum(volume.volume.size for volume in volumes.values()))
+        count = f"{len(volumes)} volume{'s' if len(volumes) > 1 else ''}"
+        return f"everything to come to node {self._node.name} ({count}, {total})"
+
+
+def _legal_disks(view: View, placement: Placement, volume: PodVolume) -> frozenset[str]:
+    """UUIDs of the node's disks that Longhorn's scheduler would consider for the replica, by their true load."""
+    node = view.snapshot.longhorn_nodes[placement.node]
+    node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))
+    request = ReplicaRequest(
+        volume=volume.volume,
+        replica_size=placement.size,
+        data_engine=placement.data_engine,
+        image=placement.image,
+        hard_node_affinity=placement.hard_node_affinity,
+        linked_clone_source=placement.linked_clone_source,
+    )
+    # Longhorn has chosen the node already.
+    candidates = find_candidates(replace(view.cluster, nodes={node.name: node}), request, volume.replicas)
+    return frozenset(candidate.disk_uuid for candidate in candidates.disks)
+
+
+def _with_true_load(view: View, node: str, disk: longhorn.Disk) -> longhorn.Disk:
+    """Returns a disk as its status will be once it counts everything."""
+    listed = {replica.name: replica.size for replica in view.unlisted_on(disk)}
+    return replace(
+        disk,
+        storage_scheduled=disk.storage_scheduled + view.uncounted_bytes(node, disk),
+        scheduled_replicas={**disk.scheduled_replicas, **listed},
+    )
+
+
+def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
+    """Returns a disk with the backing images that replicas there still wait for.
+
+    Longhorn copies an image to a disk after it has placed the first replica that needs it.
+    """
+    coming: dict[str, int] = {}
+    for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
+        volume = view.snapshot.volumes.get(replica.volume)
+        image = view.snapshot.backing_images.get(volume.backing_image) if volume is not None else None
+        if image is not None and disk.uuid not in image.disks:
+            coming[image.name] = image.real_size
+    if not coming:
+        return disk
+    copies = tuple(copy for copy in disk.copies if copy[0] not in coming)
+    return replace(disk, free=disk.free - sum(coming.values()), copies=copies)
