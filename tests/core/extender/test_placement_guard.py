@@ -91,6 +91,17 @@ def test_offers_give_way_to_demand() -> None:
     assert _outcome(decide(state, ON_A, ledger=ledger)) == ("left", "a")
 
 
+def test_an_offer_gives_way_if_longhorn_allows_no_other_disk() -> None:
+    """Disk c has a replica of x that is being deleted, so Longhorn takes it only once a is full; the offer fits on a alone."""
+    selector = make.storage_class("fast", diskSelector="ssd")
+    z = [selector, make.claim("z", 10, storage_class="fast"), make.pod("z", name="pod-z", uid="uid-pod-z")]
+    old = make.replica("r-0", "vol-x", NODE, size=10, disk="c", deleting=True)
+    disks = {"a": make.disk(10, tags=["ssd"]), "c": make.disk(20, listed={"r-0": 10})}
+    state = state_of(node_with_disks(disks), X, old, z)
+    ledger = with_offer(Ledger(), state.view, "pod-z", [NODE], 0.0)
+    assert _outcome(decide(state, ON_A, ledger=ledger)) == ("left", "a")
+
+
 def test_hopeless_demand_is_left_out() -> None:
     """It fits on the node with x on neither disk."""
     hopeless = waiting_volume("y", 25, age=3)
@@ -306,6 +317,14 @@ def _image(disks: list[str]) -> Object:
         "spec": {"dataEngine": "v1", "diskFileSpecMap": {uuid: {} for uuid in disks}},
         "status": {"realSize": 3 * make.GI},
     }
+
+
+def test_longhorns_rules_read_the_true_load() -> None:
+    """Disk a has a replica of x, which Longhorn allows once b has no space, though its status does not show that yet."""
+    other = [make.volume("vol-o", 20), make.replica("r-o", "vol-o", NODE, size=20, disk="b")]
+    old = make.replica("r-0", "vol-x", NODE, size=10, disk="a", deleting=True)
+    state = state_of(_node({"size": 20, "listed": {"r-0": 10}}), X, other, old)
+    assert _outcome(decide(state, ON_B)) == ("changed", "a")
 
 
 def test_over_provisioning_counts() -> None:
