@@ -217,7 +217,7 @@ def _extender_settings(enabled: str, pod_scheduling_timeout: str, node_reservati
 def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
     from app.bootstrap import SnapshotService, create_app
     from app.policy.file import PolicyFile
-    from app.runtime.server import exit_quietly, freeze_heap, run_process
+    from app.runtime.server import HttpServer, exit_quietly, freeze_heap, run_process
     from app.runtime.server import serve as serve_until_signal
 
     exit_quietly()
@@ -230,7 +230,7 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
     configure(log_format, log_level)
     typer.echo(_welcome(snapshot, settings.host, listener.getsockname()[1]), err=True)
     freeze_heap()
-    run_process(serve_until_signal(SnapshotService(file), app, listener))
+    run_process(serve_until_signal(SnapshotService(file), [HttpServer(app, listener)]))
 
 
 def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot, GenericClusterState]:

@@ -17,7 +17,7 @@ from app.extender.node_reservation import NodeReservations
 from app.kube.client import ApiError
 from app.runtime.metrics import PREFIX
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
+from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, PLACEMENT_GUARD, POD_SCHEDULING_TIMEOUT
 from scheduler_core.offers.events import ObservedPod, Offered, RecordedOffer
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead
 from tests import builders as make
@@ -316,7 +316,12 @@ async def test_settings_come_from_the_first_source_that_has_them() -> None:
     world.cache.settings = {POD_SCHEDULING_TIMEOUT: "4", ENABLED: "true", "other": "x"}
     state = world.lifecycle.state()
     assert (state.enabled, state.pod_scheduling_timeout, state.node_reservation_timeout) == (True, 3, 2)
-    assert list(state.origins.values()) == ["Setting", "environment", "ConfigMap longhorn-scheduler-extender"]
+    assert {name: origin.partition(" ")[0] for name, origin in state.origins.items()} == {
+        ENABLED: "Setting",
+        NODE_RESERVATION_TIMEOUT: "environment",
+        POD_SCHEDULING_TIMEOUT: "ConfigMap",
+        PLACEMENT_GUARD: "defaults",
+    }
 
 
 async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabled() -> None:
