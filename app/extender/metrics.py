@@ -17,6 +17,8 @@ from prometheus_fastapi_instrumentator import Instrumentator, metrics
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
 from scheduler_core.demand.derive import DemandSource
+from scheduler_core.extender.guard_health import Observation
+from scheduler_core.extender.placement_guard import GuardOutcome
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import OutcomeKind
 
@@ -167,6 +169,34 @@ class _PolicyCounters:
             self.reloads.labels(result=result)
 
 
+class _GuardMetrics:
+    """What the placement guard did, and what became of it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.placements = CounterMetric(
+            f"{PREFIX}_placement_guard_placements",
+            "Placements of replicas that the API server asked about, by outcome",
+            ["outcome"],
+            registry=registry,
+        )
+        self.observations = CounterMetric(
+            f"{PREFIX}_placement_guard_observations",
+            "Placements that a watch has shown: confirmed, bypassed (not asked about, or answered too late) or tampered",
+            ["observation"],
+            registry=registry,
+        )
+        self.duration = Histogram(
+            f"{PREFIX}_placement_guard_duration_seconds",
+            "Time from the API server's question to the answer",
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        for outcome in GuardOutcome:
+            self.placements.labels(outcome=outcome.value)
+        for observation in Observation:
+            self.observations.labels(observation=observation.value)
+
+
 class Metrics:
     """This process's metrics, in a registry of their own."""
 
@@ -220,6 +250,7 @@ class Metrics:
         )
         self._outcomes = _OutcomeCounters(self.registry)
         self._policy = _PolicyCounters(self.registry)
+        self._guard = _GuardMetrics(self.registry)
         for label in _BOOLEANS:
             self._scheduling_wait.labels(pod_scheduled=label)
             self._node_reservation.labels(replicas_scheduled=label)
@@ -261,6 +292,27 @@ class Metrics:
     def count_undecided(self) -> None:
         """Counts one request to /filter that could not be decided."""
         self._requests.labels(result="error").inc()
+
+    def count_guarded_placement(self, outcome: str) -> None:
+        """Counts one placement that the guard was asked about, by the value of its `GuardOutcome`."""
+        self._guard.placements.labels(outcome=outcome).inc()
+
+    def count_guard_observation(self, observation: str) -> None:
+        """Counts one placement that a watch has shown, by the value of its `Observation`."""
+        self._guard.observations.labels(observation=observation).inc()
+
+    def observe_guard_answer(self, seconds: float) -> None:
+        """Observes the time of one answer of the guard."""
+        self._guard.duration.observe(seconds)
+
+    def guard_proven(self, read: Callable[[], bool]) -> None:
+        """Adds whether the placement guard is proven, read when Prometheus scrapes."""
+        gauge = Gauge(
+            f"{PREFIX}_placement_guard_proven",
+            "1 while every placement was answered lately and is kept to the plan, 0 otherwise",
+            registry=self.registry,
+        )
+        gauge.set_function(lambda: float(read()))
 
     def heartbeat(self, node: str, *, leading: bool) -> None:
         """Sets whether this process answers."""

@@ -183,7 +183,7 @@ class Placements:
             self._followed_pods[pod.uid] = _FollowedPod(pod, node, offered_at, self._clock())
             self._wake.set()
 
-    def delivered(self, replica: object | None) -> None:
+    def delivered(self, _before: object | None, replica: object | None) -> None:
         """Notes when a watch first delivers a replica with its disk; for every change of a replica."""
         if self._leads and isinstance(replica, Replica) and replica.disk_id:
             self._deliveries.setdefault((replica.name, replica.disk_id), self._clock())

@@ -56,13 +56,17 @@ Demands = Sequence[Demand]
 
 
 class GuardOutcome(StrEnum):
-    """What the guard does about a placement. The value is a metric's label."""
+    """What the guard does about a placement. The value is a metric's label.
+
+    LATE: it was not decided in time, and is left. NOT_GUARDED: it is not the local replica of a pod that was decided for the node.
+    """
 
     LEFT = "left"
     CHANGED = "changed"
     NO_PLAN = "no-plan"
     REFUSED_SHAPE = "refused-shape"
     NOT_GUARDED = "not-guarded"
+    LATE = "late"
 
 
 @dataclass(frozen=True, slots=True)
