@@ -72,8 +72,7 @@ def update(view: View, changes: Changes, now: datetime) -> Update:
         old = builder.put(field, key, value)
         if old == value:
             continue
-        if field in _REBUILDING_FIELDS:
-            rebuild = True
+        rebuild = rebuild or field in _REBUILDING_FIELDS
         effect = _EFFECTS.get(field)
         if effect is not None:
             effect(builder, old, value)
@@ -308,16 +307,15 @@ def _update_volume(builder: _Builder, old: longhorn.Volume | None, new: longhorn
 
 def _update_replica(builder: _Builder, old: longhorn.Replica | None, new: longhorn.Replica | None) -> None:
     builder.handles.update(replica.volume for replica in (old, new) if replica is not None)
+    builder.disks.update(replica.disk_id for replica in (old, new) if replica is not None and replica.disk_id)
     if old is not None:
         builder.replicas_by_volume = discard_member(builder.replicas_by_volume, old.volume, old)
+        if old.disk_id:
+            builder.replicas_by_disk = discard_member(builder.replicas_by_disk, old.disk_id, old)
     if new is not None:
         builder.replicas_by_volume = add_member(builder.replicas_by_volume, new.volume, new, _BY_NAME)
-    if old is not None and old.disk_id:
-        builder.replicas_by_disk = discard_member(builder.replicas_by_disk, old.disk_id, old)
-        builder.disks.add(old.disk_id)
-    if new is not None and new.disk_id:
-        builder.replicas_by_disk = add_member(builder.replicas_by_disk, new.disk_id, new, _BY_NAME)
-        builder.disks.add(new.disk_id)
+        if new.disk_id:
+            builder.replicas_by_disk = add_member(builder.replicas_by_disk, new.disk_id, new, _BY_NAME)
 
 
 def _update_longhorn_node(builder: _Builder, old: longhorn.Node | None, new: longhorn.Node | None) -> None:

@@ -19,7 +19,7 @@ from scheduler_core.convert.meta import Wire, decode_object
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import longhorn
-from scheduler_core.model.placement import Placement
+from scheduler_core.model.replica_placement import Placement
 
 JsonPatch = list[dict[str, str]]
 _REVIEW_VERSION: Final = "admission.k8s.io/v1"

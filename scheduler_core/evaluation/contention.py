@@ -1,7 +1,7 @@
 """Volumes of other pods that compete for a node, so that one more pod is evaluated jointly with them.
 
-Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together, demand before offers, older before
-younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with older demand is
+Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`fitting_volumes.py`), demand before
+offers, older before younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with older demand is
 *hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit can lead
 nowhere either: Longhorn's disks changed since it was made. Volumes that go to other nodes then (`roaming.py`) count on every node where they
 fit. Volumes that may go to any node (`demand/unplaced.py`) count last: n replicas over N nodes count as the n / N largest on each, rounded

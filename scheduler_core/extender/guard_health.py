@@ -23,7 +23,7 @@ from typing import Final
 from rpds import HashTrieMap
 
 from scheduler_core.model.longhorn import Replica
-from scheduler_core.model.placement import Placement
+from scheduler_core.model.replica_placement import Placement
 
 # As long as an allowance takes space that no watch has shown. A placement that was not written by then was given up.
 ANSWER_LIFETIME: Final = 60.0

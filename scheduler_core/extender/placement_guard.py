@@ -41,8 +41,8 @@ from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model import longhorn
-from scheduler_core.model.placement import Placement
 from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.replica_placement import Placement
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget

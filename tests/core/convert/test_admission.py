@@ -13,7 +13,7 @@ import pytest
 
 from scheduler_core.convert.admission import AdmissionRequest, admission_request, admission_response, placement_patch
 from scheduler_core.errors import ObjectError
-from scheduler_core.model.placement import Placement
+from scheduler_core.model.replica_placement import Placement
 from tests import builders as make
 from tests.builders import GI, Object
 from tests.worlds.placements import placement_review

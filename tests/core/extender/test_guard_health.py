@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduler_core.extender import guard_health
 from scheduler_core.extender.guard_health import ANSWER_LIFETIME, GuardHealth, GuardState, Observation
 from scheduler_core.model.longhorn import Replica
-from scheduler_core.model.placement import Placement
+from scheduler_core.model.replica_placement import Placement
 
 CONFIRMED = Observation.CONFIRMED
 BYPASSED = Observation.BYPASSED
