@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -21,6 +21,7 @@ import structlog
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import StateSource
 from app.extender.metrics import Metrics
+from app.schemas.state import GuardStatus
 from scheduler_core.convert.admission import (
     AdmissionRequest,
     JsonPatch,
@@ -38,7 +39,7 @@ from scheduler_core.extender.placement_guard import (
 )
 from scheduler_core.extender.settings import GuardMode
 from scheduler_core.model.longhorn import Replica
-from scheduler_core.model.placement import Placement
+from scheduler_core.model.replica_placement import Placement
 from scheduler_core.packing.budget import Budget
 
 log = structlog.get_logger("guard")
@@ -48,27 +49,6 @@ ANSWER_SECONDS: Final = 0.7
 _TICK_SECONDS: Final = 1.0
 # Placements that the previous leader answered are shown to its successor.
 _TAKEOVER_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class GuardStatus:
-    """What /state shows of the guard.
-
-    Attributes:
-        mode: what the setting says
-        health: what may be relied on; None while the guard is off or this process does not lead
-        problem: why it does less than the setting says, or ""
-        awaited: placements that it allowed and that no watch has shown yet, oldest first
-        outcomes: how many placements it answered since this process leads, by outcome
-        observations: how many placements a watch has shown since, by what they showed
-    """
-
-    mode: GuardMode = GuardMode.OFF
-    health: GuardState | None = None
-    problem: str = ""
-    awaited: tuple[Placement, ...] = ()
-    outcomes: Mapping[str, int] = field(default_factory=dict[str, int])
-    observations: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,15 @@ from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.disk_schedule.allocation import claimed_bytes
 from scheduler_core.evaluation.competitors import identity
+from scheduler_core.extender.guard_health import GuardState
 from scheduler_core.extender.nudge import WaitingPod
 from scheduler_core.extender.overbooking_monitor import Overbooked, OverbookingReport
 from scheduler_core.extender.placement_monitor import Misplaced, PlacementReport, Stuck
+from scheduler_core.extender.settings import GuardMode
 from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
+from scheduler_core.model.replica_placement import Placement
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.volumes.resolve import PodVolume
@@ -52,6 +55,27 @@ class OutstandingState:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardStatus:
+    """What /state shows of the placement guard.
+
+    Attributes:
+        mode: what the setting says
+        health: what may be relied on; None while the guard is off or this process does not lead
+        problem: why it does less than the setting says, or ""
+        awaited: placements that it allowed and that no watch has shown yet, oldest first
+        outcomes: how many placements it answered since this process leads, by outcome
+        observations: how many placements a watch has shown since, by what they showed
+    """
+
+    mode: GuardMode = GuardMode.OFF
+    health: GuardState | None = None
+    problem: str = ""
+    awaited: tuple[Placement, ...] = ()
+    outcomes: Mapping[str, int] = field(default_factory=dict[str, int])
+    observations: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceState:
     """Which process answers, and with which settings; /state shows it as `ServiceAnswer`."""
 
@@ -66,6 +90,7 @@ class ServiceState:
     reserved_nodes: Sequence[str]
     outstanding: OutstandingState = field(default_factory=OutstandingState)
     unreadable: Sequence[str] = ()
+    guard: GuardStatus = field(default_factory=GuardStatus)
 
 
 class DiskScheduleState(Answer):
@@ -194,6 +219,35 @@ class StuckAnswer(Answer):
     waited_seconds: float = Field(serialization_alias="waitedSeconds", description="since this process saw it begin")
 
 
+class AwaitedPlacementAnswer(Answer):
+    """A placement that the guard allowed and that no watch has shown yet."""
+
+    replica: str
+    volume: str
+    node: str
+    disk: str = Field(description="UUID of the disk, as it was to be written")
+    size: int = Field(description="bytes")
+
+
+class GuardAnswer(Answer):
+    """The placement guard."""
+
+    mode: str = Field(description="off, observe or enforce, as the setting says")
+    health: str = Field(
+        description="unproven, proven or tampered; empty while the guard is off or this process does not lead"
+    )
+    problem: str = Field(description="why the API server cannot reach it; empty if nothing is known to be wrong")
+    outcomes: dict[str, int] = Field(
+        description="placements that it answered since this process leads, by outcome: left, changed, no-plan, "
+        "refused-shape, not-guarded, late"
+    )
+    observations: dict[str, int] = Field(
+        description="placements that a watch has shown since: confirmed, bypassed, tampered"
+    )
+    awaited: list[AwaitedPlacementAnswer] = Field(description="oldest first")
+    awaited_count: int = Field(serialization_alias="awaitedCount")
+
+
 class ServiceAnswer(Answer):
     """Who answers, by which settings, and what is not settled yet."""
 
@@ -221,6 +275,7 @@ class ServiceAnswer(Answer):
     overbooked_count: int = Field(serialization_alias="overbookedCount")
     stuck: list[StuckAnswer] = Field(description="by node and name")
     stuck_count: int = Field(serialization_alias="stuckCount")
+    placement_guard: GuardAnswer = Field(serialization_alias="placementGuard")
 
 
 class StateAnswer(Answer):
@@ -280,6 +335,24 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
         overbooked_count=len(outstanding.overbookings.overbooked),
         stuck=[_stuck_answer(entry, report.time) for entry in report.stuck[:MAX_LISTED]],
         stuck_count=len(report.stuck),
+        placement_guard=_guard_answer(state.guard),
+    )
+
+
+def _guard_answer(status: GuardStatus) -> GuardAnswer:
+    return GuardAnswer(
+        mode=status.mode.value,
+        health=status.health.value if status.health is not None else "",
+        problem=status.problem,
+        outcomes=dict(status.outcomes),
+        observations=dict(status.observations),
+        awaited=[
+            AwaitedPlacementAnswer(
+                replica=entry.replica, volume=entry.volume, node=entry.node, disk=entry.disk, size=entry.size
+            )
+            for entry in status.awaited[:MAX_LISTED]
+        ],
+        awaited_count=len(status.awaited),
     )
 
 

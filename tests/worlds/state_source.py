@@ -86,8 +86,8 @@ class FakeStateSource:
         for (field, key), value in changes.items():
             for observer in self.observers.get(field, ()):
                 observer(getattr(before, field).get(key), value)
-        for key in changes:
-            for event in self.listeners.get(key, ()):
+        for changed in changes:
+            for event in self.listeners.get(changed, ()):
                 event.set()
 
 

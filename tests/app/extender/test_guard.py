@@ -16,15 +16,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.decisions.evaluator import Evaluator
-from app.extender.metrics import Metrics
 from app.extender.guard import ANSWER_SECONDS, GuardContext, PlacementGuard
+from app.extender.metrics import Metrics
 from app.runtime.metrics import PREFIX
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ObjectError
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOptions, Packing
 from scheduler_core.extender.guard_health import ANSWER_LIFETIME, GuardState
 from scheduler_core.extender.settings import GuardMode
-from scheduler_core.model.placement import Placement
+from scheduler_core.model.replica_placement import Placement
 from tests import builders as make
 from tests.worlds.placements import NODE, node_with_disks, path_of, placement, placement_review, waiting_volume
 from tests.worlds.state_source import FakeStateSource
@@ -111,7 +111,7 @@ class World:
 def logs() -> Iterator[list[Any]]:
     """Keeps the log out of the output."""
     with capture_logs() as lines:
-        yield lines  # type: ignore[misc] # structlog's own mapping
+        yield lines
 
 
 @virtually
@@ -213,9 +213,10 @@ async def test_what_is_no_review_is_refused() -> None:
 async def test_the_guard_is_proven_by_a_placement_that_a_watch_shows_as_answered() -> None:
     """Then `auto` offers every node with a packing."""
     world = World()
-    assert world.evaluator.options.packing is Packing.AUTO
+    packing = [world.evaluator.options.packing]
     await world.prove()
-    assert world.evaluator.options.packing is Packing.EXACT
+    packing.append(world.evaluator.options.packing)
+    assert packing == [Packing.AUTO, Packing.EXACT]
     assert world.guard.status.awaited == ()
 
 
@@ -255,10 +256,11 @@ async def test_a_change_that_is_found_otherwise_ends_changing() -> None:
         second, replace(second, disk="n-a", disk_path=path_of("a")), world.loop.time()
     )
     world.show(replace(second, disk="n-a"))
-    assert world.guard.status.health is GuardState.TAMPERED
+    states = [world.guard.status.health]
     assert not world.guard.proven
     world.guard.adopt()
-    assert world.guard.status.health is GuardState.UNPROVEN
+    states.append(world.guard.status.health)
+    assert states == [GuardState.TAMPERED, GuardState.UNPROVEN]
 
 
 @virtually
