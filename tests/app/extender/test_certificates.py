@@ -159,17 +159,21 @@ def test_a_damaged_secret_is_refused_and_its_keys_are_quoted_nowhere(key: str, p
     data = MADE.encode()
     place %= len(data[key])
     data[key] = data[key][:place] + damage + data[key][place + len(damage) :]
+    problem = ""
     try:
         decoded = decode_certificates(data)
+        problem = decoded.serving.problem(HOST, NOW)
     except CertificateError as error:
-        assert not any(line.decode() in str(error) for line in MADE.encode()[SERVING_KEY_KEY].splitlines())
-    else:
-        assert decoded.serving.problem(HOST, NOW) == ""
+        problem = str(error)
+    assert not [line for line in MADE.encode()[SERVING_KEY_KEY].splitlines() if line.decode() in problem]
+    assert len(problem) < 200
 
 
 def test_no_representation_holds_a_key() -> None:
     """An object may be logged by mistake."""
-    secrets = [line.decode() for key in (AUTHORITY_KEY_KEY, SERVING_KEY_KEY) for line in MADE.encode()[key].splitlines()]
+    secrets = [
+        line.decode() for key in (AUTHORITY_KEY_KEY, SERVING_KEY_KEY) for line in MADE.encode()[key].splitlines()
+    ]
     text = f"{MADE!r} {MADE} {MADE.serving!r}"
     assert not any(line in text for line in secrets)
 

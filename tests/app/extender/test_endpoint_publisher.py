@@ -13,7 +13,7 @@ from app.kube.client import KubeClient
 from app.kube.resources import ENDPOINT_SLICES
 from devcluster import ClusterOptions, DevCluster
 from scheduler_core.errors import CoreError
-from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, Endpoint, LeaderService
+from scheduler_core.leadership.endpoint_slice import EXTENDER, Endpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("publishing")]
 
