@@ -170,7 +170,7 @@ class _PolicyCounters:
 
 
 class _GuardMetrics:
-    """What the placement guard did, and what became of it."""
+    """What the placement guard was asked, what it did, what came of it, and how long its certificate holds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.placements = CounterMetric(
@@ -195,6 +195,20 @@ class _GuardMetrics:
             self.placements.labels(outcome=outcome.value)
         for observation in Observation:
             self.observations.labels(observation=observation.value)
+        self.reviews = CounterMetric(
+            f"{PREFIX}_placement_guard_reviews",
+            "Reviews that the API server asked for, by result: answered, idle (this process does not lead), "
+            "failed (allowed as they were), refused (not readable)",
+            ["result"],
+            registry=registry,
+        )
+        self.certificate_expiry = Gauge(
+            f"{PREFIX}_placement_guard_certificate_expiry_timestamp_seconds",
+            "When the certificate that the placement guard shows expires; 0 without one",
+            registry=registry,
+        )
+        for result in ("answered", "idle", "failed", "refused"):
+            self.reviews.labels(result=result)
 
 
 class Metrics:
@@ -345,6 +359,14 @@ class Metrics:
     def count_offer_end(self, kind: str) -> None:
         """Counts one offer that ended, by the value of its `OutcomeKind`."""
         self._outcomes.offers_ended.labels(became=kind).inc()
+
+    def count_review(self, result: str) -> None:
+        """Counts one review of a placement: ``answered``, ``idle``, ``failed`` or ``refused``."""
+        self._guard.reviews.labels(result=result).inc()
+
+    def guard_certificate(self, expires: float) -> None:
+        """Sets when the placement guard's certificate expires, in seconds since 1970."""
+        self._guard.certificate_expiry.set(expires)
 
     def outstanding(self, read: Callable[[], Outstanding]) -> None:
         """Adds gauges of demand, offers, misplaced volumes, overbooked disks and waiting pods.
