@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI
 
+from app.api.admission import GuardState, PlacementReviewer, guard_application
 from app.api.dependencies import AppState
 from app.bootstrap import application
 from app.decisions.evaluator import Evaluator
 from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
 from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
@@ -22,6 +25,7 @@ from app.extender.nudger import NudgePatch, Nudger
 from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
 from app.extender.placements import Placements
+from app.extender.serving_certificate import CertificateOptions, ServingCertificate
 from app.extender.verbs import Reservations, Verbs
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
@@ -34,7 +38,8 @@ from app.runtime.elector import Elector
 from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import OutstandingState
 from app.settings import Enforcement, LiveOptions, Reservation, Settings
-from scheduler_core.leadership.endpoint_slice import Endpoint
+from scheduler_core.extender.settings import GuardMode
+from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, Endpoint, LeaderService
 
 _TIMING: Final = Timing(monotonic, random.uniform)
 
@@ -68,12 +73,33 @@ class _Reservation:
     store: OfferStore | None = None
 
 
-async def live_application(
-    options: LiveOptions, settings: Settings, port: int
-) -> tuple[FastAPI, ExtenderLifecycle, KubeClient]:
-    """Returns the HTTP service, its lifecycle and its client; callers reach it at `port`.
+@dataclass(frozen=True, slots=True)
+class LiveExtender:
+    """The extender of a live cluster. Nothing runs before `ExtenderLifecycle.run`.
 
-    Nothing runs before `ExtenderLifecycle.run`.
+    Attributes:
+        app: what kube-scheduler calls
+        guard_app: what API servers call, with TLS
+        guard_tls: for `guard_app`; its certificate comes later
+    """
+
+    app: FastAPI
+    guard_app: FastAPI
+    guard_tls: ssl.SSLContext
+    lifecycle: ExtenderLifecycle
+    client: KubeClient
+
+
+class LeavingReviewer:
+    """Leaves every placement as Longhorn chose."""
+
+    async def review(self, request: dict[str, Any]) -> Sequence[Mapping[str, Any]]:  # noqa: ARG002 # as PlacementReviewer
+        """Returns no change."""
+        return ()
+
+
+async def live_application(options: LiveOptions, settings: Settings, port: int) -> LiveExtender:
+    """Returns the extender; callers reach it at `port`.
 
     Raises:
         ConnectError: there is no cluster to connect to
@@ -99,38 +125,64 @@ async def live_application(
     metrics.caches(lambda: {**cache.statuses, **generic.statuses}, monotonic)
     if file is not None:
         file.subscribe(metrics.count_policy_reload)
+    certificate = _certificate(shared, elector)
+    guard = GuardEndpoint(
+        certificate,
+        _publisher(shared, elector, options.guard_port, PLACEMENT_GUARD) if options.guard_port else None,
+        elector.leading,
+        options.guard_problem,
+    )
     parts = ExtenderParts(
         cache=cache,
         config_map=config_map,
         elector=elector,
-        publisher=_publisher(shared, elector, port),
+        publisher=_publisher(shared, elector, port, EXTENDER),
         metrics=metrics,
         environment=options.environment,
         node_name=options.node_name,
         policy_problem=lambda: policy.problem,
         offer_store=reservation.store,
+        guard=guard,
         background=(generic.run, file.run) if file is not None else (),
     )
     reservations = reservation.reservations
-    lifecycle = ExtenderLifecycle(parts, live_settings, reservations, reservation.tasks, reservation.outstanding)
+    tasks = (*reservation.tasks, certificate)
+    lifecycle = ExtenderLifecycle(parts, live_settings, reservations, tasks, reservation.outstanding)
     verbs = Verbs(evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
     observes = settings.enforcement is Enforcement.OBSERVE
     budget = MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
     state = AppState(evaluator, verbs, metrics, settings.max_body, budget, lifecycle, observes)
-    return application(state), lifecycle, client
+    guard_state = GuardState(_reviewer(), lifecycle.late_refusal, metrics, budget)
+    return LiveExtender(application(state), guard_application(guard_state), certificate.ssl_context, lifecycle, client)
+
+
+def _reviewer() -> PlacementReviewer:
+    """Returns what decides about Longhorn's placements."""
+    return LeavingReviewer()
+
+
+def _certificate(shared: _Shared, elector: Elector) -> ServingCertificate:
+    settings = shared.live_settings
+    options = CertificateOptions(
+        shared.options.namespace,
+        wanted=lambda: settings().placement_guard is not GuardMode.OFF,
+        leading=elector.leading,
+        now=_now,
+    )
+    return ServingCertificate(shared.client, options, shared.metrics)
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _publisher(shared: _Shared, elector: Elector, port: int) -> EndpointPublisher | None:
+def _publisher(shared: _Shared, elector: Elector, port: int, service: LeaderService) -> EndpointPublisher | None:
     options = shared.options
     if not options.advertise:
         return None
     endpoint = Endpoint.at(options.advertise, port, options.node_name)
-    return EndpointPublisher(shared.client, options.namespace, endpoint, elector.leading)
+    return EndpointPublisher(shared.client, options.namespace, endpoint, elector.leading, service)
 
 
 def _reservation(shared: _Shared, elector: Elector) -> _Reservation:

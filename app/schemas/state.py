@@ -52,6 +52,15 @@ class OutstandingState:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacementGuardState:
+    """Whether API servers can call the placement guard of this process; /state shows it as `PlacementGuardAnswer`."""
+
+    mode: str
+    published: bool
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceState:
     """Which process answers, and with which settings; /state shows it as `ServiceAnswer`."""
 
@@ -66,6 +75,7 @@ class ServiceState:
     reserved_nodes: Sequence[str]
     outstanding: OutstandingState = field(default_factory=OutstandingState)
     unreadable: Sequence[str] = ()
+    guard: PlacementGuardState | None = None
 
 
 class DiskScheduleState(Answer):
@@ -194,6 +204,14 @@ class StuckAnswer(Answer):
     waited_seconds: float = Field(serialization_alias="waitedSeconds", description="since this process saw it begin")
 
 
+class PlacementGuardAnswer(Answer):
+    """Whether API servers can call the placement guard of this process."""
+
+    mode: str = Field(description="the setting placement-guard: off, observe or enforce")
+    published: bool = Field(description="whether its Service leads to this process")
+    problem: str = Field(description="why it cannot be called, or soon cannot; empty if nothing is wrong")
+
+
 class ServiceAnswer(Answer):
     """Who answers, by which settings, and what is not settled yet."""
 
@@ -221,6 +239,9 @@ class ServiceAnswer(Answer):
     overbooked_count: int = Field(serialization_alias="overbookedCount")
     stuck: list[StuckAnswer] = Field(description="by node and name")
     stuck_count: int = Field(serialization_alias="stuckCount")
+    placement_guard: PlacementGuardAnswer | None = Field(
+        serialization_alias="placementGuard", description="null without one"
+    )
 
 
 class StateAnswer(Answer):
@@ -280,7 +301,12 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
         overbooked_count=len(outstanding.overbookings.overbooked),
         stuck=[_stuck_answer(entry, report.time) for entry in report.stuck[:MAX_LISTED]],
         stuck_count=len(report.stuck),
+        placement_guard=_guard_answer(state.guard) if state.guard is not None else None,
     )
+
+
+def _guard_answer(state: PlacementGuardState) -> PlacementGuardAnswer:
+    return PlacementGuardAnswer(mode=state.mode, published=state.published, problem=state.problem)
 
 
 def _demand_answer(demand: Demand, *, hopeless: bool, roaming: bool) -> DemandAnswer:
