@@ -1,6 +1,6 @@
 """The placement guard: answers the API server when Longhorn writes the place of a replica.
 
-    AdmissionReview → shape (`scheduler_core/convert/admission.py`) → decision on the newest state and what was allowed a moment ago
+    a review whose shape was read (`scheduler_core/convert/admission.py`) → decision on the newest state and what was allowed a moment ago
     (`scheduler_core/extender/placement_guard.py`) → a JSON patch or nothing → the placement takes space until a watch shows it
     a watch shows a replica with its first disk → confirmed, bypassed or tampered (`scheduler_core/extender/guard_health.py`)
 
@@ -14,19 +14,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from app.decisions.evaluator import Evaluator
 from app.decisions.state_source import StateSource
 from app.extender.metrics import Metrics
-from app.schemas.state import GuardStatus
+from app.schemas.state import GuardActivity
 from scheduler_core.convert.admission import (
     AdmissionRequest,
     JsonPatch,
-    admission_request,
-    admission_response,
     placement_patch,
 )
 from scheduler_core.extender.decision import Competing, Contenders
@@ -65,15 +63,11 @@ class GuardContext:
 
     Attributes:
         mode: returns what the setting says
-        refusal: returns why this process decides nothing now, or ""
         contenders: returns the demand and offers of other pods
-        problem: returns why the API server cannot reach the guard, or ""
     """
 
     mode: Callable[[], GuardMode]
-    refusal: Callable[[], str]
     contenders: Callable[[], Contenders]
-    problem: Callable[[], str] = lambda: ""
 
 
 class PlacementGuard:
@@ -104,14 +98,12 @@ class PlacementGuard:
         )
 
     @property
-    def status(self) -> GuardStatus:
-        """What /state shows of the guard."""
-        mode = self._context.mode()
+    def activity(self) -> GuardActivity:
+        """What the guard did since this process leads."""
         term = self._term
-        return GuardStatus(
-            mode=mode,
-            health=term.health.state if self._leads and mode is not GuardMode.OFF else None,
-            problem=self._context.problem() if mode is not GuardMode.OFF else "",
+        active = self._leads and self._context.mode() is not GuardMode.OFF
+        return GuardActivity(
+            health=term.health.state if active else None,
             awaited=tuple(allowance.placement for allowance in term.allowances.values()),
             outcomes=dict(sorted(term.outcomes.items())),
             observations=dict(sorted(term.observations.items())),
@@ -133,19 +125,14 @@ class PlacementGuard:
             await asyncio.sleep(_TICK_SECONDS)
             self._term.drop_old(self._clock())
 
-    async def review(self, body: object) -> dict[str, Any]:
-        """Answers one AdmissionReview.
-
-        Raises:
-            ObjectError: it is no AdmissionReview with a request
-        """
-        request = admission_request(body)
-        if not self._leads or self._context.mode() is GuardMode.OFF or self._context.refusal():
-            return admission_response(request.uid, [])
+    async def review(self, request: AdmissionRequest) -> JsonPatch:
+        """Returns the patch for the object of a review, empty to leave it alone."""
+        if not self._leads or self._context.mode() is GuardMode.OFF:
+            return []
         started = self._clock()
         patch = await self._patch(request)
         self._metrics.observe_guard_answer(self._clock() - started)
-        return admission_response(request.uid, patch)
+        return patch
 
     async def _patch(self, request: AdmissionRequest) -> JsonPatch:
         wanted = request.placement
@@ -173,7 +160,7 @@ class PlacementGuard:
         decision = await self._evaluator.run(
             guard_placement(wanted, self._cache.state(), contenders.ledger, allowed, budget)
         )
-        if term is not self._term or self._context.refusal():
+        if term is not self._term:
             return []
         enforces = self._context.mode() is GuardMode.ENFORCE and term.health.state is not GuardState.TAMPERED
         written = decision.allowance if enforces else wanted

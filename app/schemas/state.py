@@ -20,7 +20,6 @@ from scheduler_core.extender.guard_health import GuardState
 from scheduler_core.extender.nudge import WaitingPod
 from scheduler_core.extender.overbooking_monitor import Overbooked, OverbookingReport
 from scheduler_core.extender.placement_monitor import Misplaced, PlacementReport, Stuck
-from scheduler_core.extender.settings import GuardMode
 from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
@@ -55,24 +54,30 @@ class OutstandingState:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardStatus:
-    """What /state shows of the placement guard.
+class GuardActivity:
+    """What the placement guard did since this process leads.
 
     Attributes:
-        mode: what the setting says
         health: what may be relied on; None while the guard is off or this process does not lead
-        problem: why it does less than the setting says, or ""
         awaited: placements that it allowed and that no watch has shown yet, oldest first
-        outcomes: how many placements it answered since this process leads, by outcome
-        observations: how many placements a watch has shown since, by what they showed
+        outcomes: how many placements it answered, by outcome
+        observations: how many placements a watch has shown, by what they showed
     """
 
-    mode: GuardMode = GuardMode.OFF
     health: GuardState | None = None
-    problem: str = ""
     awaited: tuple[Placement, ...] = ()
     outcomes: Mapping[str, int] = field(default_factory=dict[str, int])
     observations: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementGuardState:
+    """Whether API servers can call the placement guard, and what it did; /state shows it as `PlacementGuardAnswer`."""
+
+    mode: str
+    published: bool
+    problem: str
+    activity: GuardActivity = field(default_factory=GuardActivity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ class ServiceState:
     reserved_nodes: Sequence[str]
     outstanding: OutstandingState = field(default_factory=OutstandingState)
     unreadable: Sequence[str] = ()
-    guard: GuardStatus = field(default_factory=GuardStatus)
+    guard: PlacementGuardState | None = None
 
 
 class DiskScheduleState(Answer):
@@ -229,21 +234,20 @@ class AwaitedPlacementAnswer(Answer):
     size: int = Field(description="bytes")
 
 
-class GuardAnswer(Answer):
-    """The placement guard."""
+class PlacementGuardAnswer(Answer):
+    """Whether API servers can call the placement guard of this process, and what it did since it leads."""
 
-    mode: str = Field(description="off, observe or enforce, as the setting says")
+    mode: str = Field(description="the setting placement-guard: off, observe or enforce")
+    published: bool = Field(description="whether its Service leads to this process")
+    problem: str = Field(description="why it cannot be called, or soon cannot; empty if nothing is wrong")
     health: str = Field(
         description="unproven, proven or tampered; empty while the guard is off or this process does not lead"
     )
-    problem: str = Field(description="why the API server cannot reach it; empty if nothing is known to be wrong")
     outcomes: dict[str, int] = Field(
-        description="placements that it answered since this process leads, by outcome: left, changed, no-plan, "
-        "refused-shape, not-guarded, late"
+        description="placements that it was asked about, by outcome: left, changed, no-plan, refused-shape, "
+        "not-guarded, late"
     )
-    observations: dict[str, int] = Field(
-        description="placements that a watch has shown since: confirmed, bypassed, tampered"
-    )
+    observations: dict[str, int] = Field(description="placements that a watch has shown: confirmed, bypassed, tampered")
     awaited: list[AwaitedPlacementAnswer] = Field(description="oldest first")
     awaited_count: int = Field(serialization_alias="awaitedCount")
 
@@ -275,7 +279,9 @@ class ServiceAnswer(Answer):
     overbooked_count: int = Field(serialization_alias="overbookedCount")
     stuck: list[StuckAnswer] = Field(description="by node and name")
     stuck_count: int = Field(serialization_alias="stuckCount")
-    placement_guard: GuardAnswer = Field(serialization_alias="placementGuard")
+    placement_guard: PlacementGuardAnswer | None = Field(
+        serialization_alias="placementGuard", description="null without one"
+    )
 
 
 class StateAnswer(Answer):
@@ -335,24 +341,26 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
         overbooked_count=len(outstanding.overbookings.overbooked),
         stuck=[_stuck_answer(entry, report.time) for entry in report.stuck[:MAX_LISTED]],
         stuck_count=len(report.stuck),
-        placement_guard=_guard_answer(state.guard),
+        placement_guard=_guard_answer(state.guard) if state.guard is not None else None,
     )
 
 
-def _guard_answer(status: GuardStatus) -> GuardAnswer:
-    return GuardAnswer(
-        mode=status.mode.value,
-        health=status.health.value if status.health is not None else "",
-        problem=status.problem,
-        outcomes=dict(status.outcomes),
-        observations=dict(status.observations),
+def _guard_answer(state: PlacementGuardState) -> PlacementGuardAnswer:
+    activity = state.activity
+    return PlacementGuardAnswer(
+        mode=state.mode,
+        published=state.published,
+        problem=state.problem,
+        health=activity.health.value if activity.health is not None else "",
+        outcomes=dict(activity.outcomes),
+        observations=dict(activity.observations),
         awaited=[
             AwaitedPlacementAnswer(
                 replica=entry.replica, volume=entry.volume, node=entry.node, disk=entry.disk, size=entry.size
             )
-            for entry in status.awaited[:MAX_LISTED]
+            for entry in activity.awaited[:MAX_LISTED]
         ],
-        awaited_count=len(status.awaited),
+        awaited_count=len(activity.awaited),
     )
 
 

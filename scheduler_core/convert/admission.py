@@ -23,6 +23,8 @@ from scheduler_core.model.replica_placement import Placement
 
 JsonPatch = list[dict[str, str]]
 _REVIEW_VERSION: Final = "admission.k8s.io/v1"
+_REVIEW_KIND: Final = "AdmissionReview"
+_MAX_SHOWN: Final = 64
 _REPLICA: Final = "Replica.longhorn.io"
 _UPDATE: Final = "UPDATE"
 
@@ -44,6 +46,7 @@ class _Request(Wire):
 class _Review(Wire):
     request: _Request
     api_version: str = ""
+    kind: str = ""
 
 
 class _MigrationSpec(Wire):
@@ -75,10 +78,16 @@ def admission_request(review: object) -> AdmissionRequest:
     Raises:
         ObjectError: it is no AdmissionReview with a request
     """
-    wire = decode_object("AdmissionReview", review, _Review)
-    if wire.api_version != _REVIEW_VERSION:
-        raise ObjectError("AdmissionReview", "apiVersion", f"is {wire.api_version!r}, not {_REVIEW_VERSION!r}")
+    wire = decode_object(_REVIEW_KIND, review, _Review)
+    for field, value, expected in (
+        ("apiVersion", wire.api_version, _REVIEW_VERSION),
+        ("kind", wire.kind, _REVIEW_KIND),
+    ):
+        if value != expected:
+            raise ObjectError(_REVIEW_KIND, field, f"is {value[:_MAX_SHOWN]!r}, not {expected!r}")
     request = wire.request
+    if not request.uid:
+        raise ObjectError(_REVIEW_KIND, "request.uid", "is empty")
     return AdmissionRequest(request.uid, bool(request.dry_run), _placement_of(request))
 
 
@@ -90,7 +99,7 @@ def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if patch:
         response |= {"patchType": "JSONPatch", "patch": b64encode(msgspec.json.encode(patch)).decode()}
-    return {"apiVersion": _REVIEW_VERSION, "kind": "AdmissionReview", "response": response}
+    return {"apiVersion": _REVIEW_VERSION, "kind": _REVIEW_KIND, "response": response}
 
 
 def placement_patch(before: Placement, after: Placement) -> JsonPatch:

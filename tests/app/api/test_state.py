@@ -19,7 +19,14 @@ from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
 from app.runtime.connections import ServerMetrics
 from app.runtime.memory_budget import MemoryBudget
-from app.schemas.state import MAX_LISTED, MAX_NODES_LISTED, MAX_VOLUMES_LISTED, OutstandingState, ServiceState
+from app.schemas.state import (
+    MAX_LISTED,
+    MAX_NODES_LISTED,
+    MAX_VOLUMES_LISTED,
+    OutstandingState,
+    PlacementGuardState,
+    ServiceState,
+)
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.demand.derive import DemandSource
 from scheduler_core.evaluation.contention import Contention
@@ -270,6 +277,7 @@ class FakeLifecycle:
             reserved_nodes=["node-9"],
             outstanding=self.outstanding,
             unreadable=self.unreadable,
+            guard=PlacementGuardState("observe", published=False, problem="no certificate"),
         )
 
 
@@ -313,6 +321,7 @@ async def test_state_of_a_live_cluster_shows_the_leader() -> None:
         "reservedNodes": ["node-9"],
         **lists,
         **counts,
+        "placementGuard": {"mode": "observe", "published": False, "problem": "no certificate"},
     }
 
 
