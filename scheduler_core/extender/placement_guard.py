@@ -21,12 +21,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
-from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.demand.derive import Demand
 from scheduler_core.evaluation.competitors import identity
-from scheduler_core.evaluation.disk_profile import OpenDisk
 from scheduler_core.evaluation.fit import allowed_masks, plan
 from scheduler_core.evaluation.fitting_volumes import all_volumes, fitting_volumes
 from scheduler_core.evaluation.offered_volumes import (
@@ -38,6 +36,7 @@ from scheduler_core.evaluation.offered_volumes import (
 from scheduler_core.evaluation.room import FITTING
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.allowed_placements import longhorn_names, not_shown, with_coming_copies, with_placements
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model import longhorn
@@ -47,7 +46,7 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.requirements import requirements
-from scheduler_core.volumes.resolve import PodVolume, future_volume_name
+from scheduler_core.volumes.resolve import PodVolume
 
 # About 20 ms: the API server, and Longhorn behind it, wait for the answer.
 STEPS_PER_PLACEMENT: Final = 20_000
@@ -101,8 +100,9 @@ def guard_placement(
     problem = _disk_problem(placement, state.view)
     if problem:
         return GuardDecision(GuardOutcome.REFUSED_SHAPE, placement, detail=problem)
-    pending = _pending(placement, state.view, allowances)
-    view = _with_placements(state.view, pending)
+    others = (entry for entry in allowances if entry.replica != placement.replica)
+    pending = not_shown(others, placement.node, state.view)
+    view = with_placements(state.view, pending)
     placed = frozenset(entry.volume for entry in pending)
     demands = state.demand.by_node.get(placement.node) or ()
     demand = None if placement.volume in placed else _demand_of(placement.volume, demands, view)
@@ -128,47 +128,9 @@ def _disk_problem(placement: Placement, view: View) -> str:
     return ""
 
 
-def _pending(placement: Placement, view: View, allowances: Iterable[Placement]) -> list[Placement]:
-    """Returns the other replicas' allowances on the node that no watch has shown yet."""
-    replicas = view.snapshot.replicas
-    on_node = [entry for entry in allowances if entry.node == placement.node and entry.replica != placement.replica]
-    return [entry for entry in on_node if not ((shown := replicas.get(entry.replica)) and shown.disk_id)]
-
-
-def _with_placements(view: View, placements: Iterable[Placement]) -> View:
-    """Returns the view as it will be once the watches have shown these placements.
-
-    Their demand ends with them, which is for the caller to see to: a volume may be demanded by a claim that the view does not show as bound.
-    """
-    changes: Changes = {("replicas", entry.replica): _placed_replica(entry, view) for entry in placements}
-    return update(view, changes, view.cluster.now).view if changes else view
-
-
-def _placed_replica(placement: Placement, view: View) -> longhorn.Replica:
-    replica = view.snapshot.replicas.get(placement.replica) or longhorn.Replica(
-        placement.replica, placement.volume, placement.size, data_engine=placement.data_engine, image=placement.image
-    )
-    return replace(replica, node_id=placement.node, disk_id=placement.disk, disk_path=placement.disk_path)
-
-
 def _demand_of(name: str, demands: Demands, view: View) -> Demand | None:
     """Returns the demand of a Longhorn volume, None for none."""
-    return next((demand for demand in demands if name in _longhorn_names(demand.volume, view)), None)
-
-
-def _longhorn_names(volume: PodVolume, view: View) -> set[str]:
-    """Returns the names that a volume has, or may have, in Longhorn.
-
-    Each kind has a watch of its own, so an unbound claim's volume may exist before the view shows it.
-    """
-    if volume.bound:
-        return {volume.volume.name}
-    namespace, _, name = volume.claim.partition("/")
-    claim = view.snapshot.claims.get((namespace, name))
-    if claim is None:
-        return set()
-    persistent_volume = view.snapshot.persistent_volumes.get(claim.spec.volume_name or view.pre_bound_volume(claim))
-    return {future_volume_name(claim)} | ({persistent_volume.handle} if persistent_volume is not None else set())
+    return next((demand for demand in demands if name in longhorn_names(demand.volume, view)), None)
 
 
 def _volumes_to_come(view: View, demands: Demands, ledger: Ledger, node: str) -> CompetingVolumes:
@@ -183,7 +145,7 @@ def _identities(competing: CompetingVolumes, names: Collection[str], view: View)
     if not names:
         return frozenset()
     volumes = all_volumes(competing).volumes
-    return frozenset(key for key, volume in volumes.items() if not _longhorn_names(volume, view).isdisjoint(names))
+    return frozenset(key for key, volume in volumes.items() if not longhorn_names(volume, view).isdisjoint(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +254,8 @@ class _Guard:
         return _legal_disks(self._view, self._placement, self._volume)
 
     def _evaluate(self, volumes: Sequence[PodVolume]) -> NodeEvaluation:
-        evaluation = evaluate_requirements(self._view, requirements(volumes, volumes), self._node.name)
-        return replace(evaluation, disks=tuple(_with_coming_copies(self._view, disk) for disk in evaluation.disks))
+        required = requirements(volumes, volumes)
+        return with_coming_copies(self._view, evaluate_requirements(self._view, required, self._node.name))
 
     def _no_plan(self, detail: str) -> GuardDecision:
         return GuardDecision(GuardOutcome.NO_PLAN, self._placement, detail=detail)
@@ -332,20 +294,3 @@ def _with_true_load(view: View, node: str, disk: longhorn.Disk) -> longhorn.Disk
         storage_scheduled=disk.storage_scheduled + view.uncounted_bytes(node, disk),
         scheduled_replicas={**disk.scheduled_replicas, **listed},
     )
-
-
-def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
-    """Returns a disk with the backing images that replicas there still wait for.
-
-    Longhorn copies an image to a disk after it has placed the first replica that needs it.
-    """
-    coming: dict[str, int] = {}
-    for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
-        volume = view.snapshot.volumes.get(replica.volume)
-        image = view.snapshot.backing_images.get(volume.backing_image) if volume is not None else None
-        if image is not None and disk.uuid not in image.disks:
-            coming[image.name] = image.real_size
-    if not coming:
-        return disk
-    copies = tuple(copy for copy in disk.copies if copy[0] not in coming)
-    return replace(disk, free=disk.free - sum(coming.values()), copies=copies)
