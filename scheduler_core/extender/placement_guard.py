@@ -1,8 +1,8 @@
 """Guards a placement: Longhorn's disk stays, unless what is still to come to the node would then no longer fit.
 
 Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has shown yet → the
-volume's demand on that node (without any, the replica is not the local one of a pod that was decided for it, and is left alone) →
-everything still to come to the node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is
+volume's demand on that node, or the offer of it that has the volume (without any, the replica is not the local one of a pod that was decided
+for it, and is left alone) → everything still to come to the node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is
 changed to that of a packing of all of it, among the disks of the same node that Longhorn's own rules allow for this replica. Otherwise
 there is no plan to keep, and Longhorn's choice stays. What does not fit in any case gives way first, in the order of
 `evaluation/fitting_volumes.py`: hopeless demand, then offers.
@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 from scheduler_core.cluster.view import View
@@ -30,6 +31,7 @@ from scheduler_core.evaluation.fitting_volumes import all_volumes, fitting_volum
 from scheduler_core.evaluation.offered_volumes import (
     CompetingVolumes,
     OfferedVolumes,
+    VolumesByOffer,
     by_certainty,
     without_matched_claims,
 )
@@ -104,15 +106,16 @@ def guard_placement(
     pending = not_shown(others, placement.node, state.view)
     view = with_placements(state.view, pending)
     placed = frozenset(entry.volume for entry in pending)
-    demands = state.demand.by_node.get(placement.node) or ()
-    demand = None if placement.volume in placed else _demand_of(placement.volume, demands, view)
-    if demand is None:
+    to_come = _VolumesToCome.of(view, state.demand.by_node.get(placement.node) or (), ledger, placement.node)
+    need = None if placement.volume in placed else to_come.need_of(placement.volume, view)
+    if need is None:
         detail = f"no pod needs volume {placement.volume} on node {placement.node}"
         return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
-    competing = _volumes_to_come(view, demands, ledger, placement.node)
-    competing = competing.without(_identities(competing, placed, view))
-    guard = _Guard(view, placement, demand.volume, budget)
-    return replace((yield from guard.decide(competing)), pod=demand.pod)
+    volume, pod = need
+    competing = to_come.competing({*placed, placement.volume}, view)
+    competing = competing.without(_placed_identities(competing, placed, view))
+    guard = _Guard(view, placement, volume, budget)
+    return replace((yield from guard.decide(competing)), pod=pod)
 
 
 def _disk_problem(placement: Placement, view: View) -> str:
@@ -128,24 +131,69 @@ def _disk_problem(placement: Placement, view: View) -> str:
     return ""
 
 
-def _demand_of(name: str, demands: Demands, view: View) -> Demand | None:
-    """Returns the demand of a Longhorn volume, None for none."""
-    return next((demand for demand in demands if name in longhorn_names(demand.volume, view)), None)
+@dataclass(frozen=True, slots=True)
+class _VolumesToCome:
+    """The volumes of demand and offers that need space on a node."""
+
+    demands: Demands
+    offers: VolumesByOffer
+
+    @classmethod
+    def of(cls, view: View, demands: Demands, ledger: Ledger, node: str) -> _VolumesToCome:
+        """Returns all that need space there.
+
+        Each kind has a watch of its own, so a volume may be shown as attached before its claim is shown as bound. The volume counts then.
+        """
+        offers = ledger.offers_on(node)
+        counted = without_matched_claims(demands, offers, node)
+        shown = {demand.volume.volume.name for demand in counted if demand.volume.bound}
+
+        def counts(volume: PodVolume) -> bool:
+            return volume.bound or longhorn_names(volume, view).isdisjoint(shown)
+
+        by_offer = OfferedVolumes().on_node(offers, node, view)
+        return cls(
+            [demand for demand in counted if counts(demand.volume)],
+            [(offer, [volume for volume in volumes if counts(volume)]) for offer, volumes in by_offer],
+        )
+
+    def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
+        """Returns the volume with this name in Longhorn, and the pod that needs it as ``namespace/name``; None for none.
+
+        Longhorn places a volume after its pod was bound. So an offer that has it was decided for, though no watch has shown that yet.
+        """
+        for demand in self.demands:
+            if name in longhorn_names(demand.volume, view):
+                return demand.volume, demand.pod
+        for offer, volumes in self.offers:
+            for volume in volumes if offer.priority is None else ():
+                if name in longhorn_names(volume, view):
+                    return volume, f"{offer.pod.namespace}/{offer.pod.name}"
+        return None
+
+    def competing(self, placed: Collection[str], view: View) -> CompetingVolumes:
+        """Returns the volumes by how certain they are; offers with one of the placed volumes were decided for."""
+        decided = [
+            volumes
+            for offer, volumes in self.offers
+            if offer.priority is None and any(not longhorn_names(volume, view).isdisjoint(placed) for volume in volumes)
+        ]
+        competing = by_certainty(self.demands, self.offers)
+        return competing._replace(demanded=[*competing.demanded, *chain.from_iterable(decided)])
 
 
-def _volumes_to_come(view: View, demands: Demands, ledger: Ledger, node: str) -> CompetingVolumes:
-    """Returns the volumes of demand and offers that need space on a node."""
-    offers = ledger.offers_on(node)
-    volumes_by_offer = OfferedVolumes().on_node(offers, node, view)
-    return by_certainty(without_matched_claims(demands, offers, node), volumes_by_offer)
+def _placed_identities(competing: CompetingVolumes, allowed: Collection[str], view: View) -> frozenset[str]:
+    """Returns the identities of the competing volumes that are placed already.
 
-
-def _identities(competing: CompetingVolumes, names: Collection[str], view: View) -> frozenset[str]:
-    """Returns the identities of the competing volumes that have one of these names in Longhorn."""
-    if not names:
-        return frozenset()
-    volumes = all_volumes(competing).volumes
-    return frozenset(key for key, volume in volumes.items() if not longhorn_names(volume, view).isdisjoint(names))
+    They have one of the allowed names in Longhorn, or the view shows a replica of them with a disk though not that their claim is bound.
+    """
+    placed: set[str] = set()
+    for key, volume in all_volumes(competing).volumes.items():
+        names = longhorn_names(volume, view)
+        ahead = not volume.bound and any(replica.disk_id for name in names for replica in view.replicas_of(name))
+        if ahead or not names.isdisjoint(allowed):
+            placed.add(key)
+    return frozenset(placed)
 
 
 @dataclass(frozen=True, slots=True)
