@@ -69,6 +69,11 @@ def certificate_of(client: KubeClient) -> ServingCertificate:
     return ServingCertificate(client, options, Metrics())
 
 
+def secret_of(cluster: DevCluster) -> dict[str, bytes]:
+    """The content of the Secret."""
+    return {key: b64decode(text) for key, text in cluster.api.get(SECRET)["data"].items()}
+
+
 def bundle_of(cluster: DevCluster) -> bytes:
     """The caBundle that API servers trust."""
     (webhook,) = cluster.api.get(CONFIGURATION)["webhooks"]
@@ -82,8 +87,7 @@ async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
     certificate = certificate_of(client)
     await certificate._check()
     assert (certificate.ready, certificate.problem) == (True, "")
-    data = {key: b64decode(text) for key, text in cluster.api.get(SECRET)["data"].items()}
-    assert decode_certificates(data).bundle == bundle_of(cluster)
+    assert decode_certificates(secret_of(cluster)).bundle == bundle_of(cluster)
     assert ssl.create_default_context(cadata=bundle_of(cluster).decode()).cert_store_stats()["x509_ca"] >= 1
     before = cluster.api.get(CONFIGURATION)["webhooks"]
     cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "overlays/placement-guard/access"))
@@ -93,20 +97,24 @@ async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
     assert cluster.api.get(SECRET)["metadata"]["resourceVersion"] == version
     cluster.api.patch(SECRET, {"data": None})
     await certificate._check()
-    assert decode_certificates({key: b64decode(text) for key, text in cluster.api.get(SECRET)["data"].items()})
+    assert decode_certificates(secret_of(cluster)).bundle == bundle_of(cluster)
 
 
 async def test_the_slice_of_the_guards_service_is_written_under_its_permissions(
     cluster: DevCluster, client: KubeClient
 ) -> None:
     """Created, emptied, and deleted for the other IP family."""
-    for address in ("192.0.2.7", "2001:db8::7"):
-        publisher = EndpointPublisher(client, NAMESPACE, Endpoint.at(address, 9507), lambda: True, PLACEMENT_GUARD)
+    addresses = ("192.0.2.7", "2001:db8::7")
+    publishers = [
+        EndpointPublisher(client, NAMESPACE, Endpoint.at(address, 9507), lambda: True, PLACEMENT_GUARD)
+        for address in addresses
+    ]
+    for address, publisher in zip(addresses, publishers, strict=True):
         assert await publisher.publish()
         current = cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE, NAME))
         assert [entry["addresses"] for entry in current["endpoints"]] == [[address]]
         assert [(port["name"], port["port"]) for port in current["ports"]] == [("https", 9507)]
-    await publisher.withdraw()
+    await publishers[-1].withdraw()
     assert not cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE, NAME))["endpoints"]
 
 
