@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from app.api.admission import PATH
+from app.api.placement_review import PATH
 from app.extender.guard import ANSWER_SECONDS
 from app.extender.serving_certificate import NAME as CERTIFICATE
 from app.extender.serving_certificate import WEBHOOK

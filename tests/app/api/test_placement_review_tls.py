@@ -15,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from app.api.admission import AdmissionState, guard_application
+from app.api.placement_review import AdmissionState, guard_application
 from app.extender.metrics import Metrics
 from app.extender.serving_certificate import NAME, CertificateOptions, ServingCertificate
 from app.kube.client import KubeClient

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from app.api.admission import MAX_BODY, AdmissionState, guard_application
+from app.api.placement_review import MAX_BODY, AdmissionState, guard_application
 from app.extender.metrics import Metrics
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import PREFIX
