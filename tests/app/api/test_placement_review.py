@@ -142,6 +142,14 @@ async def test_an_error_in_the_review_leaves_the_object_alone() -> None:
     assert guard.count("answered") == 1
 
 
+@pytest.mark.parametrize("refusal", ["", "not the leader"])
+async def test_every_answer_ends_its_connection(refusal: str) -> None:
+    """The next review goes to the process that leads by then."""
+    guard = Guard()
+    guard.refusals = [refusal]
+    assert (await guard.ask()).headers["connection"] == "close"
+
+
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
