@@ -60,8 +60,7 @@ _FAST_CLIENT: Final = ("--kube-api-qps=100", "--kube-api-burst=200")
 # The Lease that a leader releases: without a holder, and with a duration of one second (scheduler_core.leadership.election).
 _RELEASED_LEASE: Final = {"metadata": {"name": SERVICE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
 _PROBE_REQUEST: Final = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []}
-_PLACEMENT_GUARD: Final = ROOT / "manifests/overlays/placement-guard"
-_NOT_APPLIED: Final = frozenset({"ConfigMap", "Deployment", "PodDisruptionBudget"})
+_PLACEMENT_GUARD: Final = ROOT / "manifests/overlays/placement-guard/access"
 _SETTLE_TIMEOUT: Final = 60.0
 _SETTLE_TIMEOUT_PER_NODE: Final = 0.1
 _NODE_CREATORS: Final = 8
@@ -112,15 +111,6 @@ def disk_statuses(node: Mapping[str, Any]) -> Mapping[str, Any]:
     A new node has no status, and then a diskStatus of null.
     """
     return (node.get("status") or {}).get("diskStatus") or {}
-
-
-def without_pods(manifests: str) -> list[Mapping[str, Any]]:
-    """The objects of a manifest without those of the extender's pods, and without ConfigMaps.
-
-    Processes of this machine take the place of the pods, and the ConfigMap's mode of the placement guard would count before that of
-    their command line.
-    """
-    return [entry for entry in yaml.safe_load_all(manifests) if entry["kind"] not in _NOT_APPLIED]
 
 
 class Stack:
@@ -233,9 +223,7 @@ class Stack:
 
         The extender itself runs as a process here, and its mode is on its command line.
         """
-        manifests = self.cluster.kubectl("kustomize", str(_PLACEMENT_GUARD))
-        needed = yaml.safe_dump_all(without_pods(manifests))
-        self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=needed)
+        self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(_PLACEMENT_GUARD))
 
     def _guard_arguments(self, name: str) -> list[str]:
         mode = self._options.placement_guard

@@ -12,8 +12,8 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from app.api.admission import AdmissionState, guard_application
 from app.api.dependencies import AppState
+from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
 from app.decisions.evaluator import Evaluator, no_contenders
 from app.extender.endpoint_publisher import EndpointPublisher

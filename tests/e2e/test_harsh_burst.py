@@ -90,5 +90,3 @@ def test_a_harsh_burst_overbooks_disks_without_the_placement_guard(tmp_path_fact
     with Rig(folder, config=RECOMMENDED_MANAGED, more_arguments=arguments) as rig:
         outcome = harsh_burst.run_once(rig, seed=1)
     assert outcome.overbooked > 0
-    assert outcome.waiting == 0
-    assert outcome.misplaced + outcome.stuck > 0

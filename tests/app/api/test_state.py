@@ -321,7 +321,16 @@ async def test_state_of_a_live_cluster_shows_the_leader() -> None:
         "reservedNodes": ["node-9"],
         **lists,
         **counts,
-        "placementGuard": {"mode": "observe", "published": False, "problem": "no certificate"},
+        "placementGuard": {
+            "mode": "observe",
+            "published": False,
+            "problem": "no certificate",
+            "health": "",
+            "outcomes": {},
+            "observations": {},
+            "awaited": [],
+            "awaitedCount": 0,
+        },
     }
 
 

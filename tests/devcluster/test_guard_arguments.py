@@ -1,4 +1,4 @@
-"""What of the placement guard's manifests is applied to a local cluster."""
+"""How candidates of a local cluster are started with the placement guard."""
 
 from __future__ import annotations
 
@@ -6,22 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.stack import Stack, StackOptions, without_pods
-
-MANIFESTS = """
-kind: Deployment
----
-kind: ConfigMap
----
-kind: Service
----
-kind: MutatingWebhookConfiguration
-"""
-
-
-def test_pods_and_settings_are_left_out() -> None:
-    """Processes with a command line take their place."""
-    assert [entry["kind"] for entry in without_pods(MANIFESTS)] == ["Service", "MutatingWebhookConfiguration"]
+from devcluster.stack import Stack, StackOptions
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from app.api.admission import MAX_BODY, AdmissionState, guard_application
+from app.api.placement_review import MAX_BODY, AdmissionState, guard_application
 from app.extender.metrics import Metrics
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import PREFIX
@@ -140,6 +140,14 @@ async def test_an_error_in_the_review_leaves_the_object_alone() -> None:
     guard.reviewer.error = None
     await guard.ask()
     assert guard.count("answered") == 1
+
+
+@pytest.mark.parametrize("refusal", ["", "not the leader"])
+async def test_every_answer_ends_its_connection(refusal: str) -> None:
+    """The next review goes to the process that leads by then."""
+    guard = Guard()
+    guard.refusals = [refusal]
+    assert (await guard.ask()).headers["connection"] == "close"
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
