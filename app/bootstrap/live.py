@@ -161,7 +161,7 @@ def _placement_guard(shared: _Shared, contenders: Callable[[], Contenders]) -> P
     context = GuardContext(lambda: settings().placement_guard, contenders)
     guard = PlacementGuard(shared.cache, shared.evaluator, context, shared.metrics, monotonic)
     shared.cache.subscribe("replicas", guard.delivered)
-    shared.evaluator.follow_guard(lambda: guard.proven)
+    shared.evaluator.follow_guard(lambda: guard.proven, lambda: guard.allowances)
     shared.metrics.guard_proven(lambda: guard.proven)
     return guard
 

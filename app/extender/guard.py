@@ -98,13 +98,18 @@ class PlacementGuard:
         )
 
     @property
+    def allowances(self) -> tuple[Placement, ...]:
+        """The placements that take space and that no watch has shown yet."""
+        return tuple(allowance.placement for allowance in self._term.allowances.values())
+
+    @property
     def activity(self) -> GuardActivity:
         """What the guard did since this process leads."""
         term = self._term
         active = self._leads and self._context.mode() is not GuardMode.OFF
         return GuardActivity(
             health=term.health.state if active else None,
-            awaited=tuple(allowance.placement for allowance in term.allowances.values()),
+            awaited=self.allowances,
             outcomes=dict(sorted(term.outcomes.items())),
             observations=dict(sorted(term.observations.items())),
         )
@@ -151,17 +156,19 @@ class PlacementGuard:
 
     async def _decide(self, wanted: Placement, *, dry_run: bool) -> JsonPatch:
         term = self._term
-        contenders = self._context.contenders()
-        if not isinstance(contenders, Competing):
-            return []
         started = self._clock()
-        allowed = [allowance.placement for allowance in term.allowances.values()]
-        budget = Budget(STEPS_PER_PLACEMENT)
-        decision = await self._evaluator.run(
-            guard_placement(wanted, self._cache.state(), contenders.ledger, allowed, budget)
-        )
-        if term is not self._term:
-            return []
+        while True:
+            contenders = self._context.contenders()
+            if not isinstance(contenders, Competing):
+                return []
+            budget = Budget(STEPS_PER_PLACEMENT)
+            decision = await self._evaluator.run(
+                guard_placement(wanted, self._cache.state(), contenders.ledger, self.allowances, budget)
+            )
+            if term is not self._term:
+                return []
+            if self._has_offers(wanted.node, contenders):
+                break
         enforces = self._context.mode() is GuardMode.ENFORCE and term.health.state is not GuardState.TAMPERED
         written = decision.allowance if enforces else wanted
         if not dry_run:
@@ -169,6 +176,11 @@ class PlacementGuard:
             term.allow(wanted, written, decision, self._clock())
         self._log(decision, wanted, written, self._clock() - started)
         return placement_patch(wanted, written)
+
+    def _has_offers(self, node: str, contenders: Competing) -> bool:
+        """Whether the offers on a node are still those of the contenders; an offer that was made meanwhile is to be kept, too."""
+        current = self._context.contenders()
+        return isinstance(current, Competing) and current.ledger.offers_on(node) == contenders.ledger.offers_on(node)
 
     def delivered(self, before: object | None, after: object | None) -> None:
         """Compares a replica that a watch delivers with what was answered; for every change of a replica."""

@@ -1,8 +1,8 @@
 """Guards a placement: Longhorn's disk stays, unless what is still to come to the node would then no longer fit.
 
 Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has shown yet → the
-volume's demand on that node (without any, the replica is not the local one of a pod that was decided for it, and is left alone) →
-everything still to come to the node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is
+volume's demand on that node, or the offer of it that has the volume (without any, the replica is not the local one of a pod that was decided
+for it, and is left alone) → everything still to come to the node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is
 changed to that of a packing of all of it, among the disks of the same node that Longhorn's own rules allow for this replica. Otherwise
 there is no plan to keep, and Longhorn's choice stays. What does not fit in any case gives way first, in the order of
 `evaluation/fitting_volumes.py`: hopeless demand, then offers.
@@ -19,25 +19,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
-from scheduler_core.cluster.update import Changes, update
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.demand.derive import Demand
 from scheduler_core.evaluation.competitors import identity
-from scheduler_core.evaluation.disk_profile import OpenDisk
 from scheduler_core.evaluation.fit import allowed_masks, plan
 from scheduler_core.evaluation.fitting_volumes import all_volumes, fitting_volumes
 from scheduler_core.evaluation.offered_volumes import (
     CompetingVolumes,
     OfferedVolumes,
+    VolumesByOffer,
     by_certainty,
     without_matched_claims,
 )
 from scheduler_core.evaluation.room import FITTING
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.allowed_placements import longhorn_names, not_shown, with_coming_copies, with_placements
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model import longhorn
@@ -47,7 +48,7 @@ from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.requirements import requirements
-from scheduler_core.volumes.resolve import PodVolume, future_volume_name
+from scheduler_core.volumes.resolve import PodVolume
 
 # About 20 ms: the API server, and Longhorn behind it, wait for the answer.
 STEPS_PER_PLACEMENT: Final = 20_000
@@ -101,18 +102,20 @@ def guard_placement(
     problem = _disk_problem(placement, state.view)
     if problem:
         return GuardDecision(GuardOutcome.REFUSED_SHAPE, placement, detail=problem)
-    pending = _pending(placement, state.view, allowances)
-    view = _with_placements(state.view, pending)
+    others = (entry for entry in allowances if entry.replica != placement.replica)
+    pending = not_shown(others, placement.node, state.view)
+    view = with_placements(state.view, pending)
     placed = frozenset(entry.volume for entry in pending)
-    demands = state.demand.by_node.get(placement.node) or ()
-    demand = None if placement.volume in placed else _demand_of(placement.volume, demands, view)
-    if demand is None:
+    to_come = _VolumesToCome.of(view, state.demand.by_node.get(placement.node) or (), ledger, placement.node)
+    need = None if placement.volume in placed else to_come.need_of(placement.volume, view)
+    if need is None:
         detail = f"no pod needs volume {placement.volume} on node {placement.node}"
         return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
-    competing = _volumes_to_come(view, demands, ledger, placement.node)
-    competing = competing.without(_identities(competing, placed, view))
-    guard = _Guard(view, placement, demand.volume, budget)
-    return replace((yield from guard.decide(competing)), pod=demand.pod)
+    volume, pod = need
+    competing = to_come.competing({*placed, placement.volume}, view)
+    competing = competing.without(_placed_identities(competing, placed, view))
+    guard = _Guard(view, placement, volume, budget)
+    return replace((yield from guard.decide(competing)), pod=pod)
 
 
 def _disk_problem(placement: Placement, view: View) -> str:
@@ -128,62 +131,69 @@ def _disk_problem(placement: Placement, view: View) -> str:
     return ""
 
 
-def _pending(placement: Placement, view: View, allowances: Iterable[Placement]) -> list[Placement]:
-    """Returns the other replicas' allowances on the node that no watch has shown yet."""
-    replicas = view.snapshot.replicas
-    on_node = [entry for entry in allowances if entry.node == placement.node and entry.replica != placement.replica]
-    return [entry for entry in on_node if not ((shown := replicas.get(entry.replica)) and shown.disk_id)]
+@dataclass(frozen=True, slots=True)
+class _VolumesToCome:
+    """The volumes of demand and offers that need space on a node."""
+
+    demands: Demands
+    offers: VolumesByOffer
+
+    @classmethod
+    def of(cls, view: View, demands: Demands, ledger: Ledger, node: str) -> _VolumesToCome:
+        """Returns all that need space there.
+
+        Each kind has a watch of its own, so a volume may be shown as attached before its claim is shown as bound. The volume counts then.
+        """
+        offers = ledger.offers_on(node)
+        counted = without_matched_claims(demands, offers, node)
+        shown = {demand.volume.volume.name for demand in counted if demand.volume.bound}
+
+        def counts(volume: PodVolume) -> bool:
+            return volume.bound or longhorn_names(volume, view).isdisjoint(shown)
+
+        by_offer = OfferedVolumes().on_node(offers, node, view)
+        return cls(
+            [demand for demand in counted if counts(demand.volume)],
+            [(offer, [volume for volume in volumes if counts(volume)]) for offer, volumes in by_offer],
+        )
+
+    def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
+        """Returns the volume with this name in Longhorn, and the pod that needs it as ``namespace/name``; None for none.
+
+        Longhorn places a volume after its pod was bound. So an offer that has it was decided for, though no watch has shown that yet.
+        """
+        for demand in self.demands:
+            if name in longhorn_names(demand.volume, view):
+                return demand.volume, demand.pod
+        for offer, volumes in self.offers:
+            for volume in volumes if offer.priority is None else ():
+                if name in longhorn_names(volume, view):
+                    return volume, f"{offer.pod.namespace}/{offer.pod.name}"
+        return None
+
+    def competing(self, placed: Collection[str], view: View) -> CompetingVolumes:
+        """Returns the volumes by how certain they are; offers with one of the placed volumes were decided for."""
+        decided = [
+            volumes
+            for offer, volumes in self.offers
+            if offer.priority is None and any(not longhorn_names(volume, view).isdisjoint(placed) for volume in volumes)
+        ]
+        competing = by_certainty(self.demands, self.offers)
+        return competing._replace(demanded=[*competing.demanded, *chain.from_iterable(decided)])
 
 
-def _with_placements(view: View, placements: Iterable[Placement]) -> View:
-    """Returns the view as it will be once the watches have shown these placements.
+def _placed_identities(competing: CompetingVolumes, allowed: Collection[str], view: View) -> frozenset[str]:
+    """Returns the identities of the competing volumes that are placed already.
 
-    Their demand ends with them, which is for the caller to see to: a volume may be demanded by a claim that the view does not show as bound.
+    They have one of the allowed names in Longhorn, or the view shows a replica of them with a disk though not that their claim is bound.
     """
-    changes: Changes = {("replicas", entry.replica): _placed_replica(entry, view) for entry in placements}
-    return update(view, changes, view.cluster.now).view if changes else view
-
-
-def _placed_replica(placement: Placement, view: View) -> longhorn.Replica:
-    replica = view.snapshot.replicas.get(placement.replica) or longhorn.Replica(
-        placement.replica, placement.volume, placement.size, data_engine=placement.data_engine, image=placement.image
-    )
-    return replace(replica, node_id=placement.node, disk_id=placement.disk, disk_path=placement.disk_path)
-
-
-def _demand_of(name: str, demands: Demands, view: View) -> Demand | None:
-    """Returns the demand of a Longhorn volume, None for none."""
-    return next((demand for demand in demands if name in _longhorn_names(demand.volume, view)), None)
-
-
-def _longhorn_names(volume: PodVolume, view: View) -> set[str]:
-    """Returns the names that a volume has, or may have, in Longhorn.
-
-    Each kind has a watch of its own, so an unbound claim's volume may exist before the view shows it.
-    """
-    if volume.bound:
-        return {volume.volume.name}
-    namespace, _, name = volume.claim.partition("/")
-    claim = view.snapshot.claims.get((namespace, name))
-    if claim is None:
-        return set()
-    persistent_volume = view.snapshot.persistent_volumes.get(claim.spec.volume_name or view.pre_bound_volume(claim))
-    return {future_volume_name(claim)} | ({persistent_volume.handle} if persistent_volume is not None else set())
-
-
-def _volumes_to_come(view: View, demands: Demands, ledger: Ledger, node: str) -> CompetingVolumes:
-    """Returns the volumes of demand and offers that need space on a node."""
-    offers = ledger.offers_on(node)
-    volumes_by_offer = OfferedVolumes().on_node(offers, node, view)
-    return by_certainty(without_matched_claims(demands, offers, node), volumes_by_offer)
-
-
-def _identities(competing: CompetingVolumes, names: Collection[str], view: View) -> frozenset[str]:
-    """Returns the identities of the competing volumes that have one of these names in Longhorn."""
-    if not names:
-        return frozenset()
-    volumes = all_volumes(competing).volumes
-    return frozenset(key for key, volume in volumes.items() if not _longhorn_names(volume, view).isdisjoint(names))
+    placed: set[str] = set()
+    for key, volume in all_volumes(competing).volumes.items():
+        names = longhorn_names(volume, view)
+        ahead = not volume.bound and any(replica.disk_id for name in names for replica in view.replicas_of(name))
+        if ahead or not names.isdisjoint(allowed):
+            placed.add(key)
+    return frozenset(placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +302,8 @@ class _Guard:
         return _legal_disks(self._view, self._placement, self._volume)
 
     def _evaluate(self, volumes: Sequence[PodVolume]) -> NodeEvaluation:
-        evaluation = evaluate_requirements(self._view, requirements(volumes, volumes), self._node.name)
-        return replace(evaluation, disks=tuple(_with_coming_copies(self._view, disk) for disk in evaluation.disks))
+        required = requirements(volumes, volumes)
+        return with_coming_copies(self._view, evaluate_requirements(self._view, required, self._node.name))
 
     def _no_plan(self, detail: str) -> GuardDecision:
         return GuardDecision(GuardOutcome.NO_PLAN, self._placement, detail=detail)
@@ -332,20 +342,3 @@ def _with_true_load(view: View, node: str, disk: longhorn.Disk) -> longhorn.Disk
         storage_scheduled=disk.storage_scheduled + view.uncounted_bytes(node, disk),
         scheduled_replicas={**disk.scheduled_replicas, **listed},
     )
-
-
-def _with_coming_copies(view: View, disk: OpenDisk) -> OpenDisk:
-    """Returns a disk with the backing images that replicas there still wait for.
-
-    Longhorn copies an image to a disk after it has placed the first replica that needs it.
-    """
-    coming: dict[str, int] = {}
-    for replica in view.indexes.replicas_by_disk.get(disk.uuid) or ():
-        volume = view.snapshot.volumes.get(replica.volume)
-        image = view.snapshot.backing_images.get(volume.backing_image) if volume is not None else None
-        if image is not None and disk.uuid not in image.disks:
-            coming[image.name] = image.real_size
-    if not coming:
-        return disk
-    copies = tuple(copy for copy in disk.copies if copy[0] not in coming)
-    return replace(disk, free=disk.free - sum(coming.values()), copies=copies)

@@ -20,7 +20,18 @@ from rich.console import Console
 
 from devcluster import kubernetes_version
 from scheduler_core.extender.decision import Packing
-from tests.e2e import backlog, comparisons, goals, hand_over, harsh_burst, size, static_volumes, tight_burst, versions
+from tests.e2e import (
+    backlog,
+    comparisons,
+    goals,
+    hand_over,
+    harsh_burst,
+    size,
+    static_volumes,
+    tight_burst,
+    tight_nodes,
+    versions,
+)
 from tests.e2e.comparisons import Compared, Comparison
 from tests.e2e.goals import Row
 from tests.e2e.size import Outcome
@@ -44,6 +55,7 @@ class Section(StrEnum):
     SLOW = "slow"
     TIGHT_BURST = "tight-burst"
     HARSH_BURST = "harsh-burst"
+    TIGHT_NODES = "tight-nodes"
     HAND_OVER = "hand-over"
     SIZE = "size"
     BACKLOG = "backlog"
@@ -56,6 +68,8 @@ _BACKLOGS: Final = (1500, 3000)
 _SEEDS: Final = 40
 # Random tight bursts of some forty pods.
 _TIGHT_BURSTS: Final = 5
+# Random tight clusters, whose bursts are computed.
+_TIGHT_CLUSTERS: Final = 100
 # Random bursts of eight pods whose claims fill the disks exactly.
 _HARSH_BURSTS: Final = 5
 _COMPARISONS: Final = {
@@ -118,6 +132,8 @@ def main(  # noqa: PLR0917 # the options of the command
             report.tight_burst(repetitions or _TIGHT_BURSTS)
         elif section is Section.HARSH_BURST:
             report.harsh_burst(repetitions or _HARSH_BURSTS, guard=placement_guard)
+        elif section is Section.TIGHT_NODES:
+            report.tight_nodes(repetitions or _TIGHT_CLUSTERS)
         elif section is Section.BINDINGS:
             report.bindings(repetitions or _SEEDS)
         else:
@@ -209,6 +225,14 @@ class _Report:
             Section.HARSH_BURST, {mode or "none": [asdict(each) for each in runs] for mode, runs in outcomes.items()}
         )
         self._console.print(harsh_burst.table(outcomes))
+
+    def tight_nodes(self, clusters: int) -> None:
+        """Computes and prints bursts on tight clusters, with each packing mode and with the placement guard."""
+        seeds = range(1, clusters + 1)
+        tallies = tight_nodes.run(seeds)
+        self._failures += tight_nodes.failures(tallies)
+        self._write(Section.TIGHT_NODES, {way: asdict(tally) for way, tally in tallies.items()})
+        self._console.print(tight_nodes.table(tallies, seeds))
 
     def finish(self) -> None:
         """Prints the notes and the failures.

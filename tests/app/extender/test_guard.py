@@ -23,7 +23,9 @@ from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, FilterOp
 from scheduler_core.extender.guard_health import ANSWER_LIFETIME, GuardState
 from scheduler_core.extender.settings import GuardMode
 from scheduler_core.model.replica_placement import Placement
+from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
+from tests.worlds.offers import with_offer
 from tests.worlds.placements import NODE, node_with_disks, path_of, placement, placement_review, waiting_volume
 from tests.worlds.state_source import FakeStateSource
 from tests.worlds.virtual_time import virtual_loop, virtually
@@ -56,18 +58,19 @@ class World:
         )
         self.mode = mode
         self.competes = True
+        self.ledger = Ledger()
         self.metrics = Metrics()
         self.loop = virtual_loop()
         self.evaluator = SlowEvaluator(self.cache, FilterOptions(), self.loop.time)
         context = GuardContext(lambda: self.mode, self.contenders)
         self.guard = PlacementGuard(self.cache, self.evaluator, context, self.metrics, self.loop.time)
         self.cache.subscribe("replicas", self.guard.delivered)
-        self.evaluator.follow_guard(lambda: self.guard.proven)
+        self.evaluator.follow_guard(lambda: self.guard.proven, lambda: self.guard.allowances)
         self.guard.adopt()
 
     def contenders(self) -> Contenders:
-        """All demand of the state."""
-        return make.competing(self.cache.state()) if self.competes else NO_CONTENDERS
+        """All demand of the state, and the offers that the test made."""
+        return make.competing(self.cache.state(), self.ledger) if self.competes else NO_CONTENDERS
 
     async def disk(self, wanted: Placement, **request: Any) -> str:
         """The disk that the API server would write for Longhorn's choice."""
@@ -258,3 +261,32 @@ async def test_a_placement_that_is_never_written_stops_taking_space() -> None:
     await asyncio.sleep(ANSWER_LIFETIME + 2)
     task.cancel()
     assert world.guard.activity.awaited == ()
+
+
+@virtually
+async def test_an_offer_that_is_made_meanwhile_is_kept_too() -> None:
+    """Volume x may go to b if nothing else is to come; while the guard decides, b is offered to another pod."""
+    world = World()
+    world.cache.remove(*waiting_volume("y", 20, age=1))
+    world.cache.put(make.claim("z", 20), make.pod("z", name="pod-z", uid="uid-pod-z"))
+    world.evaluator.seconds = 0.1
+    answer = asyncio.create_task(world.disk(ON_B))
+    await asyncio.sleep(0.05)
+    world.ledger = with_offer(world.ledger, world.cache.state().view, "pod-z", [NODE], 0.0)
+    assert await answer == "a"
+
+
+@virtually
+async def test_a_pod_does_not_get_a_node_where_an_allowed_placement_leaves_it_no_space() -> None:
+    """Not only once a watch shows it: volume x takes b, which the pod needs."""
+    world = World()
+    world.cache.remove(*waiting_volume("y", 20, age=1))
+    world.cache.put(make.claim("z", 20), make.pod("z", name="pod-z", uid="uid-pod-z"))
+    pod = world.cache.state().view.snapshot.pods["default", "pod-z"]
+    assert (await world.evaluator.filter_without_fetch(pod, [NODE], world.contenders())).fits
+    decision = asyncio.create_task(world.evaluator.filter_without_fetch(pod, [NODE], world.contenders()))
+    assert await world.disk(ON_B) == "b"
+    assert not (await decision).fits
+    assert not (await world.evaluator.filter_without_fetch(pod, [NODE], world.contenders())).fits
+    world.show(ON_B)
+    assert world.guard.allowances == ()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.placement_guard import GuardDecision, GuardOutcome
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
@@ -212,6 +213,73 @@ def test_an_unbound_claims_volume_is_known_by_the_claims_uid() -> None:
     state = state_of(_node(), _unbound("x", 10, 2), Y)
     decision = decide(state, replace(ON_B, volume="pvc-uid-x"))
     assert (_outcome(decision), decision.pod) == (("changed", "a"), "default/pod-x")
+
+
+def test_an_unbound_claims_volume_that_a_watch_shows_as_placed_is_no_longer_to_come() -> None:
+    """The watch of replicas may be ahead of those of claims: y would count twice, and z would seem hopeless."""
+    y = [*_unbound("y", 5, 0), make.replica("r-y", "pvc-uid-y", NODE, size=5, disk="b", healthy=False)]
+    state = state_of(_node(), X, y, waiting_volume("z", 15, age=3))
+    assert _outcome(decide(state, ON_B)) == ("changed", "a")
+
+
+@pytest.mark.parametrize("offers", [[], ["pod-y"]])
+def test_a_volume_that_a_watch_shows_before_its_claim_is_bound_counts_once(offers: list[str]) -> None:
+    """It is attached already, which demands its space, and so does the claim; y and z fit on b together, and x on a."""
+    y = [*_unbound("y", 5, 0), make.volume("pvc-uid-y", 5, locality="strict-local", nodeID=NODE)]
+    state = state_of(_node(), X, y, waiting_volume("z", 15, age=3))
+    ledger = Ledger()
+    for name in offers:
+        ledger = with_offer(ledger, state.view, name, [NODE], 0.0)
+    assert _outcome(decide(state, ON_B, ledger=ledger)) == ("changed", "a")
+    assert _outcome(decide(state, replace(placement("y", 5, "a"), volume="pvc-uid-y"), ledger=ledger)) == (
+        "changed",
+        "b",
+    )
+
+
+def _undecided(*claims: tuple[str, float]) -> list[Object]:
+    """The pod pod-new, of which the watches show neither a node nor a selected node."""
+    names = [name for name, _ in claims]
+    return [*(make.claim(*claim) for claim in claims), make.pod(*names, name="pod-new", uid="uid-pod-new")]
+
+
+def test_an_offered_volume_is_guarded_before_a_watch_shows_its_pods_node() -> None:
+    """Longhorn places it only after the pod was bound, so the offer has led to a decision."""
+    state = state_of(_node(), _undecided(("x", 10)), Y)
+    ledger = with_offer(Ledger(), state.view, "pod-new", [NODE, "m"], 0.0)
+    decision = decide(state, replace(ON_B, volume="pvc-uid-x"), ledger=ledger)
+    assert (_outcome(decision), decision.pod) == (("changed", "a"), "default/pod-new")
+
+
+def _two_offers(*claims: tuple[str, float]) -> tuple[ClusterState, Ledger]:
+    """An older offer of 10Gi to pod-o, and an offer to pod-new; disk c has 5Gi, and volume w of another pod needs 10Gi."""
+    other = [make.claim("o", 10), make.pod("o", name="pod-o", uid="uid-pod-o")]
+    state = state_of(_node(c=5), _undecided(*claims), other, waiting_volume("w", 10))
+    ledger = with_offer(Ledger(), state.view, "pod-o", [NODE], 0.0)
+    return state, with_offer(ledger, state.view, "pod-new", [NODE], 1.0)
+
+
+def test_the_offer_of_a_pod_whose_volume_is_placed_counts_as_demand() -> None:
+    """Its 20Gi come before the older offer, and keep disk b."""
+    state, ledger = _two_offers(("v", 5), ("z", 20))
+    assert _outcome(decide(state, replace(placement("v", 5, "b"), volume="pvc-uid-v"), ledger=ledger)) == (
+        "changed",
+        "c",
+    )
+
+
+def test_the_offer_of_a_pod_with_an_allowed_volume_counts_as_demand() -> None:
+    """Its 20Gi come before the older offer, which would fit with volume w on disk b."""
+    state, ledger = _two_offers(("v", 5), ("z", 20))
+    on_c = replace(placement("v", 5, "c"), volume="pvc-uid-v")
+    assert _outcome(decide(state, placement("w", 10, "b"), [on_c], ledger)) == ("changed", "a")
+
+
+def test_a_held_volume_is_not_guarded() -> None:
+    """Its pod has yet to be decided about."""
+    state = state_of(_node(), _undecided(("x", 10)), Y)
+    ledger = with_offer(Ledger(), state.view, "pod-new", [NODE], 0.0, priority=1)
+    assert _outcome(decide(state, replace(ON_B, volume="pvc-uid-x"), ledger=ledger)) == ("not-guarded", "b")
 
 
 def test_an_unbound_claims_volume_that_was_allowed_is_no_longer_to_come() -> None:
