@@ -29,8 +29,8 @@ MAX_BODY: Final = 1024**2
 # What decoded JSON takes at most, as a multiple of its text: small objects and keys.
 _DECODED_FACTOR: Final = 32
 
-# API servers keep connections. The Service leads a new one to the leader, and an old one stays with the process that led before.
-_ONE_ANSWER: Final = {"Connection": "close"}
+# API servers keep connections, and an old one stays with the process that led before. The Service leads a new one to the leader.
+_LAST_ANSWER: Final = {"Connection": "close"}
 
 router = APIRouter()
 
@@ -92,7 +92,8 @@ async def review(request: Request, lease: Annotated[Lease, Depends(_lease)]) -> 
         state.metrics.count_review("refused")
         raise
     answer = admission_response(asked.uid, await _review(state, asked))
-    return Response(msgspec.json.encode(answer), media_type="application/json", headers=_ONE_ANSWER)
+    headers = _LAST_ANSWER if state.refusal() else None
+    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
 
 
 def _decode_review(body: bytearray, lease: Lease) -> AdmissionRequest:

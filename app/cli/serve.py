@@ -305,7 +305,10 @@ async def _run_live(
 
     extender = await live_application(options, settings, listeners[0].getsockname()[1])
     servers = [HttpServer(extender.app, listeners[0])]
-    servers += [HttpServer(extender.guard_app, listener, extender.guard_tls) for listener in listeners[1:]]
+    servers += [
+        HttpServer(extender.guard_app, listener, extender.guard_tls, lambda: not extender.lifecycle.late_refusal())
+        for listener in listeners[1:]
+    ]
     try:
         connected()
         await serve_until_signal(extender.lifecycle, servers)
