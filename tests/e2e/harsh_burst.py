@@ -24,6 +24,7 @@ from scheduler_core.longhorn.disk_choice import DiskCandidate, possible_choices
 from scheduler_core.model import longhorn
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
+from tests.e2e.placement_latency import PlacementLatency
 from tests.e2e.pod_states import PodState, wait_until_quiet
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
@@ -178,11 +179,13 @@ def run(folder: Path, seeds: Sequence[int], guards: Sequence[str]) -> dict[str, 
     for guard in guards:
         arguments = ("--packing", Packing.EXACT)
         way = folder / (guard or "without")
-        with Rig(way, config=RECOMMENDED_MANAGED, more_arguments=arguments, placement_guard=guard) as rig:
+        with Rig(way, config=RECOMMENDED_MANAGED, more_arguments=arguments, audit=True, placement_guard=guard) as rig:
             for seed in seeds:
                 outcome = run_once(rig, seed)
                 outcomes.setdefault(guard, []).append(outcome)
                 print(f"harsh burst, guard {guard or 'none'}: {outcome}", file=sys.stderr)
+            latency = PlacementLatency.of(rig.cluster.audit_events())
+            print(f"harsh burst, guard {guard or 'none'}: {latency}", file=sys.stderr)
     return outcomes
 
 
