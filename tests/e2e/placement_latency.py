@@ -26,8 +26,8 @@ class PlacementLatency:
     @classmethod
     def of(cls, events: Iterable[dict[str, Any]]) -> Self:
         """Reads the API server's audit events."""
-        reviewed = []
-        others = []
+        reviewed: list[float] = []
+        others: list[float] = []
         for event in events:
             if event["verb"] != "update" or event.get("objectRef", {}).get("resource") != "replicas":
                 continue
