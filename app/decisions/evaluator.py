@@ -18,7 +18,7 @@ from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision
 from scheduler_core.extender.explain import Explanation, explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.longhorn_facts import PlanCache
-from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT
+from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, guards_every_node
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.model.replica_placement import Placement
@@ -71,7 +71,8 @@ class Evaluator:
     @property
     def options(self) -> FilterOptions:
         """How pods are decided about."""
-        return self._options_with_guard if self._guard_proven() else self._options
+        guarded = self._guard_proven() and guards_every_node(self.view)
+        return self._options_with_guard if guarded else self._options
 
     @property
     def explanations(self) -> int:

@@ -102,6 +102,10 @@ def guard_placement(
     problem = _disk_problem(placement, state.view)
     if problem:
         return GuardDecision(GuardOutcome.REFUSED_SHAPE, placement, detail=problem)
+    scheduled = _disk_with_schedule(placement.node, state.view)
+    if scheduled:
+        detail = f"the space of disk {scheduled} of node {placement.node} is allocated through a DiskSchedule"
+        return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
     others = (entry for entry in allowances if entry.replica != placement.replica)
     pending = not_shown(others, placement.node, state.view)
     view = with_placements(state.view, pending)
@@ -118,6 +122,14 @@ def guard_placement(
     return replace((yield from guard.decide(competing)), pod=pod)
 
 
+def guards_every_node(view: View) -> bool:
+    """Whether the guard keeps the plans of all nodes.
+
+    It leaves nodes alone where a disk's space is allocated through a DiskSchedule.
+    """
+    return all(schedule.mirrored for schedule in view.snapshot.disk_schedules.values())
+
+
 def _disk_problem(placement: Placement, view: View) -> str:
     """Returns why a placement's disk is not the one that the node lists, or ""."""
     node = view.snapshot.longhorn_nodes.get(placement.node)
@@ -129,6 +141,15 @@ def _disk_problem(placement: Placement, view: View) -> str:
     if disk.path != placement.disk_path:
         return f"disk {disk.name} of node {node.name} has path {disk.path}, not {placement.disk_path}"
     return ""
+
+
+def _disk_with_schedule(node: str, view: View) -> str:
+    """Returns the name of a disk of the node whose space is allocated through a DiskSchedule, or "".
+
+    The DiskSchedule has promised the space to a replica on that disk, and on no other one.
+    """
+    disks = view.snapshot.longhorn_nodes[node].disks
+    return next((disk.name for disk in disks if view.schedule_of(disk) is not None), "")
 
 
 @dataclass(frozen=True, slots=True)

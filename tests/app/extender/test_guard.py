@@ -25,6 +25,7 @@ from scheduler_core.extender.settings import GuardMode
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
+from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.offers import with_offer
 from tests.worlds.placements import NODE, node_with_disks, path_of, placement, placement_review, waiting_volume
 from tests.worlds.state_source import FakeStateSource
@@ -222,6 +223,17 @@ async def test_a_placement_that_passes_the_guard_by_unproves_it_at_once() -> Non
     await world.disk(Y_ON_B)
     world.show(Y_ON_B)
     assert world.guard.proven
+
+
+@virtually
+async def test_auto_does_not_rely_on_the_guard_while_a_disk_has_a_disk_schedule() -> None:
+    """There the guard leaves placements alone."""
+    world = World()
+    await world.prove()
+    assert world.evaluator.options.guarded
+    world.cache.put(disk_schedule(f"{NODE}-a", node=NODE, disk="a"))
+    assert world.guard.proven
+    assert not world.evaluator.options.guarded
 
 
 @virtually
