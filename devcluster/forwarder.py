@@ -1,4 +1,6 @@
-"""A stand-in for kube-proxy on one machine: forwards a local port to the ready endpoints of a Service.
+"""A stand-in for kube-proxy on one machine.
+
+It forwards a local port to the ready endpoints of a Service.
 
     python -m devcluster.forwarder --kubeconfig F --namespace N --service S --listen 127.0.0.1:PORT
 

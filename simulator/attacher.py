@@ -104,7 +104,10 @@ def _continue_call(observation: AttachmentObservation, volume: Volume, call: Pub
 
 
 def _wait_for_volume(observation: AttachmentObservation, volume: Volume, until_poll: float) -> AttachmentDecision:
-    """Requests the volume's attachment, unless that is done, and looks at the volume again at the next poll."""
+    """Requests the volume's attachment, unless that is done.
+
+    Looks at the volume again at the next poll.
+    """
     node = observation.attachment.model.node
     actions: list[Action] = [RequeueAfter(until_poll)]
     if not volume.model.node_id or EVICTING in volume.annotations:

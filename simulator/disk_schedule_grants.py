@@ -1,4 +1,6 @@
-"""What DiskSchedules have granted: which replicas may start, how far a volume has grown, where an image may be copied.
+"""What DiskSchedules have granted to replicas and images.
+
+Grants say which replicas may start, how far a volume has grown, and where an image may be copied.
 
 The simulator requests nothing. The DiskSchedule controllers place the replicas and write the requests.
 """

@@ -127,7 +127,10 @@ class EventRouter:
             self._queues.nodes.add_later(name, max(self._queues.config.status_lag[0], 0.001))
 
     def _on_longhorn_node(self, name: str, old: _Node, new: _Node) -> None:
-        """Enqueues a node, its volumes if its readiness changed, and the volumes that wait for space on any node."""
+        """Enqueues a node, and the volumes that its change may concern.
+
+        These are its volumes if its readiness changed, and the volumes that wait for space on any node.
+        """
         self._queues.nodes.add(name)
         if old is None or new is None or old.model.ready != new.model.ready:
             self._enqueue_volumes_on(name)

@@ -1,4 +1,6 @@
-"""The simulator's cache of the cluster: one table per kind, filled by watches and by the answers to its own writes.
+"""The simulator's cache of the cluster: one table per kind.
+
+Watches fill it, and the answers to the simulator's own writes.
 
 A write's answer goes into the table at once, so the next decision sees it. An older watch event is dropped. The answer to a placement is
 discarded, as in Longhorn: only the watch shows where the replica is.

@@ -1,7 +1,8 @@
-"""The placement guard's own application: POST /review, which API servers call when Longhorn writes a replica's place.
+"""The placement guard's own application: POST /review.
 
-It takes and gives an AdmissionReview of admission.k8s.io/v1. Every review that can be read is allowed: the guard may change a
-placement, and never reject one. An error, a review that takes too long, and a process that does not lead leave it as it is.
+API servers call it when Longhorn writes a replica's place. It takes and gives an AdmissionReview of
+admission.k8s.io/v1. Every review that can be read is allowed: the guard may change a placement, and never reject one.
+An error, a review that takes too long, and a process that does not lead leave it as it is.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ class PlacementReviewer(Protocol):
     """Decides about the placements that Longhorn writes."""
 
     async def review(self, request: AdmissionRequest) -> JsonPatch:
-        """Returns the JSON patch (RFC 6902) for the object of a review, empty to leave it alone.
+        """Returns the JSON patch (RFC 6902) for the object of a review.
 
-        It is called only while this process leads, and what it returns is dropped if the process leads no more by then. It returns within
-        the second that API servers wait; whatever it raises leaves the object alone.
+        An empty patch leaves the object as it is. It is called only while this process leads, and what it returns is
+        dropped if the process leads no more by then. It returns within the second that API servers wait; whatever it
+        raises leaves the object alone.
         """
 
 

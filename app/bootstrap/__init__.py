@@ -104,7 +104,10 @@ class SnapshotService:
         """Does nothing: nothing is reserved over a snapshot."""
 
     def log_failure(self, error: BaseException) -> None:
-        """Raises the error: a policy file that cannot be read is none, so only a bug ends the service."""
+        """Raises the error: only a bug ends the service.
+
+        A policy file that cannot be read is no error of this task.
+        """
         raise error
 
     def log_drain_failure(self, error: BaseException) -> None:

@@ -1,7 +1,8 @@
-"""Informers: caches of the objects of one kind that notify subscribers of changes; and how the objects are decoded.
+"""Informers: caches of one kind that notify subscribers of changes.
 
-An object that cannot be read is kept as a `Fault`, so that its name and its problem are known. A DiskSchedule is kept
-together with the bytes it was read from, because every write is based on them.
+The module also decodes the objects. An object that cannot be read is kept as a `Fault`, so that its name and its
+problem are known. A DiskSchedule is kept together with the bytes it was read from, because every write is based on
+them.
 """
 
 from __future__ import annotations

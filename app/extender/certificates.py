@@ -1,4 +1,6 @@
-"""The placement guard's certificates: an authority, and the serving certificate that it signs. The time is an argument.
+"""The placement guard's certificates: an authority, and what it signs.
+
+The time is an argument.
 
     an authority, for ten years → a serving certificate for one host name, for 90 days
     two thirds of a life are over → a new one; a new authority is trusted together with the previous ones

@@ -178,12 +178,18 @@ class PlacementGuard:
         return placement_patch(wanted, written)
 
     def _has_offers(self, node: str, contenders: Competing) -> bool:
-        """Whether the offers on a node are still those of the contenders; an offer that was made meanwhile is to be kept, too."""
+        """Whether the offers on a node are still those of the contenders.
+
+        An offer that was made meanwhile is to be kept, too.
+        """
         current = self._context.contenders()
         return isinstance(current, Competing) and current.ledger.offers_on(node) == contenders.ledger.offers_on(node)
 
     def delivered(self, before: object | None, after: object | None) -> None:
-        """Compares a replica that a watch delivers with what was answered; for every change of a replica."""
+        """Compares a replica that a watch delivers with the guard's answer.
+
+        Called for every change of a replica.
+        """
         if not self._leads or self._context.mode() is GuardMode.OFF:
             return
         if not isinstance(after, Replica):

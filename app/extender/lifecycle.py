@@ -1,4 +1,6 @@
-"""The extender in a live cluster: when it competes, when it answers, and how it takes over and hands over.
+"""The extender in a live cluster: when it competes and answers.
+
+It also says how a leader takes over and hands over.
 
     caches filled, enabled → compete for the Lease → elected → point the Service here, and catch up with everything that happened
     before → adopt what the previous leader had reserved → answer → Lease lost, disabled or caches stale → answer 503

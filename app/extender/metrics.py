@@ -170,7 +170,10 @@ class _PolicyCounters:
 
 
 class _GuardMetrics:
-    """What the placement guard was asked, what it did, what came of it, and how long its certificate holds."""
+    """Metrics of the placement guard.
+
+    What it was asked, what it did, what came of it, and how long its certificate holds.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.placements = CounterMetric(

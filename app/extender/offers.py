@@ -1,4 +1,6 @@
-"""`reservation: capacity`: pods are packed jointly with what other pods will take, and requests never block each other.
+"""`reservation: capacity`: pods are packed with what other pods will take.
+
+Requests never block each other.
 
     request → evaluate together with derived demand and outstanding offers → offer some of the nodes that fit → answer
     the pod is bound, or a claim of it has a selected node → the offer ends: it is derived demand from then on

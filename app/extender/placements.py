@@ -1,4 +1,6 @@
-"""Monitors how pods fare after the decision: whether Longhorn places their volumes, which it misplaces, and which disks it overbooks.
+"""Monitors how pods fare after the decision.
+
+It reports whether Longhorn places their volumes, which it misplaces, and which disks it overbooks.
 
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
@@ -184,7 +186,10 @@ class Placements:
             self._wake.set()
 
     def delivered(self, _before: object | None, replica: object | None) -> None:
-        """Notes when a watch first delivers a replica with its disk; for every change of a replica."""
+        """Notes when a watch first delivers a replica with its disk.
+
+        Called for every change of a replica.
+        """
         if self._leads and isinstance(replica, Replica) and replica.disk_id:
             self._deliveries.setdefault((replica.name, replica.disk_id), self._clock())
 

@@ -1,4 +1,6 @@
-"""The placement guard's serving certificate: kept in a Secret, trusted through the webhook's caBundle, and renewed by the leader.
+"""The placement guard's serving certificate, which the leader renews.
+
+It is kept in a Secret, and trusted through the webhook's caBundle.
 
     Secret empty → the leader makes an authority and a serving certificate → Secret → every candidate serves it → caBundle
     two thirds of its life over → the leader signs a new one → Secret → new connections get it
@@ -139,7 +141,10 @@ class ServingCertificate:
 
     @property
     def problem(self) -> str:
-        """Why there is no certificate, or why it cannot be renewed or trusted; "" if nothing is wrong or it is not wanted."""
+        """Why the certificate is missing, or cannot be renewed or trusted.
+
+        "" if nothing is wrong, or if no certificate is wanted.
+        """
         return self._problem if self._options.wanted() else ""
 
     @property

@@ -1,4 +1,6 @@
-"""The cache of the live cluster: one reflector per kind that decisions read, and the state that they keep current.
+"""The cache of the live cluster: one reflector per kind.
+
+The reflectors keep the state current that decisions read.
 
 Data flow: reflectors → `_FieldHandler` → `pending`, the latest value of each changed object → `state()` makes the next state from
 them when a request needs it. So an event costs one dictionary entry, and a burst of events costs one update.
@@ -258,7 +260,10 @@ class ClusterCache:
                     del self._listeners[key]
 
     def subscribe(self, field: str, observer: ChangeObserver) -> None:
-        """Passes every later change of a field's objects to an observer, at the moment of its delivery."""
+        """Passes every later change of a field's objects to an observer.
+
+        The observer is called at the moment of the delivery.
+        """
         self._observers.setdefault(field, []).append(observer)
 
     def _decoder(self, kind: SnapshotKind) -> Decode[object]:

@@ -1,7 +1,8 @@
-"""The cache of a live cluster's nodes, pods and services, which the rules of a policy read in addition to Longhorn's objects.
+"""The cache of a live cluster's nodes, pods and services.
 
-A kind is watched only while it is wanted. Data flow: reflectors → `_KindHandler` → the objects of each kind, and the keys of changed
-objects → `state()` updates the state from them when a request needs it. The cost is proportional to the changes.
+The rules of a policy read them in addition to Longhorn's objects. A kind is watched only while it is wanted. Data flow:
+reflectors → `_KindHandler` → the objects of each kind, and the keys of changed objects → `state()` updates the state
+from them when a request needs it. The cost is proportional to the changes.
 """
 
 from __future__ import annotations

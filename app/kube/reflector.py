@@ -1,4 +1,6 @@
-"""A reflector lists and watches one kind, and passes the objects and their changes to a handler.
+"""A reflector lists and watches one kind of object.
+
+It passes the objects and their changes to a handler.
 
 Data flow: paged list → `WatchHandler.replaced` with everything at once → watch from there → `WatchHandler.changed` per event, in
 order. After a clean end, silence or a broken connection the reflector watches again from the last resource version. After 410, an error

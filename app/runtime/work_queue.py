@@ -1,7 +1,8 @@
-"""A keyed work queue: one worker handles a key at a time, and handles it once more if it changed meanwhile.
+"""A keyed work queue: one worker handles a key at a time.
 
-A key whose handling has to be repeated without an event waits for longer each time: shortly after a conflict, longer when something
-is refused, longest after a failure. One run without such a result resets its back-off. A problem with one key never stops the others.
+A key that changed meanwhile is handled once more. A key whose handling has to be repeated without an event waits for
+longer each time: shortly after a conflict, longer when something is refused, longest after a failure. One run without
+such a result resets its back-off. A problem with one key never stops the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The cluster as the stand-alone scheduler sees it: watched nodes, services and pods, with assumed pods on their nodes.
+"""The cluster as the stand-alone scheduler sees it.
+
+It has watched nodes, services and pods, with assumed pods on their nodes.
 
 Data flow: `GenericCache` watches, and asks `SchedulerCache` how each pod counts → `GenericClusterState`; and a `PodQueueHandler`
 receives the pods that need a node, and a call whenever something has changed that may help unschedulable pods.

@@ -1,4 +1,6 @@
-"""Makes the next view from the previous one and what changed. The cost follows the changes, not the cluster.
+"""Makes the next view from the previous one and the changes.
+
+The cost follows the changes, not the size of the cluster.
 
 Data flow: changes by (field of Snapshot, key) → changes that make no difference are dropped → each kind updates the indexes it
 affects → disks whose replicas or status changed are evaluated again → a new View, and the Longhorn nodes whose disk profiles may

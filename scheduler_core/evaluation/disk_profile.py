@@ -1,4 +1,6 @@
-"""Disk profiles: what a node's disks offer to some classes of volumes. Nodes with equal profiles are evaluated once.
+"""Disk profiles: what a node's disks offer to classes of volumes.
+
+Nodes with equal profiles are evaluated once.
 
 Data flow, for nodes that hold no replica of the pod's volumes (nearly all nodes):
 

@@ -1,4 +1,7 @@
-"""Rules that look at a node as a whole, before any of its disks: attaching, eviction, settings."""
+"""Rules that look at a node before any of its disks.
+
+They are about attaching, eviction and settings.
+"""
 
 from __future__ import annotations
 

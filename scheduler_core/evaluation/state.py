@@ -1,4 +1,7 @@
-"""The state that decisions read: one view with the disk profiles and the demand that belong to it, updated together."""
+"""The state that decisions read.
+
+It is one view with the disk profiles and the demand that belong to it, updated together.
+"""
 
 from __future__ import annotations
 

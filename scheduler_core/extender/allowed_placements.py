@@ -1,4 +1,6 @@
-"""Placements that the guard has allowed and that no watch has shown yet, and the nodes that a pod cannot get because of them.
+"""Placements that the guard has allowed and no watch has shown.
+
+The module also finds the nodes that a pod cannot get because of them.
 
 Until then the view has the volume as demand, which any disk of its node may take. Where it really goes may leave no packing for one more
 pod. So a decision about a pod counts such placements where they are.
@@ -105,7 +107,10 @@ def longhorn_names(volume: PodVolume, view: View) -> set[str]:
 
 
 def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation:
-    """Returns the evaluation of a node whose disks have the backing images that replicas there still wait for."""
+    """Counts the backing images that a node's replicas wait for as present.
+
+    Returns the evaluation of the node with them.
+    """
     return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
 
 

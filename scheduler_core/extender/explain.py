@@ -218,7 +218,10 @@ def _meeting_sentence(node: _Node, meeting: Meeting | None) -> str:
 
 
 def _undecided_together(node: _Node) -> Verdict:
-    """Explains a node that fits the volumes that need space there, but maybe not with the other replicas."""
+    """Explains a node where only the replicas on other nodes are undecided.
+
+    The volumes that need space there fit, but maybe not together with the other replicas.
+    """
     needs = node.sentences.needs(node.name)
     return Verdict(node.reason, f"it is undecided whether these replicas find room together: {needs}")
 

@@ -1,4 +1,6 @@
-"""Guards a placement: Longhorn's disk stays, unless what is still to come to the node would then no longer fit.
+"""Guards a placement: Longhorn's disk stays if everything else fits.
+
+Everything else is what is still to come to the node.
 
 Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has shown yet → the
 volume's demand on that node, or the offer of it that has the volume (without any, the replica is not the local one of a pod that was decided
@@ -158,7 +160,9 @@ class _VolumesToCome:
         )
 
     def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
-        """Returns the volume with this name in Longhorn, and the pod that needs it as ``namespace/name``; None for none.
+        """Returns the volume with this name in Longhorn, and its pod.
+
+        The pod is ``namespace/name``. Returns None if no pod needs the volume.
 
         Longhorn places a volume after its pod was bound. So an offer that has it was decided for, though no watch has shown that yet.
         """
@@ -172,7 +176,10 @@ class _VolumesToCome:
         return None
 
     def competing(self, placed: Collection[str], view: View) -> CompetingVolumes:
-        """Returns the volumes by how certain they are; offers with one of the placed volumes were decided for."""
+        """Returns the volumes by how certain they are.
+
+        Offers with one of the placed volumes are decided already.
+        """
         decided = [
             volumes
             for offer, volumes in self.offers
@@ -198,7 +205,9 @@ def _placed_identities(competing: CompetingVolumes, allowed: Collection[str], vi
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The choice of a disk for one volume, when all volumes of an evaluation are to fit.
+    """The choice of a disk for one volume, with all others still fitting.
+
+    The others are the volumes of the same evaluation.
 
     Attributes:
         index: of the volume among the required volumes
@@ -224,7 +233,10 @@ class _Choice:
         return self._restrict(disks).reason(budget) is Reason.ROOM
 
     def disk(self, disks: int, budget: Budget) -> str | None:
-        """Returns the UUID of one of the disks with which all volumes are proven to fit, None for none."""
+        """Returns the UUID of a disk with which all volumes are proven to fit.
+
+        Returns None if there is none among the disks of the mask.
+        """
         evaluation = self._restrict(disks)
         assignment = plan(evaluation.required, evaluation.profile, budget, evaluation.allowed)
         return None if assignment is None else evaluation.disks[assignment[self.index]].uuid
@@ -318,7 +330,10 @@ class _Guard:
 
 
 def _legal_disks(view: View, placement: Placement, volume: PodVolume) -> frozenset[str]:
-    """UUIDs of the node's disks that Longhorn's scheduler would consider for the replica, by their true load."""
+    """Returns the UUIDs of disks that Longhorn's scheduler would consider.
+
+    These are disks of the node, by their true load, for this replica.
+    """
     node = view.snapshot.longhorn_nodes[placement.node]
     node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))
     request = ReplicaRequest(

@@ -1,4 +1,6 @@
-"""Monitors demand: how much there is and why, and which of it went wrong, kept current change by change.
+"""Monitors demand: how much there is and why.
+
+Also reports which of it went wrong. It is kept current change by change.
 
 Data flow: the demand of a view and the previous report → the nodes whose demand or free space changed → only these are evaluated →
 the next `PlacementReport`. It costs one comparison per node with demand, and the evaluation of the changed nodes.

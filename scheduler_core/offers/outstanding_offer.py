@@ -1,4 +1,7 @@
-"""One outstanding offer, when it ends, and what an observation of its pod says about it. See `ledger.py`."""
+"""One outstanding offer, and when it ends.
+
+Also says what an observation of its pod means for it. See `ledger.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The observation of one volume: the input of every decision about it. Also the patches that decisions return."""
+"""The observation of one volume: the input of every decision.
+
+The module also has the patches that decisions return.
+"""
 
 from __future__ import annotations
 
