@@ -262,7 +262,8 @@ async def test_simultaneous_requests_for_one_pod_leave_nothing_behind() -> None:
     """The wait of the first request has not begun yet."""
     world = NodeReservationWorld()
     world.create(0)
-    await asyncio.gather(world.filter(0), world.filter(0), world.filter(0))
+    answers = await asyncio.gather(world.filter(0), world.filter(0), world.filter(0))
+    assert list(answers) == [["a", "b"]] * 3
     world.bind(0, "a")
     await asyncio.sleep(0)
     world.provision(0, "a")
@@ -555,6 +556,7 @@ async def test_a_new_leader_adopts_nothing_while_reservations_are_disabled() -> 
     world.bind(0, "a")
     world.cache.put(claim_with_node(1, "a"))
     await world.reservations.adopt(math.inf)
+    assert world.reservations.reserved() == frozenset()
     await world.assert_idle()
 
 
