@@ -64,7 +64,7 @@ def pinned_version() -> str:
     Raises:
         BuildError: go.mod requires none
     """
-    return kubernetes_version.pinned((MODULE / "go.mod").read_text())
+    return kubernetes_version.pinned_version((MODULE / "go.mod").read_text())
 
 
 def key(module: Path = MODULE, version: str | None = None) -> str:

@@ -281,7 +281,7 @@ def http_ok(url: str, context: ssl.SSLContext | None = None, accept: Callable[[b
     return probe
 
 
-def logged(text: str) -> Ready:
+def log_has(text: str) -> Ready:
     """A readiness probe: the process has logged this text."""
 
     def probe(process: Process) -> bool:

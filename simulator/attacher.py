@@ -93,7 +93,7 @@ def _continue_call(observation: AttachmentObservation, volume: Volume, call: Pub
     """Reports the volume as attached, waits on, or gives up after `publish_timeout`."""
     node = observation.attachment.model.node
     if call.until_poll <= 0:
-        if _is_attached_for(volume, node):
+        if _has_attachment_to(volume, node):
             return AttachmentDecision(_report_attachment(observation))
         if call.seconds >= observation.config.publish_timeout:
             problem = (
@@ -117,7 +117,7 @@ def _wait_for_volume(observation: AttachmentObservation, volume: Volume, until_p
     return AttachmentDecision(actions, Publish.IN_PROGRESS)
 
 
-def _is_attached_for(volume: Volume, node: str) -> bool:
+def _has_attachment_to(volume: Volume, node: str) -> bool:
     """Whether the volume is attached for a node.
 
     A shared volume may be attached anywhere: it is served over the network.

@@ -15,7 +15,7 @@ from scheduler_core.model.longhorn import BackingImage, Replica, Volume
 Schedules = Mapping[str, DiskSchedule]
 
 
-def is_granted(schedules: Schedules, replica: Replica) -> bool:
+def has_grant(schedules: Schedules, replica: Replica) -> bool:
     """Whether a replica's disk has granted its size."""
     return bool(replica.disk_id) and _granted_bytes(
         schedules, replica.disk_id, RequestKind.REPLICA, replica.name

@@ -142,7 +142,7 @@ class EventRouter:
         Mirrors Longhorn's VolumeController.enqueueNodeChange (measured with v1.12.1's control code: freed space is taken at once).
         A replica that waits for its volume's attachment is placed on no node, so its volume is left out.
         """
-        for replica in self._store.unplaced_or_failed_replicas.unordered(WAITING):
+        for replica in self._store.unplaced_or_failed_replicas.unordered_objects(WAITING):
             volume = self._store.volumes.models.get(replica.model.volume)
             if volume is not None and (replica.model.failed_at or not waits_for_attachment(volume)):
                 self._queues.volumes.add(volume.name)

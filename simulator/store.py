@@ -126,9 +126,9 @@ class Index(Generic[Model]):
 
     def get(self, value: Any) -> list[KubeObject[Model]]:
         """Returns the objects with a value, ordered by name."""
-        return sorted(self.unordered(value), key=lambda obj: (obj.namespace, obj.name))
+        return sorted(self.unordered_objects(value), key=lambda obj: (obj.namespace, obj.name))
 
-    def unordered(self, value: Any) -> Iterable[KubeObject[Model]]:
+    def unordered_objects(self, value: Any) -> Iterable[KubeObject[Model]]:
         """Returns the objects with a value, without the time that ordering thousands of them takes."""
         return self._objects.get(value, {}).values()
 

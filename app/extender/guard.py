@@ -249,12 +249,12 @@ class _Term:
             return
         self.allowances.pop(wanted.replica, None)
         self.allowances[wanted.replica] = _Allowance(written, now)
-        self.health = self.health.answered(wanted, written, now)
+        self.health = self.health.with_answer(wanted, written, now)
         self.drop_old(now)
 
     def observe(self, before: Replica | None, after: Replica, now: float) -> Observation | None:
         """Returns what a replica shows about a placement."""
-        health, observation = self.health.seen(before, after, now)
+        health, observation = self.health.observe(before, after, now)
         if observation is Observation.BYPASSED and now - self.started_at < _TAKEOVER_SECONDS:
             # The previous leader may have answered it.
             return None

@@ -173,7 +173,7 @@ class Placements:
         self._report = PlacementReport()
         self._overbookings = OverbookingReport()
 
-    def decided(self, pod: Pod, node: str, offered_at: float) -> None:
+    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
         """Follows a pod that kube-scheduler has decided a node for.
 
         The same decision again changes nothing; another node starts over.
@@ -278,13 +278,13 @@ class Placements:
         current = current_pod(followed.pod, view)
         if current is not None and decided_node(current, view) not in ("", followed.node):
             return _FollowEnd.ELSEWHERE
-        if self._is_placed(followed, view):
+        if self._has_place(followed, view):
             return _FollowEnd.PLACED
         gone = followed.seen if current is None else not current.live
         followed.seen |= current is not None
         return _FollowEnd.GONE if gone else late
 
-    def _is_placed(self, followed: _FollowedPod, view: View) -> bool:
+    def _has_place(self, followed: _FollowedPod, view: View) -> bool:
         required = self._evaluator.options.require_best_effort
         try:
             return not unlisted_volumes(followed.pod, followed.node, view, require_best_effort=required)

@@ -197,7 +197,7 @@ class ServingCertificate:
         certificates = await self._certificates(secret, leading=leading)
         self._use(certificates.serving)
         if leading:
-            await self._have_trusted(self._next or certificates)
+            await self._write_ca_bundle(self._next or certificates)
 
     async def _certificates(self, secret: _Secret, *, leading: bool) -> Certificates:
         """Returns what the Secret holds, after what must be made or renewed."""
@@ -259,7 +259,7 @@ class ServingCertificate:
         log.info("serving certificate renewed", expires=certificates.serving.expires.isoformat())
         return certificates
 
-    async def _have_trusted(self, certificates: Certificates) -> None:
+    async def _write_ca_bundle(self, certificates: Certificates) -> None:
         """Has API servers trust the authorities."""
         raw = await self._client.get(self._webhook_path, seconds=CALL_SECONDS)
         configuration = decode_json(MUTATING_WEBHOOKS.kind, raw, _WebhookConfiguration)

@@ -461,7 +461,9 @@ def _disk_state(view: View, disk: longhorn.Disk, space: DiskSpace) -> DiskState:
         headroom=space.headroom,
         replicas=dict(sorted(disk.scheduled_replicas.items())),
         backing_images=dict(sorted(disk.scheduled_backing_images.items())),
-        not_yet_scheduled={replica.name: unlisted_bytes(disk, (replica,)) for replica in view.unlisted_on(disk)},
+        not_yet_scheduled={
+            replica.name: unlisted_bytes(disk, (replica,)) for replica in view.unlisted_replicas_on(disk)
+        },
         disk_schedule=_disk_schedule(view.schedule_of(disk), space),
     )
 

@@ -211,7 +211,7 @@ class Contention:
 
     def roaming_volumes(self, query: ContentionQuery) -> Volumes:
         """Returns the roaming volumes, largest first, without the requester's."""
-        roaming = self._roaming.counted(query.ledger, query.state.view.cluster.now)
+        roaming = self._roaming.volumes_on_every_node(query.ledger, query.state.view.cluster.now)
         own = query.requester
         return tuple(volume for volume in roaming if identity(volume) not in own.volumes) if roaming else ()
 

@@ -20,7 +20,7 @@ from typing import Final
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.node_rules import attach_refusal, new_replica_refusal
-from scheduler_core.evaluation.reasons import Refused, refused_by, refused_by_disks
+from scheduler_core.evaluation.reasons import Refused, reason_of, reason_of_disks
 from scheduler_core.longhorn.disk_stage import disk_refusal
 from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.refusal_rules import Rule
@@ -105,10 +105,10 @@ def profile_node(view: View, classes: VolumeClasses, name: str) -> Refused | tup
 def _open_to(view: View, request: ReplicaRequest, node: longhorn.Node) -> Refused | list[int]:
     refusal = node_refusal(view.cluster, request, node)
     if refusal is not None:
-        return refused_by(refusal)
+        return reason_of(refusal)
     refusals = [disk_refusal(view.cluster, request, node, disk) for disk in node.disks]
     indexes = [index for index, refusal in enumerate(refusals) if refusal is None]
-    return indexes or refused_by_disks(node.name, (refusal for refusal in refusals if refusal is not None))
+    return indexes or reason_of_disks(node.name, (refusal for refusal in refusals if refusal is not None))
 
 
 def _open_disks(

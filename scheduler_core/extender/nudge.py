@@ -190,7 +190,7 @@ class PendingNudges:
         self._cached = None
         self.ended += 1
 
-    def added_to(self, ledger: Ledger) -> Ledger:
+    def add_to(self, ledger: Ledger) -> Ledger:
         """Returns the ledger with the pending nudges as offers.
 
         They are the youngest offers. A pod's own offer replaces its nudge.

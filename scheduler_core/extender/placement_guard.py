@@ -40,7 +40,12 @@ from scheduler_core.evaluation.offered_volumes import (
 from scheduler_core.evaluation.room import FITTING
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.allowed_placements import longhorn_names, not_shown, with_coming_copies, with_placements
+from scheduler_core.extender.allowed_placements import (
+    longhorn_names,
+    pending_allowances,
+    with_coming_copies,
+    with_placements,
+)
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model import longhorn
@@ -105,7 +110,7 @@ def guard_placement(
     if problem:
         return GuardDecision(GuardOutcome.REFUSED_SHAPE, placement, detail=problem)
     others = (entry for entry in allowances if entry.replica != placement.replica)
-    pending = not_shown(others, placement.node, state.view)
+    pending = pending_allowances(others, placement.node, state.view)
     view = with_placements(state.view, pending)
     placed = frozenset(entry.volume for entry in pending)
     to_come = _VolumesToCome.of(view, state.demand.by_node.get(placement.node) or (), ledger, placement.node)
@@ -351,7 +356,7 @@ def _legal_disks(view: View, placement: Placement, volume: PodVolume) -> frozens
 
 def _with_true_load(view: View, node: str, disk: longhorn.Disk) -> longhorn.Disk:
     """Returns a disk as its status will be once it counts everything."""
-    listed = {replica.name: replica.size for replica in view.unlisted_on(disk)}
+    listed = {replica.name: replica.size for replica in view.unlisted_replicas_on(disk)}
     return replace(
         disk,
         storage_scheduled=disk.storage_scheduled + view.uncounted_bytes(node, disk),

@@ -241,7 +241,7 @@ async def test_a_change_that_is_found_otherwise_ends_changing() -> None:
     world.mode = GuardMode.ENFORCE
     second = placement("z", 10, "b")
     world.cache.put(*waiting_volume("z", 10, age=3))
-    world.guard._term.health = world.guard._term.health.answered(
+    world.guard._term.health = world.guard._term.health.with_answer(
         second, replace(second, disk="n-a", disk_path=path_of("a")), world.loop.time()
     )
     world.show(replace(second, disk="n-a"))

@@ -193,11 +193,11 @@ class FakeReservations:
     """Reservations that settle when a test says so.
 
     Attributes:
-        free: `settled` waits for it
+        free: `settle` waits for it
         adopting: `adopt` waits for it, if there is one
         undisturbed: the argument of the last `adopt`
         record: the other argument
-        hands_over: what `settled` returns
+        hands_over: what `settle` returns
         late_refusal: read by `clear`
         refusal_when_cleared: what `late_refusal` returned then
     """
@@ -213,7 +213,7 @@ class FakeReservations:
         self.record: HandoverRecord | None = None
         self.hands_over = True
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Returns no node."""
         return frozenset()
 
@@ -225,7 +225,7 @@ class FakeReservations:
             await self.adopting.wait()
         self.story.append("adopted")
 
-    async def settled(self) -> bool:
+    async def settle(self) -> bool:
         """Waits for the last pod."""
         await self.free.wait()
         self.story.append("settled")

@@ -70,7 +70,7 @@ class World:
 
     def decide(self, number: int, node: str) -> None:
         """Reports kube-scheduler's decision, a second after the offer."""
-        self.placements.decided(make.as_pod(database_pod(number)), node, self.loop.time() - 1)
+        self.placements.note_decision(make.as_pod(database_pod(number)), node, self.loop.time() - 1)
 
     def ended_waits(self, placed: str) -> tuple[float, float]:
         """How many pods were placed ("true") or not ("false"), and the sum of their waits."""
@@ -152,7 +152,7 @@ async def test_a_pod_whose_second_volume_is_missing_is_not_placed_yet() -> None:
         world.bind(1, "a")
         pod = make.pod("data-0", "data-1", name="db-0", uid="uid-0", node="a")
         world.cache.put(pod)
-        world.placements.decided(make.as_pod(pod), "a", 0.0)
+        world.placements.note_decision(make.as_pod(pod), "a", 0.0)
         world.place(0, "a")
         world.list_replica(0, "a")
         await asyncio.sleep(5)
