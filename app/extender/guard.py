@@ -185,7 +185,7 @@ class PlacementGuard:
         current = self._context.contenders()
         return isinstance(current, Competing) and current.ledger.offers_on(node) == contenders.ledger.offers_on(node)
 
-    def delivered(self, before: object | None, after: object | None) -> None:
+    def note_delivery(self, before: object | None, after: object | None) -> None:
         """Compares a replica that a watch delivers with the guard's answer.
 
         Called for every change of a replica.

@@ -185,7 +185,7 @@ class Placements:
             self._followed_pods[pod.uid] = _FollowedPod(pod, node, offered_at, self._clock())
             self._wake.set()
 
-    def delivered(self, _before: object | None, replica: object | None) -> None:
+    def note_delivery(self, _before: object | None, replica: object | None) -> None:
         """Notes when a watch first delivers a replica with its disk.
 
         Called for every change of a replica.

@@ -64,7 +64,7 @@ class World:
         self.evaluator = SlowEvaluator(self.cache, FilterOptions(), self.loop.time)
         context = GuardContext(lambda: self.mode, self.contenders)
         self.guard = PlacementGuard(self.cache, self.evaluator, context, self.metrics, self.loop.time)
-        self.cache.subscribe("replicas", self.guard.delivered)
+        self.cache.subscribe("replicas", self.guard.note_delivery)
         self.evaluator.follow_guard(lambda: self.guard.proven, lambda: self.guard.allowances)
         self.guard.adopt()
 

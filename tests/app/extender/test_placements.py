@@ -42,7 +42,7 @@ class World:
         self._contention = contention
         evaluator = Evaluator(self.cache, options or FilterOptions(), self.loop.time)
         self.placements = Placements(self.cache, evaluator, self.contenders, self.metrics, self.loop.time)
-        self.cache.subscribe("replicas", self.placements.delivered)
+        self.cache.subscribe("replicas", self.placements.note_delivery)
 
     def contenders(self) -> Contenders:
         """All demand, if there is a contention."""
@@ -385,7 +385,7 @@ async def test_a_report_on_disks_during_which_the_lead_is_lost_is_dropped() -> N
     ticks = count()
     evaluator = Evaluator(world.cache, FilterOptions(), lambda: float(next(ticks)))
     world.placements = Placements(world.cache, evaluator, world.contenders, world.metrics, world.loop.time)
-    world.cache.subscribe("replicas", world.placements.delivered)
+    world.cache.subscribe("replicas", world.placements.note_delivery)
     world.placements.adopt()
     await world.placements._update_overbookings()
     world.place_at_once(60, *(f"v-{number}" for number in range(600)))
