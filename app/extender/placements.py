@@ -232,7 +232,7 @@ class Placements:
             ledger = contenders.ledger
         previous = self._report
         required = self._evaluator.options.require_best_effort
-        update = previous.updated(self._cache.state(), contention, ledger, self._clock(), require_best_effort=required)
+        update = previous.update(self._cache.state(), contention, ledger, self._clock(), require_best_effort=required)
         report = await self._evaluator.run(update)
         cleared = self._report is not previous or not self._leads
         if cleared:
@@ -251,7 +251,7 @@ class Placements:
         deliveries = self._deliveries
         self._deliveries = {}
         previous = self._overbookings
-        report = await self._evaluator.run(previous.updated(self._cache.state().view, deliveries, self._clock()))
+        report = await self._evaluator.run(previous.update(self._cache.state().view, deliveries, self._clock()))
         cleared = self._overbookings is not previous or not self._leads
         if cleared:
             return

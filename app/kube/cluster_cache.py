@@ -149,7 +149,7 @@ class ClusterCache:
         state = self._state or self._start()
         if state is None:
             raise RuntimeError("the cache has not been filled")
-        self._state = state.updated(self._pending, self._now())
+        self._state = state.update(self._pending, self._now())
         # Only after the update: if it fails, no change may be lost.
         self._pending = {}
         return self._state

@@ -156,4 +156,4 @@ def _bind(state: ClusterState, changes: Changes, now: datetime) -> ClusterState:
         return state
     # Derived before the update, so that the update takes it over. Otherwise it would be derived for every decision.
     _ = state.demand
-    return state.updated(changes, now)
+    return state.update(changes, now)

@@ -215,7 +215,7 @@ class _Builder:
             return nodes
         if not isinstance(nodes, NodesByName):
             raise TypeError("only a view made by build_view() can be updated")
-        return nodes.updated(self.snapshot.longhorn_nodes, self.longhorn_nodes)
+        return nodes.with_nodes(self.snapshot.longhorn_nodes, self.longhorn_nodes)
 
     def _assemble(self, nodes: Mapping[str, longhorn.Node], now: datetime) -> View:
         view = self._view

@@ -82,7 +82,7 @@ class UnplacedVolumes:
     all: HashTrieSet[Subject] = field(default_factory=HashTrieSet)
     _claims_by_future_volume: HashTrieMap[str, str] = field(default_factory=HashTrieMap, compare=False)
 
-    def updated(self, subjects: Iterable[Subject], view: View) -> UnplacedVolumes:
+    def update(self, subjects: Iterable[Subject], view: View) -> UnplacedVolumes:
         """Returns the unplaced volumes of a later view.
 
         Only `subjects` may have changed.

@@ -161,7 +161,7 @@ class ProfileTable:
                 yield
         return self.profiles
 
-    def updated(self, view: View, changed_nodes: Iterable[str]) -> Cooperative[ProfileTable]:
+    def update(self, view: View, changed_nodes: Iterable[str]) -> Cooperative[ProfileTable]:
         """Returns the table of a later view.
 
         Only the changed nodes may have another profile. Equal profiles stay one object, so their results hold for both tables.

@@ -121,7 +121,7 @@ _Placements = Mapping[str, tuple[_Placement, ...]]
 class OverbookingReport:
     """The overbooked disks at one time.
 
-    A new report is empty. Only `updated` makes the next. The first one only notes where replicas are.
+    A new report is empty. Only `update` makes the next. The first one only notes where replicas are.
 
     Attributes:
         time: when it was made, in the caller's seconds
@@ -136,7 +136,7 @@ class OverbookingReport:
     _recent: _Placements = field(default_factory=dict[str, tuple[_Placement, ...]])
     _meetings: Mapping[str, _Meeting] = field(default_factory=dict[str, _Meeting])
 
-    def updated(self, view: View, deliveries: Deliveries, now: float) -> Cooperative[OverbookingReport]:
+    def update(self, view: View, deliveries: Deliveries, now: float) -> Cooperative[OverbookingReport]:
         """Returns the report at a later time.
 
         A disk is reported `SETTLE_TIME` after the last placement on it, or when a replica has left it before, once for as long as it is

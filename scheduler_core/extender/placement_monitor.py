@@ -130,7 +130,7 @@ class _Situation:
 class PlacementReport:
     """The state of all demand at one time.
 
-    A new report is empty. Only `updated` makes the next.
+    A new report is empty. Only `update` makes the next.
 
     Attributes:
         time: when it was made, in the caller's seconds
@@ -164,7 +164,7 @@ class PlacementReport:
         """The stuck pods, sorted by node and name."""
         return tuple(entry for report in self._reports_with_problems() for entry in report.stuck)
 
-    def updated(
+    def update(
         self,
         state: ClusterState,
         contention: Contention,
