@@ -69,7 +69,7 @@ def application(state: AppState) -> FastAPI:
         version=version(DISTRIBUTION),
         description="Offers a pod only the nodes whose Longhorn disks can hold all of its volumes.",
     )
-    app.state.extender = state
+    app.state.services = state
     app.include_router(extender.router)
     install_probes(app, lambda: state_routes.readiness(state), CacheHealth)
     install_metrics(app, state.metrics.registry, in_thread=True)

@@ -382,13 +382,13 @@ async def test_a_request_beyond_the_memory_budget_is_refused() -> None:
         assert (await client.get("/healthz")).status_code == 200
     assert response.status_code == 413
     assert "all requests together may have 20000" in response.json()["error"]
-    assert app.state.extender.budget.used == 0
+    assert app.state.services.budget.used == 0
 
 
 async def test_a_request_that_must_wait_for_memory_is_told_to_retry() -> None:
     """Another request holds it."""
     app = application()
-    budget = app.state.extender.budget
+    budget = app.state.services.budget
     async with http_client(app) as client:
         with budget.lease("another") as lease:
             lease.charge(budget.total - 100)
