@@ -128,8 +128,8 @@ class _NoMetrics:
     def depth(self, controller: str, keys: int, /) -> None:
         """Does nothing."""
 
-    def retried(self, controller: str, why: Requeue, /) -> None:
+    def note_retry(self, controller: str, why: Requeue, /) -> None:
         """Does nothing."""
 
-    def reconciled(self, controller: str, seconds: float, /) -> None:
+    def note_reconciliation(self, controller: str, seconds: float, /) -> None:
         """Does nothing."""

@@ -71,14 +71,14 @@ class Table(Generic[Name, Model]):
             return key, KubeObject(body, model)  # type: ignore[arg-type] # the registry's conversion of this kind
         return str(body["metadata"]["name"]), KubeObject(body, None)  # type: ignore[arg-type] # a kind without a model
 
-    def replaced(self, objects: Mapping[Any, KubeObject[Model]]) -> None:
+    def replace(self, objects: Mapping[Any, KubeObject[Model]]) -> None:
         """Replaces all objects by those of a list."""
         for key in [key for key in self.objects if key not in objects]:
             self._drop(key)
         for key, value in objects.items():
             self._upsert(key, value)
 
-    def changed(self, key: Any, value: KubeObject[Model] | None) -> None:
+    def change(self, key: Any, value: KubeObject[Model] | None) -> None:
         """Applies one watch event; None: the object is gone."""
         if value is None:
             self._drop(key)

@@ -64,11 +64,11 @@ class _FieldHandler:
         self._cache = cache
         self._field = field
 
-    def replaced(self, objects: Mapping[Key, object]) -> None:
-        self._cache.replaced(self._field, objects)
+    def replace(self, objects: Mapping[Key, object]) -> None:
+        self._cache.replace(self._field, objects)
 
-    def changed(self, key: Key, value: object | None) -> None:
-        self._cache.changed(self._field, key, value)
+    def change(self, key: Key, value: object | None) -> None:
+        self._cache.change(self._field, key, value)
 
 
 class ClusterCache:
@@ -238,7 +238,7 @@ class ClusterCache:
             key, value = kind.decode(raw)
         except ObjectError as error:
             raise ResolutionError(f"{error}, so nothing can be decided") from error
-        self.changed(kind.field, key, value)
+        self.change(kind.field, key, value)
 
     @contextmanager
     def listening(self, *keys: ObjectKey) -> Iterator[asyncio.Event]:
@@ -292,7 +292,7 @@ class ClusterCache:
         objects: Mapping[Key, object] = getattr(self._state.view.snapshot, field)
         return objects
 
-    def replaced(self, field: str, objects: Mapping[Key, object]) -> None:
+    def replace(self, field: str, objects: Mapping[Key, object]) -> None:
         """Replaces all objects of a kind; called by reflectors."""
         if self._initial is not None:
             self._initial[field] = dict(objects)
@@ -302,14 +302,14 @@ class ClusterCache:
         deleted = {key for key in current if key not in objects}
         for pending_field, key in list(self._pending):
             if pending_field == field:
-                self.changed(field, key, objects.get(key))
+                self.change(field, key, objects.get(key))
         for key in deleted:
-            self.changed(field, key, None)
+            self.change(field, key, None)
         for key, value in objects.items():
             if current.get(key) is not value:
-                self.changed(field, key, value)
+                self.change(field, key, value)
 
-    def changed(self, field: str, key: Key, value: object | None) -> None:
+    def change(self, field: str, key: Key, value: object | None) -> None:
         """Adds, changes or deletes (None) one object; called by reflectors."""
         if self._initial is not None and field in self._initial:
             objects = self._initial[field]

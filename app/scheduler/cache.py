@@ -153,7 +153,7 @@ class SchedulerCache:
         assumed = self._assumed.get(pod.pod.key)
         return pod.pod if assumed is None else replace(assumed.pod, node_name=assumed.node)
 
-    def changed(self, kind: str, key: Any, before: Any, value: Any) -> None:
+    def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
         """Takes a change; called by `GenericCache`."""
         if kind == "pods":
             self._update_pod(key, before, value)

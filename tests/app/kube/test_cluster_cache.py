@@ -212,11 +212,11 @@ async def test_listeners_are_woken_by_their_objects_only(tmp_path: Path) -> None
             await world.remove(make.claim("a", 2))
             await until("the deletion", a_or_node_a.is_set)
             a_or_node_a.clear()
-            cache.replaced("claims", {("default", "c"): world.snapshot.claims["default", "c"]})
+            cache.replace("claims", {("default", "c"): world.snapshot.claims["default", "c"]})
             assert b.is_set()
             assert ("default", "b") not in world.snapshot.claims
             b.clear()
-            cache.replaced("claims", {("default", "b"): world.snapshot.claims["default", "c"]})
+            cache.replace("claims", {("default", "b"): world.snapshot.claims["default", "c"]})
             assert b.is_set()
         assert cache._listeners == {}
 

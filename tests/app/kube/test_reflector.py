@@ -45,12 +45,12 @@ class RecordingHandler:
         self.objects: dict[Key, int] = {}
         self.calls: list[str] = []
 
-    def replaced(self, objects: Mapping[Key, int]) -> None:
+    def replace(self, objects: Mapping[Key, int]) -> None:
         """Takes all objects."""
         self.objects = dict(objects)
         self.calls.append("all")
 
-    def changed(self, key: Key, value: int | None) -> None:
+    def change(self, key: Key, value: int | None) -> None:
         """Takes one object."""
         self.calls.append(f"{key[1]}={value}")
         if value is None:
