@@ -192,9 +192,10 @@ def serve(  # one parameter per flag
     log_format: ExtenderLogFormatOption = "auto",
     log_level: ExtenderLogLevelOption = "info",
 ) -> None:
-    """Serve /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs for a cluster, or for a snapshot of one.
+    """Answer kube-scheduler for a cluster, or for a snapshot of one.
 
-    For a cluster several of these may run; the one that holds the Lease answers.
+    Serves /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs. For a cluster several of these may run;
+    the one that holds the Lease answers.
     """
     options = filter_options(best_effort, packing)
     if alone and snapshot is None:

@@ -1,4 +1,7 @@
-"""Evaluates pods against the current state, and fetches objects that a pod names and no watch has delivered yet."""
+"""Evaluates pods against the current state.
+
+Fetches objects that a pod names and no watch has delivered yet.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,9 @@ class Evaluator:
         self._explanation = asyncio.Lock()
 
     def follow_guard(self, proven: Callable[[], bool], allowances: Callable[[], Sequence[Placement]] = tuple) -> None:
-        """Counts what the placement guard allowed, and decides as `FilterOptions.with_guard` for as long as it is proven.
+        """Makes later decisions count what the placement guard allowed.
+
+        As long as the guard is proven, decisions are made as `FilterOptions.with_guard` says.
 
         `allowances`: returns the placements that it allowed and that no watch may have shown yet.
         """

@@ -68,13 +68,13 @@ class NodeReservations:
         self._recovers_until = 0.0
         self._forgotten: set[asyncio.Task[str] | asyncio.Task[bool]] = set()
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Returns the nodes that take no new volumes now."""
         return frozenset(node for _, node in self._replica_waits.values())
 
     def contenders(self) -> Contenders:
         """Returns the reserved nodes."""
-        return ExcludedNodes(self.reserved())
+        return ExcludedNodes(self.reserved_nodes())
 
     async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
         """Decides about a pod once the lock is free.
@@ -130,9 +130,9 @@ class NodeReservations:
         self._recovers_until = self._clock() + ADOPTED_SECONDS
         for pod, node in (*pods_awaiting_replicas(view, require_best_effort=required), *decided_pods(view)):
             self._reserve(pod, node)
-        log.info("adopted", reserved=sorted(self.reserved()))
+        log.info("adopted", reserved=sorted(self.reserved_nodes()))
 
-    async def settled(self) -> bool:
+    async def settle(self) -> bool:
         """Returns True once no request waits for its pod's placement."""
         async with self._lock:
             return True

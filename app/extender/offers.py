@@ -1,4 +1,6 @@
-"""`reservation: capacity`: pods are packed jointly with what other pods will take, and requests never block each other.
+"""`reservation: capacity`: pods are packed with what other pods will take.
+
+Requests never block each other.
 
     request → evaluate together with derived demand and outstanding offers → offer some of the nodes that fit → answer
     the pod is bound, or a claim of it has a selected node → the offer ends: it is derived demand from then on
@@ -93,17 +95,17 @@ class _Answer:
 class RequestObserver(Protocol):
     """Observes requests and refusals (`app/extender/nudger.py`)."""
 
-    def requested(self, pod: Pod) -> None:
+    def note_request(self, pod: Pod) -> None:
         """A request for the pod has come."""
 
-    def refused(self, pod: Pod, candidates: Sequence[str]) -> None:
+    def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
         """None of these nodes was offered to the pod."""
 
 
 class DecisionObserver(Protocol):
     """Observes kube-scheduler's decisions (`app/extender/placements.py`)."""
 
-    def decided(self, pod: Pod, node: str, offered_at: float) -> None:
+    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
         """kube-scheduler chose a node for a pod that was offered some at this time."""
 
 
@@ -164,7 +166,7 @@ class Offers:
             return NO_CONTENDERS
         return Competing(self._cache.state().demand, self.ledger, self._contention, self._equivalence)
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Returns no node: none is reserved as a whole."""
         return frozenset()
 
@@ -190,7 +192,7 @@ class Offers:
 
     async def _filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
         if self._request_observer is not None:
-            self._request_observer.requested(pod)
+            self._request_observer.note_request(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, MAX_WAIT)
         while True:
             answer = await self._decide(pod, candidates, hung_up)
@@ -200,10 +202,10 @@ class Offers:
             await self._wait_for_outcome(remaining)
             await check_caller(hung_up)
         if answer.number:
-            await self._withdraw_if_gone(pod, answer.number, hung_up)
+            await self._withdraw_without_caller(pod, answer.number, hung_up)
         # Without candidates, no change of Longhorn's objects can help the pod.
         if self._request_observer is not None and candidates and not answer.decision.fits:
-            self._request_observer.refused(pod, candidates)
+            self._request_observer.note_refusal(pod, candidates)
         return answer.decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
@@ -230,7 +232,7 @@ class Offers:
                 self._start_watching(pod)
         return decision
 
-    async def _withdraw_if_gone(self, pod: Pod, number: int, hung_up: HungUp) -> None:
+    async def _withdraw_without_caller(self, pod: Pod, number: int, hung_up: HungUp) -> None:
         """Withdraws the offer if the caller cannot be answered."""
         answered = False
         try:
@@ -308,7 +310,7 @@ class Offers:
             names = tuple(state.view.cluster.nodes)
             await self._evaluator.run(self._contention.competitors(query, names))
 
-    async def settled(self) -> bool:
+    async def settle(self) -> bool:
         """Answers accepted requests and hands the offers over; returns whether a successor may answer at once.
 
         If the offers cannot be recorded, waits until none is outstanding, at most for `SETTLE_TIMEOUT`. A leader that has not adopted
@@ -437,7 +439,7 @@ class Offers:
             del self._watchers[uid]
             watcher.cancel()
         if pod is not None and self._decision_observer is not None and decided:
-            self._decision_observer.decided(pod, outcome.node, outcome.offer.made_at)
+            self._decision_observer.note_decision(pod, outcome.node, outcome.offer.made_at)
 
     def _start_watching(self, pod: Pod) -> None:
         """Updates the ledger from the cluster until the pod's offer ends."""
@@ -447,9 +449,9 @@ class Offers:
         seen = current_pod(pod, self._cache.state().view) is not None
         task = asyncio.create_task(self._watch_pod(pod, seen=seen), name=f"offer {pod.key}")
         self._watchers[pod.uid] = (pod, task)
-        task.add_done_callback(lambda done: self._on_watch_done(pod, done))
+        task.add_done_callback(lambda done: self._end_watch(pod, done))
 
-    def _on_watch_done(self, pod: Pod, task: asyncio.Task[None]) -> None:
+    def _end_watch(self, pod: Pod, task: asyncio.Task[None]) -> None:
         uid = pod.uid
         if uid in self._watchers and self._watchers[uid][1] is task:
             del self._watchers[uid]

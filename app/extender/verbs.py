@@ -37,7 +37,7 @@ class Decider(Protocol):
     def contenders(self) -> Contenders:
         """Returns what other pods have that counts for a pod that is evaluated now."""
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Names of the nodes that take no new volumes now."""
 
     async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
@@ -65,7 +65,7 @@ class Reservations(Decider, Protocol):
         `undisturbed`: seconds since it may last have answered. `record`: the offers that it recorded, None if there is no record of it.
         """
 
-    async def settled(self) -> bool:
+    async def settle(self) -> bool:
         """Returns once nothing is reserved that only this process knows of.
 
         False if that took too long: a successor must wait then.
@@ -86,7 +86,7 @@ class WithoutReservations:
         """Returns what other pods have in the snapshot."""
         return self._contenders
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Returns no names."""
         return frozenset()
 
@@ -176,9 +176,9 @@ class Verbs:
         """
         check(self._availability)
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Names of the nodes that take no new volumes now."""
-        return self._decider.reserved()
+        return self._decider.reserved_nodes()
 
     async def filter(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:
         """Decides which nodes can hold the pod's volumes, and reserves.
@@ -195,11 +195,11 @@ class Verbs:
         candidates = [name for name in names if name not in refusals] if refusals else names
         self.check()
 
-        async def caller_gone() -> bool:
+        async def poll_caller() -> bool:
             check(self._late_availability)
             return await hung_up()
 
-        decision = await self._decider.filter(pod, candidates, caller_gone)
+        decision = await self._decider.filter(pod, candidates, poll_caller)
         check(self._late_availability)
         return FilterAnswer(decision, refusals)
 

@@ -41,7 +41,7 @@ class Packing(StrEnum):
     ORDER_SAFE = "order-safe"
     EXACT = "exact"
 
-    def accepted(self, reasons: Collection[Reason]) -> frozenset[Reason]:
+    def acceptable_reasons(self, reasons: Collection[Reason]) -> frozenset[Reason]:
         """Returns the `UNSAFE` reasons with which nodes are offered.
 
         `reasons` are those of all nodes.

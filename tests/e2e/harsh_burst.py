@@ -1,8 +1,9 @@
 """The report's harsh bursts: disks that the claims fill exactly, and that most orders of placement do not.
 
-Each burst has eight pods of three or four claims: two pods on each of two nodes, one on each of four. The sizes come from filling disks, so every node has an exact packing.
-Nodes are drawn again until at least 92 % of random orders fail by Longhorn's own choice of disks: a volume finds no disk, although each
-placement is seen by the next. Half of the claims are strict-local, half best-effort.
+Each burst has eight pods of three or four claims: two pods on each of two nodes, one on each of four. The sizes come
+from filling disks, so every node has an exact packing. Nodes are drawn again until at least 92 % of random orders fail
+by Longhorn's own choice of disks: a volume finds no disk, although each placement is seen by the next. Half of the
+claims are strict-local, half best-effort.
 
 What happened is counted from API objects and watches alone (`placement_audit.py`).
 """
@@ -33,7 +34,8 @@ STRICT: Final = "longhorn-strict"
 WITHOUT: Final = ""
 ENFORCE: Final = "enforce"
 MIN_FAILING_SHARE: Final = 0.92
-# The number of pods on each node, and of disks for so many pods. With more nodes, more volumes find room on a wrong one.
+# The number of pods on each node, and of disks for so many pods.
+# With more nodes, more volumes find room on a wrong one.
 _PODS: Final = (2, 2, 1, 1, 1, 1)
 _DISKS: Final = {1: 3, 2: 4}
 _DISK_SIZES: Final = (40, 60, 80, 100, 120)
@@ -135,7 +137,10 @@ class HarshBurst:
         rig.add_nodes(self.group, {name: [f"{size}Gi" for size in node.disks] for name, node in self.nodes.items()})
 
     def objects(self) -> list[Object]:
-        """Every claim and pod; each pod has one node, because not every distribution over the nodes has an exact packing."""
+        """Every claim and pod.
+
+        Each pod has one node, because not every distribution over the nodes has an exact packing.
+        """
         return [
             entry
             for number, (node, volumes) in enumerate(self.volumes)

@@ -43,6 +43,7 @@ from tests.e2e.disk_schedule import (
     run_command,
 )
 from tests.e2e.disk_schedule_examples import BAD, EXAMPLE, UUID, example_node
+from tests.e2e.disk_schedule_load import disk_states
 from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
 from tests.e2e.disk_schedule_rounds import (
     DISKS,
@@ -242,6 +243,7 @@ def test_a_disk_schedule_emptied_by_hand_is_replaced(longhorn: Longhorn) -> None
     longhorn.until("the copy is released", lambda: longhorn.status("n1-disk-1")["storageScheduled"] == 20 * GI)
     longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"replicas": {"r": None}}})
     longhorn.until("a successor grants both", lambda: uid_if_all_granted() not in ("", first))
+    assert longhorn.status("n1-disk-1")["storageScheduled"] == 30 * GI
 
 
 def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longhorn) -> None:
@@ -493,6 +495,9 @@ def test_eight_competing_controllers_grant_no_byte_twice(
     crowd = longhorn.start_crowd()
     for number in range(ROUNDS):
         print(f"round {number}: {run_round(longhorn, crowd, number)}")
+        assert [uuid for uuid, disk in disk_states(longhorn).items() if disk.granted] == [], (
+            "a round leaves nothing behind"
+        )
 
 
 def test_without_disk_schedules_the_same_load_over_allocates_disks(longhorn: Longhorn) -> None:
@@ -515,4 +520,5 @@ def test_pods_get_their_volumes_through_disk_schedules(tmp_path_factory: pytest.
         longhorn.wait_ready()
         rig.add_nodes("db", {f"db-{number}": ["400Gi"] for number in range(1, 5)})
         pods_round(rig, longhorn, first)
+        assert [uuid for uuid, disk in disk_states(longhorn).items() if disk.granted] == [], "all pods are removed"
         longhorn.stop()

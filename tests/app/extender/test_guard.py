@@ -65,7 +65,7 @@ class World:
         self.evaluator = SlowEvaluator(self.cache, FilterOptions(), self.loop.time)
         context = GuardContext(lambda: self.mode, self.contenders)
         self.guard = PlacementGuard(self.cache, self.evaluator, context, self.metrics, self.loop.time)
-        self.cache.subscribe("replicas", self.guard.delivered)
+        self.cache.subscribe("replicas", self.guard.note_delivery)
         self.evaluator.follow_guard(lambda: self.guard.proven, lambda: self.guard.allowances)
         self.guard.adopt()
 
@@ -253,7 +253,7 @@ async def test_a_change_that_is_found_otherwise_ends_changing() -> None:
     world.mode = GuardMode.ENFORCE
     second = placement("z", 10, "b")
     world.cache.put(*waiting_volume("z", 10, age=3))
-    world.guard._term.health = world.guard._term.health.answered(
+    world.guard._term.health = world.guard._term.health.with_answer(
         second, replace(second, disk="n-a", disk_path=path_of("a")), world.loop.time()
     )
     world.show(replace(second, disk="n-a"))

@@ -612,15 +612,15 @@ class Journal:
     def __init__(self) -> None:
         self.entries: list[str] = []
 
-    def requested(self, pod: Pod) -> None:
+    def note_request(self, pod: Pod) -> None:
         """Records a request."""
         self.entries.append(f"{pod.name} requested")
 
-    def refused(self, pod: Pod, candidates: Sequence[str]) -> None:
+    def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
         """Records a refusal."""
         self.entries.append(f"{pod.name} refused on {' '.join(candidates)}")
 
-    def decided(self, pod: Pod, node: str, offered_at: float) -> None:
+    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
         """Records a decision."""
         self.entries.append(f"{pod.name} goes to {node}, offered at {offered_at:g} s")
 
@@ -666,7 +666,7 @@ async def test_draining_waits_until_offers_have_ended() -> None:
     await world.offers.adopt(math.inf)
     world.create(0, 60)
     await world.filter(0)
-    settling = asyncio.create_task(world.offers.settled())
+    settling = asyncio.create_task(world.offers.settle())
     await asyncio.sleep(2)
     assert not settling.done()
     world.select(0, 60, "a")
@@ -684,7 +684,7 @@ async def test_draining_waits_for_an_accepted_request_whose_pod_is_looked_for() 
     world.cache.elsewhere["default/db-0"] = database_pod(0)
     request = asyncio.create_task(world.filter(0))
     await asyncio.sleep(0.1)
-    assert await world.offers.settled()
+    assert await world.offers.settle()
     assert await request == ["a", "b"]
     assert world.store is not None
     assert world.store.final is not None
@@ -699,7 +699,7 @@ async def test_draining_waits_5_s_at_most() -> None:
     await world.offers.adopt(math.inf)
     world.create(0, 60)
     await world.filter(0)
-    assert not await world.offers.settled()
+    assert not await world.offers.settle()
     assert world.loop.time() == pytest.approx(SETTLE_TIMEOUT)
     world.offers.clear()
     await world.assert_clean()
@@ -709,7 +709,7 @@ async def test_draining_waits_5_s_at_most() -> None:
 async def test_a_leader_that_has_not_adopted_yet_hands_nothing_over() -> None:
     """Its own record would hide its predecessor's."""
     world = World(store=FakeOfferStore())
-    assert not await world.offers.settled()
+    assert not await world.offers.settle()
     assert world.store is not None
     assert world.store.final is None
 
@@ -721,7 +721,7 @@ async def test_draining_records_the_open_offers_without_waiting_for_decisions() 
     await world.offers.adopt(math.inf)
     world.create(0, 60)
     await world.filter(0)
-    assert await world.offers.settled()
+    assert await world.offers.settle()
     assert world.loop.time() == 0
     assert world.store is not None
     assert world.store.final is not None
@@ -740,7 +740,7 @@ async def test_draining_answers_accepted_requests_first() -> None:
     world.cache.fetch_seconds = 1.5
     request = asyncio.create_task(world.filter(0))
     await asyncio.sleep(0.1)
-    assert await world.offers.settled()
+    assert await world.offers.settle()
     assert await request == ["a", "b"]
     assert world.store is not None
     assert world.store.final is not None
@@ -759,7 +759,7 @@ async def test_a_request_that_takes_too_long_for_the_hand_over_gets_no_offer() -
     world.cache.fetch_seconds = ANSWER_TIMEOUT + 1
     request = asyncio.create_task(world.filter(0))
     await asyncio.sleep(0.1)
-    assert await world.offers.settled()
+    assert await world.offers.settle()
     with pytest.raises(UnavailableError):
         await request
     assert world.store is not None
@@ -774,7 +774,7 @@ async def test_if_the_record_cannot_be_written_draining_waits_as_without() -> No
     await world.offers.adopt(math.inf)
     world.create(0, 60)
     await world.filter(0)
-    assert not await world.offers.settled()
+    assert not await world.offers.settle()
     assert world.loop.time() == pytest.approx(SETTLE_TIMEOUT)
 
 

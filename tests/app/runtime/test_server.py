@@ -279,6 +279,7 @@ def test_a_caller_that_hangs_up_in_its_handshake_leaves_nothing_open(world: Worl
             socket.create_connection(("127.0.0.1", world.tls_port)).close()
         await until("the counts", lambda: world.ended("handshake") == 20)
         await until("the sockets' end", lambda: open_files() <= files + FEW_FILES)
+        assert world.ended("handshake") == 20
 
     run(world, test)
 
