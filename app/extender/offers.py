@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import structlog
@@ -33,7 +33,7 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
-from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, Decision
+from scheduler_core.extender.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.extender.offer import (
     current_pod,
     exclude,
@@ -170,7 +170,9 @@ class Offers:
         """Returns no node: none is reserved as a whole."""
         return frozenset()
 
-    async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
+    async def filter(
+        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
+    ) -> Decision:
         """Decides about a pod, and offers it some of the fitting nodes.
 
         Raises:
@@ -184,18 +186,20 @@ class Offers:
         try:
             if not await self._evaluator.has_pod(pod):
                 return await self._evaluator.filter(pod, candidates, self.contenders)
-            return await self._filter(pod, candidates, hung_up)
+            return await self._filter(pod, candidates, hung_up, scores)
         finally:
             self._requests -= 1
             if not self._requests:
                 self._no_request.set()
 
-    async def _filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
+    async def _filter(
+        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
+    ) -> Decision:
         if self._request_observer is not None:
             self._request_observer.note_request(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, MAX_WAIT)
         while True:
-            answer = await self._decide(pod, candidates, hung_up)
+            answer = await self._decide(pod, candidates, hung_up, scores)
             remaining = until - self._clock()
             if not answer.waiting or remaining <= 0:
                 break
@@ -341,7 +345,7 @@ class Offers:
         for _, task in watchers:
             task.cancel()
 
-    async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> _Answer:
+    async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
         """Answers from a state that has every object the pod names.
 
         An object that is deleted meanwhile is fetched again.
@@ -350,13 +354,13 @@ class Offers:
         while True:
             await self._evaluator.fetch_missing(pod)
             try:
-                return await self._answer(pod, candidates, hung_up)
+                return await self._answer(pod, candidates, hung_up, scores)
             except MissingObjectError:
                 tries += 1
                 if tries == _MAX_TRIES:
                     raise
 
-    async def _answer(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> _Answer:
+    async def _answer(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
         async with self._lock:
             generation = self._generation
             decision, contenders = await self._evaluate(pod, candidates)
@@ -372,6 +376,7 @@ class Offers:
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
             view = self._cache.state().view
             competing = self._ledger.competing_offers(pod.uid)
+            decision = replace(decision, scores=scores)
             offered, answered = make_offer(pod, decision, view, competing, self._ledger.recent_offers)
             self._apply(offered)
             offer = self._ledger.offer_of(pod.uid)
