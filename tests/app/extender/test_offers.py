@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +17,16 @@ from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
 from app.extender.offers import ANSWER_TIMEOUT, MAX_WAIT, SETTLE_TIMEOUT, Offers
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce
+from app.policy.file import PolicyFile
+from app.policy.in_force import PolicyInForce, SnapshotGenericState
 from app.runtime.metrics import PREFIX
 from app.runtime.probes import UnavailableError
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
 from scheduler_core.extender.settings import ExtenderSettings
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord, RecordEncoder, RecordHead, decode_record
 from scheduler_core.offers.ledger import Ledger
@@ -174,6 +179,29 @@ async def test_in_a_burst_each_pod_is_offered_the_nodes_with_most_free_space() -
     decision = await world.decide(1)
     assert [reason.name for reason in decision.reasons] == ["ROOM", "NOT_OFFERED"]
     world.offers.clear()
+
+
+def test_in_a_burst_each_pod_is_offered_the_nodes_with_the_highest_scores(tmp_path: Path) -> None:
+    """The policy prefers b; a has more free space."""
+    argument = {"labelPreference": {"label": "gold", "presence": True}}
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps({"priorities": [{"name": "PreferGold", "weight": 10, "argument": argument}]}))
+    nodes = [generic.Node("a"), generic.Node("b", labels={"gold": "yes"})]
+    source = SnapshotGenericState(GenericClusterState.of(nodes, [], []))
+
+    async def test() -> None:
+        world = World()
+        world.verbs = Verbs(world.evaluator, PolicyInForce(PolicyFile(str(file)), source), decider=world.offers)
+        world.resize("a", space=70)
+        world.resize("b", space=60)
+        for number in (0, 1):
+            world.create(number, 25)
+            whole = generic.Pod("default", f"database-{number}")
+            await world.verbs.filter(make.as_pod(database_pod(number)), whole, NODES, caller_waits)
+        assert world.offered_nodes(1) == ["b"]
+        world.offers.clear()
+
+    run(test())
 
 
 @virtually
