@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +12,7 @@ import msgspec
 from scheduler_core.convert import kube as kube_convert
 from scheduler_core.convert.generic import GenericPod, generic_pod
 from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
-from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
+from scheduler_core.convert.meta import Metadata, Subject, Wire, decode_json, decode_object
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod, PodKey
@@ -19,6 +20,11 @@ from scheduler_core.model.generic import Pod, PodKey
 # The API server refuses longer notes of events.k8s.io; kube-scheduler cuts there, too.
 MAX_MESSAGE: Final = 1024
 WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
+# RFC 3339, in UTC as the API server writes it: such texts sort by time.
+_TIME: Final = re.compile(
+    r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?Z", re.ASCII
+)
+_EXAMPLE: Final = "2026-01-31T12:00:00Z"
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
@@ -82,9 +88,11 @@ def read_pending_pod(raw: object) -> tuple[PodKey, PendingPod]:
 
 
 def _build_pending_pod(read: Callable[[type[Any]], Any]) -> tuple[PodKey, PendingPod]:
-    pod = generic_pod(read(GenericPod))
+    generic: GenericPod = read(GenericPod)
+    pod = generic_pod(generic)
     if not pod.name:
         raise ObjectError("Pod", "metadata.name", "is missing")
+    created = _creation_time(generic.metadata)
     if pod.node_name:
         return pod.key, PendingPod(pod)
     wire: _PendingPod = read(_PendingPod)
@@ -95,10 +103,24 @@ def _build_pending_pod(read: Callable[[type[Any]], Any]) -> tuple[PodKey, Pendin
         kube_pod=kube_convert.pod(read(kube_convert.Pod)),
         scheduler_name=spec.scheduler_name or _DEFAULT_SCHEDULER,
         priority=spec.priority or 0,
-        created=wire.metadata.creation_timestamp or "",
+        created=created,
         needs_node=schedulable and not pod.finished,
     )
     return pod.key, pending
+
+
+def _creation_time(metadata: Metadata) -> str:
+    """When an object was created; "" if it does not say.
+
+    Raises:
+        ObjectError: the text is no time, so that the pod has no place in the order of pods
+    """
+    text = metadata.creation_timestamp or ""
+    if text and not _TIME.fullmatch(text):
+        raise ObjectError(
+            Subject("Pod", metadata).text, "metadata.creationTimestamp", f"{text!r:.60} is no time such as {_EXAMPLE}"
+        )
+    return text
 
 
 class _NodeNameSpec(Wire):

@@ -17,7 +17,8 @@ from typing import TypeAlias
 from rpds import HashTrieMap
 
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.model.generic import Node, Pod, PodKey, Service
+from scheduler_core.model.constraints import Labels
+from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, Pod, PodKey, Service
 
 SequenceNumber = int
 _NumberedPods: TypeAlias = "HashTrieMap[SequenceNumber, Pod]"
@@ -48,6 +49,8 @@ class GenericClusterState:
         assigned_pods: every pod with a node, with its sequence number: the lowest one is the first pod
         services: by namespace, in order, with the pods they select
         next_number: the sequence number of the next new pod
+        controllers: ReplicationControllers, ReplicaSets and StatefulSets, by namespace; empty unless a rule reads them
+        namespaces: the labels of each namespace; empty unless a rule reads them
     """
 
     nodes: HashTrieMap[str, NodeInfo] = field(default_factory=HashTrieMap)
@@ -56,6 +59,8 @@ class GenericClusterState:
     assigned_pods: HashTrieMap[PodKey, tuple[SequenceNumber, Pod]] = field(default_factory=HashTrieMap)
     services: HashTrieMap[str, tuple[ServicePods, ...]] = field(default_factory=HashTrieMap)
     next_number: SequenceNumber = 0
+    controllers: HashTrieMap[str, HashTrieMap[ControllerKey, Controller]] = field(default_factory=HashTrieMap)
+    namespaces: HashTrieMap[str, Labels] = field(default_factory=HashTrieMap)
 
     @classmethod
     def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], services: Iterable[Service]) -> GenericClusterState:
@@ -132,6 +137,25 @@ class GenericClusterState:
     def with_binding(self, pod: Pod, node: str) -> GenericClusterState:
         """Binds the pod to the node."""
         return self.with_pod(replace(pod, node_name=node))
+
+    def with_controller(self, controller: Controller) -> GenericClusterState:
+        """Adds or replaces a controller."""
+        siblings = self.controllers.get(controller.namespace, HashTrieMap())
+        changed = siblings.insert(controller.key, controller)
+        return replace(self, controllers=self.controllers.insert(controller.namespace, changed))
+
+    def without_controller(self, kind: str, namespace: str, name: str) -> GenericClusterState:
+        """Removes a controller."""
+        siblings = self.controllers.get(namespace, HashTrieMap()).discard((kind, namespace, name))
+        return replace(self, controllers=self.controllers.insert(namespace, siblings))
+
+    def with_namespace(self, namespace: Namespace) -> GenericClusterState:
+        """Adds or replaces a namespace."""
+        return replace(self, namespaces=self.namespaces.insert(namespace.name, namespace.labels))
+
+    def without_namespace(self, name: str) -> GenericClusterState:
+        """Removes a namespace."""
+        return replace(self, namespaces=self.namespaces.discard(name))
 
     def with_service(self, service: Service) -> GenericClusterState:
         """Adds or replaces a service.

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from app.cli.main import cli
-from scheduler_core.generic.policy_filter import SERVICES
+from scheduler_core.generic.rule_inputs import SERVICES
 from tests.manifests.kustomize import BASES, POLICY, ROLE, BuiltObjects, build, documented_kustomization
 from tests.manifests.load import CLUSTER_PERMISSIONS, MANIFESTS, NAME, NAMESPACE, Permission, only, permissions
 
