@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from app import DISTRIBUTION
-from app.cli import disk_schedule, explain, schedule, serve, snapshot
+from app.cli import disk_schedule, explain, policy_check, schedule, serve, snapshot
 from scheduler_core.errors import CoreError
 
 NAME = "longhorn-extender"
@@ -32,6 +32,9 @@ cli.command("explain")(explain.explain)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)
+policy = typer.Typer(help="Policy files of the generic scheduler.", rich_markup_mode=None, no_args_is_help=True)
+policy.command("check")(policy_check.check)
+cli.add_typer(policy, name="policy")
 
 
 @cli.callback(invoke_without_command=True)

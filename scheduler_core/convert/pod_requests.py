@@ -20,6 +20,8 @@ CPU: Final = "cpu"
 MEMORY: Final = "memory"
 MILLI: Final = 1000
 _CLASSIC: Final = frozenset({CPU, MEMORY})
+# Pods request it only so that kube-scheduler calls the extender; no node has it (ignoredByScheduler).
+EXTENDER_RESOURCE: Final = "longhorn.io/scheduler-extender"
 _ALWAYS: Final = "Always"
 
 Amount = str | int | float
@@ -104,6 +106,7 @@ def pod_requests(spec: WireRequests, subject: Subject) -> Amounts:
         requests = _milli(spec.resources.requests, subject, "spec.resources.requests")
         total |= {name: value for name, value in requests.items() if _is_pod_level(name)}
     _add(total, _milli(spec.overhead, subject, "spec.overhead"))
+    total.pop(EXTENDER_RESOURCE, None)
     return frozenset((name, value if name == CPU else -(-value // MILLI)) for name, value in total.items())
 
 
@@ -136,7 +139,9 @@ def _request_names(resources: WireResources | None) -> Iterable[tuple[str, str]]
 
 
 def _nonzero(amounts: WireAmounts | None) -> list[str]:
-    return [name for name, value in (amounts or {}).items() if str(value) not in ("", "0")]
+    return [
+        name for name, value in (amounts or {}).items() if str(value) not in ("", "0") and name != EXTENDER_RESOURCE
+    ]
 
 
 def _is_pod_level(name: str) -> bool:

@@ -5,14 +5,15 @@ The classic rules are those of Kubernetes 1.1. What a pod says in fields that ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.current_predicates import UNTOLERATED_TAINT, taint_test
 from scheduler_core.generic.cycle_state import CycleState
+from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.topology_predicates import EXISTING_ANTI_AFFINITY, closed_domains
 from scheduler_core.model.generic import Pod
@@ -25,7 +26,7 @@ TAINT_RULE: Final = "PodToleratesNodeTaints"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-class UnsupportedMode(Enum):
+class UnsupportedMode(StrEnum):
     """What becomes of a constraint that the policy does not read."""
 
     REFUSE = "refuse"
@@ -83,6 +84,12 @@ def unsupported_nodes(pod: Pod, cluster: GenericClusterState, policy: Policy) ->
     By a taint that the pod does not tolerate, or by the required anti-affinity of a placed pod. Only nodes that are ready and not
     cordoned are among them: the others are left out anyway.
     """
+    return _closed_nodes(pod, cluster.nodes.items(), cluster, policy)
+
+
+def _closed_nodes(
+    pod: Pod, nodes: Iterable[tuple[str, NodeInfo]], cluster: GenericClusterState, policy: Policy
+) -> dict[str, UnsupportedConstraint]:
     rules = _rules(policy)
     closed: dict[str, UnsupportedConstraint] = {}
     domains = frozenset() if POD_AFFINITY_RULE in rules else frozenset(closed_domains(CycleState(pod, cluster)))
@@ -90,7 +97,7 @@ def unsupported_nodes(pod: Pod, cluster: GenericClusterState, policy: Policy) ->
     reads_taints = TAINT_RULE in rules
     if reads_taints and not domains:
         return closed
-    for name, node_info in cluster.nodes.items():
+    for name, node_info in nodes:
         node = node_info.node
         if node.unschedulable or not node.ready:
             continue
@@ -99,6 +106,14 @@ def unsupported_nodes(pod: Pod, cluster: GenericClusterState, policy: Policy) ->
         elif domains and not domains.isdisjoint(node.labels.items()):
             closed[name] = EXISTING_PODS
     return closed
+
+
+def ignored_constraints(
+    pod: Pod, node: str, cluster: GenericClusterState, policy: Policy
+) -> tuple[UnsupportedConstraint, ...]:
+    """What was not read when the policy selected this node for the pod."""
+    closed = _closed_nodes(pod, [(node, cluster.nodes[node])], cluster, policy)
+    return (*unsupported_constraints(pod, policy), *closed.values())
 
 
 def node_refusal(constraint: UnsupportedConstraint) -> str:

@@ -77,7 +77,7 @@ def test_the_answer_has_the_documented_keys(schedule: Any) -> None:
     code, answer = schedule([node("a"), pod("web"), pod("stuck", "9")])
     assert code == 1
     assert {key: [sorted(entry) for entry in entries] for key, entries in answer.items()} == {
-        "bindings": [["equallyGood", "node", "pod", "refused", "score", "scores"]],
+        "bindings": [["equallyGood", "node", "pod", "refused", "score", "scores", "unsupported"]],
         "unschedulable": [["message", "pod", "reasons"]],
     }
 
@@ -98,6 +98,7 @@ def test_the_answer_explains_the_node_of_a_bound_pod(schedule: Any, tmp_path: Pa
         "scores": {"EqualPriority": 1, "Zoned": 10},
         "equallyGood": 2,
         "refused": {"insufficient CPU": 2},
+        "unsupported": [],
     }
 
 
