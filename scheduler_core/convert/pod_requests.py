@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
+import msgspec
+
 from scheduler_core.convert.meta import Subject, Wire
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.constraints import ALL_ADDRESSES, Amounts, HostPort
@@ -34,7 +36,7 @@ class WirePort(Wire):
     container_port: int = 0
     host_port: int | None = None
     protocol: str | None = None
-    host_ip: str | None = None
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
 
 
 class WireResources(Wire):

@@ -60,12 +60,16 @@ def match_inter_pod_affinity(cycle_state: CycleState, _: Argument) -> Check:
 
 
 def _with_namespaces(term: PodAffinityTerm, cycle_state: CycleState) -> PodAffinityTerm:
-    """The term with the names of the namespaces that it selects by their labels (mergeAffinityTermNamespacesIfNotEmpty)."""
+    """The term with the names of the namespaces that it selects (mergeAffinityTermNamespacesIfNotEmpty).
+
+    The selector stays, as in kube-scheduler, which goes on to match it with no labels at all. So one that matches these, such
+    as `DoesNotExist`, selects every namespace in the pod's own terms.
+    """
     selector = term.namespace_selector
     if selector is None or selector.matches_everything:
         return term
     names = frozenset(name for name, labels in cycle_state.cluster.namespaces.items() if selector.matches(labels))
-    return replace(term, namespaces=term.namespaces | names, namespace_selector=None)
+    return replace(term, namespaces=term.namespaces | names)
 
 
 def closed_domains(cycle_state: CycleState) -> Iterator[_Domain]:

@@ -30,6 +30,7 @@ from tests.e2e import (
     static_volumes,
     tight_burst,
     tight_nodes,
+    todays_rules,
     versions,
 )
 from tests.e2e.comparisons import Compared, Comparison
@@ -61,11 +62,14 @@ class Section(StrEnum):
     BACKLOG = "backlog"
     BINDINGS = "bindings"
     VERSIONS = "versions"
+    TODAYS_RULES = "todays-rules"
 
 
 _BACKLOGS: Final = (1500, 3000)
 # Random clusters of the part `bindings`.
 _SEEDS: Final = 40
+# Random clusters of 60 pods each, of the part `todays-rules`.
+_RULE_SEEDS: Final = 40
 # Random tight bursts of some forty pods.
 _TIGHT_BURSTS: Final = 5
 # Random tight clusters, whose bursts are computed.
@@ -136,6 +140,8 @@ def main(  # noqa: PLR0917 # the options of the command
             report.tight_nodes(repetitions or _TIGHT_CLUSTERS)
         elif section is Section.BINDINGS:
             report.bindings(repetitions or _SEEDS)
+        elif section is Section.TODAYS_RULES:
+            report.todays_rules(repetitions or _RULE_SEEDS)
         else:
             report.compare(section, _COMPARISONS[section])
     report.finish()
@@ -206,6 +212,13 @@ class _Report:
         self._failures += outcome.wrong
         self._write(Section.BINDINGS, asdict(outcome))
         self._console.print(outcome.text())
+
+    def todays_rules(self, seeds: int) -> None:
+        """Runs and prints the decisions of today's predicates, compared with kube-scheduler's."""
+        comparison = todays_rules.run(self._folder / Section.TODAYS_RULES, range(1, seeds + 1))
+        self._failures += comparison.wrong
+        self._write(Section.TODAYS_RULES, asdict(comparison))
+        self._console.print(comparison.text())
 
     def tight_burst(self, seeds: int) -> None:
         """Runs and prints tight bursts without the extender and with each packing mode."""

@@ -178,6 +178,9 @@ class DocumentedScheduler:
         if not named and selector is None:
             named = [owner["metadata"]["namespace"]]
         selected = selector is not None and _selects(selector, self.namespaces[namespace])
+        # Not documented: in terms of a pod that has no node, kube-scheduler also matches the selector with no labels.
+        if "nodeName" not in owner["spec"]:
+            selected = selected or (selector is not None and _selects(selector, {}))
         if namespace not in named and not selected:
             return False
         return term.get("labelSelector") is not None and _selects(term["labelSelector"], pod["metadata"]["labels"])
