@@ -121,6 +121,12 @@ def main(  # noqa: PLR0917 # the options of the command
     if version:
         os.environ[kubernetes_version.VARIABLE] = version  # for every cluster of this process
     report = _Report(Path(tempfile.mkdtemp(prefix="e2e-report-")), file, repetitions)
+    counted = {
+        Section.TIGHT_BURST: (report.tight_burst, _TIGHT_BURSTS),
+        Section.TIGHT_NODES: (report.tight_nodes, _TIGHT_CLUSTERS),
+        Section.BINDINGS: (report.bindings, _SEEDS),
+        Section.TODAYS_RULES: (report.todays_rules, _RULE_SEEDS),
+    }
     for section in sections or Section:
         if section is Section.PLAN:
             report.plan()
@@ -132,16 +138,11 @@ def main(  # noqa: PLR0917 # the options of the command
             report.backlog()
         elif section is Section.VERSIONS:
             report.versions()
-        elif section is Section.TIGHT_BURST:
-            report.tight_burst(repetitions or _TIGHT_BURSTS)
         elif section is Section.HARSH_BURST:
             report.harsh_burst(repetitions or _HARSH_BURSTS, guard=placement_guard)
-        elif section is Section.TIGHT_NODES:
-            report.tight_nodes(repetitions or _TIGHT_CLUSTERS)
-        elif section is Section.BINDINGS:
-            report.bindings(repetitions or _SEEDS)
-        elif section is Section.TODAYS_RULES:
-            report.todays_rules(repetitions or _RULE_SEEDS)
+        elif section in counted:
+            part, count = counted[section]
+            part(repetitions or count)
         else:
             report.compare(section, _COMPARISONS[section])
     report.finish()
