@@ -40,6 +40,11 @@ class NodeInfo:
     host_ports: frozenset[HostPort] = frozenset()
     anti_affinity_pods: tuple[Pod, ...] = ()
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the node has taints, or pods with a required anti-affinity."""
+        return bool(self.node.taints or self.anti_affinity_pods)
+
     @classmethod
     def of(cls, node: Node, pods: Iterable[Pod]) -> NodeInfo:
         """Sums up all pods."""

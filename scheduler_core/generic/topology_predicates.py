@@ -76,7 +76,8 @@ def closed_domains(cycle_state: CycleState) -> Iterator[_Domain]:
     """The domains that existing pods' anti-affinity closes to the pod."""
     pod = cycle_state.pod
     namespace_labels = cycle_state.cluster.namespaces.get(pod.namespace, frozenset())
-    for node_info in cycle_state.cluster.nodes.values():
+    cluster = cycle_state.cluster
+    for node_info in map(cluster.nodes.__getitem__, cluster.constrained_nodes):
         for existing in node_info.anti_affinity_pods:
             terms = existing.constraints.pod_anti_affinity
             matching = [term for term in terms if term.matches(pod.namespace, namespace_labels, pod.labels)]

@@ -5,7 +5,7 @@ The classic rules are those of Kubernetes 1.1. What a pod says in fields that ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -13,7 +13,6 @@ from typing import Final
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.current_predicates import UNTOLERATED_TAINT, taint_test
 from scheduler_core.generic.cycle_state import CycleState
-from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.topology_predicates import EXISTING_ANTI_AFFINITY, closed_domains
 from scheduler_core.model.generic import Pod
@@ -84,21 +83,20 @@ def unsupported_nodes(pod: Pod, cluster: GenericClusterState, policy: Policy) ->
     By a taint that the pod does not tolerate, or by the required anti-affinity of a placed pod. Only nodes that are ready and not
     cordoned are among them: the others are left out anyway.
     """
-    return _closed_nodes(pod, cluster.nodes.items(), cluster, policy)
+    return _closed_nodes(pod, cluster.node_names, cluster, policy)
 
 
 def _closed_nodes(
-    pod: Pod, nodes: Iterable[tuple[str, NodeInfo]], cluster: GenericClusterState, policy: Policy
+    pod: Pod, names: Sequence[str], cluster: GenericClusterState, policy: Policy
 ) -> dict[str, UnsupportedConstraint]:
+    """The closed ones of these nodes."""
     rules = _rules(policy)
     closed: dict[str, UnsupportedConstraint] = {}
     domains = frozenset() if POD_AFFINITY_RULE in rules else frozenset(closed_domains(CycleState(pod, cluster)))
     tolerates = taint_test(pod)
     reads_taints = TAINT_RULE in rules
-    if reads_taints and not domains:
-        return closed
-    for name, node_info in nodes:
-        node = node_info.node
+    for name in names if domains else sorted(cluster.constrained_nodes.intersection(names)):
+        node = cluster.nodes[name].node
         if node.unschedulable or not node.ready:
             continue
         if node.taints and not reads_taints and not tolerates(node):
@@ -112,7 +110,7 @@ def ignored_constraints(
     pod: Pod, node: str, cluster: GenericClusterState, policy: Policy
 ) -> tuple[UnsupportedConstraint, ...]:
     """What was not read when the policy selected this node for the pod."""
-    closed = _closed_nodes(pod, [(node, cluster.nodes[node])], cluster, policy)
+    closed = _closed_nodes(pod, [node], cluster, policy)
     return (*unsupported_constraints(pod, policy), *closed.values())
 
 

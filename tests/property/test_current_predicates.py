@@ -65,14 +65,19 @@ def test_a_pod_fits_where_the_documents_let_it_run(seed: int) -> None:
 
 
 @given(SEEDS)
-def test_pods_that_are_added_and_removed_leave_no_trace(seed: int) -> None:
-    """The sums of a node are equal to those made at once."""
+def test_objects_that_are_removed_and_added_leave_no_trace(seed: int) -> None:
+    """Nor do nodes. The sums of a node are equal to those made at once."""
     objects, state, _ = cluster(seed)
     changed = state
     for raw in objects.placed[:6]:
         changed = changed.without_pod(generic_pod(decode_object("Pod", raw, GenericPod)).key)
     for raw in objects.placed[:6]:
         changed = changed.with_pod(generic_pod(decode_object("Pod", raw, GenericPod)))
+    for name in list(changed.node_names)[:3]:
+        changed = changed.without_node(name)
+    for raw in objects.nodes:
+        changed = changed.with_node(generic_node(decode_object("Node", raw, GenericNode)))
+    assert changed.constrained_nodes == state.constrained_nodes
     for pod in objects.pending:
         assert fitting_nodes(changed, pod) == fitting_nodes(state, pod)
 
