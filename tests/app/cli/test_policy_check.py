@@ -44,6 +44,14 @@ def test_each_rule_is_listed_with_what_it_reads(run: Run, tmp_path: Path) -> Non
     assert (answer["file"], answer["longhorn"], answer["warnings"]) == (str(file), True, [])
 
 
+def test_without_a_command_the_help_is_printed(run: Run) -> None:
+    """On standard error, as by the program itself."""
+    result = run("policy")
+    assert (result.code, result.out) == (2, "")
+    assert "check" in result.err
+    assert "Usage: longhorn-extender policy" in result.err
+
+
 def test_warnings_are_no_errors(run: Run, tmp_path: Path) -> None:
     """They are on standard error, and in the data."""
     file = tmp_path / "policy.json"
