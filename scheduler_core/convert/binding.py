@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -20,10 +21,8 @@ from scheduler_core.model.generic import Pod, PodKey
 # The API server refuses longer notes of events.k8s.io; kube-scheduler cuts there, too.
 MAX_MESSAGE: Final = 1024
 WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
-# RFC 3339, in UTC as the API server writes it: such texts sort by time.
-_TIME: Final = re.compile(
-    r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?Z", re.ASCII
-)
+# RFC 3339; the API server writes it in UTC and whole seconds, and such texts sort by time.
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _EXAMPLE: Final = "2026-01-31T12:00:00Z"
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
@@ -110,17 +109,22 @@ def _build_pending_pod(read: Callable[[type[Any]], Any]) -> tuple[PodKey, Pendin
 
 
 def _creation_time(metadata: Metadata) -> str:
-    """When an object was created; "" if it does not say.
+    """When an object was created, in UTC and whole seconds; "" if it does not say.
 
     Raises:
         ObjectError: the text is no time, so that the pod has no place in the order of pods
     """
     text = metadata.creation_timestamp or ""
-    if text and not _TIME.fullmatch(text):
-        raise ObjectError(
-            Subject("Pod", metadata).text, "metadata.creationTimestamp", f"{text!r:.60} is no time such as {_EXAMPLE}"
-        )
-    return text
+    if not text:
+        return ""
+    try:
+        time = datetime.fromisoformat(text) if _TIME.fullmatch(text) else None
+    except ValueError:
+        time = None
+    if time is None:
+        subject = Subject("Pod", metadata).text
+        raise ObjectError(subject, "metadata.creationTimestamp", f"{text!r:.60} is no time such as {_EXAMPLE}")
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _NodeNameSpec(Wire):

@@ -107,14 +107,23 @@ def test_an_object_that_is_in_the_file_twice_is_named(raw: dict[str, Any], name:
     assert line > yaml.safe_dump(raw).count("\n")
 
 
-@pytest.mark.parametrize("time", ["yesterday", "2026-13-01T00:00:00Z", "2026-01-01", "2026-01-01T00:00:00+01:00"])
+@pytest.mark.parametrize("time", ["yesterday", "2026-02-30T00:00:00Z", "2026-01-01", "2026-01-01 00:00:00Z"])
 @pytest.mark.parametrize("spec", [{}, {"nodeName": "a"}], ids=["pending", "placed"])
 def test_a_creation_time_that_is_none_is_named(time: str, spec: dict[str, Any], tmp_path: Path) -> None:
-    """Pods are scheduled by their age; the API server writes UTC."""
+    """Pods are scheduled by their age."""
     raw = requesting_pod(name="web")
     raw["metadata"]["creationTimestamp"] = time
     raw["spec"] |= spec
     assert f"Pod default/web: metadata.creationTimestamp: {time!r} is no time such as" in error(tmp_path, [raw])
+
+
+@pytest.mark.parametrize("time", ["2026-01-01T01:30:00+01:30", "2026-01-01T00:00:00.75Z", "2026-01-01T00:00:00Z"])
+def test_a_creation_time_may_have_an_offset_and_fractions(time: str, tmp_path: Path) -> None:
+    """It counts in UTC and whole seconds, as the API server keeps it."""
+    raw = requesting_pod(name="web")
+    raw["metadata"]["creationTimestamp"] = time
+    (pending,) = load(tmp_path, [ready_node("a"), raw]).pods.values()
+    assert pending.created == "2026-01-01T00:00:00Z"
 
 
 def test_a_file_that_is_no_json_is_an_error_with_line_and_column(tmp_path: Path) -> None:
