@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from app import DISTRIBUTION
-from app.cli import disk_schedule, explain, schedule, serve, snapshot
+from app.cli import disk_schedule, explain, policy_check, schedule, serve, snapshot
 from scheduler_core.errors import CoreError
 
 NAME = "longhorn-extender"
@@ -32,6 +32,22 @@ cli.command("explain")(explain.explain)
 cli.command("schedule")(schedule.schedule)
 cli.command("snapshot")(snapshot.snapshot)
 cli.command("disk-schedule")(disk_schedule.disk_schedule)
+policy = typer.Typer(rich_markup_mode=None)
+policy.command("check")(policy_check.check)
+cli.add_typer(policy, name="policy")
+
+
+@policy.callback(invoke_without_command=True)
+def policy_files(context: typer.Context) -> None:
+    """Work with policy files of the generic scheduler."""
+    _require_command(context)
+
+
+def _require_command(context: typer.Context) -> None:
+    """Prints the help and ends the program if no command is given."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(BAD_INPUT)
 
 
 @cli.callback(invoke_without_command=True)
@@ -43,9 +59,7 @@ def options(
     if show_version:
         typer.echo(version(DISTRIBUTION))
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help(), err=True)
-        raise typer.Exit(BAD_INPUT)
+    _require_command(context)
 
 
 def main() -> None:

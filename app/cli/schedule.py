@@ -33,15 +33,19 @@ from app.settings import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_STALE_AFTER, B
 from scheduler_core.errors import CoreError
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
+from scheduler_core.generic.unsupported_constraints import UnsupportedMode, unsupported_message
 from scheduler_core.leadership.election import ElectionTiming
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from app.kube.snapshot_generic import LoadedCluster
     from app.policy.file import PolicyFile
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
     from app.scheduler.whatif import WhatIfReport
+    from scheduler_core.convert.binding import PendingPod
+    from scheduler_core.generic.scheduler import SelectHost
 
 NOT_ALL_PLACED: Final = 1
 _SNAPSHOT_SEED: Final = 0
@@ -75,6 +79,16 @@ _Policy = Annotated[
         envvar="LONGHORN_SCHEDULER_POLICY",
         metavar="FILE",
         help="Policy file, JSON, with --watch read again when it changes; without one the classic default is in force.",
+    ),
+]
+_Unsupported = Annotated[
+    UnsupportedMode | None,
+    typer.Option(
+        "--unsupported-constraints",
+        envvar="LONGHORN_SCHEDULER_UNSUPPORTED_CONSTRAINTS",
+        help="What becomes of a pod with constraints that no rule of the policy reads, such as required node affinity, and of "
+        "nodes with taints: refuse = the pod is not scheduled, and its Event names them; warn = it is, and they are listed; ignore. "
+        "Default: refuse with --watch, warn with --snapshot.",
     ),
 ]
 _Seed = Annotated[
@@ -115,6 +129,7 @@ def schedule(  # one parameter per flag
     watch: _Watch = False,  # noqa: FBT002 # a switch
     scheduler_name: _SchedulerName = "",
     policy: _Policy = None,
+    unsupported_constraints: _Unsupported = None,
     seed: _Seed = None,
     output: _Output = Output.TABLE,
     best_effort: BestEffortOption = BestEffort.REQUIRE,
@@ -146,7 +161,9 @@ def schedule(  # one parameter per flag
     options = replace(filter_options(best_effort, packing), match_volumes=False)
     if snapshot is not None:
         in_force = DEFAULT_POLICY if file is None else file.policy
-        report = _what_if(snapshot, scheduler_name, in_force, _SNAPSHOT_SEED if seed is None else seed, options)
+        loaded = _load(snapshot, in_force, scheduler_name)
+        choose = random.Random(_SNAPSHOT_SEED if seed is None else seed).choice  # noqa: S311 # which of equals is no secret
+        report = _what_if(loaded, in_force, choose, options, unsupported_constraints or UnsupportedMode.WARN)
         show(report.data(), output, lambda console: _print_table(report, console))
         if report.unplaced:
             raise typer.Exit(NOT_ALL_PLACED)
@@ -163,7 +180,8 @@ def schedule(  # one parameter per flag
     from app.scheduler.scheduler import SchedulerConfig
 
     choose = random.Random(seed).choice  # noqa: S311 # which of equals is no secret
-    config = SchedulerConfig(scheduler_name, DEFAULT_POLICY, choose, stale_after, file)
+    mode = unsupported_constraints or UnsupportedMode.REFUSE
+    config = SchedulerConfig(scheduler_name, DEFAULT_POLICY, choose, stale_after, file, mode)
     process_options = SchedulerOptions(
         identity=holder_identity(identity),
         namespace=namespace,
@@ -187,23 +205,40 @@ def _read_policy_file(path: str | None) -> PolicyFile | None:
     return file
 
 
-def _what_if(source: str, scheduler: str, policy: Policy, seed: int, options: FilterOptions) -> WhatIfReport:
+def _load(source: str, policy: Policy, scheduler: str) -> tuple[LoadedCluster, list[PendingPod]]:
+    """Reads a snapshot, and returns it with the pods to be scheduled."""
     from app.kube.snapshot_generic import load_cluster
-    from app.scheduler.whatif import what_if
 
     loaded = load_cluster(source, policy, longhorn=policy.reads_longhorn)
     for warning in loaded.warnings:
         typer.echo(f"warning: {warning}", err=True)
+    pending = [entry for entry in loaded.pods.values() if entry.needs_node and scheduler in ("", entry.scheduler_name)]
+    if not pending:
+        selected = f" with spec.schedulerName {scheduler!r}" if scheduler else ""
+        typer.echo(f"warning: {source}: no pod{selected} waits for a node, so there is nothing to schedule", err=True)
+    return loaded, pending
+
+
+def _what_if(
+    cluster: tuple[LoadedCluster, list[PendingPod]],
+    policy: Policy,
+    select_host: SelectHost,
+    options: FilterOptions,
+    unsupported: UnsupportedMode,
+) -> WhatIfReport:
+    from app.scheduler.whatif import what_if
+
+    loaded, pending = cluster
     longhorn = None
     if policy.reads_longhorn:
         from app.scheduler.longhorn_cache import LonghornSnapshot
 
         longhorn = LonghornSnapshot(loaded.snapshot, options, now())
-    pending = [entry for entry in loaded.pods.values() if entry.needs_node and scheduler in ("", entry.scheduler_name)]
-    if not pending:
-        selected = f" with spec.schedulerName {scheduler!r}" if scheduler else ""
-        typer.echo(f"warning: {source}: no pod{selected} waits for a node, so there is nothing to schedule", err=True)
-    return what_if(pending, loaded.state, policy, random.Random(seed).choice, longhorn)  # noqa: S311
+    report = what_if(pending, loaded.state, policy, select_host, longhorn, unsupported)
+    for placed in report.placed:
+        if placed.unsupported:
+            typer.echo(f"warning: {placed.pod}: {unsupported_message(placed.unsupported)}", err=True)
+    return report
 
 
 def _print_table(report: WhatIfReport, console: Console) -> None:

@@ -7,10 +7,11 @@ reflector           lists and watches one kind
 reflector_group     several reflectors, and whether their caches can be used
 watched_kinds       the kinds that decisions read
 cluster_cache       the cache of everything that decisions read
-generic_cache       the cache of nodes, pods and services for the rules of a policy
+generic_cache       the cache of nodes, pods, services and more for the rules of a policy
 config_map_cache    the cache of one ConfigMap
 interning           equal texts become one object
 snapshot_file       reads a snapshot file
+source_position     line and column of a value in a snapshot file
 snapshot_generic    reads a snapshot file for the generic scheduler
 snapshot_live       reads the live cluster as a snapshot
 """

@@ -1,6 +1,6 @@
-"""The cache of a live cluster's nodes, pods and services.
+"""The cache of what the rules of a policy read of a live cluster, in addition to Longhorn's objects.
 
-The rules of a policy read them in addition to Longhorn's objects. A kind is watched only while it is wanted. Data flow:
+A kind is watched only while it is wanted. Data flow:
 reflectors → `_KindHandler` → the objects of each kind, and the keys of changed objects → `state()` updates the state
 from them when a request needs it. The cost is proportional to the changes.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -21,11 +22,22 @@ from app.kube.reflector import CacheStatus, Decode, Key, Reflector, Timing
 from app.kube.reflector_group import Member, ReflectorGroup
 from app.kube.resources import Resource
 from scheduler_core.convert.binding import PendingPod, pending_pod, unbound_pod_key
-from scheduler_core.convert.generic import GenericNode, GenericService, generic_node, generic_service
+from scheduler_core.convert.generic import (
+    GenericNamespace,
+    GenericNode,
+    GenericReplicationController,
+    GenericService,
+    GenericWorkload,
+    generic_namespace,
+    generic_node,
+    generic_service,
+    replication_controller,
+    workload,
+)
 from scheduler_core.convert.meta import decode_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.model.generic import Node, Pod, Service
+from scheduler_core.model.generic import Controller, Namespace, Node, Pod, Service
 
 log = structlog.get_logger("policy")
 
@@ -87,6 +99,21 @@ def _decode_service(raw: bytes | msgspec.Raw) -> tuple[Key, Service | None]:
     return (service.namespace, service.name), service
 
 
+def _decode_namespace(raw: bytes | msgspec.Raw) -> tuple[Key, Namespace | None]:
+    namespace = generic_namespace(decode_json("Namespace", raw, GenericNamespace))
+    return namespace.name, namespace
+
+
+def _decode_replication_controller(raw: bytes | msgspec.Raw) -> tuple[Key, Controller | None]:
+    controller = replication_controller(decode_json("ReplicationController", raw, GenericReplicationController))
+    return (controller.namespace, controller.name), controller
+
+
+def _decode_workload(kind: str, raw: bytes | msgspec.Raw) -> tuple[Key, Controller | None]:
+    controller = workload(kind, decode_json(kind, raw, GenericWorkload))
+    return (controller.namespace, controller.name), controller
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """One kind: its resource, its decoder, and how changes update the state.
@@ -102,6 +129,15 @@ class _Kind:
     drop: Callable[[GenericClusterState, Any], GenericClusterState]
 
 
+def _controller_kind(resource: Resource, decode: Decode[Any]) -> _Kind:
+    return _Kind(
+        resource,
+        decode,
+        GenericClusterState.with_controller,
+        lambda state, key: state.without_controller(resource.kind, *key),
+    )
+
+
 _KINDS: Final[Mapping[str, _Kind]] = {
     "nodes": _Kind(resources.NODES, _decode_node, GenericClusterState.with_node, GenericClusterState.without_node),
     "pods": _Kind(resources.PODS, _decode_pod, GenericClusterState.with_pod, GenericClusterState.without_pod),
@@ -111,7 +147,18 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         GenericClusterState.with_service,
         lambda state, key: state.without_service(*key),
     ),
+    "namespaces": _Kind(
+        resources.NAMESPACES,
+        _decode_namespace,
+        GenericClusterState.with_namespace,
+        GenericClusterState.without_namespace,
+    ),
+    "replicationcontrollers": _controller_kind(resources.REPLICATION_CONTROLLERS, _decode_replication_controller),
+    "replicasets": _controller_kind(resources.REPLICA_SETS, partial(_decode_workload, "ReplicaSet")),
+    "statefulsets": _controller_kind(resources.STATEFUL_SETS, partial(_decode_workload, "StatefulSet")),
 }
+# They are in the first state of a cluster; objects of the other kinds are added to it.
+_FIRST_KINDS: Final = ("nodes", "pods", "services")
 
 
 class _KindHandler:
@@ -197,8 +244,7 @@ class GenericCache:
         pending = self._pending
         self._pending = {}
         if self._state is None:
-            nodes, pods, services = (self._objects.get(kind, {}).values() for kind in ("nodes", "pods", "services"))
-            self._state = GenericClusterState.of(nodes, map(self._observer.effective_pod, pods), services)
+            self._state = self._first_state()
             return self._state
         for kind, key in pending:
             entry = _KINDS[kind]
@@ -208,6 +254,14 @@ class GenericCache:
             else:
                 self._state = entry.put(self._state, self._observer.effective_pod(value) if kind == "pods" else value)
         return self._state
+
+    def _first_state(self) -> GenericClusterState:
+        nodes, pods, services = (self._objects.get(kind, {}).values() for kind in _FIRST_KINDS)
+        state = GenericClusterState.of(nodes, map(self._observer.effective_pod, pods), services)
+        for kind in self._objects.keys() - set(_FIRST_KINDS):
+            for value in self._objects[kind].values():
+                state = _KINDS[kind].put(state, value)
+        return state
 
     def recount(self, pod: Key) -> None:
         """Makes the next state ask the observer for this pod again."""

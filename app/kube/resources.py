@@ -44,6 +44,10 @@ class Resource:
 
 NODES: Final = Resource("", "v1", "nodes", "Node")
 PODS: Final = Resource("", "v1", "pods", "Pod", namespaced=True)
+NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace")
+REPLICATION_CONTROLLERS: Final = Resource("", "v1", "replicationcontrollers", "ReplicationController", namespaced=True)
+REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", "ReplicaSet", namespaced=True)
+STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
 CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True)
 PERSISTENT_VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume")
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)

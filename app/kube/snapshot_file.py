@@ -17,7 +17,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 import yaml
 
+from app.kube.source_position import position
 from scheduler_core.convert import kube as wire
+from scheduler_core.convert.json_text import describe_syntax_error
 from scheduler_core.convert.meta import decode_object
 from scheduler_core.convert.snapshot_kinds import KINDS, WORKLOADS, SnapshotKind, build_snapshot, group_of
 from scheduler_core.errors import CoreError, ObjectError, SettingError
@@ -60,11 +62,13 @@ def load_snapshot(source: str) -> LoadedSnapshot:
 
 
 def snapshot_of(
-    source: str, objects: Iterable[tuple[str, str, object]], skipped_core_kinds: frozenset[str] = frozenset()
+    source: str,
+    objects: Iterable[tuple[str, str, object]],
+    skipped_kinds: frozenset[tuple[str, str]] = frozenset(),
 ) -> LoadedSnapshot:
     """Returns the snapshot of objects that were read from `source`.
 
-    `skipped_core_kinds` are kinds of the core group that the caller reads itself, so no warning says that they are ignored.
+    `skipped_kinds`, by kind and API group, are read by the caller, so no warning says that they are ignored.
 
     Raises:
         SnapshotFileError: an object cannot be read
@@ -72,15 +76,15 @@ def snapshot_of(
     entries: list[tuple[SnapshotKind, object]] = []
     ignored: Counter[str] = Counter()
     for kind, group, raw in objects:
-        if not group and kind in skipped_core_kinds:
+        if (kind, group) in skipped_kinds:
             continue
         entry = KINDS.get((group, kind))
         if entry is None:
             ignored[f"{kind}.{group}" if group else kind] += 1
         else:
             entries.append((entry, raw))
-    snapshot = _read_from(source, lambda: build_snapshot(entries))
-    _read_from(source, lambda: Settings.parse(snapshot.settings))
+    snapshot = read_from(source, lambda: build_snapshot(entries))
+    read_from(source, lambda: Settings.parse(snapshot.settings))
     warnings = [f"ignored {count} of kind {kind}" for kind, count in sorted(ignored.items())]
     if not snapshot.longhorn_nodes:
         warnings.append("no nodes.longhorn.io: no node can take a Longhorn volume")
@@ -111,8 +115,8 @@ def load_pod(source: str, snapshot: Snapshot) -> tuple[Pod, Snapshot]:
         expected = ", ".join(sorted(WORKLOADS))
         raise SnapshotFileError(f"{source}: holds {count}, expected exactly one of {expected}")
     kind, raw = pods[0]
-    pod = _read_from(source, lambda: _decode_pod(kind, raw))
-    return pod, _read_from(source, lambda: build_snapshot(other_objects, base=snapshot))
+    pod = read_from(source, lambda: _decode_pod(kind, raw))
+    return pod, read_from(source, lambda: build_snapshot(other_objects, base=snapshot))
 
 
 def _exists(source: str) -> bool:
@@ -182,7 +186,7 @@ def _documents(source: str) -> Iterable[Any]:
     except RecursionError as error:
         raise SnapshotFileError(f"{source}: is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SnapshotFileError(f"{source}: is not JSON: {error}") from error
+        raise SnapshotFileError(f"{source}: is not JSON: {describe_syntax_error(text, error)}") from error
     try:
         return list(yaml.load_all(text, Loader=_KubernetesLoader))
     except yaml.MarkedYAMLError as error:
@@ -238,13 +242,17 @@ for _tag, _pattern, _first in (
     _KubernetesLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
 
 
-def _read_from(source: str, read: Callable[[], _Result]) -> _Result:
-    """Returns the result of `read`; an error gets the file's name.
+def read_from(source: str, read: Callable[[], _Result]) -> _Result:
+    """Returns the result of `read`; an error gets the file's name, line and column.
 
     Raises:
         SnapshotFileError: an object or a setting cannot be read
     """
     try:
         return read()
-    except (ObjectError, SettingError) as error:
+    except ObjectError as error:
+        # Standard input cannot be read a second time.
+        place = "" if source == STDIN else position(_read_bytes(source), _KubernetesLoader, error)
+        raise SnapshotFileError(": ".join(part for part in (source, place, str(error)) if part)) from error
+    except SettingError as error:
         raise SnapshotFileError(f"{source}: {error}") from error

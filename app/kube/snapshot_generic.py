@@ -1,26 +1,51 @@
 """Reads snapshot files for the generic scheduler.
 
-It reads nodes with their capacity, all pods, services, and Longhorn's objects on request.
+It reads nodes with their capacity, all pods, services, and what single rules read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-from app.kube.snapshot_file import SnapshotFileError, read_objects, snapshot_of
+from app.kube.snapshot_file import read_from, read_objects, snapshot_of
 from scheduler_core.convert.binding import PendingPod, read_pending_pod
-from scheduler_core.convert.generic import GenericNode, GenericService, generic_node, generic_service
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.generic import (
+    GenericNamespace,
+    GenericNode,
+    GenericReplicationController,
+    GenericService,
+    GenericWorkload,
+    generic_namespace,
+    generic_node,
+    generic_service,
+    replication_controller,
+    workload,
+)
+from scheduler_core.convert.meta import decode_object, object_name
 from scheduler_core.errors import ObjectError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
-from scheduler_core.model.generic import Node, PodKey, Service
+from scheduler_core.model.generic import Controller, Namespace, Node, Pod, PodKey, Service
 from scheduler_core.model.snapshot import Snapshot
 
 # This predicate also limits the number of pods on a node.
 _POD_COUNT_RULE: Final = "PodFitsResources"
+# The same, as kube-scheduler counts today.
+_ALLOCATABLE_RULE: Final = "NodeResourcesFit"
+_NAMESPACE_RULE: Final = "MatchInterPodAffinity"
+_GENERIC_KINDS: Final = frozenset(
+    {
+        ("Service", ""),
+        ("Namespace", ""),
+        ("ReplicationController", ""),
+        ("ReplicaSet", "apps"),
+        ("StatefulSet", "apps"),
+    }
+)
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +73,92 @@ def load_cluster(source: str, policy: Policy, *, longhorn: bool) -> LoadedCluste
         SnapshotFileError: the file is missing, is neither YAML nor JSON, or holds an object that cannot be read
     """
     objects = list(read_objects(source))
-    nodes: dict[str, Node] = {}
-    pods: dict[PodKey, PendingPod] = {}
-    services: dict[tuple[str, str], Service] = {}
-    try:
+    reader = _Reader()
+    read_from(source, lambda: reader.read(objects))
+    warnings = tuple(f"{source}: {problem}" for problem in _policy_warnings(reader, policy))
+    if not longhorn:
+        return LoadedCluster(reader.state(), reader.pods, Snapshot(), warnings)
+    loaded = snapshot_of(source, objects, skipped_kinds=_GENERIC_KINDS)
+    return LoadedCluster(reader.state(), reader.pods, loaded.snapshot, warnings + loaded.warnings)
+
+
+class _Reader:
+    """Reads the objects that the generic scheduler reads, and leaves out all others."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[PodKey, PendingPod] = {}
+        self.namespaces: list[Namespace] = []
+        self._services: list[Service] = []
+        self._controllers: list[Controller] = []
+
+    def read(self, objects: Iterable[tuple[str, str, object]]) -> None:
+        """Reads all objects.
+
+        Raises:
+            ObjectError: an object cannot be read, or a node or pod is among them twice
+        """
         for kind, group, raw in objects:
             if (kind, group) == ("Node", ""):
                 node = generic_node(decode_object(kind, raw, GenericNode))
-                nodes[node.name] = node
+                _put(self.nodes, node.name, node, object_name(kind, raw))
             elif (kind, group) == ("Pod", ""):
                 key, pod = read_pending_pod(raw)
-                pods[key] = pod
-            elif (kind, group) == ("Service", ""):
-                service = generic_service(decode_object(kind, raw, GenericService))
-                services[service.namespace, service.name] = service
-    except ObjectError as error:
-        raise SnapshotFileError(f"{source}: {error}") from error
-    state = GenericClusterState.of(nodes.values(), (entry.pod for entry in pods.values()), services.values())
-    warnings = tuple(f"{source}: {problem}" for problem in _policy_warnings(nodes, policy))
-    if not longhorn:
-        return LoadedCluster(state, pods, Snapshot(), warnings)
-    loaded = snapshot_of(source, objects, skipped_core_kinds=frozenset({"Service"}))
-    return LoadedCluster(state, pods, loaded.snapshot, warnings + loaded.warnings)
+                _put(self.pods, key, pod, object_name(kind, raw))
+            else:
+                self._read_other(kind, group, raw)
+
+    def _read_other(self, kind: str, group: str, raw: object) -> None:
+        if (kind, group) == ("Service", ""):
+            self._services.append(generic_service(decode_object(kind, raw, GenericService)))
+        elif (kind, group) == ("Namespace", ""):
+            self.namespaces.append(generic_namespace(decode_object(kind, raw, GenericNamespace)))
+        elif (kind, group) == ("ReplicationController", ""):
+            self._controllers.append(replication_controller(decode_object(kind, raw, GenericReplicationController)))
+        elif (kind, group) in _GENERIC_KINDS:
+            self._controllers.append(workload(kind, decode_object(kind, raw, GenericWorkload)))
+
+    def state(self) -> GenericClusterState:
+        """Returns the state of all objects."""
+        pods = (entry.pod for entry in self.pods.values())
+        state = GenericClusterState.of(self.nodes.values(), pods, self._services)
+        for controller in self._controllers:
+            state = state.with_controller(controller)
+        for namespace in self.namespaces:
+            state = state.with_namespace(namespace)
+        return state
 
 
-def _policy_warnings(nodes: Mapping[str, Node], policy: Policy) -> list[str]:
-    if not nodes:
+def _put(objects: dict[_Key, _Value], key: _Key, value: _Value, name: str) -> None:
+    """Adds an object.
+
+    Raises:
+        ObjectError: there is one of its name already
+    """
+    if key in objects:
+        raise ObjectError(name, "", "is in the file twice")
+    objects[key] = value
+
+
+def _policy_warnings(reader: _Reader, policy: Policy) -> list[str]:
+    if not reader.nodes:
         return ["no nodes: no pod can go anywhere"]
-    counts_pods = any(entry.rule == _POD_COUNT_RULE for entry in policy.predicates)
-    if counts_pods and not any(node.pods for node in nodes.values()):
-        return [f"no node says how many pods it takes (status.capacity), so {_POD_COUNT_RULE} lets none on any"]
-    return []
+    nodes = reader.nodes.values()
+    rules = {entry.rule for entry in policy.predicates}
+    warnings = []
+    if _POD_COUNT_RULE in rules and not any(node.pods for node in nodes):
+        warnings.append(f"no node says how many pods it takes (status.capacity), so {_POD_COUNT_RULE} lets none on any")
+    if _ALLOCATABLE_RULE in rules and not any(node.allocatable.get("pods") for node in nodes):
+        warnings.append(
+            f"no node says how many pods it takes (status.allocatable), so {_ALLOCATABLE_RULE} lets none on any"
+        )
+    pods = [entry.pod for entry in reader.pods.values()]
+    if _NAMESPACE_RULE in rules and not reader.namespaces and any(map(_selects_namespaces, pods)):
+        warnings.append(f"no namespaces, whose labels {_NAMESPACE_RULE} reads for these pods: add them to the file")
+    return warnings
+
+
+def _selects_namespaces(pod: Pod) -> bool:
+    terms = (*pod.constraints.pod_affinity, *pod.constraints.pod_anti_affinity)
+    selectors = [term.namespace_selector for term in terms]
+    return any(selector is not None and not selector.matches_everything for selector in selectors)

@@ -9,6 +9,7 @@ Data flow in a live cluster: `cache` → `scheduling_queue` → `scheduler` → 
     scheduling_queue    pods that need a node, by priority, with back-off
     scheduler           takes pods off the queue, decides, assumes and binds
     decide              one decision by a policy
+    claim_check         whether the claims of a pod exist, before a node is selected
     binder              binds one pod to its node
     event_recorder      Events about pods
     pod_condition       the condition PodScheduled

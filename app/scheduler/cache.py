@@ -22,7 +22,7 @@ from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.policy_filter import SERVICES
+from scheduler_core.generic.rule_inputs import SERVICES
 from scheduler_core.model.generic import Pod, PodKey
 
 
@@ -96,7 +96,7 @@ class SchedulerCache:
         self._observer: BindingObserver = _NoObserver()
         self._assumed: dict[PodKey, _AssumedPod] = {}
         self._cache = GenericCache(client, timing, stale_after, observer=self, prefix="")
-        self._cache.want(SERVICES)
+        self.want(SERVICES)
 
     def subscribe(self, observer: BindingObserver) -> None:
         """Sets the observer of assumed pods."""
@@ -110,10 +110,13 @@ class SchedulerCache:
         """Returns once everything that happened before this call is in the state."""
         await self._cache.catch_up()
 
-    @property
-    def problem(self) -> str:
-        """Why nothing can be decided now; "" if it can."""
-        return self._cache.problem(SERVICES)
+    def want(self, kinds: frozenset[str]) -> None:
+        """Watches these kinds from now on, and no others; nodes, services and pods are always watched."""
+        self._cache.want(kinds | SERVICES)
+
+    def problem(self, kinds: frozenset[str]) -> str:
+        """Returns why nothing can be decided by rules that read these kinds; "" if it can."""
+        return self._cache.problem(kinds | SERVICES)
 
     @property
     def state(self) -> GenericClusterState:

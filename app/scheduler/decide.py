@@ -7,8 +7,10 @@ is excluded anyway must not be among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
@@ -17,32 +19,43 @@ from scheduler_core.generic.policy import Policy, PolicyPredicate
 from scheduler_core.generic.scheduler import NO_NODES, ScheduleResult, SelectHost, find_nodes_that_fit, schedule
 from scheduler_core.model.generic import Pod
 
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
 FactsFor = Callable[[Sequence[str]], Cooperative[LonghornFacts]]
 """Computes the facts about a pod's Longhorn volumes on nodes of these names."""
 
 
-def decide(
-    pod: Pod, state: GenericClusterState, policy: Policy, select_host: SelectHost, facts_for: FactsFor | None
+def decide(  # noqa: PLR0913, PLR0917 # the inputs of a decision
+    pod: Pod,
+    state: GenericClusterState,
+    policy: Policy,
+    select_host: SelectHost,
+    facts_for: FactsFor | None,
+    closed: Mapping[str, str] = _NONE,
 ) -> Cooperative[ScheduleResult]:
     """Selects a node for the pod.
 
-    A policy with Longhorn's rules needs `facts_for`.
+    A policy with Longhorn's rules needs `facts_for`. Nodes that are `closed`, each with its reason, are left out.
 
     Raises:
         ResolutionError: `facts_for` fails, because the pod names an object that does not exist or contradicts it
     """
+    open_nodes = [name for name in state.node_names if name not in closed] if closed else None
     if facts_for is None:
-        return (yield from schedule(pod, None, state, policy, select_host))
+        result = yield from schedule(pod, open_nodes, state, policy, select_host)
+        return replace(result, unavailable={**result.unavailable, **closed}) if closed else result
     classic = replace(policy, predicates=tuple(entry for entry in policy.predicates if not _is_longhorns(entry)))
-    filtered = yield from find_nodes_that_fit(pod, None, state, classic)
+    filtered = yield from find_nodes_that_fit(pod, open_nodes, state, classic)
+    unavailable = {**filtered.unavailable, **closed}
     if not filtered.feasible:
-        return (yield from schedule(pod, None, state, classic, select_host))
+        result = yield from schedule(pod, open_nodes, state, classic, select_host)
+        return replace(result, unavailable=unavailable)
     names = [node_info.node.name for node_info in filtered.feasible]
     longhorn = replace(policy, predicates=tuple(entry for entry in policy.predicates if _is_longhorns(entry)))
     facts = yield from facts_for(names)
     result = yield from schedule(pod, names, state, longhorn, select_host, facts)
     failures = {**filtered.failures, **result.failures}
-    return replace(result, unavailable=filtered.unavailable, failures=failures)
+    return replace(result, unavailable=unavailable, failures=failures)
 
 
 def _is_longhorns(entry: PolicyPredicate) -> bool:

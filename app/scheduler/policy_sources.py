@@ -22,7 +22,8 @@ from app.scheduler.longhorn_cache import LonghornCache
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.policy_filter import SERVICES
+from scheduler_core.generic.policy_filter import kinds_read
+from scheduler_core.generic.rule_inputs import SERVICES
 from scheduler_core.model.generic import PodKey
 
 log = structlog.get_logger("rules")
@@ -36,9 +37,10 @@ LOG_INTERVAL: Final = 10.0
 def kinds_required(policy: Policy) -> frozenset[str]:
     """Returns the kinds that a policy needs.
 
-    The kinds of the cluster are always needed; Longhorn's kinds count as one.
+    Nodes, services and pods are always needed; Longhorn's kinds count as one.
     """
-    return SERVICES | {LONGHORN} if policy.reads_longhorn else SERVICES
+    kinds = SERVICES | kinds_read(policy)
+    return kinds | {LONGHORN} if policy.reads_longhorn else kinds
 
 
 class PolicyInputs:
@@ -69,6 +71,7 @@ class PolicyInputs:
 
     def want(self, kinds: frozenset[str]) -> None:
         """Provides these kinds from now on, and no others."""
+        self._cluster.want(kinds - {LONGHORN})
         new_cache = self._new_longhorn_cache if LONGHORN in kinds else None
         if (new_cache is None) != (self._longhorn is None):
             self._longhorn = None if new_cache is None else new_cache()
@@ -77,7 +80,7 @@ class PolicyInputs:
 
     def problem(self, kinds: frozenset[str]) -> str:
         """Returns why these kinds cannot be used now, "" if they can."""
-        problem = self._cluster.problem
+        problem = self._cluster.problem(kinds - {LONGHORN})
         if problem or LONGHORN not in kinds:
             return problem
         if self._longhorn is None:

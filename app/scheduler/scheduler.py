@@ -11,7 +11,7 @@ Nothing here needs to outlive the process: pending and bound pods are read from 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,7 @@ from app.policy.file import PolicyFile
 from app.runtime.time_slices import run_in_slices
 from app.scheduler.binder import Binder
 from app.scheduler.cache import SchedulerCache
+from app.scheduler.claim_check import ClaimCheck
 from app.scheduler.decide import FactsFor, decide, message
 from app.scheduler.event_recorder import EventRecorder
 from app.scheduler.longhorn_cache import LonghornCache, binding_changes
@@ -33,9 +34,18 @@ from scheduler_core.cluster.update import Changes
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.convert.pod_patch import POD_REASON_SCHEDULER_ERROR, POD_REASON_UNSCHEDULABLE
 from scheduler_core.errors import ResolutionError
+from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.scheduler import ScheduleResult, SelectHost
-from scheduler_core.model.generic import PodKey
+from scheduler_core.generic.unsupported_constraints import (
+    UnsupportedMode,
+    ignored_constraints,
+    node_refusal,
+    unsupported_constraints,
+    unsupported_message,
+    unsupported_nodes,
+)
+from scheduler_core.model.generic import Pod, PodKey
 
 log = structlog.get_logger("scheduler")
 
@@ -54,6 +64,7 @@ class SchedulerConfig:
         select_host: picks one of equally good nodes
         stale_after: seconds without an answer of the API server, after which nothing is decided
         file: the policy file, which is read again when it changes
+        unsupported: what becomes of constraints that the policy does not read
     """
 
     name: str
@@ -61,6 +72,7 @@ class SchedulerConfig:
     select_host: SelectHost
     stale_after: float
     file: PolicyFile | None = None
+    unsupported: UnsupportedMode = UnsupportedMode.REFUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,7 @@ class GenericScheduler:
         self._recorder = parts.recorder
         self._metrics = parts.metrics
         self._binder = Binder(parts.client, self._may_write)
+        self._claims = ClaimCheck(parts.client)
         self._queue = SchedulingQueue()
         self._cache = SchedulerCache(parts.client, config.name, self, parts.timing, stale_after=config.stale_after)
         inputs = PolicyInputs(self._cache, parts.new_longhorn_cache)
@@ -212,9 +225,9 @@ class GenericScheduler:
         for _ in range(_MAX_DECISIONS):
             before = self._cache.state
             result: ScheduleResult | None = None
-            problem = ""
+            problem = self._unsupported_problem(pending)
             try:
-                result = await self._decide(pending)
+                result = None if problem else await self._decide(pending)
             except ResolutionError as error:
                 problem = str(error)
             # The pod has changed and will be tried again, or is gone; or this process does not lead any more.
@@ -225,6 +238,7 @@ class GenericScheduler:
                 return
             if self._cache.state.nodes.get(result.node) is before.nodes.get(result.node):
                 self._metrics.observe_decision(self._clock() - began)
+                self._warn_about_unsupported(pending, result.node)
                 self._assume_and_bind(pending, result.node, tasks)
                 return
         self._back_off(pending.pod.key)
@@ -232,11 +246,41 @@ class GenericScheduler:
     async def _decide(self, pending: PendingPod) -> ScheduleResult:
         policy, longhorn = self._policy_sources.current()
         facts_for: FactsFor | None = None
+        if pending.kube_pod is not None:
+            await self._claims.check(pending.kube_pod)
         if longhorn is not None:
             await longhorn.fetch_missing(pending)
             facts_for = longhorn.facts_for(pending, self._assumed_changes())
-        decision = decide(pending.pod, self._cache.state, policy, self._config.select_host, facts_for)
+        state = self._cache.state
+        closed = self._closed_nodes(pending.pod, state, policy)
+        decision = decide(pending.pod, state, policy, self._config.select_host, facts_for, closed)
         return await run_in_slices(decision)
+
+    def _unsupported_problem(self, pending: PendingPod) -> str:
+        """Returns which constraints of a pod the policy does not read, "" if that is none or does not matter."""
+        if self._config.unsupported is not UnsupportedMode.REFUSE:
+            return ""
+        policy, _ = self._policy_sources.current()
+        constraints = unsupported_constraints(pending.pod, policy)
+        return f"{unsupported_message(constraints)}; see --unsupported-constraints" if constraints else ""
+
+    def _closed_nodes(self, pod: Pod, state: GenericClusterState, policy: Policy) -> Mapping[str, str]:
+        """Returns the nodes that what the policy does not read closes to the pod, and why."""
+        if self._config.unsupported is not UnsupportedMode.REFUSE:
+            return {}
+        closed = unsupported_nodes(pod, state, policy)
+        return {name: node_refusal(constraint) for name, constraint in closed.items()}
+
+    def _warn_about_unsupported(self, pending: PendingPod, node: str) -> None:
+        """Logs and records what the policy did not read when it selected a node."""
+        if self._config.unsupported is not UnsupportedMode.WARN:
+            return
+        policy, _ = self._policy_sources.current()
+        constraints = ignored_constraints(pending.pod, node, self._cache.state, policy)
+        if constraints:
+            why = unsupported_message(constraints)
+            self._recorder.record(pending.pod, "UnsupportedConstraints", why, normal=False)
+            log.warning("constraints ignored", pod="/".join(pending.pod.key), node=node, why=why)
 
     def _assumed_changes(self) -> Changes:
         """Returns the changes that put assumed pods on their nodes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.scheduler.decide import decide, message
@@ -14,6 +14,15 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.scheduler import ScheduleResult, SelectHost
+from scheduler_core.generic.unsupported_constraints import (
+    UnsupportedConstraint,
+    UnsupportedMode,
+    ignored_constraints,
+    node_refusal,
+    unsupported_constraints,
+    unsupported_message,
+    unsupported_nodes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,7 @@ class PlacedPod:
         scores: what each priority gives the node, unweighted, by its name in the policy
         best: how many nodes have the same total, this one included
         refused: number of nodes per reason; a node with several reasons counts for each
+        unsupported: constraints that the policy did not read
     """
 
     pod: str
@@ -33,6 +43,7 @@ class PlacedPod:
     scores: Mapping[str, int]
     best: int
     refused: Mapping[str, int]
+    unsupported: tuple[UnsupportedConstraint, ...] = ()
 
     def data(self) -> dict[str, Any]:
         """Returns what is printed."""
@@ -43,6 +54,7 @@ class PlacedPod:
             "scores": dict(self.scores),
             "equallyGood": self.best,
             "refused": dict(self.refused),
+            "unsupported": [constraint.field for constraint in self.unsupported],
         }
 
 
@@ -79,31 +91,44 @@ class WhatIfReport:
         }
 
 
-def what_if(
+def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
     pods: Iterable[PendingPod],
     state: GenericClusterState,
     policy: Policy,
     select_host: SelectHost,
     longhorn: LonghornSnapshot | None,
+    unsupported: UnsupportedMode = UnsupportedMode.WARN,
 ) -> WhatIfReport:
     """Schedules the pods by priority, age and name.
 
     Each pod is bound before the next decision.
     """
+    refuse = unsupported is UnsupportedMode.REFUSE
     placed: list[PlacedPod] = []
     unplaced: list[UnplacedPod] = []
     for pending in sorted(pods, key=lambda pod: pod.queue_key):
         name = "/".join(pending.pod.key)
+        constraints = unsupported_constraints(pending.pod, policy) if refuse else ()
+        if constraints:
+            why = unsupported_message(constraints)
+            unplaced.append(UnplacedPod(name, why, {why: len(state.node_names)}))
+            continue
+        closed = unsupported_nodes(pending.pod, state, policy) if refuse else {}
+        reasons = {node: node_refusal(constraint) for node, constraint in closed.items()}
         facts_for = None if longhorn is None else longhorn.facts_for(pending)
         try:
-            result = run_to_end(decide(pending.pod, state, policy, select_host, facts_for))
+            result = run_to_end(decide(pending.pod, state, policy, select_host, facts_for, reasons))
         except ResolutionError as error:
             unplaced.append(UnplacedPod(name, str(error), {str(error): len(state.node_names)}))
             continue
         if not result.node:
             unplaced.append(UnplacedPod(name, message(result), result.count_by_reason()))
             continue
-        placed.append(_placed_pod(name, result))
+        placed_pod = _placed_pod(name, result)
+        if unsupported is UnsupportedMode.WARN:
+            ignored = ignored_constraints(pending.pod, result.node, state, policy)
+            placed_pod = replace(placed_pod, unsupported=ignored)
+        placed.append(placed_pod)
         state = state.with_binding(pending.pod, result.node)
         if longhorn is not None:
             longhorn.bind(pending, result.node)

@@ -9,7 +9,9 @@ fields; it is pure: values in, values out.
 snapshot_kinds          the kinds that a snapshot may hold, and how each is read
 kube                    nodes, pods, claims, volumes, classes and attachments
 longhorn                Longhorn's custom resources
-generic                 nodes, pods and services as the generic scheduler reads them
+generic                 nodes, pods, services and controllers as the generic scheduler reads them
+pod_requests            a pod's requests and host ports, and their sums
+selectors               label selectors, affinity, spreading, taints and tolerations
 binding                 pending pods; Bindings, Events and selected nodes as a scheduler writes them
 pod_patch               patches of a pod: the nudge, the condition PodScheduled
 disk_schedule           DiskSchedules and related objects as the DiskSchedule controllers read and write them
@@ -18,5 +20,6 @@ coordination            the Lease of leader election
 discovery               the EndpointSlice of the Service
 redact                  objects cut down to what decisions read, for bug reports
 object_header           name, version and finalizers of any object
+json_text               places in a JSON text, and keys that are written twice, for error messages
 meta                    what all wire types share
 """

@@ -5,8 +5,10 @@ These are Bindings, Events, and a claim's selected node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +16,7 @@ import msgspec
 from scheduler_core.convert import kube as kube_convert
 from scheduler_core.convert.generic import GenericPod, generic_pod
 from scheduler_core.convert.kube import SELECTED_NODE_ANNOTATION
-from scheduler_core.convert.meta import Metadata, Wire, decode_json, decode_object
+from scheduler_core.convert.meta import Metadata, Subject, Wire, decode_json, decode_object
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import kube
 from scheduler_core.model.generic import Pod, PodKey
@@ -22,6 +24,9 @@ from scheduler_core.model.generic import Pod, PodKey
 # The API server refuses longer notes of events.k8s.io; kube-scheduler cuts there, too.
 MAX_MESSAGE: Final = 1024
 WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
+# RFC 3339; the API server writes it in UTC and whole seconds, and such texts sort by time.
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_EXAMPLE: Final = "2026-01-31T12:00:00Z"
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
@@ -85,9 +90,11 @@ def read_pending_pod(raw: object) -> tuple[PodKey, PendingPod]:
 
 
 def _build_pending_pod(read: Callable[[type[Any]], Any]) -> tuple[PodKey, PendingPod]:
-    pod = generic_pod(read(GenericPod))
+    generic: GenericPod = read(GenericPod)
+    pod = generic_pod(generic)
     if not pod.name:
         raise ObjectError("Pod", "metadata.name", "is missing")
+    created = _creation_time(generic.metadata)
     if pod.node_name:
         return pod.key, PendingPod(pod)
     wire: _PendingPod = read(_PendingPod)
@@ -98,10 +105,29 @@ def _build_pending_pod(read: Callable[[type[Any]], Any]) -> tuple[PodKey, Pendin
         kube_pod=kube_convert.pod(read(kube_convert.Pod)),
         scheduler_name=spec.scheduler_name or _DEFAULT_SCHEDULER,
         priority=spec.priority or 0,
-        created=wire.metadata.creation_timestamp or "",
+        created=created,
         needs_node=schedulable and not pod.finished,
     )
     return pod.key, pending
+
+
+def _creation_time(metadata: Metadata) -> str:
+    """When an object was created, in UTC and whole seconds; "" if it does not say.
+
+    Raises:
+        ObjectError: the text is no time, so that the pod has no place in the order of pods
+    """
+    text = metadata.creation_timestamp or ""
+    if not text:
+        return ""
+    try:
+        time = datetime.fromisoformat(text) if _TIME.fullmatch(text) else None
+    except ValueError:
+        time = None
+    if time is None:
+        subject = Subject("Pod", metadata).text
+        raise ObjectError(subject, "metadata.creationTimestamp", f"{text!r:.60} is no time such as {_EXAMPLE}")
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _NodeNameSpec(Wire):

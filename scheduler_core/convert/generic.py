@@ -1,9 +1,9 @@
-"""Nodes, pods and services as the generic scheduler reads them.
+"""Nodes, pods, services and controllers as the generic scheduler reads them.
 
 The module has their wire types and their conversion to `model/generic.py`.
 
-Two of the API server's defaults are applied here as well, so that objects from files mean the same: a request that is not set
-equals the limit, and with hostNetwork a port without hostPort is the host's port of the same number.
+The API server's defaults for requests and ports are applied here as well (`pod_requests`), so that objects from files mean the
+same.
 """
 
 from __future__ import annotations
@@ -14,26 +14,51 @@ from typing import Final
 import msgspec
 
 from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition
-from scheduler_core.errors import ObjectError, QuantityError
-from scheduler_core.model.generic import Cloud, CloudDisk, Labels, Node, Pod, Service
-from scheduler_core.model.quantity import parse_clamped
+from scheduler_core.convert.pod_requests import (
+    CPU,
+    MEMORY,
+    MILLI,
+    WireAmounts,
+    WireContainer,
+    WireRequests,
+    amount,
+    classic_host_ports,
+    container_amount,
+    host_ports,
+    pod_requests,
+    uncounted_request_fields,
+)
+from scheduler_core.convert.selectors import (
+    DO_NOT_SCHEDULE,
+    WireAffinity,
+    WireLabelSelector,
+    WireSpreadConstraint,
+    WireTaint,
+    WireToleration,
+    label_selector,
+    pod_affinity_terms,
+    required_node_affinity,
+    spread_constraint,
+    taints,
+    tolerations,
+)
+from scheduler_core.model.constraints import Labels, LabelSelector, PodConstraints
+from scheduler_core.model.generic import Cloud, CloudDisk, Controller, Namespace, Node, Pod, Service
 
 # pkg/scheduler/algorithm/priorities: getNonzeroRequests, defaultMilliCpuRequest and defaultMemoryRequest.
 DEFAULT_CPU_REQUEST: Final = 100
 DEFAULT_MEMORY_REQUEST: Final = 200 * 1024 * 1024
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
-MILLI: Final = 1000
-
-_Amount = str | int | float
-_Amounts = dict[str, _Amount]
 
 
 class _NodeSpec(Wire):
     unschedulable: bool | None = None
+    taints: list[WireTaint] | None = None
 
 
 class _NodeStatus(Wire):
-    capacity: _Amounts | None = None
+    capacity: WireAmounts | None = None
+    allocatable: WireAmounts | None = None
     conditions: list[WireCondition] | None = None
 
 
@@ -51,33 +76,31 @@ def generic_node(wire: GenericNode) -> Node:
     Raises:
         ObjectError: a capacity is no quantity
     """
+    spec = wire.spec or _NodeSpec()
     status = wire.status or _NodeStatus()
     capacity = status.capacity or {}
     subject = Subject("Node", wire.metadata)
     return Node(
         name=wire.metadata.name,
         labels=wire.metadata.labels or {},
-        cpu=_amount(capacity.get("cpu"), subject, "status.capacity.cpu", MILLI),
-        memory=_amount(capacity.get("memory"), subject, "status.capacity.memory"),
-        pods=_amount(capacity.get("pods"), subject, "status.capacity.pods"),
+        cpu=amount(capacity.get(CPU), subject, f"status.capacity[{CPU}]", MILLI),
+        memory=amount(capacity.get(MEMORY), subject, f"status.capacity[{MEMORY}]"),
+        pods=amount(capacity.get("pods"), subject, "status.capacity[pods]"),
         ready=any(entry.type == "Ready" and entry.status == "True" for entry in status.conditions or ()),
-        unschedulable=bool(wire.spec and wire.spec.unschedulable),
+        unschedulable=bool(spec.unschedulable),
+        taints=taints(spec.taints or ()),
+        allocatable=_allocatable(status, subject),
     )
 
 
-class _Port(Wire):
-    container_port: int = 0
-    host_port: int | None = None
-
-
-class _Resources(Wire):
-    requests: _Amounts | None = None
-    limits: _Amounts | None = None
-
-
-class _Container(Wire):
-    resources: _Resources | None = None
-    ports: list[_Port] | None = None
+def _allocatable(status: _NodeStatus, subject: Subject) -> dict[str, int]:
+    """What pods may request; the capacity without it, as the API server fills it in."""
+    field = "status.capacity" if status.allocatable is None else "status.allocatable"
+    amounts = status.capacity if status.allocatable is None else status.allocatable
+    return {
+        name: amount(value, subject, f"{field}[{name}]", MILLI if name == CPU else 1)
+        for name, value in (amounts or {}).items()
+    }
 
 
 class _GceDisk(Wire):
@@ -95,12 +118,18 @@ class _Volume(Wire):
     aws_elastic_block_store: _EbsDisk | None = None
 
 
-class _PodSpec(Wire):
+class _ResourceClaim(Wire):
+    name: str = ""
+
+
+class _PodSpec(WireRequests):
     node_name: str | None = None
     node_selector: dict[str, str] | None = None
-    host_network: bool | None = None
-    containers: list[_Container] | None = None
     volumes: list[_Volume] | None = None
+    affinity: WireAffinity | None = None
+    tolerations: list[WireToleration] | None = None
+    topology_spread_constraints: list[WireSpreadConstraint] | None = None
+    resource_claims: list[_ResourceClaim] | None = None
 
 
 class _PodStatus(Wire):
@@ -116,7 +145,7 @@ class GenericPod(Wire):
 
 
 def generic_pod(wire: GenericPod) -> Pod:
-    """A pod; its init containers are ignored.
+    """A pod.
 
     Raises:
         ObjectError: a request or limit is no quantity, or negative
@@ -124,22 +153,59 @@ def generic_pod(wire: GenericPod) -> Pod:
     spec = wire.spec or _PodSpec()
     status = wire.status or _PodStatus()
     subject = Subject("Pod", wire.metadata)
-    containers = spec.containers or ()
-    requests = [_container_requests(entry.resources, subject) for entry in containers]
+    containers = spec.containers or []
+    cpu = _container_amounts(containers, CPU, subject)
+    memory = _container_amounts(containers, MEMORY, subject)
     return Pod(
         namespace=wire.metadata.namespace or "default",
         name=wire.metadata.name,
         labels=_labels(wire.metadata.labels),
         node_name=spec.node_name or "",
         node_selector=spec.node_selector or {},
-        cpu=sum(cpu or 0 for cpu, _ in requests),
-        memory=sum(memory or 0 for _, memory in requests),
-        nonzero_cpu=sum(DEFAULT_CPU_REQUEST if cpu is None else cpu for cpu, _ in requests),
-        nonzero_memory=sum(DEFAULT_MEMORY_REQUEST if memory is None else memory for _, memory in requests),
-        ports=frozenset(_host_ports(containers, host_network=bool(spec.host_network))) - {0},
+        cpu=sum(value or 0 for value in cpu),
+        memory=sum(value or 0 for value in memory),
+        nonzero_cpu=sum(DEFAULT_CPU_REQUEST if value is None else value for value in cpu),
+        nonzero_memory=sum(DEFAULT_MEMORY_REQUEST if value is None else value for value in memory),
+        ports=classic_host_ports(containers, host_network=bool(spec.host_network)),
         disks=tuple(disk for volume in spec.volumes or () for disk in _cloud_disks(volume)),
         finished=status.phase in _FINISHED,
         uid=wire.metadata.uid or "",
+        constraints=_share(_constraints(wire, spec, subject)),
+    )
+
+
+def _container_amounts(containers: list[WireContainer], name: str, subject: Subject) -> list[int | None]:
+    return [
+        container_amount(entry.resources, name, subject, f"spec.containers[{index}]")
+        for index, entry in enumerate(containers)
+    ]
+
+
+# Pods of one workload have equal constraints: they share one value.
+@lru_cache(maxsize=4096)
+def _share(constraints: PodConstraints) -> PodConstraints:
+    return constraints
+
+
+def _constraints(wire: GenericPod, spec: _PodSpec, subject: Subject) -> PodConstraints:
+    namespace = wire.metadata.namespace or "default"
+    labels = _labels(wire.metadata.labels)
+    spread = [
+        spread_constraint(entry, labels)
+        for entry in spec.topology_spread_constraints or ()
+        if entry.when_unsatisfiable == DO_NOT_SCHEDULE
+    ]
+    return PodConstraints(
+        tolerations=tolerations(spec.tolerations or ()),
+        node_affinity=required_node_affinity(spec.affinity),
+        pod_affinity=pod_affinity_terms(spec.affinity, namespace, anti=False),
+        pod_anti_affinity=pod_affinity_terms(spec.affinity, namespace, anti=True),
+        spread=tuple(spread),
+        requests=pod_requests(spec, subject),
+        host_ports=host_ports(spec),
+        request_fields=uncounted_request_fields(spec),
+        claim_fields=tuple(f"spec.resourceClaims[{index}]" for index in range(len(spec.resource_claims or ()))),
+        terminating=wire.metadata.deletion_timestamp is not None,
     )
 
 
@@ -160,27 +226,50 @@ def generic_service(wire: GenericService) -> Service:
     return Service(wire.metadata.namespace or "default", wire.metadata.name, _labels(spec.selector))
 
 
+class GenericReplicationController(Wire):
+    """core/v1 ReplicationController, whose selector is a map of labels."""
+
+    metadata: Metadata
+    spec: _ServiceSpec | None = None
+
+
+def replication_controller(wire: GenericReplicationController) -> Controller:
+    """A ReplicationController."""
+    spec = wire.spec or _ServiceSpec()
+    selector = LabelSelector(_labels(spec.selector))
+    return Controller("ReplicationController", wire.metadata.namespace or "default", wire.metadata.name, selector)
+
+
+class _WorkloadSpec(Wire):
+    selector: WireLabelSelector | None = None
+
+
+class GenericWorkload(Wire):
+    """apps/v1 ReplicaSet or StatefulSet."""
+
+    metadata: Metadata
+    spec: _WorkloadSpec | None = None
+
+
+def workload(kind: str, wire: GenericWorkload) -> Controller:
+    """A ReplicaSet or StatefulSet."""
+    spec = wire.spec or _WorkloadSpec()
+    return Controller(kind, wire.metadata.namespace or "default", wire.metadata.name, label_selector(spec.selector))
+
+
+class GenericNamespace(Wire):
+    """core/v1 Namespace."""
+
+    metadata: Metadata
+
+
+def generic_namespace(wire: GenericNamespace) -> Namespace:
+    """A namespace."""
+    return Namespace(wire.metadata.name, _labels(wire.metadata.labels))
+
+
 def _labels(wire: dict[str, str] | None) -> Labels:
     return frozenset((wire or {}).items())
-
-
-def _container_requests(resources: _Resources | None, subject: Subject) -> tuple[int | None, int | None]:
-    """A container's requests of CPU and memory, None without request and limit."""
-    if resources is None:
-        return None, None
-    amounts = {**(resources.limits or {}), **(resources.requests or {})}
-    field = "spec.containers[].resources.requests"
-    cpu = amounts.get("cpu")
-    memory = amounts.get("memory")
-    return (
-        None if cpu is None else _amount(cpu, subject, f"{field}.cpu", MILLI),
-        None if memory is None else _amount(memory, subject, f"{field}.memory"),
-    )
-
-
-def _host_ports(containers: list[_Container] | tuple[()], *, host_network: bool) -> list[int]:
-    ports = [port for entry in containers for port in entry.ports or ()]
-    return [port.host_port or (port.container_port if host_network else 0) for port in ports]
 
 
 def _cloud_disks(volume: _Volume) -> list[CloudDisk]:
@@ -192,25 +281,3 @@ def _cloud_disks(volume: _Volume) -> list[CloudDisk]:
         block = volume.aws_elastic_block_store
         disks.append(CloudDisk(Cloud.EBS, block.volume_id, bool(block.read_only)))
     return disks
-
-
-def _amount(value: _Amount | None, subject: Subject, field: str, scale: int = 1) -> int:
-    """A quantity times `scale`, rounded up, and at most 2^63-1.
-
-    The limit is more than any node has.
-
-    Raises:
-        ObjectError: the value is no quantity, or negative
-    """
-    if value is None or value == "":
-        return 0
-    try:
-        amount = _parse_cached(str(value), scale)
-    except QuantityError as error:
-        raise ObjectError(subject.text, field, str(error)) from error
-    if amount < 0:
-        raise ObjectError(subject.text, field, f"{value!r} is negative")
-    return amount
-
-
-_parse_cached = lru_cache(maxsize=4096)(parse_clamped)

@@ -122,9 +122,9 @@ def decode_object(kind: str, raw: object, wire: type[_AnyWire]) -> _AnyWire:
         return msgspec.convert(raw, wire)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$")
-        raise ObjectError(_object_name(kind, raw), path.strip("`.").removeprefix("."), problem) from error
+        raise ObjectError(object_name(kind, raw), path.strip("`.").removeprefix("."), problem) from error
     except RecursionError as error:
-        raise ObjectError(_object_name(kind, raw), "", "is nested too deeply") from error
+        raise ObjectError(object_name(kind, raw), "", "is nested too deeply") from error
 
 
 def decode_json(kind: str, raw: bytes | msgspec.Raw, wire: type[_AnyWire]) -> _AnyWire:
@@ -142,7 +142,8 @@ def decode_json(kind: str, raw: bytes | msgspec.Raw, wire: type[_AnyWire]) -> _A
         raise ObjectError(kind, "", f"is not JSON: {error}") from error
 
 
-def _object_name(kind: str, raw: object) -> str:
+def object_name(kind: str, raw: object) -> str:
+    """How messages call a decoded object: ``Pod shop/web-0``."""
     metadata = raw.get("metadata") if isinstance(raw, dict) else None
     if not isinstance(metadata, dict):
         return f"{kind} (no name)"

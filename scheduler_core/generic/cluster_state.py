@@ -17,7 +17,8 @@ from typing import TypeAlias
 from rpds import HashTrieMap
 
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.model.generic import Node, Pod, PodKey, Service
+from scheduler_core.model.constraints import Labels
+from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, Pod, PodKey, Service
 
 SequenceNumber = int
 _NumberedPods: TypeAlias = "HashTrieMap[SequenceNumber, Pod]"
@@ -48,6 +49,9 @@ class GenericClusterState:
         assigned_pods: every pod with a node, with its sequence number: the lowest one is the first pod
         services: by namespace, in order, with the pods they select
         next_number: the sequence number of the next new pod
+        controllers: ReplicationControllers, ReplicaSets and StatefulSets, by namespace; empty unless a rule reads them
+        namespaces: the labels of each namespace; empty unless a rule reads them
+        constrained_nodes: the nodes with taints, or with pods that have a required anti-affinity; mostly few
     """
 
     nodes: HashTrieMap[str, NodeInfo] = field(default_factory=HashTrieMap)
@@ -56,6 +60,9 @@ class GenericClusterState:
     assigned_pods: HashTrieMap[PodKey, tuple[SequenceNumber, Pod]] = field(default_factory=HashTrieMap)
     services: HashTrieMap[str, tuple[ServicePods, ...]] = field(default_factory=HashTrieMap)
     next_number: SequenceNumber = 0
+    controllers: HashTrieMap[str, HashTrieMap[ControllerKey, Controller]] = field(default_factory=HashTrieMap)
+    namespaces: HashTrieMap[str, Labels] = field(default_factory=HashTrieMap)
+    constrained_nodes: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], services: Iterable[Service]) -> GenericClusterState:
@@ -77,19 +84,20 @@ class GenericClusterState:
             assigned_pods=HashTrieMap(numbered),
             services=HashTrieMap(_select_pods(service_by_key, numbered)),
             next_number=len(numbered),
+            constrained_nodes=frozenset(name for name, node_info in node_infos.items() if node_info.is_constrained),
         )
 
     def with_node(self, node: Node) -> GenericClusterState:
         """Adds or replaces a node."""
         node_info = self.nodes.get(node.name)
         if node_info is not None:
-            return replace(self, nodes=self.nodes.insert(node.name, replace(node_info, node=node)))
-        return replace(
+            return _with_node_info(self, replace(node_info, node=node))
+        state = replace(
             self,
-            nodes=self.nodes.insert(node.name, NodeInfo.of(node, self.orphaned_pods.get(node.name, ()))),
             node_names=tuple(sorted((*self.node_names, node.name))),
             orphaned_pods=self.orphaned_pods.discard(node.name),
         )
+        return _with_node_info(state, NodeInfo.of(node, self.orphaned_pods.get(node.name, ())))
 
     def without_node(self, name: str) -> GenericClusterState:
         """Removes a node; its pods stay as orphaned pods."""
@@ -101,6 +109,7 @@ class GenericClusterState:
             nodes=self.nodes.remove(name),
             node_names=tuple(node_name for node_name in self.node_names if node_name != name),
             orphaned_pods=(self.orphaned_pods.insert(name, node_info.pods) if node_info.pods else self.orphaned_pods),
+            constrained_nodes=self.constrained_nodes - {name},
         )
 
     def with_pod(self, pod: Pod) -> GenericClusterState:
@@ -133,6 +142,25 @@ class GenericClusterState:
         """Binds the pod to the node."""
         return self.with_pod(replace(pod, node_name=node))
 
+    def with_controller(self, controller: Controller) -> GenericClusterState:
+        """Adds or replaces a controller."""
+        siblings = self.controllers.get(controller.namespace, HashTrieMap())
+        changed = siblings.insert(controller.key, controller)
+        return replace(self, controllers=self.controllers.insert(controller.namespace, changed))
+
+    def without_controller(self, kind: str, namespace: str, name: str) -> GenericClusterState:
+        """Removes a controller."""
+        siblings = self.controllers.get(namespace, HashTrieMap()).discard((kind, namespace, name))
+        return replace(self, controllers=self.controllers.insert(namespace, siblings))
+
+    def with_namespace(self, namespace: Namespace) -> GenericClusterState:
+        """Adds or replaces a namespace."""
+        return replace(self, namespaces=self.namespaces.insert(namespace.name, namespace.labels))
+
+    def without_namespace(self, name: str) -> GenericClusterState:
+        """Removes a namespace."""
+        return replace(self, namespaces=self.namespaces.discard(name))
+
     def with_service(self, service: Service) -> GenericClusterState:
         """Adds or replaces a service.
 
@@ -155,11 +183,19 @@ class GenericClusterState:
         return replace(self, services=services)
 
 
+def _with_node_info(state: GenericClusterState, node_info: NodeInfo) -> GenericClusterState:
+    name = node_info.node.name
+    constrained_nodes = state.constrained_nodes
+    if node_info.is_constrained != (name in constrained_nodes):
+        constrained_nodes = constrained_nodes ^ {name}
+    return replace(state, nodes=state.nodes.insert(name, node_info), constrained_nodes=constrained_nodes)
+
+
 def _add_to_node(state: GenericClusterState, pod: Pod) -> GenericClusterState:
     name = pod.node_name
     node_info = state.nodes.get(name)
     if node_info is not None:
-        return replace(state, nodes=state.nodes.insert(name, node_info.add_pod(pod)))
+        return _with_node_info(state, node_info.add_pod(pod))
     orphans = (*state.orphaned_pods.get(name, ()), pod)
     return replace(state, orphaned_pods=state.orphaned_pods.insert(name, orphans))
 
@@ -168,7 +204,7 @@ def _remove_from_node(state: GenericClusterState, pod: Pod) -> GenericClusterSta
     name = pod.node_name
     node_info = state.nodes.get(name)
     if node_info is not None:
-        return replace(state, nodes=state.nodes.insert(name, node_info.remove_pod(pod.key)))
+        return _with_node_info(state, node_info.remove_pod(pod.key))
     remaining = tuple(orphan for orphan in state.orphaned_pods[name] if orphan.key != pod.key)
     orphaned = state.orphaned_pods.insert(name, remaining) if remaining else state.orphaned_pods.remove(name)
     return replace(state, orphaned_pods=orphaned)

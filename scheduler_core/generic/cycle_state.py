@@ -14,7 +14,7 @@ from typing import Final
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import GenericClusterState, SequenceNumber, ServicePods
 from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.generic import Controller, Pod, Service
 
 
 class UndecidableError(CoreError):
@@ -80,3 +80,24 @@ class CycleState:
             return self.first_service_pods_by_node
         pods = {number: pod for entry in self.services for number, pod in entry.pods.items()}
         return Counter(pod.node_name for pod in pods.values())
+
+    @cached_property
+    def controllers(self) -> tuple[Controller, ...]:
+        """The controllers of the pod's namespace that select it."""
+        controllers = self.cluster.controllers.get(self.pod.namespace)
+        return tuple(entry for entry in (controllers or {}).values() if entry.selects(self.pod.labels))
+
+    @cached_property
+    def owned_pods_by_node(self) -> Counter[str]:
+        """Number of pods per node that share a service or controller with the pod.
+
+        A pod of several of them counts once; the node may not exist. Finished pods are included.
+        """
+        if not self.controllers:
+            return self.service_pods_by_node
+        owners: list[Service | Controller] = [*(entry.service for entry in self.services), *self.controllers]
+        return Counter(
+            pod.node_name
+            for _, pod in self.cluster.assigned_pods.values()
+            if pod.namespace == self.pod.namespace and any(owner.selects(pod.labels) for owner in owners)
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from scheduler_core.model.constraints import Amounts, HostPort
 from scheduler_core.model.generic import Cloud, Node, Pod, PodKey
 
 DiskKey = tuple[Cloud, str]
@@ -21,6 +22,9 @@ class NodeInfo:
         nonzero_requested_cpu, nonzero_requested_memory: sums of `Pod.nonzero_cpu` and `Pod.nonzero_memory`
         used_ports: their host ports
         disks: the cloud disks they mount, and whether all of them mount it read-only
+        requested: sums of `PodConstraints.requests` by resource
+        host_ports: their host ports with protocol and address
+        anti_affinity_pods: those with a required anti-affinity
     """
 
     node: Node
@@ -32,6 +36,14 @@ class NodeInfo:
     nonzero_requested_memory: int = 0
     used_ports: frozenset[int] = frozenset()
     disks: Mapping[DiskKey, bool] = field(default_factory=dict[DiskKey, bool])
+    requested: Mapping[str, int] = field(default_factory=dict[str, int])
+    host_ports: frozenset[HostPort] = frozenset()
+    anti_affinity_pods: tuple[Pod, ...] = ()
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the node has taints, or pods with a required anti-affinity."""
+        return bool(self.node.taints or self.anti_affinity_pods)
 
     @classmethod
     def of(cls, node: Node, pods: Iterable[Pod]) -> NodeInfo:
@@ -40,9 +52,13 @@ class NodeInfo:
         unfinished = [pod for pod in pods if not pod.finished]
         used_ports: set[int] = set()
         disks: dict[DiskKey, bool] = {}
+        requested: dict[str, int] = {}
+        host_ports: set[HostPort] = set()
         for pod in unfinished:
             used_ports |= pod.ports
             _mount_disks(pod, disks)
+            _add_requests(pod.constraints.requests, requested)
+            host_ports |= pod.constraints.host_ports
         return cls(
             node=node,
             pods=pods,
@@ -53,6 +69,9 @@ class NodeInfo:
             nonzero_requested_memory=sum(pod.nonzero_memory for pod in unfinished),
             used_ports=frozenset(used_ports),
             disks=disks,
+            requested=requested,
+            host_ports=frozenset(host_ports),
+            anti_affinity_pods=tuple(pod for pod in unfinished if pod.constraints.pod_anti_affinity),
         )
 
     def add_pod(self, pod: Pod) -> NodeInfo:
@@ -65,6 +84,9 @@ class NodeInfo:
         disks = self.disks
         if pod.disks:
             _mount_disks(pod, disks := {**self.disks})
+        constraints = pod.constraints
+        requested = {**self.requested}
+        _add_requests(constraints.requests, requested)
         return NodeInfo(
             node=self.node,
             pods=(*self.pods, pod),
@@ -75,6 +97,11 @@ class NodeInfo:
             nonzero_requested_memory=self.nonzero_requested_memory + pod.nonzero_memory,
             used_ports=self.used_ports | pod.ports if pod.ports else self.used_ports,
             disks=disks,
+            requested=requested,
+            host_ports=self.host_ports | constraints.host_ports if constraints.host_ports else self.host_ports,
+            anti_affinity_pods=(
+                (*self.anti_affinity_pods, pod) if constraints.pod_anti_affinity else self.anti_affinity_pods
+            ),
         )
 
     def remove_pod(self, key: PodKey) -> NodeInfo:
@@ -86,3 +113,8 @@ def _mount_disks(pod: Pod, disks: dict[DiskKey, bool]) -> None:
     for disk in pod.disks:
         key = (disk.cloud, disk.name)
         disks[key] = disks.get(key, True) and disk.read_only
+
+
+def _add_requests(requests: Amounts, requested: dict[str, int]) -> None:
+    for name, amount in requests:
+        requested[name] = requested.get(name, 0) + amount

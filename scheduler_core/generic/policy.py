@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument
+from scheduler_core.generic.foreign_rules import PREDICATE_ADVICE, PRIORITY_ADVICE
 from scheduler_core.generic.policy_file import (
     PolicyDocument,
     PolicyEntry,
@@ -25,6 +26,7 @@ from scheduler_core.generic.policy_file import (
 )
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES, RuleRegistry
 
+_ADVICE: Final = {PREDICATES.rule_kind: PREDICATE_ADVICE, PRIORITIES.rule_kind: PRIORITY_ADVICE}
 _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])")
 
 
@@ -149,9 +151,9 @@ def parse_policy(text: bytes) -> Policy:
 
 def _weight_faults(entry: PolicyEntry) -> Iterable[str]:
     if not entry.has_weight:
-        yield f"{entry.location}: weight is missing; a positive whole number is required"
+        yield f"{entry.location}: weight is missing; a positive whole number is required{entry.place}"
     elif entry.weight <= 0:
-        yield f"{entry.location}: weight is {entry.weight}; a positive whole number is required"
+        yield f"{entry.location}: weight is {entry.weight}; a positive whole number is required{entry.place}"
 
 
 def _empty_section_warnings(document: PolicyDocument) -> Iterable[str]:
@@ -178,7 +180,7 @@ class _Section:
         if entry.arguments is not None:
             fault = self._argument_fault(entry)
             if fault:
-                yield f"{entry.location}: {fault}"
+                yield f"{entry.location}: {fault}{entry.place}"
                 return
             rule, argument = next(iter(entry.arguments.items()))
             self._warn_about_argument(entry, rule, argument)
@@ -188,7 +190,7 @@ class _Section:
             rule = entry.name
             argument = NO_ARGUMENT
         else:
-            yield f"{entry.location}: {self._unknown_name_fault()}"
+            yield f"{entry.location}: {self._unknown_name_fault(entry.name)}{entry.place}"
             return
         if previous is not None:
             self.warnings.append(f"{entry.location}: the name was used before; the last entry wins, and counts once")
@@ -207,10 +209,13 @@ class _Section:
             return "a name of your own must be letters, digits and -, at least two, with no - at either end"
         return ""
 
-    def _unknown_name_fault(self) -> str:
+    def _unknown_name_fault(self, name: str) -> str:
+        kind = self._registry.rule_kind
+        advice = _ADVICE[kind].get(name)
+        if advice is not None:
+            return f"this {kind} of a later Kubernetes is not a rule here: {advice}"
         rules = " or ".join(self._registry.configurable)
         names = ", ".join(self._registry.static)
-        kind = self._registry.rule_kind
         return f"no {kind} has this name ({names}), and a name of your own needs an argument: {rules}"
 
     def _warn_about_argument(self, entry: PolicyEntry, rule: str, argument: Argument) -> None:

@@ -1,9 +1,9 @@
 """Reads the shape of a policy file; the names in it are not interpreted here.
 
 The rules are those of Go's JSON decoder as Kubernetes 1.1 used it: keys in any case, unknown keys ignored, null the same
-as absent, whole numbers written as such. The key `version` is ignored; `kind` and `apiVersion` may be absent, but not
-wrong. Two rules are added: a byte order mark, which some editors write, is skipped, and a file that is just null is
-refused, because a policy was lost when it was written.
+as absent (a file that is just null is an empty policy), whole numbers written as such. The key `version` is ignored; `kind`
+and `apiVersion` may be absent, but not wrong. Two rules are added: a byte order mark, which some editors write, is skipped, and
+a key that is written twice is refused, because Go takes the last one, and the rules of the first are lost in silence.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from scheduler_core.convert.json_text import JsonPlaces, Path, describe_syntax_error, line_and_column
 from scheduler_core.generic.cycle_state import Argument
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 
@@ -67,6 +68,7 @@ class PolicyEntry:
         has_weight: whether a weight is written
         arguments: by the key in `argument`; None if there is no argument
         unknown_keys: keys of the argument that do not belong there
+        place: line and column, in parentheses
     """
 
     location: str
@@ -75,6 +77,7 @@ class PolicyEntry:
     has_weight: bool
     arguments: Mapping[str, Argument] | None
     unknown_keys: tuple[str, ...] = ()
+    place: str = ""
 
 
 @dataclass(slots=True)
@@ -92,18 +95,18 @@ def read_policy_file(text: bytes) -> PolicyDocument:
     Raises:
         WrongShapeError: it is no JSON, or values have the wrong type; names each entry that is wrong
     """
+    text = text.removeprefix(BOM_UTF8)
     try:
-        decoded = msgspec.json.decode(text.removeprefix(BOM_UTF8))
+        decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WrongShapeError(f"is not JSON: {error}") from error
-    if decoded is None:
-        raise WrongShapeError("the file: must be an object, not null")
+        raise WrongShapeError(f"is not JSON: {describe_syntax_error(text, error)}") from error
     document = PolicyDocument()
-    faults: list[str] = []
-    top = _JsonObject(decoded, "the file", _FILE_KEYS, document.warnings)
+    source = _Source(text.decode(), document.warnings)
+    faults = source.duplicate_faults()
+    top = _JsonObject(decoded, "the file", _FILE_KEYS, source, ())
     for key, expected in (("kind", _KIND), ("apiVersion", _VERSION)):
         with _collect(faults):
-            _expect(top.text(key), expected, key)
+            _expect(top.text(key), expected, key, source)
     version = top.values.get("version")
     if version not in (None, _VERSION):
         document.warnings.append(f"version: {version!r:.60} is not looked at")
@@ -114,33 +117,35 @@ def read_policy_file(text: bytes) -> PolicyDocument:
         with _collect(faults):
             for index, raw in enumerate(top.list(section)):
                 with _collect(faults):
-                    entries.append(_entry(raw, section, index, tuple(registry.configurable), document.warnings))
+                    entries.append(_entry(raw, section, index, tuple(registry.configurable), source))
     if faults:
         raise WrongShapeError("; ".join(faults))
     return document
 
 
-def _expect(text: str, expected: str, key: str) -> None:
+def _expect(text: str, expected: str, key: str, source: _Source) -> None:
     if text not in ("", expected):
-        raise WrongShapeError(f"{key}: {text!r:.60} is not {expected!r}")
+        raise WrongShapeError(f"{key}: {text!r:.60} is not {expected!r}{source.place((key,))}")
 
 
-def _entry(raw: object, section: str, index: int, rules: Sequence[str], warnings: list[str]) -> PolicyEntry:
+def _entry(raw: object, section: str, index: int, rules: Sequence[str], source: _Source) -> PolicyEntry:
     keys = ("name", "argument", "weight") if section == "priorities" else ("name", "argument")
-    place = f"{section}[{index}]"
+    number = f"{section}[{index}]"
+    path = (section, index)
     # Read without warnings: the second reading has the name for their location.
-    name = _JsonObject(raw, place, keys, []).text("name")
-    location = f"{place} ({_shorten(name)})"
-    entry = _JsonObject(raw, location, keys, warnings)
+    name = _JsonObject(raw, number, keys, source.without_warnings(), path).text("name")
+    location = f"{number} ({_shorten(name)})"
+    entry = _JsonObject(raw, location, keys, source, path)
     raw_argument = entry.values.get("argument")
     weight = entry.integer("weight")
     has_weight = entry.values.get("weight") is not None
+    place = source.place(path)
     if raw_argument is None:
-        return PolicyEntry(location, name, weight, has_weight, None)
-    argument = _JsonObject(raw_argument, f"{location}: argument", rules, warnings)
-    arguments = {rule: _argument(argument, rule, warnings) for rule in rules if argument.values.get(rule) is not None}
+        return PolicyEntry(location, name, weight, has_weight, None, place=place)
+    argument = _JsonObject(raw_argument, f"{location}: argument", rules, source, (*path, "argument"))
+    arguments = {rule: _argument(argument, rule, source) for rule in rules if argument.values.get(rule) is not None}
     unknown_keys = tuple(map(_shorten, argument.unknown_keys))
-    return PolicyEntry(location, name, weight, has_weight, arguments, unknown_keys)
+    return PolicyEntry(location, name, weight, has_weight, arguments, unknown_keys, place)
 
 
 def _shorten(name: str) -> str:
@@ -149,19 +154,54 @@ def _shorten(name: str) -> str:
     return short if short.isprintable() else repr(short)
 
 
-def _argument(parent: _JsonObject, rule: str, warnings: list[str]) -> Argument:
+def _argument(parent: _JsonObject, rule: str, source: _Source) -> Argument:
     labels = "label" if rule in _ONE_LABEL else "labels"
     keys = (labels, "presence") if rule in _WITH_PRESENCE else (labels,)
-    values = _JsonObject(parent.values[rule], f"{parent.location}: {rule}", keys, warnings)
+    values = _JsonObject(parent.values[rule], f"{parent.location}: {rule}", keys, source, (*parent.path, rule))
     if values.unknown_keys and values.values.get(labels) is None:
         # Go reads it as a rule without labels, which treats all nodes alike; a misspelt key never means that.
-        raise WrongShapeError(f"{values.location}: needs {labels}, and {values.unknown_keys[0]!r:.60} is not known")
+        fault = f"{values.location}: needs {labels}, and {values.unknown_keys[0]!r:.60} is not known"
+        raise WrongShapeError(fault + source.place((*values.path, values.unknown_keys[0])))
     if rule in _ONE_LABEL:
         return Argument((values.text("label"),), values.flag("presence"))
     names = values.list("labels")
     if not all(name is None or isinstance(name, str) for name in names):
-        raise WrongShapeError(f"{values.location}: labels: must be a list of texts")
+        fault = f"{values.location}: labels: must be a list of texts"
+        raise WrongShapeError(fault + source.place((*values.path, "labels")))
     return Argument(tuple(str(name or "") for name in names), values.flag("presence"))
+
+
+class _Source:
+    """The text of a policy, for places in messages, and the warnings about it."""
+
+    def __init__(self, text: str, warnings: list[str], places: JsonPlaces | None = None) -> None:
+        self._text = text
+        self._places = JsonPlaces.of(text, str.lower) if places is None else places
+        self.warnings = warnings
+
+    def without_warnings(self) -> _Source:
+        """The same text; its warnings are dropped."""
+        return _Source(self._text, [], self._places)
+
+    def place(self, path: Path) -> str:
+        """Where a value is: `` (line 5, column 7)``."""
+        lowercase = tuple(part.lower() if isinstance(part, str) else part for part in path)
+        return f" ({line_and_column(self._text, self._places.offset(lowercase))})"
+
+    def duplicate_faults(self) -> list[str]:
+        """What is wrong with each key that is written twice."""
+        faults = []
+        for duplicate in self._places.duplicates:
+            first, second = (line_and_column(self._text, offset) for offset in duplicate.offsets)
+            keys = " and ".join(f"{_shorten(key)!r}" for key in duplicate.keys)
+            faults.append(f"{_path_text(duplicate.container)}: {keys} are one key, written twice ({first}; {second})")
+        return faults
+
+
+def _path_text(path: Path) -> str:
+    """A path as messages write it: ``priorities[1].argument``."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{_shorten(part)}" for part in path)
+    return text.removeprefix(".") or "the file"
 
 
 class _JsonObject:
@@ -170,42 +210,49 @@ class _JsonObject:
     Other keys are ignored with a warning.
     """
 
-    def __init__(self, raw: object, location: str, keys: Sequence[str], warnings: list[str]) -> None:
+    def __init__(self, raw: object, location: str, keys: Sequence[str], source: _Source, path: Path) -> None:
         self.location = location
+        self.path = path
+        self._source = source
         self.values: dict[str, object] = {}
         key_by_lowercase = {key.lower(): key for key in keys}
         unknown_keys = []
-        for key, value in _check_type(raw, dict, location, "an object").items():
+        for key, value in self._check_type(raw, dict, path, location, "an object").items():
             if key.lower() in key_by_lowercase:
                 self.values[key_by_lowercase[key.lower()]] = value
             else:
                 unknown_keys.append(key)
         self.unknown_keys = tuple(unknown_keys)
-        warnings.extend(f"{location}: {key!r:.60} is not known and is ignored" for key in unknown_keys)
+        source.warnings.extend(f"{location}: {key!r:.60} is not known and is ignored" for key in unknown_keys)
 
     def text(self, key: str) -> str:
         """A text; "" if it is absent."""
-        return _check_type(self.values.get(key), str, f"{self.location}: {key}", "a text")
+        return self._value(key, str, "a text")
 
     def flag(self, key: str) -> bool:
         """True or false; false if it is absent."""
-        return _check_type(self.values.get(key), bool, f"{self.location}: {key}", "true or false")
+        return self._value(key, bool, "true or false")
 
     def list(self, key: str) -> list[object]:
         """A list; empty if it is absent."""
-        return _check_type(self.values.get(key), list, f"{self.location}: {key}", "a list")
+        return self._value(key, list, "a list")
 
     def integer(self, key: str) -> int:
         """A whole number; 0 if it is absent."""
-        number = _check_type(self.values.get(key), int, f"{self.location}: {key}", "a whole number")
+        number = self._value(key, int, "a whole number")
         if isinstance(number, bool) or not -_INT64 <= number < _INT64:
-            raise WrongShapeError(f"{self.location}: {key}: {number!r} is not a whole number of 64 bits")
+            fault = f"{self.location}: {key}: {number!r} is not a whole number of 64 bits"
+            raise WrongShapeError(fault + self._source.place((*self.path, key)))
         return number
 
+    def _value(self, key: str, expected: type[_Value], description: str) -> _Value:
+        return self._check_type(
+            self.values.get(key), expected, (*self.path, key), f"{self.location}: {key}", description
+        )
 
-def _check_type(raw: object, expected: type[_Value], location: str, description: str) -> _Value:
-    if raw is None:
-        return expected()
-    if not isinstance(raw, expected):
-        raise WrongShapeError(f"{location}: must be {description}, not {raw!r:.60}")
-    return raw
+    def _check_type(self, raw: object, expected: type[_Value], path: Path, location: str, description: str) -> _Value:
+        if raw is None:
+            return expected()
+        if not isinstance(raw, expected):
+            raise WrongShapeError(f"{location}: must be {description}, not {raw!r:.60}{self._source.place(path)}")
+        return raw

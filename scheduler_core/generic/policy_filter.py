@@ -15,29 +15,24 @@ from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import CycleState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.predicates import Check
+from scheduler_core.generic.rule_inputs import is_longhorn_rule, kinds_of
 from scheduler_core.generic.rule_registry import PREDICATES
 from scheduler_core.generic.scheduler import NODE_NOT_FOUND
 from scheduler_core.model.generic import Pod
 
-NODES: Final = frozenset({"nodes"})
-PODS: Final = NODES | {"pods"}
-SERVICES: Final = PODS | {"services"}
-_NOTHING: Final = frozenset[str]()
-# A rule that is missing here reads everything.
-_KINDS_READ: Final = {
-    "EqualPriority": _NOTHING,
-    "HostName": _NOTHING,
-    "MatchNodeSelector": NODES,
-    "labelsPresence": NODES,
-    "labelPreference": NODES,
-    "PodFitsPorts": PODS,
-    "PodFitsResources": PODS,
-    "NoDiskConflict": PODS,
-    "LeastRequestedPriority": PODS,
-    "BalancedResourceAllocation": PODS,
-}
 # Predicates whose refusal may end when pods are evicted.
-_RESOLVABLE_BY_EVICTION: Final = frozenset({"PodFitsPorts", "PodFitsResources", "NoDiskConflict"})
+_RESOLVABLE_BY_EVICTION: Final = frozenset(
+    {
+        "PodFitsHostPorts",
+        "PodFitsPorts",
+        "PodFitsResources",
+        "NoDiskConflict",
+        "NodePorts",
+        "NodeResourcesFit",
+        "MatchInterPodAffinity",
+        "EvenPodsSpread",
+    }
+)
 _NODES_PER_SLICE: Final = 256
 
 
@@ -71,23 +66,14 @@ class _BoundPredicate:
 def kinds_read(policy: Policy) -> frozenset[str]:
     """The kinds that a policy's rules read.
 
-    A subset of nodes, pods and services; empty if all rules are Longhorn's.
+    Empty if all rules are Longhorn's.
     """
-    rules = [*(entry.rule for entry in policy.predicates), *(entry.rule for entry in policy.priorities)]
-    return frozenset().union(*(_kinds_read_by(rule) for rule in rules))
-
-
-def _kinds_read_by(rule: str) -> frozenset[str]:
-    return _NOTHING if _is_longhorn_rule(rule) else _KINDS_READ.get(rule, SERVICES)
+    return kinds_of([*(entry.rule for entry in policy.predicates), *(entry.rule for entry in policy.priorities)])
 
 
 def priorities_read_longhorn(policy: Policy) -> bool:
     """Whether a priority reads `LonghornFacts`."""
-    return any(_is_longhorn_rule(entry.rule) for entry in policy.priorities)
-
-
-def _is_longhorn_rule(rule: str) -> bool:
-    return rule.startswith("Longhorn")
+    return any(is_longhorn_rule(entry.rule) for entry in policy.priorities)
 
 
 def policy_refusals(
@@ -108,7 +94,7 @@ def policy_refusals(
             check=PREDICATES[entry.rule](cycle_state, entry.argument),
         )
         for entry in policy.predicates
-        if not _is_longhorn_rule(entry.rule)
+        if not is_longhorn_rule(entry.rule)
     ]
     refusals: dict[str, PolicyRefusal] = {}
     if not predicates:

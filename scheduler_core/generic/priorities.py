@@ -79,7 +79,19 @@ def service_spreading(cycle_state: CycleState, _: Argument, node_infos: Sequence
     Service pods are those of any of the pod's services. The score compares a node with the one that has most of them.
     Nodes that were filtered out, are not available or do not exist count for that maximum. 10 without any service pods.
     """
-    counts = cycle_state.service_pods_by_node
+    return _spread(cycle_state.service_pods_by_node, node_infos)
+
+
+def selector_spread(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
+    """Prefers nodes with few pods of the pod's services and controllers (CalculateSpreadPriority).
+
+    As `service_spreading`, with the ReplicationControllers, ReplicaSets and StatefulSets that select the pod as well. Kubernetes
+    1.1 reads ReplicationControllers; the other two were added when the kinds came.
+    """
+    return _spread(cycle_state.owned_pods_by_node, node_infos)
+
+
+def _spread(counts: Counter[str], node_infos: Sequence[NodeInfo]) -> list[int]:
     max_count = max(counts.values(), default=0)
     if not max_count:
         return [MAX_SCORE] * len(node_infos)

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from scheduler_core.generic import longhorn_rules, predicates, priorities
+from scheduler_core.generic import (
+    current_predicates,
+    longhorn_rules,
+    predicates,
+    priorities,
+    topology_predicates,
+)
 from scheduler_core.generic.predicates import Predicate
 from scheduler_core.generic.priorities import Priority
 
@@ -42,11 +48,20 @@ class RuleRegistry(Generic[_Function]):
 PREDICATES: Final[RuleRegistry[Predicate]] = RuleRegistry(
     "predicate",
     {
+        "PodFitsHostPorts": predicates.pod_fits_ports,
+        # The name of Kubernetes 1.0, which 1.1 accepts as well.
         "PodFitsPorts": predicates.pod_fits_ports,
         "PodFitsResources": predicates.pod_fits_resources,
         "NoDiskConflict": predicates.no_disk_conflict,
         "MatchNodeSelector": predicates.match_node_selector,
         "HostName": predicates.host_name,
+        "NodeAffinity": current_predicates.node_affinity,
+        "NodePorts": current_predicates.node_ports,
+        "NodeResourcesFit": current_predicates.node_resources_fit,
+        "PodToleratesNodeTaints": current_predicates.pod_tolerates_node_taints,
+        "CheckNodeUnschedulable": current_predicates.check_node_unschedulable,
+        "MatchInterPodAffinity": topology_predicates.match_inter_pod_affinity,
+        "EvenPodsSpread": topology_predicates.even_pods_spread,
         "LonghornVolumeFit": longhorn_rules.volume_fit,
     },
     {"serviceAffinity": predicates.service_affinity, "labelsPresence": predicates.labels_presence},
@@ -56,6 +71,7 @@ PRIORITIES: Final[RuleRegistry[Priority]] = RuleRegistry(
     {
         "LeastRequestedPriority": priorities.least_requested,
         "BalancedResourceAllocation": priorities.balanced_resource_allocation,
+        "SelectorSpreadPriority": priorities.selector_spread,
         "ServiceSpreadingPriority": priorities.service_spreading,
         "EqualPriority": priorities.equal,
         "LonghornDataLocality": longhorn_rules.data_locality,

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-Labels = frozenset[tuple[str, str]]
+from scheduler_core.model.constraints import NO_CONSTRAINTS, Labels, LabelSelector, PodConstraints, Taint
+
 PodKey = tuple[str, str]
+ControllerKey = tuple[str, str, str]
 
 
 class Cloud(Enum):
@@ -39,6 +41,7 @@ class Node:
     Attributes:
         cpu, memory, pods: the capacity, not what is allocatable, as in the classic scheduler
         ready: whether the condition Ready is True; false without this condition
+        allocatable: what pods may request of each resource; the capacity if the node does not say
     """
 
     name: str
@@ -48,6 +51,8 @@ class Node:
     pods: int = 0
     ready: bool = True
     unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+    allocatable: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class Pod:
         nonzero_cpu, nonzero_memory: the same, but an unset one counts as 100m and 200Mi per container, as in the priorities
         ports: its host ports
         finished: whether its phase is Succeeded or Failed
+        constraints: what only rules that are newer than Kubernetes 1.1 read
     """
 
     namespace: str
@@ -74,6 +80,7 @@ class Pod:
     disks: tuple[CloudDisk, ...] = ()
     finished: bool = False
     uid: str = ""
+    constraints: PodConstraints = NO_CONSTRAINTS
 
     @property
     def key(self) -> PodKey:
@@ -92,3 +99,35 @@ class Service:
     def selects(self, labels: Labels) -> bool:
         """Whether it selects pods of its namespace with these labels."""
         return bool(self.selector) and self.selector <= labels
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """A ReplicationController, ReplicaSet or StatefulSet with the pods that it selects.
+
+    Attributes:
+        kind: the kind's name
+        selector: None, or without any part: it selects nothing
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    selector: LabelSelector | None = None
+
+    @property
+    def key(self) -> ControllerKey:
+        """Kind, namespace and name."""
+        return self.kind, self.namespace, self.name
+
+    def selects(self, labels: Labels) -> bool:
+        """Whether it selects pods of its namespace with these labels."""
+        return self.selector is not None and not self.selector.matches_everything and self.selector.matches(labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A namespace with its labels."""
+
+    name: str
+    labels: Labels = frozenset()

@@ -30,6 +30,7 @@ from tests.e2e import (
     static_volumes,
     tight_burst,
     tight_nodes,
+    todays_rules,
     versions,
 )
 from tests.e2e.comparisons import Compared, Comparison
@@ -61,11 +62,14 @@ class Section(StrEnum):
     BACKLOG = "backlog"
     BINDINGS = "bindings"
     VERSIONS = "versions"
+    TODAYS_RULES = "todays-rules"
 
 
 _BACKLOGS: Final = (1500, 3000)
 # Random clusters of the part `bindings`.
 _SEEDS: Final = 40
+# Random clusters of 60 pods each, of the part `todays-rules`.
+_RULE_SEEDS: Final = 40
 # Random tight bursts of some forty pods.
 _TIGHT_BURSTS: Final = 5
 # Random tight clusters, whose bursts are computed.
@@ -121,10 +125,17 @@ def main(  # noqa: PLR0917 # the options of the command
     if version:
         os.environ[kubernetes_version.VARIABLE] = version  # for every cluster of this process
     mode = harsh_burst.ENFORCE if placement_guard else ""
-    report = _Report(Path(tempfile.mkdtemp(prefix="e2e-report-")), file, repetitions)
+    report = _Report(Path(tempfile.mkdtemp(prefix="e2e-report-")), file, repetitions, mode)
+    counted = {
+        Section.TIGHT_BURST: (report.tight_burst, _TIGHT_BURSTS),
+        Section.HARSH_BURST: (report.harsh_burst, _HARSH_BURSTS),
+        Section.TIGHT_NODES: (report.tight_nodes, _TIGHT_CLUSTERS),
+        Section.BINDINGS: (report.bindings, _SEEDS),
+        Section.TODAYS_RULES: (report.todays_rules, _RULE_SEEDS),
+    }
     for section in sections or Section:
         if section is Section.PLAN:
-            report.plan(mode)
+            report.plan()
         elif section is Section.HAND_OVER:
             report.hand_over()
         elif section is Section.SIZE:
@@ -133,14 +144,9 @@ def main(  # noqa: PLR0917 # the options of the command
             report.backlog()
         elif section is Section.VERSIONS:
             report.versions()
-        elif section is Section.TIGHT_BURST:
-            report.tight_burst(repetitions or _TIGHT_BURSTS, guard=placement_guard)
-        elif section is Section.HARSH_BURST:
-            report.harsh_burst(repetitions or _HARSH_BURSTS, guard=placement_guard)
-        elif section is Section.TIGHT_NODES:
-            report.tight_nodes(repetitions or _TIGHT_CLUSTERS)
-        elif section is Section.BINDINGS:
-            report.bindings(repetitions or _SEEDS)
+        elif section in counted:
+            part, count = counted[section]
+            part(repetitions or count)
         else:
             report.compare(section, _COMPARISONS[section])
     report.finish()
@@ -149,21 +155,23 @@ def main(  # noqa: PLR0917 # the options of the command
 class _Report:
     """Prints each part when it is done, and collects the failures."""
 
-    def __init__(self, folder: Path, file: Path | None, repetitions: int | None) -> None:
+    def __init__(self, folder: Path, file: Path | None, repetitions: int | None, guard: str) -> None:
         self._folder = folder
+        # The mode of the placement guard, "" for none.
+        self._guard = guard
         self._file = file
         self._repetitions = repetitions
         self._failures: list[str] = []
         self._written: dict[str, object] = {}
         self._console = Console(width=None if sys.stdout.isatty() else 180)
 
-    def plan(self, placement_guard: str) -> None:
+    def plan(self) -> None:
         """Runs and prints the test plan with and without the extender."""
 
         def write(rows: list[Row]) -> None:
             self._write(Section.PLAN, [asdict(row) for row in rows])
 
-        rows = goals.run(self._folder / Section.PLAN, self._repetitions, write, placement_guard)
+        rows = goals.run(self._folder / Section.PLAN, self._repetitions, write, self._guard)
         self._failures += goals.failures(rows)
         self._console.print(goals.table(rows))
 
@@ -212,19 +220,26 @@ class _Report:
         self._write(Section.BINDINGS, asdict(outcome))
         self._console.print(outcome.text())
 
-    def tight_burst(self, seeds: int, *, guard: bool) -> None:
+    def todays_rules(self, seeds: int) -> None:
+        """Runs and prints the decisions of today's predicates, compared with kube-scheduler's."""
+        comparison = todays_rules.run(self._folder / Section.TODAYS_RULES, range(1, seeds + 1))
+        self._failures += comparison.wrong
+        self._write(Section.TODAYS_RULES, asdict(comparison))
+        self._console.print(comparison.text())
+
+    def tight_burst(self, seeds: int) -> None:
         """Runs and prints tight bursts without the extender and with each packing mode, or with the placement guard."""
-        tallies = tight_burst.run(self._folder / Section.TIGHT_BURST, range(1, seeds + 1), guard=guard)
+        tallies = tight_burst.run(self._folder / Section.TIGHT_BURST, range(1, seeds + 1), guard=bool(self._guard))
         for way, tally in tallies.items():
-            promises = guard or way == Packing.STALE_SAFE
+            promises = self._guard or way == Packing.STALE_SAFE
             if promises and (tally.overbooked or tally.misplaced or tally.mended or tally.stuck):
                 self._failures.append(f"tight burst, {way}: {tally}")
         self._write(Section.TIGHT_BURST, {way: asdict(tally) for way, tally in tallies.items()})
         self._console.print(tight_burst.table(tallies))
 
-    def harsh_burst(self, seeds: int, *, guard: bool) -> None:
+    def harsh_burst(self, seeds: int) -> None:
         """Runs and prints harsh bursts without the placement guard, and with it."""
-        guards = [harsh_burst.WITHOUT, *([harsh_burst.ENFORCE] if guard else [])]
+        guards = [harsh_burst.WITHOUT, *([self._guard] if self._guard else [])]
         outcomes = harsh_burst.run(self._folder / Section.HARSH_BURST, range(1, seeds + 1), guards)
         self._failures += harsh_burst.failures(outcomes)
         self._write(

@@ -11,6 +11,7 @@ from app.kube.resources import LONGHORN_NODES
 from app.kube.watched_kinds import WATCHED
 from app.scheduler.lifecycle import LEASE
 from scheduler_core.generic.policy import DEFAULT_POLICY, parse_policy
+from scheduler_core.generic.rule_inputs import EVERYTHING, SERVICES
 from tests.manifests.load import MANIFESTS, Permission, documents, objects, only, permissions
 
 FOLDER = MANIFESTS / "generic-scheduler"
@@ -46,9 +47,18 @@ def test_longhorns_rules_read_what_the_caches_watch_and_write_nothing() -> None:
     assert {group for _, group, *_ in permissions(only("Role", FOLDER / "longhorn-rules"))} == {LONGHORN_NODES.group}
 
 
+def test_more_kinds_are_those_that_single_rules_read_besides() -> None:
+    """Nodes, pods and services are always watched."""
+    granted = permissions(only("ClusterRole", FOLDER / "more-kinds"))
+    assert {verb for verb, *_ in granted} == {"list", "watch"}
+    assert {kind for verb, _, kind, _ in granted if verb == "watch"} == EVERYTHING.kinds - SERVICES
+
+
 def test_every_binding_names_the_service_account_and_a_role_that_exists() -> None:
     """The account is in Longhorn's namespace, where the Lease is."""
-    entries: list[Any] = [*objects(FOLDER / "access"), *objects(FOLDER / "longhorn-rules")]
+    entries: list[Any] = [
+        entry for folder in ("access", "longhorn-rules", "more-kinds") for entry in objects(FOLDER / folder)
+    ]
     account = only("ServiceAccount", FOLDER / "access")["metadata"]["name"]
     roles = {(entry["kind"], entry["metadata"]["name"]) for entry in entries if entry["kind"].endswith("Role")}
     bindings = [entry for entry in entries if entry["kind"].endswith("RoleBinding")]
@@ -95,7 +105,7 @@ def test_the_policys_config_map_is_mounted_and_has_a_different_name_than_the_lea
     assert generated["files"] == ["policy.json"]
 
 
-@pytest.mark.parametrize("folder", ["access", "longhorn-rules"])
+@pytest.mark.parametrize("folder", ["access", "longhorn-rules", "more-kinds"])
 def test_everything_is_in_longhorns_namespace(folder: str) -> None:
     """The extender's manifests use the same namespace."""
     text = (FOLDER / folder / "kustomization.yaml").read_text()

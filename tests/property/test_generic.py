@@ -18,7 +18,8 @@ from scheduler_core.generic.longhorn_facts import DiskFacts, LonghornFacts, Node
 from scheduler_core.generic.policy import Policy, PolicyError, PolicyPredicate, PolicyPriority, parse_policy
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.generic.scheduler import ScheduleResult, prioritize_names, schedule
-from scheduler_core.model.generic import Cloud, CloudDisk, Labels, Node, Pod, Service
+from scheduler_core.model.constraints import Labels
+from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod, Service
 from scheduler_core.model.verdict import Reason
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -68,10 +69,12 @@ new_pods = st.builds(
 services = st.builds(Service, namespaces, st.sampled_from(("s", "t")), pod_labels)
 
 arguments = st.builds(Argument, st.lists(st.sampled_from(KEYS), min_size=1, max_size=2).map(tuple), st.booleans())
+# They decide what is left out before any predicate otherwise: nodes that are cordoned or not ready.
+AVAILABILITY_RULES = {"PodToleratesNodeTaints", "CheckNodeUnschedulable"}
 predicates = st.builds(
     PolicyPredicate,
     st.sampled_from(("P1", "P2", "P3", "P4")),
-    st.sampled_from([*PREDICATES.static, *PREDICATES.configurable]),
+    st.sampled_from(sorted({*PREDICATES.static, *PREDICATES.configurable} - AVAILABILITY_RULES)),
     arguments,
 )
 priorities = st.builds(

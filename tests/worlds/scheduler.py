@@ -27,6 +27,7 @@ from app.scheduler.scheduler import GenericScheduler, SchedulerConfig, Scheduler
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.generic.policy import DEFAULT_POLICY, Policy
+from scheduler_core.generic.unsupported_constraints import UnsupportedMode
 from scheduler_core.model.generic import PodKey
 from tests.worlds.fake_api import Object, connect_client
 from tests.worlds.scheduling_api import SCHEDULER_NAME, SchedulingApi
@@ -72,11 +73,14 @@ async def running_scheduler(
     policy: Policy = DEFAULT_POLICY,
     leads: Callable[[], bool] = lambda: True,
     clock: Callable[[], float] = monotonic,
+    *,
+    unsupported: UnsupportedMode = UnsupportedMode.REFUSE,
 ) -> AsyncIterator[GenericScheduler]:
     """Runs an active scheduler. Of equally good nodes it selects the first by name."""
     async with connect_client(api, folder) as client:
         parts = SchedulerParts(client, Timing(clock, random.uniform), leads, _recorder(client), SchedulerMetrics())
-        scheduler = GenericScheduler(SchedulerConfig(SCHEDULER_NAME, policy, min, STALE_AFTER), parts)
+        config = SchedulerConfig(SCHEDULER_NAME, policy, min, STALE_AFTER, unsupported=unsupported)
+        scheduler = GenericScheduler(config, parts)
         async with _active(scheduler):
             yield scheduler
 

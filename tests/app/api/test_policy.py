@@ -185,4 +185,4 @@ async def test_a_pod_whose_requests_cannot_be_read_is_a_malformed_request(route:
     async with http_client(application(tmp_path, RESOURCES)) as client:
         response = await client.post(route, content=request)
     assert response.status_code == 400
-    assert "spec.containers[].resources.requests.cpu" in response.json()["error"]
+    assert "spec.containers[0].resources.requests[cpu]" in response.json()["error"]

@@ -77,7 +77,7 @@ def test_the_answer_has_the_documented_keys(schedule: Any) -> None:
     code, answer = schedule([node("a"), pod("web"), pod("stuck", "9")])
     assert code == 1
     assert {key: [sorted(entry) for entry in entries] for key, entries in answer.items()} == {
-        "bindings": [["equallyGood", "node", "pod", "refused", "score", "scores"]],
+        "bindings": [["equallyGood", "node", "pod", "refused", "score", "scores", "unsupported"]],
         "unschedulable": [["message", "pod", "reasons"]],
     }
 
@@ -98,6 +98,7 @@ def test_the_answer_explains_the_node_of_a_bound_pod(schedule: Any, tmp_path: Pa
         "scores": {"EqualPriority": 1, "Zoned": 10},
         "equallyGood": 2,
         "refused": {"insufficient CPU": 2},
+        "unsupported": [],
     }
 
 
@@ -364,3 +365,46 @@ def test_every_option_is_documented() -> None:
     assert rows == [
         (flag.opts[0], flag.envvar or "", str(getattr(flag.default, "value", flag.default) or "")) for flag in flags
     ]
+
+
+@pytest.fixture
+def odd_objects() -> list[Object]:
+    """A pod with overhead, and one with a toleration, on a tainted node."""
+    tainted = node("a") | {"spec": {"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}}
+    return [tainted, pod("odd", overhead={"cpu": "1"}), pod("tolerant", tolerations=[{"operator": "Exists"}])]
+
+
+def test_constraints_that_the_policy_does_not_read_are_listed_by_default(
+    run: Run, odd_objects: list[Object], tmp_path: Path
+) -> None:
+    """The pods are placed; standard error has a warning for each."""
+    file = tmp_path / "snapshot.yaml"
+    file.write_text(yaml.safe_dump_all(odd_objects))
+    result = run("schedule", "--snapshot", str(file), "-o", "json")
+    assert result.code == 0
+    unsupported = {entry["pod"]: entry["unsupported"] for entry in json.loads(result.out)["bindings"]}
+    assert unsupported == {"shop/odd": ["spec.overhead[cpu]", "node spec.taints"], "shop/tolerant": []}
+    assert result.err == (
+        "warning: shop/odd: the policy does not read spec.overhead[cpu] (rule NodeResourcesFit), "
+        "node spec.taints (rule PodToleratesNodeTaints)\n"
+    )
+
+
+def test_with_refuse_a_pod_with_such_a_constraint_is_not_placed(schedule: Any, odd_objects: list[Object]) -> None:
+    """As by `--watch`; its message names the field and the rule."""
+    code, answer = schedule([*odd_objects, pod("plain")], "--unsupported-constraints", "refuse")
+    assert code == 1
+    assert [entry["pod"] for entry in answer["bindings"]] == ["shop/tolerant"]
+    messages = {entry["pod"]: entry["message"] for entry in answer["unschedulable"]}
+    assert messages == {
+        "shop/odd": "the policy does not read spec.overhead[cpu] (rule NodeResourcesFit)",
+        "shop/plain": "0/1 nodes are available: 1 node has a taint that the pod does not tolerate, which the policy does "
+        "not read (rule PodToleratesNodeTaints).",
+    }
+
+
+def test_with_ignore_nothing_is_said_about_them(schedule: Any, odd_objects: list[Object]) -> None:
+    """As in Kubernetes 1.1."""
+    code, answer = schedule(odd_objects, "--unsupported-constraints", "ignore")
+    assert code == 0
+    assert [entry["unsupported"] for entry in answer["bindings"]] == [[], []]

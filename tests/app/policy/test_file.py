@@ -111,7 +111,8 @@ async def test_an_unusable_file_changes_nothing(content: Any, problem: str, tmp_
     write_policy(path, content)
     await file.reload()
     await file.reload()
-    assert (names(file), file.problem, results) == (["EqualPriority"], f"{path}: {problem}", ["refused"])
+    assert (names(file), results) == (["EqualPriority"], ["refused"])
+    assert file.problem.startswith(f"{path}: {problem}")
     write_policy(path, EQUAL)
     await file.reload()
     assert (names(file), file.problem, results) == (["EqualPriority"], "", ["refused", "loaded"])
@@ -158,7 +159,8 @@ def test_a_bad_file_ends_serve_with_one_line(run: Run, where: tuple[str, str], t
     policy = write_policy(tmp_path / "policy.json", WEIGHTLESS)
     result = run("serve", where[0], where[1].replace("SNAPSHOT", str(objects)), "--policy", str(policy))
     assert (result.code, result.out) == (2, "")
-    assert result.err == f"longhorn-extender: {policy}: {NO_WEIGHT}\n"
+    assert result.err.startswith(f"longhorn-extender: {policy}: {NO_WEIGHT} (line ")
+    assert result.err.count("\n") == 1
 
 
 def test_serve_loads_a_changed_policy(tmp_path: Path) -> None:
@@ -213,7 +215,8 @@ async def test_state_and_metrics_show_that_a_changed_policy_cannot_be_used(tmp_p
         await file.reload()
         policy = (await client.get("/state")).json()["policy"]
         metrics = (await client.get("/metrics")).text
-    assert (policy["problem"], policy["priorities"]) == (f"{path}: {NO_WEIGHT}", {"LonghornDataLocality": 1})
+    assert policy["problem"].startswith(f"{path}: {NO_WEIGHT} (line ")
+    assert policy["priorities"] == {"LonghornDataLocality": 1}
     assert f'{PREFIX}_policy_reloads_total{{result="loaded"}} 1.0' in metrics
     assert f'{PREFIX}_policy_reloads_total{{result="refused"}} 1.0' in metrics
 

@@ -20,7 +20,7 @@ from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce
 from app.settings import LiveOptions, Settings
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.policy_filter import NODES, PODS, SERVICES
+from scheduler_core.generic.rule_inputs import NODES, PODS, SERVICES
 from tests.worlds.cluster_cache import PATHS as LONGHORN_PATHS
 from tests.worlds.fake_api import FakeApi, Object, connect_client, event, failing, sending, serve, until
 from tests.worlds.generic_objects import ready_node, requesting_pod, service

@@ -13,7 +13,7 @@ from app.kube.generic_cache import _MAX_PENDING
 from app.scheduler.cache import SchedulerCache
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.policy_filter import SERVICES
+from scheduler_core.generic.rule_inputs import SERVICES
 from scheduler_core.model.generic import Node, Pod, PodKey, Service
 from tests.worlds.scheduler import RecordingQueueHandler, unwatched_cache
 from tests.worlds.scheduling_api import SCHEDULER_NAME

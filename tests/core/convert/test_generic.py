@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scheduler_core.convert.generic import (
-    MILLI,
     GenericNode,
     GenericPod,
     GenericService,
@@ -16,6 +15,7 @@ from scheduler_core.convert.generic import (
     generic_service,
 )
 from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.pod_requests import MILLI
 from scheduler_core.errors import ObjectError, QuantityError
 from scheduler_core.model.generic import Cloud, CloudDisk, Node, Pod, Service
 from scheduler_core.model.quantity import parse_clamped
@@ -220,9 +220,12 @@ def test_a_service_without_selector_selects_no_pod(spec: object) -> None:
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
-        ({"spec": {"containers": [container(cpu="x")]}}, "Pod x: spec.containers[].resources.requests.cpu: 'x' is not"),
-        ({"spec": {"containers": [container(memory="-1")]}}, "requests.memory: '-1' is negative"),
-        ({"spec": {"containers": [container(cpu="-1")]}}, "requests.cpu: '-1' is negative"),
+        (
+            {"spec": {"containers": [container(cpu="x")]}},
+            "Pod x: spec.containers[0].resources.requests[cpu]: 'x' is not",
+        ),
+        ({"spec": {"containers": [container(memory="-1")]}}, "requests[memory]: '-1' is negative"),
+        ({"spec": {"containers": [container(cpu="-1")]}}, "requests[cpu]: '-1' is negative"),
     ],
 )
 def test_the_error_about_a_wrong_quantity_names_its_place(raw: dict[str, Any], problem: str) -> None:

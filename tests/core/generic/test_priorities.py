@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from scheduler_core.model.generic import Pod
+from scheduler_core.model.constraints import LabelSelector, Operator, Requirement
+from scheduler_core.model.generic import Controller, Pod
 from tests.worlds.policy_rules import node, pod, scores, service, state, web
 
 RACKS = [node("a1", rack="a"), node("a2", rack="a"), node("b1", rack="b"), node("u")]
@@ -55,6 +58,42 @@ def test_priorities_assume_requests_for_containers_without_them() -> None:
     """The assumed 100m of 1000m leave nine tenths."""
     cluster = state([node("a", cpu=1000, memory=1000)])
     assert scores("LeastRequestedPriority", pod(nonzero_cpu=100, nonzero_memory=100), cluster) == [9]
+
+
+@pytest.mark.parametrize("kind", ["ReplicationController", "ReplicaSet", "StatefulSet"])
+def test_selector_spread_counts_pods_of_the_pods_controllers(kind: str) -> None:
+    """Service spreading counts those of services only."""
+    cluster = state([node("a"), node("b")], [web("x", "a"), web("y", "a"), web("z", "b")], [])
+    cluster = cluster.with_controller(Controller(kind, "shop", "web", LabelSelector(frozenset({("app", "web")}))))
+    assert scores("SelectorSpreadPriority", web(), cluster) == [0, 5]
+    assert scores("ServiceSpreadingPriority", web(), cluster) == [10, 10]
+    without = cluster.without_controller(kind, "shop", "web")
+    assert scores("SelectorSpreadPriority", web(), without) == [10, 10]
+
+
+def test_selector_spread_counts_a_pod_of_service_and_controller_once() -> None:
+    """Pods that only one of them selects count as well; those of other namespaces do not."""
+    labels = frozenset({("app", "web"), ("tier", "x")})
+    requirement = Requirement("tier", Operator.IN, frozenset({"x"}))
+    controller = Controller("ReplicaSet", "shop", "web", LabelSelector(frozenset(), (requirement,)))
+    pods = [
+        replace(web("both", "a"), labels=labels),
+        web("service", "a"),
+        replace(web("controller", "b"), labels=frozenset({("tier", "x")})),
+        replace(web("elsewhere", "b"), labels=labels, namespace="other"),
+    ]
+    cluster = state([node("a"), node("b")], pods).with_controller(controller)
+    assert scores("SelectorSpreadPriority", replace(web(), labels=labels), cluster) == [0, 5]
+    # The controller does not select this pod, so only the service counts.
+    assert scores("SelectorSpreadPriority", web(), cluster) == [0, 10]
+
+
+@pytest.mark.parametrize("selector", [None, LabelSelector()], ids=["absent", "empty"])
+def test_a_controller_without_a_selector_selects_nothing(selector: LabelSelector | None) -> None:
+    """As in Kubernetes."""
+    cluster = state([node("a"), node("b")], [web("x", "a")], [])
+    cluster = cluster.with_controller(Controller("ReplicaSet", "shop", "web", selector))
+    assert scores("SelectorSpreadPriority", web(), cluster) == [10, 10]
 
 
 def test_spreading_compares_with_the_fullest_node() -> None:

@@ -1,0 +1,66 @@
+"""`longhorn-extender policy check`: reads a policy file as a scheduler does, and lists what each rule reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.explain import Output, show
+from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
+from scheduler_core.generic.policy_filter import kinds_read
+from scheduler_core.generic.rule_inputs import rule_inputs
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_File = Annotated[str, typer.Argument(metavar="FILE", help="Policy file, JSON.")]
+_Output = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+
+
+def check(file: _File, output: _Output = Output.TABLE) -> None:
+    """Check a policy file, and list what each of its rules reads.
+
+    Exit code 0: the file can be used, perhaps with warnings. 2: it cannot.
+    """
+    from app.policy.file import PolicyFile
+
+    policy = PolicyFile(file).policy
+    for warning in policy.warnings:
+        typer.echo(f"warning: {file}: {warning}", err=True)
+    show(_data(file, policy), output, lambda console: _print_table(policy, console))
+
+
+def _data(file: str, policy: Policy) -> dict[str, Any]:
+    """Returns what is printed; stable, and documented in docs/generic-scheduler.md."""
+    return {
+        "file": file,
+        "predicates": [_entry(entry) for entry in policy.predicates],
+        "priorities": [{**_entry(entry), "weight": entry.weight} for entry in policy.priorities],
+        "kinds": sorted(kinds_read(policy)),
+        "longhorn": policy.reads_longhorn,
+        "warnings": list(policy.warnings),
+    }
+
+
+def _entry(entry: PolicyPredicate | PolicyPriority) -> dict[str, Any]:
+    inputs = rule_inputs(entry.rule)
+    return {"name": entry.name, "rule": entry.rule, "reads": list(inputs.fields), "kinds": sorted(inputs.kinds)}
+
+
+def _print_table(policy: Policy, console: Console) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("SECTION", "NAME", "RULE", "WEIGHT", "READS"):
+        table.add_column(column, overflow="fold")
+    entries: list[tuple[str, PolicyPredicate | PolicyPriority, str]] = [
+        *(("predicate", entry, "") for entry in policy.predicates),
+        *(("priority", entry, str(entry.weight)) for entry in policy.priorities),
+    ]
+    for section, entry, weight in entries:
+        fields = ", ".join(rule_inputs(entry.rule).fields) or "nothing"
+        table.add_row(section, entry.name, entry.rule, weight, fields)
+    console.print(table)
+    kinds = [*sorted(kinds_read(policy)), *(["Longhorn's objects"] if policy.reads_longhorn else [])]
+    console.print(f"needs {', '.join(kinds) or 'no objects'}")

@@ -1,0 +1,168 @@
+"""Where the values of a JSON text are, and which keys of an object are written twice: for error messages.
+
+Decoders return values only. This module reads the text once more, when a message needs a place in it. It takes text that a
+decoder has accepted; of other text it reads as much as it can.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+Path = tuple[str | int, ...]
+"""The keys and indices that lead from the outermost value to one inside it."""
+
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateKey:
+    """A key that is written twice in one object.
+
+    Attributes:
+        container: the path of the object, as written
+        keys: both keys as written; they may differ in case
+        offsets: where they are
+    """
+
+    container: Path
+    keys: tuple[str, str]
+    offsets: tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Container:
+    """An object or array that is being read.
+
+    Attributes:
+        written: its path as written
+        key, written_key: the key or index of the value that comes next, normalised and as written
+        keys: the keys so far, as written, with their offsets
+    """
+
+    path: Path
+    written: Path
+    is_array: bool
+    key: str | int = 0
+    written_key: str | int = 0
+    expects_key: bool = False
+    keys: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class JsonPlaces:
+    """Places in a JSON text.
+
+    Attributes:
+        offsets: where each value begins
+        duplicates: the keys that are written twice
+    """
+
+    offsets: dict[Path, int] = field(default_factory=dict)
+    duplicates: list[DuplicateKey] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, text: str, normalize: Callable[[str], str] = str) -> JsonPlaces:
+        """Reads a text; keys that are equal once normalised are the same key."""
+        places = cls()
+        for path, offset in _values(text, places.duplicates, normalize):
+            places.offsets[path] = offset
+        return places
+
+    def offset(self, path: Path) -> int:
+        """Where a value is, or the innermost one around it that exists."""
+        while path not in self.offsets and path:
+            path = path[:-1]
+        return self.offsets.get(path, 0)
+
+
+def find_offset(text: str, path: Path) -> int:
+    """Where a value is, or the innermost one around it that exists.
+
+    Stops reading there, so that it costs less than all places.
+    """
+    best = (-1, 0)
+    for candidate, offset in _values(text, [], str):
+        if len(candidate) > best[0] and candidate == path[: len(candidate)]:
+            best = (len(candidate), offset)
+        if candidate == path:
+            break
+    return best[1]
+
+
+def _values(text: str, duplicates: list[DuplicateKey], normalize: Callable[[str], str]) -> Iterator[tuple[Path, int]]:
+    """Yields every value with its offset, an outer one before those inside it."""
+    stack: list[_Container] = []
+    for match in _TOKEN.finditer(text):
+        mark = match[0]
+        if mark in "}]":
+            if stack:
+                stack.pop()
+        elif mark == ",":
+            if stack:
+                _begin_next(stack[-1])
+        elif mark == ":":
+            continue
+        elif stack and stack[-1].expects_key:
+            _take_key(stack[-1], _unquote(mark), match.start(), duplicates, normalize)
+        else:
+            path = (*stack[-1].path, stack[-1].key) if stack else ()
+            yield path, match.start()
+            if mark in "{[":
+                written = (*stack[-1].written, stack[-1].written_key) if stack else ()
+                stack.append(_Container(path, written, mark == "[", expects_key=mark == "{"))
+
+
+def _begin_next(container: _Container) -> None:
+    if container.is_array:
+        container.key = int(container.key) + 1
+        container.written_key = container.key
+    else:
+        container.expects_key = True
+
+
+def _take_key(
+    container: _Container,
+    written: str,
+    offset: int,
+    duplicates: list[DuplicateKey],
+    normalize: Callable[[str], str],
+) -> None:
+    key = normalize(written)
+    if key in container.keys:
+        first, first_offset = container.keys[key]
+        duplicates.append(DuplicateKey(container.written, (first, written), (first_offset, offset)))
+    container.keys.setdefault(key, (written, offset))
+    container.key = key
+    container.written_key = written
+    container.expects_key = False
+
+
+def _unquote(text: str) -> str:
+    try:
+        return msgspec.json.decode(text, type=str)
+    except msgspec.DecodeError:
+        return text
+
+
+def line_and_column(text: str, offset: int) -> str:
+    """The place of an offset for people, both from 1: ``line 5, column 7``."""
+    line = text.count("\n", 0, offset) + 1
+    return f"line {line}, column {offset - text.rfind(chr(10), 0, offset)}"
+
+
+def describe_syntax_error(text: bytes, error: Exception) -> str:
+    """What a decoder found wrong, with line and column.
+
+    A decoder counts bytes.
+    """
+    match = _BYTE.search(str(error))
+    if match is None:
+        return str(error)
+    before = text[: int(match[1])].decode(errors="replace")
+    return _BYTE.sub(f"({line_and_column(before, len(before))})", str(error))

@@ -1,0 +1,220 @@
+"""Requests and host ports of a pod: wire types, and the sums that kube-scheduler makes of them today.
+
+Source: k8s.io/component-helpers/resource (PodRequests) and pkg/scheduler/util (GetHostPorts), Kubernetes 1.36. Two of the API
+server's defaults are applied here as well, so that objects from files mean the same: a request that is not set equals the
+limit, and with hostNetwork a port without hostPort is the host's port of the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from scheduler_core.convert.meta import Subject, Wire
+from scheduler_core.errors import ObjectError, QuantityError
+from scheduler_core.model.constraints import ALL_ADDRESSES, Amounts, HostPort
+from scheduler_core.model.quantity import parse_clamped
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+MILLI: Final = 1000
+_CLASSIC: Final = frozenset({CPU, MEMORY})
+# Pods request it only so that kube-scheduler calls the extender; no node has it (ignoredByScheduler).
+EXTENDER_RESOURCE: Final = "longhorn.io/scheduler-extender"
+_ALWAYS: Final = "Always"
+
+Amount = str | int | float
+WireAmounts = dict[str, Amount]
+
+
+class WirePort(Wire):
+    """spec.containers[].ports[] of a pod."""
+
+    container_port: int = 0
+    host_port: int | None = None
+    protocol: str | None = None
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+
+
+class WireResources(Wire):
+    """Requests and limits of a container or of a pod."""
+
+    requests: WireAmounts | None = None
+    limits: WireAmounts | None = None
+
+
+class WireContainer(Wire):
+    """A container or init container."""
+
+    resources: WireResources | None = None
+    ports: list[WirePort] | None = None
+    restart_policy: str | None = None
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether it is an init container that goes on running."""
+        return self.restart_policy == _ALWAYS
+
+
+class WireRequests(Wire):
+    """The parts of a pod's spec that request resources."""
+
+    containers: list[WireContainer] | None = None
+    init_containers: list[WireContainer] | None = None
+    overhead: WireAmounts | None = None
+    resources: WireResources | None = None
+    host_network: bool | None = None
+
+
+def container_amount(resources: WireResources | None, name: str, subject: Subject, path: str) -> int | None:
+    """What a container requests of CPU (millicores) or memory (bytes); None without request and limit.
+
+    Raises:
+        ObjectError: the value is no quantity, or negative
+    """
+    if resources is None:
+        return None
+    for part, amounts in (("requests", resources.requests), ("limits", resources.limits)):
+        if amounts and name in amounts:
+            return amount(amounts[name], subject, f"{path}.resources.{part}[{name}]", MILLI if name == CPU else 1)
+    return None
+
+
+def pod_requests(spec: WireRequests, subject: Subject) -> Amounts:
+    """What a pod requests of each resource (PodRequests).
+
+    Raises:
+        ObjectError: a value is no quantity, or negative
+    """
+    total: dict[str, int] = {}
+    for index, container in enumerate(spec.containers or ()):
+        _add(total, _container_milli(container, subject, f"spec.containers[{index}]"))
+    sidecars: dict[str, int] = {}
+    startup: dict[str, int] = {}
+    for index, container in enumerate(spec.init_containers or ()):
+        needed = _container_milli(container, subject, f"spec.initContainers[{index}]")
+        if container.is_sidecar:
+            _add(total, needed)
+            _add(sidecars, needed)
+            needed = sidecars
+        else:
+            _add(needed, sidecars)
+        _raise(startup, needed)
+    _raise(total, startup)
+    if spec.resources is not None:
+        requests = _milli(spec.resources.requests, subject, "spec.resources.requests")
+        total |= {name: value for name, value in requests.items() if _is_pod_level(name)}
+    _add(total, _milli(spec.overhead, subject, "spec.overhead"))
+    total.pop(EXTENDER_RESOURCE, None)
+    return frozenset((name, value if name == CPU else -(-value // MILLI)) for name, value in total.items())
+
+
+def uncounted_request_fields(spec: WireRequests) -> tuple[str, ...]:
+    """The fields with requests that the classic `PodFitsResources` does not count."""
+    fields = [
+        f"spec.containers[{index}].resources.{part}[{name}]"
+        for index, container in enumerate(spec.containers or ())
+        for part, name in _request_names(container.resources)
+        if name not in _CLASSIC
+    ]
+    fields += [
+        f"spec.initContainers[{index}].resources.{part}[{name}]"
+        for index, container in enumerate(spec.init_containers or ())
+        for part, name in _request_names(container.resources)
+    ]
+    fields += [f"spec.overhead[{name}]" for name in _nonzero(spec.overhead)]
+    if spec.resources is not None:
+        fields += [f"spec.resources.requests[{name}]" for name in _nonzero(spec.resources.requests)]
+    return tuple(fields)
+
+
+def _request_names(resources: WireResources | None) -> Iterable[tuple[str, str]]:
+    """The part and the name of each resource that a container requests."""
+    if resources is None:
+        return ()
+    requests = resources.requests or {}
+    names = [("requests", name) for name in _nonzero(requests)]
+    return [*names, *(("limits", name) for name in _nonzero(resources.limits) if name not in requests)]
+
+
+def _nonzero(amounts: WireAmounts | None) -> list[str]:
+    return [
+        name for name, value in (amounts or {}).items() if str(value) not in ("", "0") and name != EXTENDER_RESOURCE
+    ]
+
+
+def _is_pod_level(name: str) -> bool:
+    """Whether a pod may request the resource as a whole (IsSupportedPodLevelResource)."""
+    return name in _CLASSIC or name.startswith("hugepages-")
+
+
+def _container_milli(container: WireContainer, subject: Subject, path: str) -> dict[str, int]:
+    resources = container.resources
+    if resources is None:
+        return {}
+    limits = {} if not resources.limits else _milli(resources.limits, subject, f"{path}.resources.limits")
+    return limits | _milli(resources.requests, subject, f"{path}.resources.requests")
+
+
+def _milli(amounts: WireAmounts | None, subject: Subject, path: str) -> dict[str, int]:
+    """Amounts in thousandths, so that sums are exact: the API server keeps no smaller parts."""
+    if not amounts:
+        return {}
+    return {name: amount(value, subject, f"{path}[{name}]", MILLI) for name, value in amounts.items()}
+
+
+def _add(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+    for name, value in amounts.items():
+        total[name] = total.get(name, 0) + value
+
+
+def _raise(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+    """Raises each amount to at least the other one."""
+    for name, value in amounts.items():
+        total[name] = max(total.get(name, 0), value)
+
+
+def host_ports(spec: WireRequests) -> frozenset[HostPort]:
+    """The host ports of a pod's containers and sidecars (GetHostPorts)."""
+    containers = [*(spec.containers or ()), *(entry for entry in spec.init_containers or () if entry.is_sidecar)]
+    ports = [port for entry in containers for port in entry.ports or ()]
+    numbered = [(host_port(port, host_network=bool(spec.host_network)), port) for port in ports]
+    return frozenset(
+        HostPort(number, port.protocol or "TCP", port.host_ip or ALL_ADDRESSES) for number, port in numbered if number
+    )
+
+
+def classic_host_ports(containers: Sequence[WireContainer], *, host_network: bool) -> frozenset[int]:
+    """The numbers of the containers' host ports, as in Kubernetes 1.1."""
+    ports = [port for entry in containers for port in entry.ports or ()]
+    return frozenset(host_port(port, host_network=host_network) for port in ports) - {0}
+
+
+def host_port(port: WirePort, *, host_network: bool) -> int:
+    """The number of a port on the host; 0 if it is not open there."""
+    return port.host_port or (port.container_port if host_network else 0)
+
+
+def amount(value: Amount | None, subject: Subject, field: str, scale: int = 1) -> int:
+    """A quantity times `scale`, rounded up, and at most 2^63-1.
+
+    The limit is more than any node has.
+
+    Raises:
+        ObjectError: the value is no quantity, or negative
+    """
+    if value is None or value == "":
+        return 0
+    try:
+        parsed = _parse_cached(str(value), scale)
+    except QuantityError as error:
+        raise ObjectError(subject.text, field, str(error)) from error
+    if parsed < 0:
+        raise ObjectError(subject.text, field, f"{value!r} is negative")
+    return parsed
+
+
+_parse_cached = lru_cache(maxsize=4096)(parse_clamped)

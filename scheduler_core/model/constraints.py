@@ -1,0 +1,234 @@
+"""Constraints of pods that Kubernetes knows since 1.1: taints, affinity, spreading, and requests of every resource.
+
+The rules of `generic/current_predicates.py` and `generic/topology_predicates.py` read them. Amounts of CPU are in millicores,
+all others in whole units (bytes, devices). All values are hashable, so that equal constraints of many pods can be one object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+Labels = frozenset[tuple[str, str]]
+Amounts = frozenset[tuple[str, int]]
+"""An amount per resource name."""
+
+ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 # the host IP of a port that is open on every address
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_MAX_INTEGER: Final = 2**63
+
+
+class Operator(Enum):
+    """Operators of label and node selectors."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+    GREATER = "Gt"
+    LESS = "Lt"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One expression of a selector (labels.Requirement).
+
+    `GREATER` and `LESS` have one value, a whole number.
+    """
+
+    key: str
+    operator: Operator
+    values: frozenset[str] = frozenset()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels fulfil it (Requirement.Matches)."""
+        value = labels.get(self.key)
+        if self.operator is Operator.IN:
+            return value in self.values
+        if self.operator is Operator.NOT_IN:
+            return value not in self.values
+        if self.operator is Operator.EXISTS:
+            return value is not None
+        if self.operator is Operator.DOES_NOT_EXIST:
+            return value is None
+        number = None if value is None else parse_int64(value)
+        (limit,) = (parse_int64(text) for text in self.values)
+        if number is None or limit is None:
+            return False
+        return number > limit if self.operator is Operator.GREATER else number < limit
+
+
+def parse_int64(text: str) -> int | None:
+    """A whole number of 64 bits (strconv.ParseInt); None if it is none."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text) if len(text) <= len(str(_MAX_INTEGER)) + 1 else int(text[:1] + text[1:].lstrip("0") or "0")
+    return number if -_MAX_INTEGER <= number < _MAX_INTEGER else None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """A label selector; without any part it matches everything.
+
+    A selector that is absent matches nothing: such a field is None.
+    """
+
+    labels: Labels = frozenset()
+    requirements: tuple[Requirement, ...] = ()
+
+    @property
+    def matches_everything(self) -> bool:
+        """Whether it has no part at all."""
+        return not self.labels and not self.requirements
+
+    def matches(self, labels: Labels) -> bool:
+        """Whether it selects an object with these labels."""
+        if not self.labels <= labels:
+            return False
+        if not self.requirements:
+            return True
+        values = dict(labels)
+        return all(requirement.matches(values) for requirement in self.requirements)
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint of a node."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A toleration of a pod; an empty effect stands for all effects."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Whether it tolerates a taint (Toleration.ToleratesTaint).
+
+        Numeric comparison (operators Lt and Gt) is off by default in Kubernetes 1.36, and tolerates nothing.
+        """
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        if self.operator in ("", "Equal"):
+            return self.value == taint.value
+        return self.operator == "Exists"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelectorTerm:
+    """A term of a node affinity: labels, and fields of the node.
+
+    A term without requirements matches no node, and is never made.
+    """
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether a node of this name and with these labels fulfils it."""
+        return all(requirement.matches(labels) for requirement in self.labels) and all(
+            ((name if requirement.key == "metadata.name" else "") in requirement.values)
+            == (requirement.operator is Operator.IN)
+            for requirement in self.fields
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PodAffinityTerm:
+    """A required term of a pod's affinity or anti-affinity.
+
+    Attributes:
+        namespaces: the namespaces of the pods that count
+        namespace_selector: selects more namespaces by their labels; None selects none
+        selector: the pods that count; None selects none
+    """
+
+    topology_key: str
+    namespaces: frozenset[str] = frozenset()
+    namespace_selector: LabelSelector | None = None
+    selector: LabelSelector | None = None
+
+    def matches(self, namespace: str, namespace_labels: Labels, labels: Labels) -> bool:
+        """Whether a pod with these labels, in this namespace, counts (AffinityTerm.Matches)."""
+        selector = self.namespace_selector
+        if namespace not in self.namespaces and (selector is None or not selector.matches(namespace_labels)):
+            return False
+        return self.selector is not None and self.selector.matches(labels)
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadConstraint:
+    """A topology spread constraint with whenUnsatisfiable DoNotSchedule.
+
+    Attributes:
+        selector: the pods that are spread, `matchLabelKeys` included; None selects none
+        honor_affinity: whether only nodes that match the pod's node selector and node affinity count
+        honor_taints: whether only nodes count whose taints the pod tolerates
+    """
+
+    topology_key: str
+    max_skew: int
+    selector: LabelSelector | None = None
+    min_domains: int = 1
+    honor_affinity: bool = True
+    honor_taints: bool = False
+
+    def selects(self, labels: Labels) -> bool:
+        """Whether it spreads pods with these labels."""
+        return self.selector is not None and self.selector.matches(labels)
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A port of the host, with the address that it is open on."""
+
+    port: int
+    protocol: str = "TCP"
+    address: str = ALL_ADDRESSES
+
+    def conflicts(self, other: HostPort) -> bool:
+        """Whether both cannot be open on one host (HostPortInfo.CheckConflict)."""
+        return (
+            (self.port, self.protocol) == (other.port, other.protocol)
+            and ALL_ADDRESSES in (self.address, other.address)
+        ) or self == other
+
+
+@dataclass(frozen=True, slots=True)
+class PodConstraints:
+    """Constraints of a pod that no rule of Kubernetes 1.1 reads.
+
+    Attributes:
+        node_affinity: the required terms, of which one must match; None without required node affinity
+        requests: what the pod requests of each resource as kube-scheduler counts today: with init containers, overhead and
+            requests of the whole pod
+        request_fields: the fields with requests that `PodFitsResources` does not count
+        claim_fields: the fields that name devices by resource claims
+        terminating: whether the pod is being deleted
+    """
+
+    tolerations: tuple[Toleration, ...] = ()
+    node_affinity: tuple[NodeSelectorTerm, ...] | None = None
+    pod_affinity: tuple[PodAffinityTerm, ...] = ()
+    pod_anti_affinity: tuple[PodAffinityTerm, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()
+    requests: Amounts = frozenset()
+    host_ports: frozenset[HostPort] = frozenset()
+    request_fields: tuple[str, ...] = ()
+    claim_fields: tuple[str, ...] = ()
+    terminating: bool = False
+
+
+NO_CONSTRAINTS: Final = PodConstraints()
