@@ -108,6 +108,8 @@ _StaleAfter = Annotated[
     float,
     typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is scheduled."),
 ]
+_Qps = Annotated[float, typer.Option(min=1, help="Calls per second in the long run, of Events on their own.")]
+_Burst = Annotated[int, typer.Option(min=1, help="Calls at once after a pause, of Events on their own.")]
 
 
 def schedule(  # one parameter per flag
@@ -130,6 +132,8 @@ def schedule(  # one parameter per flag
     lease_duration: LeaseDurationOption = 15.0,
     renew_deadline: RenewDeadlineOption = 10.0,
     retry_period: RetryPeriodOption = 2.0,
+    kube_api_qps: _Qps = 50.0,
+    kube_api_burst: _Burst = 100,
     log_format: LogFormatOption = "auto",
     log_level: LogLevelOption = "info",
 ) -> None:
@@ -157,6 +161,7 @@ def schedule(  # one parameter per flag
             f"with a letter or digit, and has {_MAX_NAME_LENGTH} characters at most"
         )
     check_log_level(log_level)
+    from app.kube.client import CallLimits
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
 
@@ -170,6 +175,7 @@ def schedule(  # one parameter per flag
         timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
         options=options,
         lease=lease_name,
+        limits=CallLimits(kube_api_qps, kube_api_burst),
     )
     _watch(config, process_options, None if port is None else listen(host, port), log_format, log_level)
 
