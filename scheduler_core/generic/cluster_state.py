@@ -10,13 +10,15 @@ the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from rpds import HashTrieMap
 
+from scheduler_core.generic.node_index import NodeChange, NodeIndex
 from scheduler_core.generic.node_info import NodeInfo
+from scheduler_core.generic.node_results import NodeResults
 from scheduler_core.model.generic import Node, Pod, PodKey, Service
 
 SequenceNumber = int
@@ -48,6 +50,9 @@ class GenericClusterState:
         assigned_pods: every pod with a node, with its sequence number: the lowest one is the first pod
         services: by namespace, in order, with the pods they select
         next_number: the sequence number of the next new pod
+        changes: the latest change of a node, which links to earlier ones
+        index: the nodes by name for fast reading; shared by all states that were made from one
+        results: what local rules said about nodes; shared in the same way
     """
 
     nodes: HashTrieMap[str, NodeInfo] = field(default_factory=HashTrieMap)
@@ -56,6 +61,9 @@ class GenericClusterState:
     assigned_pods: HashTrieMap[PodKey, tuple[SequenceNumber, Pod]] = field(default_factory=HashTrieMap)
     services: HashTrieMap[str, tuple[ServicePods, ...]] = field(default_factory=HashTrieMap)
     next_number: SequenceNumber = 0
+    changes: NodeChange = field(default_factory=NodeChange, compare=False, repr=False)
+    index: NodeIndex = field(default_factory=NodeIndex, compare=False, repr=False)
+    results: NodeResults = field(default_factory=NodeResults, compare=False, repr=False)
 
     @classmethod
     def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], services: Iterable[Service]) -> GenericClusterState:
@@ -79,14 +87,23 @@ class GenericClusterState:
             next_number=len(numbered),
         )
 
+    def node_infos(self, names: Sequence[str] | None = None) -> list[NodeInfo | None]:
+        """Returns the nodes of these names, or all in order of their names; None for a node that does not exist."""
+        self.index.update(self.nodes, self.changes)
+        return self.index.get(self.node_names if names is None else names)
+
+    def _with_nodes(self, changed: str, nodes: HashTrieMap[str, NodeInfo]) -> GenericClusterState:
+        """Replaces the nodes, of which one has changed."""
+        return replace(self, nodes=nodes, changes=self.changes.then(changed))
+
     def with_node(self, node: Node) -> GenericClusterState:
         """Adds or replaces a node."""
         node_info = self.nodes.get(node.name)
         if node_info is not None:
-            return replace(self, nodes=self.nodes.insert(node.name, replace(node_info, node=node)))
+            return self._with_nodes(node.name, self.nodes.insert(node.name, replace(node_info, node=node)))
+        added = NodeInfo.of(node, self.orphaned_pods.get(node.name, ()))
         return replace(
-            self,
-            nodes=self.nodes.insert(node.name, NodeInfo.of(node, self.orphaned_pods.get(node.name, ()))),
+            self._with_nodes(node.name, self.nodes.insert(node.name, added)),
             node_names=tuple(sorted((*self.node_names, node.name))),
             orphaned_pods=self.orphaned_pods.discard(node.name),
         )
@@ -97,8 +114,7 @@ class GenericClusterState:
         if node_info is None:
             return self
         return replace(
-            self,
-            nodes=self.nodes.remove(name),
+            self._with_nodes(name, self.nodes.remove(name)),
             node_names=tuple(node_name for node_name in self.node_names if node_name != name),
             orphaned_pods=(self.orphaned_pods.insert(name, node_info.pods) if node_info.pods else self.orphaned_pods),
         )
@@ -159,7 +175,7 @@ def _add_to_node(state: GenericClusterState, pod: Pod) -> GenericClusterState:
     name = pod.node_name
     node_info = state.nodes.get(name)
     if node_info is not None:
-        return replace(state, nodes=state.nodes.insert(name, node_info.add_pod(pod)))
+        return state._with_nodes(name, state.nodes.insert(name, node_info.add_pod(pod)))
     orphans = (*state.orphaned_pods.get(name, ()), pod)
     return replace(state, orphaned_pods=state.orphaned_pods.insert(name, orphans))
 
@@ -168,7 +184,7 @@ def _remove_from_node(state: GenericClusterState, pod: Pod) -> GenericClusterSta
     name = pod.node_name
     node_info = state.nodes.get(name)
     if node_info is not None:
-        return replace(state, nodes=state.nodes.insert(name, node_info.remove_pod(pod.key)))
+        return state._with_nodes(name, state.nodes.insert(name, node_info.remove_pod(pod.key)))
     remaining = tuple(orphan for orphan in state.orphaned_pods[name] if orphan.key != pod.key)
     orphaned = state.orphaned_pods.insert(name, remaining) if remaining else state.orphaned_pods.remove(name)
     return replace(state, orphaned_pods=orphaned)

@@ -81,7 +81,8 @@ def service_spreading(cycle_state: CycleState, _: Argument, node_infos: Sequence
     max_count = max(counts.values(), default=0)
     if not max_count:
         return [MAX_SCORE] * len(node_infos)
-    return [MAX_SCORE * (max_count - counts[node_info.node.name]) // max_count for node_info in node_infos]
+    score = {name: MAX_SCORE * (max_count - count) // max_count for name, count in counts.items()}
+    return [score.get(node_info.node.name, MAX_SCORE) for node_info in node_infos]
 
 
 def service_anti_affinity(cycle_state: CycleState, argument: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:

@@ -7,7 +7,7 @@ result. Source: Kubernetes 1.1, plugin/pkg/scheduler/generic_scheduler.go.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,8 +16,9 @@ from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.cycle_state import CycleState, UndecidableError
 from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.predicates import Check
+from scheduler_core.generic.node_results import LOCAL_RULES
+from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
+from scheduler_core.generic.predicates import FITS, Check, always_fits
 from scheduler_core.generic.priorities import MAX_SCORE
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.model.generic import Pod
@@ -148,7 +149,8 @@ def find_nodes_that_fit(
     The candidates are `nodes`, or all nodes.
     """
     cycle_state = CycleState(pod, cluster, longhorn_facts)
-    available, unavailable = _split_by_availability(cluster.node_names if nodes is None else nodes, cluster)
+    names = cluster.node_names if nodes is None else nodes
+    available, unavailable = _split_by_availability(names, cluster.node_infos(nodes))
     if not available:
         return FilterResult(unavailable, {}, (), NO_NODES)
     checks, undecidable = _bind_predicates(cycle_state, policy)
@@ -157,13 +159,13 @@ def find_nodes_that_fit(
     # Many nodes fail alike: they share one value.
     failures_by_texts: dict[tuple[str, ...], tuple[PredicateFailure, ...]] = {}
     for start in range(0, len(available), _NODES_PER_SLICE):
-        for node_info in available[start : start + _NODES_PER_SLICE]:
-            texts = tuple([check(node_info) for check in checks.values()])
-            if not undecidable and not any(texts):
+        node_infos = available[start : start + _NODES_PER_SLICE]
+        for node_info, texts in zip(node_infos, checks.texts(node_infos), strict=True):
+            if not texts and not undecidable:
                 feasible.append(node_info)
                 continue
             if texts not in failures_by_texts:
-                text_by_predicate = dict(zip(checks, texts, strict=True)) | undecidable
+                text_by_predicate = dict(zip(checks.names, texts, strict=bool(texts))) | undecidable
                 failures_by_texts[texts] = _failures(policy, text_by_predicate)
             failures[node_info.node.name] = failures_by_texts[texts]
         yield
@@ -171,15 +173,16 @@ def find_nodes_that_fit(
     return FilterResult(unavailable, failures, tuple(feasible), error)
 
 
-def _split_by_availability(names: Sequence[str], cluster: GenericClusterState) -> tuple[list[NodeInfo], dict[str, str]]:
+def _split_by_availability(
+    names: Sequence[str], node_infos: Sequence[NodeInfo | None]
+) -> tuple[list[NodeInfo], dict[str, str]]:
     """The available nodes, and why each other node is not.
 
     Available: ready and not cordoned.
     """
     available: list[NodeInfo] = []
     unavailable: dict[str, str] = {}
-    for name in names:
-        node_info = cluster.nodes.get(name)
+    for name, node_info in zip(names, node_infos, strict=True):
         if node_info is None:
             unavailable[name] = NODE_NOT_FOUND
         elif node_info.node.unschedulable:
@@ -191,26 +194,68 @@ def _split_by_availability(names: Sequence[str], cluster: GenericClusterState) -
     return available, unavailable
 
 
-def _bind_predicates(cycle_state: CycleState, policy: Policy) -> tuple[dict[str, Check], dict[str, str]]:
+@dataclass(frozen=True, slots=True)
+class BoundPredicates:
+    """Predicates of a policy, bound to one pod.
+
+    Attributes:
+        local: those whose results are cached (`node_results.py`), in the policy's order
+        others: the other ones, in the policy's order
+    """
+
+    cycle_state: CycleState
+    local: Mapping[PolicyPredicate, Check]
+    others: Mapping[PolicyPredicate, Check]
+
+    @property
+    def names(self) -> list[str]:
+        """The predicates' names in the policy, in the order of `texts`."""
+        return [entry.name for entry in (*self.local, *self.others)]
+
+    def texts(self, node_infos: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
+        """Returns what each predicate says about each node; () for a node that fits."""
+        rules = ("predicates", tuple((entry.rule, entry.argument) for entry in self.local))
+        texts = self.cycle_state.cluster.results.get(rules, self.cycle_state.pod, node_infos, self._check_locally)
+        checks = [check for check in self.others.values() if check is not always_fits]
+        if not checks:
+            return [entry and (*entry, *[FITS] * len(self.others)) for entry in texts]
+        return [
+            (*(local or [FITS] * len(self.local)), *[check(node_info) for check in self.others.values()])
+            if local or any([check(node_info) for check in checks])
+            else ()
+            for node_info, local in zip(node_infos, texts, strict=True)
+        ]
+
+    def _check_locally(self, node_infos: Sequence[NodeInfo]) -> Iterator[tuple[str, ...]]:
+        checks = list(self.local.values())
+        for node_info in node_infos:
+            texts = tuple([check(node_info) for check in checks])
+            yield texts if any(texts) else ()
+
+
+def _bind_predicates(cycle_state: CycleState, policy: Policy) -> tuple[BoundPredicates, dict[str, str]]:
     """The policy's predicates as checks of a node.
 
     The second result has the reasons of the undecidable predicates, by name. An undecidable predicate fails on every node.
     """
-    checks: dict[str, Check] = {}
+    local: dict[PolicyPredicate, Check] = {}
+    others: dict[PolicyPredicate, Check] = {}
     undecidable: dict[str, str] = {}
     for entry in policy.predicates:
         try:
-            checks[entry.name] = PREDICATES[entry.rule](cycle_state, entry.argument)
+            check = PREDICATES[entry.rule](cycle_state, entry.argument)
         except UndecidableError as error:
             undecidable[entry.name] = str(error)
-    return checks, undecidable
+        else:
+            (local if entry.rule in LOCAL_RULES else others)[entry] = check
+    return BoundPredicates(cycle_state, local, others), undecidable
 
 
 def _failures(policy: Policy, text_by_predicate: Mapping[str, str]) -> tuple[PredicateFailure, ...]:
     return tuple(
-        PredicateFailure(entry.name, text_by_predicate[entry.name])
+        PredicateFailure(entry.name, text)
         for entry in policy.predicates
-        if text_by_predicate[entry.name]
+        if (text := text_by_predicate.get(entry.name, FITS))
     )
 
 
@@ -229,14 +274,37 @@ def prioritize(
     names = [node_info.node.name for node_info in nodes]
     if not policy.priorities or not nodes:
         return Ranking(totals=dict.fromkeys(names, 1))
+    local = [entry for entry in policy.priorities if entry.rule in LOCAL_RULES]
+    rows = _score_locally(cycle_state, local, nodes)
+    yield
+    # The last entry of a row is the weighted sum of the others.
+    totals: Sequence[int] = [row[-1] for row in rows]
     scores: dict[str, dict[str, int]] = {}
-    totals = [0] * len(nodes)
     for entry in policy.priorities:
+        if entry in local:
+            column = local.index(entry)
+            scores[entry.name] = dict(zip(names, [row[column] for row in rows], strict=True))
+            continue
         node_scores = PRIORITIES[entry.rule](cycle_state, entry.argument, nodes)
         scores[entry.name] = dict(zip(names, node_scores, strict=True))
         totals = [total + entry.weight * score for total, score in zip(totals, node_scores, strict=True)]
         yield
     return Ranking(scores, dict(zip(names, totals, strict=True)))
+
+
+def _score_locally(
+    cycle_state: CycleState, entries: Sequence[PolicyPriority], node_infos: Sequence[NodeInfo]
+) -> list[tuple[int, ...]]:
+    """Returns the scores of each node by local priorities, and their weighted sum."""
+
+    def evaluate(missing: Sequence[NodeInfo]) -> Iterator[tuple[int, ...]]:
+        columns = [PRIORITIES[entry.rule](cycle_state, entry.argument, missing) for entry in entries]
+        for index in range(len(missing)):
+            row = [column[index] for column in columns]
+            yield (*row, sum(entry.weight * score for entry, score in zip(entries, row, strict=True)))
+
+    rules = ("priorities", tuple((entry.rule, entry.argument, entry.weight) for entry in entries))
+    return cycle_state.cluster.results.get(rules, cycle_state.pod, node_infos, evaluate)
 
 
 def prioritize_names(
@@ -251,7 +319,7 @@ def prioritize_names(
     A score is the weighted mean, from 0 to 10, cut off to a whole number. All nodes in `names` count as feasible, because
     kube-scheduler has filtered them; a node that does not exist scores 0.
     """
-    node_infos = [node_info for name in names if (node_info := cluster.nodes.get(name)) is not None]
+    node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
     ranking = yield from prioritize(pod, node_infos, cluster, policy, longhorn_facts)
     weights = sum(entry.weight for entry in policy.priorities) or 1
     return {name: min(MAX_SCORE, ranking.totals.get(name, 0) // weights) for name in names}
