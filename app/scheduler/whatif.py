@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.scheduler.decide import decide, message
-from app.scheduler.longhorn_cache import LonghornSnapshot
 from scheduler_core.convert.binding import PendingPod
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.errors import ResolutionError
 from scheduler_core.generic.cluster_state import GenericClusterState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.scheduler import ScheduleResult, SelectHost
+
+if TYPE_CHECKING:
+    # Its import takes half a second, which a policy without Longhorn's rules saves.
+    from app.scheduler.longhorn_cache import LonghornSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ evaluation of each node that a pod was bound to. Correctness does not depend on 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -30,19 +30,36 @@ LOCAL_RULES: Final = frozenset(
         "labelPreference",
     }
 )
-# Results of nodes over all kinds of pods; 150 bytes each.
-MAX_RESULTS: Final = 100_000
+# Results of nodes over all kinds of pods.
+MAX_RESULTS: Final = 200_000
 _IDENTITY: Final = frozenset({"namespace", "name", "uid", "labels"})
+_name = attrgetter("node.name")
 _fields_read = attrgetter(*(entry.name for entry in fields(Pod) if entry.name not in _IDENTITY))
 
 _Result = TypeVar("_Result")
+
+
+@dataclass(slots=True)
+class _CachedResults:
+    """Results of some rules for one kind of pod.
+
+    Attributes:
+        node_infos: the nodes as they were evaluated, by name
+        results: by the node's name
+    """
+
+    node_infos: dict[str, NodeInfo] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.results)
 
 
 class NodeResults:
     """Results by rules, pod and node; shared by all states of one cluster."""
 
     def __init__(self) -> None:
-        self._results: LruMap[Hashable, dict[str, tuple[NodeInfo, Any]]] = LruMap(MAX_RESULTS, len)
+        self._cache: LruMap[Hashable, _CachedResults] = LruMap(MAX_RESULTS, len)
 
     def get(
         self,
@@ -58,20 +75,18 @@ class NodeResults:
             evaluate: returns the results of nodes that are not cached, in order
         """
         key = (rules, _key(pod))
-        cached = self._results.get(key) or {}
-        names = [node_info.node.name for node_info in node_infos]
-        entries = list(map(cached.get, names))
-        missing = [
-            node_info
-            for node_info, entry in zip(node_infos, entries, strict=True)
-            if entry is None or entry[0] is not node_info
-        ]
+        cached = self._cache.get(key)
+        if cached is None:
+            cached = _CachedResults()
+        names = list(map(_name, node_infos))
+        before = map(cached.node_infos.get, names)
+        missing = [node_info for node_info, earlier in zip(node_infos, before, strict=True) if earlier is not node_info]
         if missing:
-            results = zip(missing, evaluate(missing), strict=True)
-            cached.update((node_info.node.name, (node_info, result)) for node_info, result in results)
-            self._results.put(key, cached)
-            entries = list(map(cached.get, names))
-        return [entry[1] for entry in entries if entry is not None]
+            missing_names = list(map(_name, missing))
+            cached.results.update(zip(missing_names, evaluate(missing), strict=True))
+            cached.node_infos.update(zip(missing_names, missing, strict=True))
+            self._cache.put(key, cached)
+        return list(map(cached.results.__getitem__, names))
 
 
 def _key(pod: Pod) -> Hashable:
