@@ -92,18 +92,21 @@ class GenericClusterState:
         self.index.update(self.nodes, self.changes)
         return self.index.get(self.node_names if names is None else names)
 
-    def _with_nodes(self, changed: str, nodes: HashTrieMap[str, NodeInfo]) -> GenericClusterState:
-        """Replaces the nodes, of which one has changed."""
+    def with_nodes(self, changed: str, nodes: HashTrieMap[str, NodeInfo]) -> GenericClusterState:
+        """Replaces the nodes, of which one has changed.
+
+        Used by the other methods; pods and names stay as they are.
+        """
         return replace(self, nodes=nodes, changes=self.changes.then(changed))
 
     def with_node(self, node: Node) -> GenericClusterState:
         """Adds or replaces a node."""
         node_info = self.nodes.get(node.name)
         if node_info is not None:
-            return self._with_nodes(node.name, self.nodes.insert(node.name, replace(node_info, node=node)))
+            return self.with_nodes(node.name, self.nodes.insert(node.name, replace(node_info, node=node)))
         added = NodeInfo.of(node, self.orphaned_pods.get(node.name, ()))
         return replace(
-            self._with_nodes(node.name, self.nodes.insert(node.name, added)),
+            self.with_nodes(node.name, self.nodes.insert(node.name, added)),
             node_names=tuple(sorted((*self.node_names, node.name))),
             orphaned_pods=self.orphaned_pods.discard(node.name),
         )
@@ -114,7 +117,7 @@ class GenericClusterState:
         if node_info is None:
             return self
         return replace(
-            self._with_nodes(name, self.nodes.remove(name)),
+            self.with_nodes(name, self.nodes.remove(name)),
             node_names=tuple(node_name for node_name in self.node_names if node_name != name),
             orphaned_pods=(self.orphaned_pods.insert(name, node_info.pods) if node_info.pods else self.orphaned_pods),
         )
@@ -175,7 +178,7 @@ def _add_to_node(state: GenericClusterState, pod: Pod) -> GenericClusterState:
     name = pod.node_name
     node_info = state.nodes.get(name)
     if node_info is not None:
-        return state._with_nodes(name, state.nodes.insert(name, node_info.add_pod(pod)))
+        return state.with_nodes(name, state.nodes.insert(name, node_info.add_pod(pod)))
     orphans = (*state.orphaned_pods.get(name, ()), pod)
     return replace(state, orphaned_pods=state.orphaned_pods.insert(name, orphans))
 
@@ -184,7 +187,7 @@ def _remove_from_node(state: GenericClusterState, pod: Pod) -> GenericClusterSta
     name = pod.node_name
     node_info = state.nodes.get(name)
     if node_info is not None:
-        return state._with_nodes(name, state.nodes.insert(name, node_info.remove_pod(pod.key)))
+        return state.with_nodes(name, state.nodes.insert(name, node_info.remove_pod(pod.key)))
     remaining = tuple(orphan for orphan in state.orphaned_pods[name] if orphan.key != pod.key)
     orphaned = state.orphaned_pods.insert(name, remaining) if remaining else state.orphaned_pods.remove(name)
     return replace(state, orphaned_pods=orphaned)

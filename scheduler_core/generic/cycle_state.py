@@ -6,14 +6,15 @@ Each shared value is computed once, when the first rule reads it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import GenericClusterState, SequenceNumber, ServicePods
-from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
+from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts, NodeFacts
+from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.model.generic import Pod
 
 
@@ -47,6 +48,9 @@ class CycleState:
     pod: Pod
     cluster: GenericClusterState
     longhorn_facts: LonghornFacts = field(default=NO_FACTS)
+    _latest_facts: tuple[Sequence[NodeInfo], list[NodeFacts | None]] | None = field(
+        default=None, init=False, compare=False
+    )
 
     @cached_property
     def services(self) -> tuple[ServicePods, ...]:
@@ -80,3 +84,15 @@ class CycleState:
             return self.first_service_pods_by_node
         pods = {number: pod for entry in self.services for number, pod in entry.pods.items()}
         return Counter(pod.node_name for pod in pods.values())
+
+    def fitting_facts(self, node_infos: Sequence[NodeInfo]) -> list[NodeFacts | None]:
+        """Facts about the pod's Longhorn volumes on each node, in order.
+
+        None where the volumes do not fit or were not evaluated. They are kept for the next rule that asks about the same nodes.
+        """
+        if self._latest_facts is None or self._latest_facts[0] is not node_infos:
+            facts = [self.longhorn_facts.nodes.get(node_info.node.name) for node_info in node_infos]
+            fitting = [entry if entry is not None and entry.reason.fits else None for entry in facts]
+            object.__setattr__(self, "_latest_facts", (node_infos, fitting))
+            return fitting
+        return self._latest_facts[1]

@@ -72,6 +72,8 @@ class NodeResults:
 
         Args:
             rules: identifies the rules and their arguments
+            pod: the pod that the rules are evaluated for
+            node_infos: the nodes
             evaluate: returns the results of nodes that are not cached, in order
         """
         key = (rules, _key(pod))

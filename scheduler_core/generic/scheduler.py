@@ -20,7 +20,6 @@ from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.node_results import LOCAL_RULES
 from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
 from scheduler_core.generic.predicates import FITS, Check, always_fits
-from scheduler_core.generic.priorities import MAX_SCORE
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.model.generic import Pod
 
@@ -230,7 +229,7 @@ class BoundPredicates:
             return [entry and (*entry, *[FITS] * len(self.others)) for entry in texts]
         return [
             (*(local or [FITS] * len(self.local)), *[check(node_info) for check in self.others.values()])
-            if local or any([check(node_info) for check in checks])
+            if local or any(check(node_info) for check in checks)
             else ()
             for node_info, local in zip(node_infos, texts, strict=True)
         ]
@@ -331,4 +330,5 @@ def prioritize_names(
     node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
     ranking = yield from prioritize(pod, node_infos, cluster, policy, longhorn_facts)
     weights = sum(entry.weight for entry in policy.priorities) or 1
-    return {name: min(MAX_SCORE, ranking.totals.get(name, 0) // weights) for name in names}
+    scores = {name: total // weights for name, total in ranking.totals.items()}
+    return scores if len(scores) == len(names) else {name: scores.get(name, 0) for name in names}
