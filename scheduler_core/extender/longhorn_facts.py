@@ -136,7 +136,7 @@ class PlanCache:
         planner = _Planner(state, decision, decision.resolution, self, Budget(options.steps), replica_bytes)
         facts: dict[str, NodeFacts] = {}
         for resolution, members in _by_resolution(decision, [name for name, reason in pairs if reason is Reason.ROOM]):
-            facts |= yield from _facts_of_fitting_nodes(replace(planner, resolution=resolution), members)
+            yield from _add_fitting_nodes(replace(planner, resolution=resolution), members, facts)
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
         elsewhere = [(name, reason) for name, reason in pairs if reason is not Reason.ROOM]
@@ -209,14 +209,13 @@ def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[R
     return groups.values()
 
 
-def _facts_of_fitting_nodes(planner: _Planner, names: Sequence[str]) -> Cooperative[dict[str, NodeFacts]]:
-    """Returns the facts about nodes that fit."""
+def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str, NodeFacts]) -> Cooperative[None]:
+    """Adds the facts about nodes that fit."""
     decision = planner.decision
     resolution = planner.resolution
     required = requirements(resolution.local, resolution.volumes)
     with_replica = {replica.node_id for volume in resolution.local for replica in volume.replicas}
     cached = planner.cache.of(required)
-    facts: dict[str, NodeFacts] = {}
     missing: dict[str, _FactsInputs] = {}
     if with_replica:
         for name in with_replica.intersection(names):
@@ -236,10 +235,9 @@ def _facts_of_fitting_nodes(planner: _Planner, names: Sequence[str]) -> Cooperat
         name: _facts(planner, name, disks) for name, disks in (yield from _free_disks(planner, missing)).items()
     }
     # Another request may have more budget for what was not found here.
-    if missing and not planner.budget.gave_up:
+    if not planner.budget.gave_up:
         cached |= {name: (inputs, new_facts[name]) for name, inputs in missing.items()}
         planner.cache.store(required, cached)
-    return facts | new_facts
 
 
 def _facts_inputs(

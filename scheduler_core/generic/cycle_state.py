@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Final
 
 from scheduler_core.errors import CoreError
@@ -91,7 +92,7 @@ class CycleState:
         None where the volumes do not fit or were not evaluated. They are kept for the next rule that asks about the same nodes.
         """
         if self._latest_facts is None or self._latest_facts[0] is not node_infos:
-            facts = [self.longhorn_facts.nodes.get(node_info.node.name) for node_info in node_infos]
+            facts = map(self.longhorn_facts.nodes.get, map(attrgetter("node.name"), node_infos))
             fitting = [entry if entry is not None and entry.reason.fits else None for entry in facts]
             object.__setattr__(self, "_latest_facts", (node_infos, fitting))
             return fitting

@@ -278,26 +278,34 @@ def prioritize(
 
     Without priorities each total is 1.
     """
-    cycle_state = CycleState(pod, cluster, longhorn_facts)
     names = [node_info.node.name for node_info in nodes]
     if not policy.priorities or not nodes:
         return Ranking(totals=dict.fromkeys(names, 1))
+    columns, totals = yield from _score(CycleState(pod, cluster, longhorn_facts), policy, nodes)
+    scores = {name: dict(zip(names, column, strict=True)) for name, column in columns.items()}
+    return Ranking(scores, dict(zip(names, totals, strict=True)))
+
+
+def _score(
+    cycle_state: CycleState, policy: Policy, nodes: Sequence[NodeInfo]
+) -> Cooperative[tuple[dict[str, Sequence[int]], list[int]]]:
+    """Returns the scores by priority, and the weighted sums, each in the order of the nodes."""
     local = [entry for entry in policy.priorities if entry.rule in LOCAL_RULES]
     rows = _score_locally(cycle_state, local, nodes) if local else []
     yield
     # The last entry of a row is the weighted sum of the others.
     totals = [row[-1] for row in rows] or [0] * len(nodes)
-    scores: dict[str, dict[str, int]] = {}
+    columns: dict[str, Sequence[int]] = {}
     for entry in policy.priorities:
         if entry in local:
-            column = local.index(entry)
-            scores[entry.name] = dict(zip(names, map(itemgetter(column), rows), strict=True))
+            columns[entry.name] = list(map(itemgetter(local.index(entry)), rows))
             continue
-        node_scores = PRIORITIES[entry.rule](cycle_state, entry.argument, nodes)
-        scores[entry.name] = dict(zip(names, node_scores, strict=True))
-        totals = [total + entry.weight * score for total, score in zip(totals, node_scores, strict=True)]
+        scores = PRIORITIES[entry.rule](cycle_state, entry.argument, nodes)
+        columns[entry.name] = scores
+        if any(scores):
+            totals = [total + entry.weight * score for total, score in zip(totals, scores, strict=True)]
         yield
-    return Ranking(scores, dict(zip(names, totals, strict=True)))
+    return columns, totals
 
 
 def _score_locally(
@@ -328,7 +336,13 @@ def prioritize_names(
     kube-scheduler has filtered them; a node that does not exist scores 0.
     """
     node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
-    ranking = yield from prioritize(pod, node_infos, cluster, policy, longhorn_facts)
-    weights = sum(entry.weight for entry in policy.priorities) or 1
-    scores = {name: total // weights for name, total in ranking.totals.items()}
-    return scores if len(scores) == len(names) else {name: scores.get(name, 0) for name in names}
+    _, totals = yield from _score(CycleState(pod, cluster, longhorn_facts), policy, node_infos)
+    weights = sum(entry.weight for entry in policy.priorities)
+    # Without priorities all nodes are equal.
+    if not weights:
+        totals = [1] * len(node_infos)
+        weights = 1
+    if len(node_infos) == len(names):
+        return {name: total // weights for name, total in zip(names, totals, strict=True)}
+    scores = {node_info.node.name: total // weights for node_info, total in zip(node_infos, totals, strict=True)}
+    return {name: scores.get(name, 0) for name in names}
