@@ -231,9 +231,11 @@ def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str,
         else:
             missing[name] = inputs
     yield
-    new_facts = {
-        name: _facts(planner, name, disks) for name, disks in (yield from _free_disks(planner, missing)).items()
-    }
+    if not missing:
+        return
+    disks_by_node = yield from _free_disks(planner, missing)
+    new_facts = {name: _facts(planner, name, disks) for name, disks in disks_by_node.items()}
+    facts |= new_facts
     # Another request may have more budget for what was not found here.
     if not planner.budget.gave_up:
         cached |= {name: (inputs, new_facts[name]) for name, inputs in missing.items()}
