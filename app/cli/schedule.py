@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -20,6 +21,7 @@ from app.cli.options import (
     LogLevelOption,
     NamespaceOption,
     PackingOption,
+    PluginOption,
     RenewDeadlineOption,
     RetryPeriodOption,
     check_log_level,
@@ -117,6 +119,7 @@ def schedule(  # one parameter per flag
     watch: _Watch = False,  # noqa: FBT002 # a switch
     scheduler_name: _SchedulerName = "",
     policy: _Policy = None,
+    plugin: PluginOption = None,
     seed: _Seed = None,
     output: _Output = Output.TABLE,
     best_effort: BestEffortOption = BestEffort.REQUIRE,
@@ -143,7 +146,7 @@ def schedule(  # one parameter per flag
     """
     if (snapshot is not None) == watch:
         raise CoreError("schedule needs either --snapshot or --watch; see --help")
-    file = _read_policy_file(policy)
+    file = _read_policy_file(policy, plugin or ())
     # This scheduler binds no claim to an existing PersistentVolume: it selects a node, and a volume is provisioned.
     options = replace(filter_options(best_effort, packing), match_volumes=False)
     if snapshot is not None:
@@ -180,12 +183,13 @@ def schedule(  # one parameter per flag
     _watch(config, process_options, None if port is None else listen(host, port), log_format, log_level)
 
 
-def _read_policy_file(path: str | None) -> PolicyFile | None:
+def _read_policy_file(path: str | None, plugins: Sequence[str]) -> PolicyFile | None:
     if path is None:
         return None
     from app.policy.file import PolicyFile
+    from app.policy.plugins import load_plugins
 
-    file = PolicyFile(path)
+    file = PolicyFile(path, load_plugins(plugins))
     for warning in file.policy.warnings:
         typer.echo(f"warning: {path}: {warning}", err=True)
     return file

@@ -9,7 +9,7 @@ refused, because a policy was lost when it was written.
 from __future__ import annotations
 
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from scheduler_core.generic.cycle_state import Argument
+from scheduler_core.generic.plugins import NO_PLUGINS, PluginError, PluginRule, Plugins, convert_argument
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 
 _INT64: Final = 2**63
@@ -73,7 +74,7 @@ class PolicyEntry:
     name: str
     weight: int
     has_weight: bool
-    arguments: Mapping[str, Argument] | None
+    arguments: Mapping[str, object] | None
     unknown_keys: tuple[str, ...] = ()
 
 
@@ -86,7 +87,7 @@ class PolicyDocument:
     warnings: list[str] = field(default_factory=list)
 
 
-def read_policy_file(text: bytes) -> PolicyDocument:
+def read_policy_file(text: bytes, plugins: Plugins = NO_PLUGINS) -> PolicyDocument:
     """Reads the JSON of a policy.
 
     Raises:
@@ -107,17 +108,23 @@ def read_policy_file(text: bytes) -> PolicyDocument:
     version = top.values.get("version")
     if version not in (None, _VERSION):
         document.warnings.append(f"version: {version!r:.60} is not looked at")
-    for section, registry, entries in (
-        ("predicates", PREDICATES, document.predicates),
-        ("priorities", PRIORITIES, document.priorities),
+    for section, rules, entries in (
+        ("predicates", _argument_rules(PREDICATES.configurable, plugins.predicates), document.predicates),
+        ("priorities", _argument_rules(PRIORITIES.configurable, plugins.priorities), document.priorities),
     ):
         with _collect(faults):
             for index, raw in enumerate(top.list(section)):
                 with _collect(faults):
-                    entries.append(_entry(raw, section, index, tuple(registry.configurable), document.warnings))
+                    entries.append(_entry(raw, section, index, rules, document.warnings))
     if faults:
         raise WrongShapeError("; ".join(faults))
     return document
+
+
+def _argument_rules(configurable: Iterable[str], plugins: Mapping[str, PluginRule]) -> Mapping[str, type | None]:
+    """The rules that take an argument, with its type if a plugin defines it."""
+    types = {name: rule.argument for name, rule in plugins.items() if rule.argument is not None}
+    return {**dict.fromkeys(configurable), **types}
 
 
 def _expect(text: str, expected: str, key: str) -> None:
@@ -125,7 +132,7 @@ def _expect(text: str, expected: str, key: str) -> None:
         raise WrongShapeError(f"{key}: {text!r:.60} is not {expected!r}")
 
 
-def _entry(raw: object, section: str, index: int, rules: Sequence[str], warnings: list[str]) -> PolicyEntry:
+def _entry(raw: object, section: str, index: int, rules: Mapping[str, type | None], warnings: list[str]) -> PolicyEntry:
     keys = ("name", "argument", "weight") if section == "priorities" else ("name", "argument")
     place = f"{section}[{index}]"
     # Read without warnings: the second reading has the name for their location.
@@ -137,8 +144,12 @@ def _entry(raw: object, section: str, index: int, rules: Sequence[str], warnings
     has_weight = entry.values.get("weight") is not None
     if raw_argument is None:
         return PolicyEntry(location, name, weight, has_weight, None)
-    argument = _JsonObject(raw_argument, f"{location}: argument", rules, warnings)
-    arguments = {rule: _argument(argument, rule, warnings) for rule in rules if argument.values.get(rule) is not None}
+    argument = _JsonObject(raw_argument, f"{location}: argument", tuple(rules), warnings)
+    arguments = {
+        rule: _argument(argument, rule, warnings) if expected is None else _plugin_argument(argument, rule, expected)
+        for rule, expected in rules.items()
+        if argument.values.get(rule) is not None
+    }
     unknown_keys = tuple(map(_shorten, argument.unknown_keys))
     return PolicyEntry(location, name, weight, has_weight, arguments, unknown_keys)
 
@@ -162,6 +173,13 @@ def _argument(parent: _JsonObject, rule: str, warnings: list[str]) -> Argument:
     if not all(name is None or isinstance(name, str) for name in names):
         raise WrongShapeError(f"{values.location}: labels: must be a list of texts")
     return Argument(tuple(str(name or "") for name in names), values.flag("presence"))
+
+
+def _plugin_argument(parent: _JsonObject, rule: str, expected: type) -> object:
+    try:
+        return convert_argument(parent.values[rule], expected)
+    except PluginError as error:
+        raise WrongShapeError(f"{parent.location}: {rule}: {error}") from error
 
 
 class _JsonObject:

@@ -122,7 +122,12 @@ def schedule(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     node fits these.
     """
     filtered = yield from find_nodes_that_fit(pod, nodes, cluster, policy, longhorn_facts)
-    ranking = yield from prioritize(pod, filtered.feasible, cluster, policy, longhorn_facts)
+    error = filtered.error
+    ranking = Ranking()
+    try:
+        ranking = yield from prioritize(pod, filtered.feasible, cluster, policy, longhorn_facts)
+    except UndecidableError as failure:
+        error = str(failure)
     max_total = max(ranking.totals.values(), default=0)
     best = tuple(sorted([name for name, total in ranking.totals.items() if total == max_total]))
     return ScheduleResult(
@@ -133,7 +138,7 @@ def schedule(  # noqa: PLR0913, PLR0917 # the inputs of a decision
         ranking=ranking,
         best=best,
         node=select_host(best) if best else "",
-        error=filtered.error,
+        error=error,
     )
 
 
@@ -153,7 +158,7 @@ def find_nodes_that_fit(
     available, unavailable = _split_by_availability(names, cluster.node_infos(nodes))
     if not available:
         return FilterResult(unavailable, {}, (), NO_NODES)
-    checks, undecidable = _bind_predicates(cycle_state, policy)
+    checks, undecidable = yield from _bind_predicates(cycle_state, policy, available)
     failures: dict[str, tuple[PredicateFailure, ...]] = {}
     feasible: list[NodeInfo] = []
     # Many nodes fail alike: they share one value.
@@ -241,7 +246,9 @@ class BoundPredicates:
             yield texts if any(texts) else ()
 
 
-def _bind_predicates(cycle_state: CycleState, policy: Policy) -> tuple[BoundPredicates, dict[str, str]]:
+def _bind_predicates(
+    cycle_state: CycleState, policy: Policy, node_infos: Sequence[NodeInfo]
+) -> Cooperative[tuple[BoundPredicates, dict[str, str]]]:
     """The policy's predicates as checks of a node.
 
     The second result has the reasons of the undecidable predicates, by name. An undecidable predicate fails on every node.
@@ -251,12 +258,28 @@ def _bind_predicates(cycle_state: CycleState, policy: Policy) -> tuple[BoundPred
     undecidable: dict[str, str] = {}
     for entry in policy.predicates:
         try:
-            check = PREDICATES[entry.rule](cycle_state, entry.argument)
+            check = yield from bind_predicate(cycle_state, policy, entry, node_infos)
         except UndecidableError as error:
             undecidable[entry.name] = str(error)
         else:
             (local if entry.rule in LOCAL_RULES else others)[entry] = check
     return BoundPredicates(cycle_state, local, others), undecidable
+
+
+def bind_predicate(
+    cycle_state: CycleState, policy: Policy, entry: PolicyPredicate, node_infos: Sequence[NodeInfo]
+) -> Cooperative[Check]:
+    """Returns a predicate of the policy as a check of these nodes.
+
+    A plugin's predicate checks them at once, so that it is called once.
+
+    Raises:
+        UndecidableError: the predicate cannot be decided for any node
+    """
+    if entry.rule not in policy.plugins.predicates:
+        return PREDICATES[entry.rule](cycle_state, entry.argument)
+    texts = yield from policy.plugins.texts(entry.rule, cycle_state, entry.argument, node_infos)
+    return lambda node_info: texts[node_info.node.name]
 
 
 def _failures(policy: Policy, text_by_predicate: Mapping[str, str]) -> tuple[PredicateFailure, ...]:
@@ -277,6 +300,9 @@ def prioritize(
     """Scores nodes by every priority of the policy.
 
     Without priorities each total is 1.
+
+    Raises:
+        UndecidableError: a plugin's priority failed
     """
     names = [node_info.node.name for node_info in nodes]
     if not policy.priorities or not nodes:
@@ -300,7 +326,10 @@ def _score(
         if entry in local:
             columns[entry.name] = list(map(itemgetter(local.index(entry)), rows))
             continue
-        scores = PRIORITIES[entry.rule](cycle_state, entry.argument, nodes)
+        if entry.rule in policy.plugins.priorities:
+            scores = yield from policy.plugins.scores(entry.rule, cycle_state, entry.argument, nodes)
+        else:
+            scores = PRIORITIES[entry.rule](cycle_state, entry.argument, nodes)
         columns[entry.name] = scores
         if any(scores):
             totals = [total + entry.weight * score for total, score in zip(totals, scores, strict=True)]
@@ -334,6 +363,9 @@ def prioritize_names(
 
     A score is the weighted mean, from 0 to 10, cut off to a whole number. All nodes in `names` count as feasible, because
     kube-scheduler has filtered them; a node that does not exist scores 0.
+
+    Raises:
+        UndecidableError: a plugin's priority failed
     """
     node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
     _, totals = yield from _score(CycleState(pod, cluster, longhorn_facts), policy, node_infos)
