@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from scheduler_core.errors import CoreError
-from scheduler_core.generic.plugins import NO_PLUGINS, Plugins
+from scheduler_core.generic.plugin_rules import NO_PLUGINS, Plugins
 from scheduler_core.generic.policy import Policy, PolicyError, parse_policy
 
 log = structlog.get_logger("policy")

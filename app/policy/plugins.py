@@ -27,7 +27,7 @@ import structlog
 from scheduler_core.backoff import Backoff
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cycle_state import UndecidableError
-from scheduler_core.generic.plugins import PluginError, Plugins, undecidable
+from scheduler_core.generic.plugin_rules import PluginError, Plugins, undecidable
 
 log = structlog.get_logger("plugins")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scheduler_core.generic.cycle_state import CycleState
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.generic.plugins import PredicatePlugin, PriorityPlugin
+from scheduler_core.generic.plugin_rules import PredicatePlugin, PriorityPlugin
 from scheduler_core.generic.predicates import FITS, Check
 
 TOO_MANY = "as many pods as allowed"

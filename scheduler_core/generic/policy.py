@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument
-from scheduler_core.generic.plugins import NO_PLUGINS, Plugins
+from scheduler_core.generic.plugin_rules import NO_PLUGINS, Plugins
 from scheduler_core.generic.policy_file import (
     PolicyDocument,
     PolicyEntry,

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from scheduler_core.generic.cycle_state import Argument
-from scheduler_core.generic.plugins import NO_PLUGINS, PluginError, PluginRule, Plugins, convert_argument
+from scheduler_core.generic.plugin_rules import NO_PLUGINS, PluginError, PluginRule, Plugins, convert_argument
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 
 _INT64: Final = 2**63

@@ -13,7 +13,7 @@ from app.policy.file import PolicyFile, PolicyFileError
 from app.policy.plugins import PREDICATES_GROUP, PluginThreads, load_plugins
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cycle_state import UndecidableError
-from scheduler_core.generic.plugins import PluginError, Plugins, PredicatePlugin
+from scheduler_core.generic.plugin_rules import PluginError, Plugins, PredicatePlugin
 from scheduler_core.generic.policy import parse_policy
 from scheduler_core.generic.predicates import Check
 from tests.worlds.policy_rules import decide, node, pod, state

@@ -11,7 +11,7 @@ import pytest
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.generic.cycle_state import CycleState
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.generic.plugins import PluginError, PluginRule, Plugins, PredicatePlugin, PriorityPlugin
+from scheduler_core.generic.plugin_rules import PluginError, PluginRule, Plugins, PredicatePlugin, PriorityPlugin
 from scheduler_core.generic.policy import Policy, PolicyError, parse_policy
 from scheduler_core.generic.policy_filter import policy_refusals
 from scheduler_core.generic.predicates import Check
