@@ -364,3 +364,21 @@ def test_every_option_is_documented() -> None:
     assert rows == [
         (flag.opts[0], flag.envvar or "", str(getattr(flag.default, "value", flag.default) or "")) for flag in flags
     ]
+
+
+def test_a_plugin_adds_rules_that_the_policy_names(run: Run) -> None:
+    """At most two pods of the namespace on a node, and nodes with few pods first."""
+    example = POLICIES.parent / "plugin"
+    options = ("--policy", str(example / "policy.json"), "--plugin", str(example / "max_pods.py"))
+    result = run("schedule", "--snapshot", str(POLICIES / "cluster.yaml"), *options, "-o", "json")
+    bindings = json.loads(result.out)["bindings"]
+    assert (result.code, len({entry["node"] for entry in bindings})) == (0, 6)
+    assert [entry["scores"] for entry in bindings] == [{"FewestPods": 10}] * 6
+
+
+def test_a_plugin_that_does_not_exist_is_one_line(run: Run) -> None:
+    """It names the plugin."""
+    options = ("--policy", str(POLICIES / "default.json"), "--plugin", "no.such_module")
+    result = run("schedule", "--snapshot", str(POLICIES / "cluster.yaml"), *options)
+    assert result.code == 2
+    assert "plugin no.such_module: cannot be loaded: ModuleNotFoundError" in result.err.splitlines()[-1]
