@@ -8,7 +8,6 @@ control plane.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from devcluster.components import SCHEDULER, ClusterOptions
 from devcluster.process import Process, logged
 from devcluster.programs import NAMESPACE
 from devcluster.stack import ROOT
+from tests.bench.http import cpu_seconds
 from tests.e2e.object_watch import ObjectWatch
 from tests.e2e.objects import PAUSE, Object
 from tests.worlds.service import EXTENDER
@@ -32,8 +32,7 @@ from tests.worlds.service import EXTENDER
 OURS: Final = "classic"
 THEIRS: Final = "default-scheduler"
 _BURST_SECONDS: Final = 300.0
-_LONG_LEASE: Final = ("--lease-duration", "600", "--renew-deadline", "300", "--retry-period", "2")
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_LONG_LEASE: Final = ("--lease-duration", "60", "--renew-deadline", "50", "--retry-period", "2")
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def _run_burst(cluster: DevCluster, scheduler: Process, name: str, pods: int) ->
         for number in range(pods):
             cluster.api.create(PODS.path("default"), _pod(f"burst-{number}", name))
         time.sleep(2)  # every other program has read them
-        used = _cpu_seconds(scheduler)
+        used = cpu_seconds(scheduler.pid)
         started = time.time()
         scheduler.resume()
         deadline = time.monotonic() + _BURST_SECONDS
@@ -111,7 +110,7 @@ def _run_burst(cluster: DevCluster, scheduler: Process, name: str, pods: int) ->
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{len(bound)} of {pods} pods are bound after {_BURST_SECONDS:g} s")
             time.sleep(0.05)
-        used = _cpu_seconds(scheduler) - used
+        used = cpu_seconds(scheduler.pid) - used
     cluster.api.delete(PODS.path("default"))
     while cluster.api.get(PODS.path("default"))["items"]:
         time.sleep(0.5)
@@ -126,8 +125,3 @@ def _pod(name: str, scheduler: str) -> Object:
         "containers": [{"name": "main", "image": PAUSE, "resources": {"requests": requests}}],
     }
     return {"metadata": {"name": name, "labels": {"app": "burst"}}, "spec": spec}
-
-
-def _cpu_seconds(process: Process) -> float:
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
