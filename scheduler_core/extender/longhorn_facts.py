@@ -326,7 +326,7 @@ def _disks_of_equivalent_nodes(
     disks: dict[str, Disks] = {}
     for count, (name, profile) in enumerate(zip(names, profiles, strict=True), start=1):
         limits = _limits_in_profile_order(planner, required, profile, name)
-        disks[name] = tuple([DiskFacts(*disk) for disk in zip(limits, free[profile], strict=True)])
+        disks[name] = tuple(map(DiskFacts, limits, free[profile]))
         if count % _NODES_PER_PAUSE == 0:
             yield
     return disks
