@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import re
 import socket
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
     from app.scheduler.whatif import WhatIfReport
+    from scheduler_core.convert.binding import PendingPod
 
 NOT_ALL_PLACED: Final = 1
 _SNAPSHOT_SEED: Final = 0
@@ -211,7 +213,17 @@ def _what_if(source: str, scheduler: str, policy: Policy, seed: int, options: Fi
     if not pending:
         selected = f" with spec.schedulerName {scheduler!r}" if scheduler else ""
         typer.echo(f"warning: {source}: no pod{selected} waits for a node, so there is nothing to schedule", err=True)
-    return what_if(pending, loaded.state, policy, random.Random(seed).choice, longhorn)  # noqa: S311
+    return what_if(pending, loaded.state, policy, random.Random(seed).choice, longhorn, _show_progress)  # noqa: S311
+
+
+def _show_progress(pods: Sequence[PendingPod]) -> Iterable[PendingPod]:
+    """Shows on a terminal how many pods have been decided."""
+    if not sys.stderr.isatty():
+        return pods
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(pods, "Scheduling pods", console=Console(stderr=True), transient=True)
 
 
 def _print_table(report: WhatIfReport, console: Console) -> None:

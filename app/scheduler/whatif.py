@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,12 +82,22 @@ class WhatIfReport:
         }
 
 
-def what_if(
+Progress = Callable[[Sequence[PendingPod]], Iterable[PendingPod]]
+"""Returns the same pods, and shows how many have been taken."""
+
+
+def without_progress(pods: Sequence[PendingPod]) -> Iterable[PendingPod]:
+    """Returns the pods and shows nothing."""
+    return pods
+
+
+def what_if(  # noqa: PLR0913, PLR0917 # the inputs of all decisions
     pods: Iterable[PendingPod],
     state: GenericClusterState,
     policy: Policy,
     select_host: SelectHost,
     longhorn: LonghornSnapshot | None,
+    progress: Progress = without_progress,
 ) -> WhatIfReport:
     """Schedules the pods by priority, age and name.
 
@@ -95,7 +105,7 @@ def what_if(
     """
     placed: list[PlacedPod] = []
     unplaced: list[UnplacedPod] = []
-    for pending in sorted(pods, key=lambda pod: pod.queue_key):
+    for pending in progress(sorted(pods, key=lambda pod: pod.queue_key)):
         name = "/".join(pending.pod.key)
         facts_for = None if longhorn is None else longhorn.facts_for(pending)
         try:

@@ -18,7 +18,8 @@ from typing import Annotated, Final
 
 import typer
 
-from app.kube.resources import PODS
+from app.kube.resources import LEASES, PODS
+from app.scheduler.lifecycle import LEASE
 from devcluster import DevCluster
 from devcluster.components import SCHEDULER, ClusterOptions
 from devcluster.process import Process, logged
@@ -80,10 +81,13 @@ def main(
 def _start(cluster: DevCluster) -> Process:
     cluster.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     cluster.apply(ROOT / "manifests/generic-scheduler/access")
+    released = {"metadata": {"name": LEASE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+    cluster.api.create(LEASES.path(NAMESPACE), released)
     command = [EXTENDER, "schedule", "--watch", "--scheduler-name", OURS, "--kubeconfig", str(cluster.kubeconfig)]
     process = cluster.spawn("ours", [*command, "--log-format", "json", *_LONG_LEASE], ready=logged("Scheduling pods"))
     deadline = time.monotonic() + 60
-    while '"event":"scheduling"' not in process.log_text().replace('": "', '":"'):
+    # It has logged the term in which it leads.
+    while '"term"' not in process.log_text():
         if time.monotonic() > deadline:
             raise RuntimeError("it does not lead")
         time.sleep(0.1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from app.scheduler.scheduler import SchedulerConfig
 from scheduler_core.model.verdict import Reason
 from tests.builders import claim, flat, kube_node, longhorn_node, storage_class
 from tests.worlds.command_line import Run
+from tests.worlds.service import EXTENDER
 
 POLICIES = Path(__file__).parents[3] / "examples" / "policies"
 CLUSTER = str(POLICIES / "cluster.yaml")
@@ -382,3 +385,16 @@ def test_a_plugin_that_does_not_exist_is_one_line(run: Run) -> None:
     result = run("schedule", "--snapshot", str(POLICIES / "cluster.yaml"), *options)
     assert result.code == 2
     assert "plugin no.such_module: cannot be loaded: ModuleNotFoundError" in result.err.splitlines()[-1]
+
+
+def test_progress_is_shown_on_a_terminal() -> None:
+    """On standard error, so that standard output has the result alone."""
+    controller, terminal = os.openpty()
+    command = [EXTENDER, "schedule", "--snapshot", str(POLICIES / "cluster.yaml"), "-o", "json"]
+    environment = {**os.environ, "TERM": "xterm"}
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal, env=environment, check=True)
+    os.close(terminal)
+    shown = os.read(controller, 10_000).decode()
+    os.close(controller)
+    assert "Scheduling pods" in shown
+    assert len(json.loads(result.stdout)["bindings"]) == 6
