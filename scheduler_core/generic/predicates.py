@@ -127,9 +127,13 @@ def service_affinity(cycle_state: CycleState, argument: Argument) -> Check:
     if len(required_labels) < len(set(argument.labels)) and cycle_state.first_service_pods:
         labels = _first_service_node(cycle_state).labels
         required_labels = {label: labels[label] for label in argument.labels if label in labels} | required_labels
-    required = required_labels.items()
-    if not required:
+    if not required_labels:
         return always_fits
+    if len(required_labels) == 1:
+        # Comparing one value costs a third of comparing sets, and is the most frequent case.
+        ((label, value),) = required_labels.items()
+        return lambda node_info: FITS if node_info.node.labels.get(label) == value else AFFINITY_MISMATCH
+    required = required_labels.items()
     return lambda node_info: FITS if required <= node_info.node.labels.items() else AFFINITY_MISMATCH
 
 

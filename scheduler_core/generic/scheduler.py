@@ -102,8 +102,11 @@ class ScheduleResult:
         For an event about a pod that fits nowhere.
         """
         counts = Counter(self.unavailable.values())
-        for failures in self.failures.values():
-            counts.update({failure.text for failure in failures})
+        # Nodes that fail alike share one value.
+        shared = {id(failures): failures for failures in self.failures.values()}
+        for key, count in Counter(map(id, self.failures.values())).items():
+            for text in {failure.text for failure in shared[key]}:
+                counts[text] += count
         return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
@@ -227,17 +230,11 @@ class BoundPredicates:
         texts: list[tuple[str, ...]] = [()] * len(node_infos)
         if self.local:
             texts = self.cycle_state.cluster.results.get(rules, self.cycle_state.pod, node_infos, self._check_locally)
-        checks = [check for check in self.others.values() if check is not always_fits]
-        if not checks:
-            if not self.others:
-                return texts
-            return [entry and (*entry, *[FITS] * len(self.others)) for entry in texts]
-        return [
-            (*(local or [FITS] * len(self.local)), *[check(node_info) for check in self.others.values()])
-            if local or any(check(node_info) for check in checks)
-            else ()
-            for node_info, local in zip(node_infos, texts, strict=True)
-        ]
+        if all(check is always_fits for check in self.others.values()):
+            return [entry and (*entry, *[FITS] * len(self.others)) for entry in texts] if self.others else texts
+        rows = zip(*[map(check, node_infos) for check in self.others.values()], strict=True)
+        fits = (FITS,) * len(self.local)
+        return [(*(local or fits), *row) if local or any(row) else () for local, row in zip(texts, rows, strict=True)]
 
     def _check_locally(self, node_infos: Sequence[NodeInfo]) -> Iterator[tuple[str, ...]]:
         checks = list(self.local.values())
