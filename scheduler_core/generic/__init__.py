@@ -3,10 +3,13 @@
 It decides as Kubernetes 1.1 did (docs/generic-scheduler.md). Longhorn's own rules are in the same table.
 
     cluster_state, node_info   the input: nodes, pods and services, with what each node's pods request
+    node_index                 the nodes of the latest state in a plain dictionary
+    node_results               what rules said about nodes, kept until the node changes
     cycle_state                one pod's scheduling cycle: values that several rules share
     predicates, priorities     the classic rules
     longhorn_rules             this project's rules, computed from longhorn_facts
     rule_registry              every rule by its name in a policy file
+    plugin_rules               rules from outside the package
     policy, policy_file        which rules apply, with their arguments and weights
     scheduler                  filter, prioritise, select
     policy_filter              a policy's predicates as part of the extender's /filter
