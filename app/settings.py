@@ -52,6 +52,7 @@ class Settings:
         enforcement: what happens to a refusal
         policy: a policy file of the generic scheduler; None: its default for /prioritize, and no predicates in /filter
         alone: whether a pod is evaluated without the demand of other pods; over a snapshot only
+        plugins: modules with rules that the policy may name
     """
 
     host: str = DEFAULT_HOST
@@ -62,6 +63,7 @@ class Settings:
     enforcement: Enforcement = Enforcement.ENFORCE
     policy: str | None = None
     alone: bool = False
+    plugins: tuple[str, ...] = ()
 
 
 class Reservation(StrEnum):

@@ -1,11 +1,13 @@
-"""Exponential back-off: each pause is twice as long as the previous one, up to a bound.
+"""How often something is repeated: exponential back-off after failures, and a token bucket for a rate.
 
-Neither clock nor randomness is used here. A caller that needs jitter adds it to the returned delay.
+Neither clock nor randomness is used here; times are seconds on the caller's clock. A caller that needs jitter adds it to the
+returned delay.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Final
 
 # 2.0**1024 overflows. With this many doublings any pause has reached its bound.
@@ -27,3 +29,30 @@ class Backoff:
     def delay(self, attempt: int) -> float:
         """Seconds to wait before repetition number `attempt`; 0 is the first repetition."""
         return min(self.longest, self.shortest * 2.0 ** min(attempt, _MAX_DOUBLINGS))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBucket:
+    """Limits a rate: at most `burst` + `rate` * t times in any t seconds.
+
+    Attributes:
+        rate: times per second in the long run
+        burst: times at once after a pause
+        full_at: when the bucket will be full again
+    """
+
+    rate: float
+    burst: int
+    full_at: float = -math.inf
+
+    @property
+    def ready_at(self) -> float:
+        """When the next token can be taken."""
+        return self.full_at - (self.burst - 1) * (1 / self.rate)
+
+    def after(self, now: float) -> TokenBucket:
+        """Returns the bucket after a token was taken.
+
+        That must not be before `ready_at`.
+        """
+        return replace(self, full_at=max(self.full_at, now) + 1 / self.rate)

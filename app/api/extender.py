@@ -153,7 +153,7 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     equal = dict.fromkeys(args.candidates, 0)
     try:
         scores = await state.verbs.scores(args.pod, args.whole, args.candidates)
-    except ResolutionError as error:
+    except (ResolutionError, UndecidableError) as error:
         log.warning("prioritize refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
         return Response(priority_list(equal), media_type=_JSON)
     _record_scores(args, scores, perf_counter() - started)

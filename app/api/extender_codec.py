@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Final, TypeVar
 
 import msgspec
@@ -83,6 +84,11 @@ class _RawPreemptionArgs(msgspec.Struct, gc=False):
     NodeNameToMetaVictims: dict[str, _Victims] | None = None
     nodeNameToMetaVictims: dict[str, _Victims] | None = None
     nodenametometavictims: dict[str, _Victims] | None = None
+
+
+class _HostPriority(msgspec.Struct, gc=False):
+    Host: str
+    Score: int
 
 
 _ARGS: Final = msgspec.json.Decoder(_RawArgs)
@@ -298,7 +304,7 @@ def filter_result(
 
 def priority_list(scores: Mapping[str, int]) -> bytes:
     """Returns a HostPriorityList, in the order of the scores."""
-    return _encode([{"Host": name, "Score": score} for name, score in scores.items()])
+    return _encode(list(starmap(_HostPriority, scores.items())))
 
 
 def error_result(error: str) -> bytes:

@@ -35,6 +35,7 @@ from app.kube.generic_cache import GenericCache
 from app.kube.reflector import Timing
 from app.policy.file import PolicyFile
 from app.policy.in_force import PolicyInForce
+from app.policy.plugins import load_plugins
 from app.runtime.elector import Elector
 from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import OutstandingState
@@ -106,7 +107,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     async def connect() -> KubeClient:
         return await KubeClient.connect(options.kubeconfig, options.context)
 
-    file = PolicyFile(settings.policy) if settings.policy is not None else None
+    file = PolicyFile(settings.policy, load_plugins(settings.plugins)) if settings.policy is not None else None
     client = await connect()
     cache = ClusterCache(client, options.namespace, _TIMING, _now, options.stale_after)
     config_map = ConfigMapCache(client, options.namespace, NAME, _TIMING)

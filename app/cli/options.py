@@ -59,6 +59,14 @@ PackingOption = Annotated[
 AloneOption = Annotated[
     bool, typer.Option("--alone", help="Leave out the space that other pods' volumes in the snapshot will take.")
 ]
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        help="Module, or file that ends in .py, with rules that the policy may name; may be given several times.",
+    ),
+]
 _LEASE_DURATION_HELP: Final = "Seconds until others may take the Lease."
 _RENEW_DEADLINE_HELP: Final = "Seconds after which a leader gives up."
 _RETRY_PERIOD_HELP: Final = "Seconds between renewals."

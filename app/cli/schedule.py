@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import re
 import socket
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -20,6 +22,7 @@ from app.cli.options import (
     LogLevelOption,
     NamespaceOption,
     PackingOption,
+    PluginOption,
     RenewDeadlineOption,
     RetryPeriodOption,
     check_log_level,
@@ -122,6 +125,8 @@ _StaleAfter = Annotated[
     float,
     typer.Option(min=1, help="Seconds without a word from the API server, after which nothing is scheduled."),
 ]
+_Qps = Annotated[float, typer.Option(min=1, help="Calls per second in the long run, of Events on their own.")]
+_Burst = Annotated[int, typer.Option(min=1, help="Calls at once after a pause, of Events on their own.")]
 
 
 def schedule(  # one parameter per flag
@@ -130,6 +135,7 @@ def schedule(  # one parameter per flag
     scheduler_name: _SchedulerName = "",
     policy: _Policy = None,
     unsupported_constraints: _Unsupported = None,
+    plugin: PluginOption = None,
     seed: _Seed = None,
     output: _Output = Output.TABLE,
     best_effort: BestEffortOption = BestEffort.REQUIRE,
@@ -145,6 +151,8 @@ def schedule(  # one parameter per flag
     lease_duration: LeaseDurationOption = 15.0,
     renew_deadline: RenewDeadlineOption = 10.0,
     retry_period: RetryPeriodOption = 2.0,
+    kube_api_qps: _Qps = 50.0,
+    kube_api_burst: _Burst = 100,
     log_format: LogFormatOption = "auto",
     log_level: LogLevelOption = "info",
 ) -> None:
@@ -156,7 +164,7 @@ def schedule(  # one parameter per flag
     """
     if (snapshot is not None) == watch:
         raise CoreError("schedule needs either --snapshot or --watch; see --help")
-    file = _read_policy_file(policy)
+    file = _read_policy_file(policy, plugin or ())
     # This scheduler binds no claim to an existing PersistentVolume: it selects a node, and a volume is provisioned.
     options = replace(filter_options(best_effort, packing), match_volumes=False)
     if snapshot is not None:
@@ -176,6 +184,7 @@ def schedule(  # one parameter per flag
             f"with a letter or digit, and has {_MAX_NAME_LENGTH} characters at most"
         )
     check_log_level(log_level)
+    from app.kube.client import CallLimits
     from app.scheduler.lifecycle import SchedulerOptions
     from app.scheduler.scheduler import SchedulerConfig
 
@@ -190,16 +199,18 @@ def schedule(  # one parameter per flag
         timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
         options=options,
         lease=lease_name,
+        limits=CallLimits(kube_api_qps, kube_api_burst),
     )
     _watch(config, process_options, None if port is None else listen(host, port), log_format, log_level)
 
 
-def _read_policy_file(path: str | None) -> PolicyFile | None:
+def _read_policy_file(path: str | None, plugins: Sequence[str]) -> PolicyFile | None:
     if path is None:
         return None
     from app.policy.file import PolicyFile
+    from app.policy.plugins import load_plugins
 
-    file = PolicyFile(path)
+    file = PolicyFile(path, load_plugins(plugins))
     for warning in file.policy.warnings:
         typer.echo(f"warning: {path}: {warning}", err=True)
     return file
@@ -234,11 +245,21 @@ def _what_if(
         from app.scheduler.longhorn_cache import LonghornSnapshot
 
         longhorn = LonghornSnapshot(loaded.snapshot, options, now())
-    report = what_if(pending, loaded.state, policy, select_host, longhorn, unsupported)
+    report = what_if(pending, loaded.state, policy, select_host, longhorn, unsupported, _show_progress)
     for placed in report.placed:
         if placed.unsupported:
             typer.echo(f"warning: {placed.pod}: {unsupported_message(placed.unsupported)}", err=True)
     return report
+
+
+def _show_progress(pods: Sequence[PendingPod]) -> Iterable[PendingPod]:
+    """Shows on a terminal how many pods have been decided."""
+    if not sys.stderr.isatty():
+        return pods
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(pods, "Scheduling pods", console=Console(stderr=True), transient=True)
 
 
 def _print_table(report: WhatIfReport, console: Console) -> None:

@@ -25,6 +25,7 @@ from app.cli.options import (
     KubeconfigOption,
     NamespaceOption,
     PackingOption,
+    PluginOption,
     SnapshotOption,
     check_log_level,
     filter_options,
@@ -171,6 +172,7 @@ def serve(  # one parameter per flag
     packing: PackingOption = Packing.AUTO,
     enforcement: _Enforcement = Enforcement.ENFORCE,
     policy: _Policy = None,
+    plugin: PluginOption = None,
     alone: AloneOption = False,  # noqa: FBT002 # --alone
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -201,10 +203,10 @@ def serve(  # one parameter per flag
     if alone and snapshot is None:
         raise CoreError("--alone needs --snapshot: in a cluster the volumes of other pods always count")
     body_size, request_memory = request_limits(max_body, memory_limit)
-    settings = Settings(host, port, body_size, request_memory, options, enforcement, policy, alone)
+    settings = Settings(host, port, body_size, request_memory, options, enforcement, policy, alone, tuple(plugin or ()))
     check_log_level(log_level)
     if policy is not None:
-        _check_policy(policy)
+        _check_policy(policy, settings.plugins)
     if snapshot is not None:
         _serve_snapshot(snapshot, settings, log_format, log_level)
         return
@@ -246,11 +248,12 @@ def _extender_settings(values: Mapping[str, str]) -> dict[str, str]:
 def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
     from app.bootstrap import SnapshotService, create_app
     from app.policy.file import PolicyFile
+    from app.policy.plugins import load_plugins
     from app.runtime.server import HttpServer, exit_quietly, freeze_heap, run_process
     from app.runtime.server import serve as serve_until_signal
 
     exit_quietly()
-    file = PolicyFile(settings.policy) if settings.policy is not None else None
+    file = PolicyFile(settings.policy, load_plugins(settings.plugins)) if settings.policy is not None else None
     snapshot, generic = (
         (read_snapshot_file(source), None) if file is None else _snapshot_with_generic_state(source, file.policy)
     )
@@ -361,10 +364,11 @@ def _parse_size(flag: str, text: str) -> int:
     return size
 
 
-def _check_policy(path: str) -> None:
+def _check_policy(path: str, plugins: Sequence[str]) -> None:
     from app.policy.file import PolicyFile
+    from app.policy.plugins import load_plugins
 
-    for warning in PolicyFile(path).policy.warnings:
+    for warning in PolicyFile(path, load_plugins(plugins)).policy.warnings:
         typer.echo(f"warning: {path}: {warning}", err=True)
 
 

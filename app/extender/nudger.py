@@ -37,9 +37,9 @@ from scheduler_core.evaluation.contention import Contention
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
 from scheduler_core.extender.decision import Competing, Contenders, Decision
 from scheduler_core.extender.nudge import (
+    NUDGE_LIMIT,
     PENDING_NUDGE_LIFETIME,
     PendingNudges,
-    TokenBucket,
     WaitingPod,
     equivalence_key,
     previously_refused_pods,
@@ -180,7 +180,7 @@ class Nudger:
         self._now = now
         self._refusals = RefusedPods()
         self._pending = PendingNudges()
-        self._rate = TokenBucket()
+        self._rate = NUDGE_LIMIT
         # Where pods are evaluated alone, nudged ones count none the less.
         self._contention = Contention()
         self._no_offers = Ledger()

@@ -243,7 +243,7 @@ class Verbs:
         """Returns a score from 0 to 10 for each node, in order.
 
         Raises:
-            ResolutionError, UnavailableError: as filter
+            UndecidableError, ResolutionError, UnavailableError: as filter
         """
         self.check()
         return await self._scores(pod, whole, names)

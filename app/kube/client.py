@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from time import monotonic
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -29,6 +30,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
 from app import DISTRIBUTION
+from scheduler_core.backoff import TokenBucket
 from scheduler_core.errors import CoreError
 
 CALL_TIMEOUT: Final = 10.0
@@ -100,6 +102,23 @@ class ApiError(CoreError):
         return self.status == 410
 
 
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """How many calls a client makes, as in kube-scheduler's ``clientConnection``.
+
+    Attributes:
+        qps: calls per second in the long run
+        burst: calls at once after a pause
+    """
+
+    qps: float
+    burst: int
+
+
+# Those of kube-scheduler.
+DEFAULT_LIMITS: Final = CallLimits(50.0, 100)
+
+
 class _Status(msgspec.Struct):
     reason: str | None = None
     message: str | None = None
@@ -152,13 +171,25 @@ class _ConnectionPool(RESTClientObject):
 
 
 class KubeClient:
-    """A connection pool to one API server."""
+    """A connection pool to one API server.
 
-    def __init__(self, api: ApiClient) -> None:
+    Args:
+        limits: how many calls are made, as client-go's clients limit themselves; None: no limit
+    """
+
+    def __init__(self, api: ApiClient, limits: CallLimits | None = None) -> None:
         self._api = api
+        self._limits = limits
+        self._bucket = None if limits is None else TokenBucket(limits.qps, limits.burst)
+
+    def with_own_limits(self) -> KubeClient:
+        """Returns a client of the same connections, whose calls are counted on their own."""
+        return KubeClient(self._api, self._limits)
 
     @classmethod
-    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> KubeClient:
+    async def connect(
+        cls, kubeconfig: str | None = None, context: str | None = None, limits: CallLimits | None = None
+    ) -> KubeClient:
         """Reads the credentials and returns a client.
 
         Credentials come from the given kubeconfig or context; else from the pod's service account; else from $KUBECONFIG or
@@ -181,7 +212,7 @@ class KubeClient:
         except _CREDENTIAL_ERRORS as error:
             raise ConnectError(f"no cluster to talk to: {_one_line(error)}; see --kubeconfig and --context") from error
         api.user_agent = f"{DISTRIBUTION}/{version(DISTRIBUTION)}"
-        return cls(api)
+        return cls(api, limits)
 
     @property
     def server(self) -> str:
@@ -270,7 +301,19 @@ class KubeClient:
             raise _status_error(call, response.status, body)
         return body
 
+    async def _wait_for_token(self) -> None:
+        """Returns once the limits allow a call; first come, first served."""
+        if self._bucket is None:
+            return
+        now = monotonic()
+        ready_at = max(now, self._bucket.ready_at)
+        # Taken before the wait, so that a later call waits for the next token.
+        self._bucket = self._bucket.after(ready_at)
+        if ready_at > now:
+            await asyncio.sleep(ready_at - now)
+
     async def _send(self, call: _Call) -> aiohttp.ClientResponse:
+        await self._wait_for_token()
         content_type = {} if call.body is None else {"Content-Type": call.content_type}
         try:
             request = await self._api.param_serialize(

@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from scheduler_core.errors import CoreError
+from scheduler_core.generic.plugin_rules import NO_PLUGINS, Plugins
 from scheduler_core.generic.policy import Policy, PolicyError, parse_policy
 
 log = structlog.get_logger("policy")
@@ -34,16 +35,21 @@ class PolicyFileError(CoreError):
 class PolicyFile:
     """Owner of the policy that was read last.
 
+    Args:
+        path: of the file
+        plugins: the rules from outside the package that it may name
+
     Raises:
         PolicyFileError: the file cannot be used now
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, plugins: Plugins = NO_PLUGINS) -> None:
         self.path = path
+        self._plugins = plugins
         self.problem = ""
         self._observer: Callable[[str], None] = lambda _: None
         self._content = _read(path)
-        self.policy = _parse(path, self._content)
+        self.policy = _parse(path, self._content, plugins)
 
     def subscribe(self, observer: Callable[[str], None]) -> None:
         """Calls `observer` with each reload's result: ``loaded`` or ``refused``."""
@@ -62,7 +68,7 @@ class PolicyFile:
             return
         self._content = content
         try:
-            policy = _parse(self.path, content)
+            policy = _parse(self.path, content, self._plugins)
         except PolicyFileError as error:
             self.problem = str(error)
             log.warning("policy refused, the one before stays", problem=self.problem)
@@ -87,10 +93,10 @@ def _read(path: str) -> bytes | str:
     return content if len(content) <= MAX_BYTES else f"is larger than {MAX_BYTES} bytes"
 
 
-def _parse(path: str, content: bytes | str) -> Policy:
+def _parse(path: str, content: bytes | str, plugins: Plugins) -> Policy:
     if isinstance(content, str):
         raise PolicyFileError(f"{path}: {content}")
     try:
-        return parse_policy(content)
+        return parse_policy(content, plugins)
     except PolicyError as error:
         raise PolicyFileError(f"{path}: {error}") from error

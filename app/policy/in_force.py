@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from rpds import HashTrieMap
-
 from app.policy.file import PolicyFile
 from app.schemas.policy import PolicyAnswer, policy_answer
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.policy import EXTENDER_POLICY, Policy
 from scheduler_core.generic.policy_filter import kinds_read
 from scheduler_core.model.generic import Node
 
 # With more names all are dropped, because most of them must be names of nodes that do not exist.
 _MAX_NAMES: Final = 50_000
-_NAMES_PER_PAUSE: Final = 200
 
 
 class GenericSource(Protocol):
@@ -80,7 +76,8 @@ class PolicyInForce:
         self._policy = default if file is None else file.policy
         self._needs = needs
         self._reads = needs(self._policy)
-        self._nodes_by_name: HashTrieMap[str, NodeInfo] = HashTrieMap()
+        self._names: frozenset[str] = frozenset()
+        self._names_only = GenericClusterState()
         self._source.want(self._reads)
 
     @property
@@ -126,16 +123,12 @@ class PolicyInForce:
         """
         if self._reads:
             return self._source.state()
-        if len(self._nodes_by_name) > _MAX_NAMES:
-            self._nodes_by_name = HashTrieMap()
-        nodes = self._nodes_by_name
-        for number, name in enumerate(names, start=1):
-            if name not in nodes:
-                nodes = nodes.insert(name, NodeInfo.of(Node(name), ()))
-            if number % _NAMES_PER_PAUSE == 0:
-                yield
-        self._nodes_by_name = nodes
-        return GenericClusterState(nodes=nodes)
+        if not self._names.issuperset(names):
+            yield
+            self._names = self._names.union(names) if len(self._names) < _MAX_NAMES else frozenset(names)
+            self._names_only = GenericClusterState.of((Node(name) for name in self._names), (), ())
+            yield
+        return self._names_only
 
     def answer(self) -> PolicyAnswer | None:
         """Returns what /state shows of the policy; None without a file."""

@@ -12,6 +12,7 @@ Data flow in a live cluster: `cache` → `scheduling_queue` → `scheduler` → 
     claim_check         whether the claims of a pod exist, before a node is selected
     binder              binds one pod to its node
     event_recorder      Events about pods
+    event_correlator    which reports are one Event, and which Events are written
     pod_condition       the condition PodScheduled
     api_dispatcher      API calls that scheduling does not wait for
     lifecycle           when this process schedules: leadership, shutdown, probes

@@ -1,9 +1,10 @@
-"""Records Events about pods: one Event object per pod and reason.
+"""Records Events about pods, which count equal reports. `Conditions` report the same.
 
-The object counts, so there is not one per attempt. `Conditions` report the same.
+Data flow: `record` → `EventCorrelator` → the latest state of each Event → an `ApiDispatcher`, warnings first. A report that is equal to
+one written less than `QUIET_SECONDS` ago, or one too many, is only counted, and written with the next one. An Event that is refused, or
+that the API server cannot write for long, is logged and dropped.
 
-Data flow: `record` → the latest Event per pod and reason → an `ApiDispatcher`. An equal message within `QUIET_SECONDS` is only counted, and
-written with the next one. An Event that is refused, or that the API server cannot write for long, is logged and dropped.
+Events have client limits of their own, as in kube-scheduler, so that they delay no Binding.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import Resource
 from app.scheduler.api_dispatcher import ApiDispatcher
+from app.scheduler.event_correlator import EventCorrelator, EventKey
 from app.scheduler.pod_condition import Conditions
 from scheduler_core.convert.binding import PodEvent, event_patch, new_event, truncate_message
 from scheduler_core.lru import LruMap
@@ -30,8 +32,6 @@ QUIET_SECONDS: Final = 10.0
 _MAX_EVENTS: Final = 10_000
 # Of the pod's part; an Event's name has 253 characters at most.
 _MAX_NAME: Final = 230
-
-EventKey = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -60,12 +60,13 @@ class EventRecorder:
     def __init__(
         self, client: KubeClient, component: str, instance: str, clock: Callable[[], float], now: Callable[[], datetime]
     ) -> None:
-        self._client = client
+        self._client = client.with_own_limits()
         self._component = component
         self._instance = instance
         self._clock = clock
         self._now = now
         self._on_failure: Callable[[str], None] = lambda _: None
+        self._correlator = EventCorrelator()
         self._dispatcher = ApiDispatcher(EVENT, self._write, self._count_failure, self._give_up)
         self._events: LruMap[EventKey, _RecordedEvent] = LruMap(_MAX_EVENTS, on_evict=self._dispatcher.discard)
         self._conditions = Conditions(client, now, self._count_failure)
@@ -82,7 +83,8 @@ class EventRecorder:
 
     def record(self, pod: Pod, reason: str, message: str, *, normal: bool) -> None:
         """Records an Event about a pod."""
-        key = (pod.uid or "/".join(pod.key), reason)
+        clock = self._clock()
+        key, message = self._correlator.aggregate(pod, reason, message, clock)
         now = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         recorded = self._events.get(key)
         if recorded is None:
@@ -91,11 +93,11 @@ class EventRecorder:
             repeated = False
         else:
             before = recorded.event
-            repeated = before.message == message and self._clock() < recorded.written_at + QUIET_SECONDS
+            repeated = before.message == message and clock < recorded.written_at + QUIET_SECONDS
             recorded.event = replace(before, message=message, last=now, count=before.count + 1)
         self._events.put(key, recorded)
-        if not repeated:
-            self._dispatcher.put(key, recorded)
+        if not repeated and self._correlator.may_write(pod, clock):
+            self._dispatcher.put(key, recorded, urgent=not normal)
 
     def clear_conditions(self) -> None:
         """Drops conditions that are not written yet; Events are still written.

@@ -21,7 +21,7 @@ from typing import Final
 
 import structlog
 
-from app.kube.client import KubeClient
+from app.kube.client import DEFAULT_LIMITS, CallLimits, KubeClient
 from app.kube.cluster_cache import ClusterCache
 from app.kube.reflector import Timing
 from app.runtime.elector import Elector
@@ -49,6 +49,7 @@ class SchedulerOptions:
         namespace: of the Lease, and of Longhorn's objects
         options: how Longhorn's rules decide
         lease: the Lease's name
+        limits: of Bindings, conditions and watches, and again of Events
     """
 
     identity: str
@@ -58,6 +59,7 @@ class SchedulerOptions:
     timing: ElectionTiming
     options: FilterOptions
     lease: str = LEASE
+    limits: CallLimits = DEFAULT_LIMITS
 
 
 class SchedulerLifecycle(Program):
@@ -168,7 +170,7 @@ def run_scheduler(
 async def _run(
     config: SchedulerConfig, options: SchedulerOptions, listener: socket.socket | None, on_connect: Callable[[], None]
 ) -> None:
-    client = await KubeClient.connect(options.kubeconfig, options.context)
+    client = await KubeClient.connect(options.kubeconfig, options.context, options.limits)
     try:
         on_connect()
         metrics = SchedulerMetrics()

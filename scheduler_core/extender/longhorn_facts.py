@@ -5,14 +5,15 @@ once for all nodes whose profile and competitors are equal → what the plan lea
 
 The plan puts each volume, largest first, on the disk with most free space. Where that fails, it is the plan of the packing search.
 
-`PlanCache` keeps the disks of each node for requirements that were met before, so that equal pods cost a look-up per node. Correctness
-does not depend on it.
+`PlanCache` keeps the facts about each node for requirements that were met before, so that equal pods cost a look-up per node.
+Correctness does not depend on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Final
 
 from scheduler_core.cluster.free_space import FreeSpace
@@ -46,20 +47,6 @@ _Free = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _PlanInputs:
-    """What the plan for a node depends on.
-
-    Attributes:
-        competitor_group: of what other pods will take there (`Competitors.group`), None without competitors
-    """
-
-    node: Node
-    free_space: FreeSpace
-    profile: Profile
-    competitor_group: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class _DisksByFreeSpace:
     """The disks of a node, by free space.
 
@@ -88,11 +75,17 @@ class _DisksByFreeSpace:
         return cls(node, free_space, free, limits if distinct else ())
 
 
-_PlansByNode = dict[str, tuple[_PlanInputs, Disks]]
+_FactsInputs = tuple[Node, FreeSpace, Profile, int | None, Reason | None, int]
+"""What the facts about a node that fits depend on.
+
+The Longhorn node and its free space, its profile, `Competitors.group` (None without competitors), the reason why it is not stale-safe
+(None where it is), and `NodeFacts.replica_bytes`.
+"""
+_FactsByNode = dict[str, tuple[_FactsInputs, NodeFacts]]
 
 
 class PlanCache:
-    """Caches what plans leave free, by requirements and node.
+    """Caches the facts about nodes that fit, by requirements and node.
 
     All requests to one cache must come with the same `Contention`, because its numbers of equal competitors are part of the entries.
 
@@ -102,20 +95,20 @@ class PlanCache:
 
     def __init__(self) -> None:
         self.by_free_space: dict[str, _DisksByFreeSpace] = {}
-        self._plans: LruMap[object, _PlansByNode] = LruMap(MAX_CACHED_NODES, len)
+        self._facts: LruMap[object, _FactsByNode] = LruMap(MAX_CACHED_NODES, len)
 
-    def of(self, required: Requirements) -> _PlansByNode:
-        """Returns the cached plans for equal requirements, by node."""
-        plans = self._plans.get(required.key)
-        if plans is None:
-            plans = {}
+    def of(self, required: Requirements) -> _FactsByNode:
+        """Returns the cached facts for equal requirements, by node."""
+        facts = self._facts.get(required.key)
+        if facts is None:
+            facts = {}
             # Stored before the first pause, so that concurrent requests of equal pods fill one mapping.
-            self._plans.put(required.key, plans)
-        return plans
+            self._facts.put(required.key, facts)
+        return facts
 
-    def store(self, required: Requirements, plans: _PlansByNode) -> None:
-        """Caches the plans for some requirements."""
-        self._plans.put(required.key, plans)
+    def store(self, required: Requirements, facts: _FactsByNode) -> None:
+        """Caches the facts for some requirements."""
+        self._facts.put(required.key, facts)
         if len(self.by_free_space) > MAX_CACHED_NODES:
             self.by_free_space.clear()
 
@@ -139,24 +132,18 @@ class PlanCache:
         decision = yield from filter_nodes(pod, names, state, examined, contenders)
         volumes = decision.resolution.volumes
         replica_bytes, total_bytes = _replica_bytes(volumes, state.view)
-        reasons = dict(zip(names, decision.reasons, strict=True))
-        fitting = [name for name in names if reasons[name] is Reason.ROOM]
-        planner = _Planner(state, decision, decision.resolution, self, Budget(options.steps))
-        disks: dict[str, Disks] = {}
-        for resolution, members in _by_resolution(decision, fitting):
-            disks |= yield from _free_disks(replace(planner, resolution=resolution), members)
+        pairs = list(zip(names, decision.reasons, strict=True))
+        planner = _Planner(state, decision, decision.resolution, self, Budget(options.steps), replica_bytes)
         facts: dict[str, NodeFacts] = {}
+        for resolution, members in _by_resolution(decision, [name for name, reason in pairs if reason is Reason.ROOM]):
+            yield from _add_fitting_nodes(replace(planner, resolution=resolution), members, facts)
         # Equal facts are one object: thousands of nodes share a handful of them.
         interned: dict[tuple[Reason, int], NodeFacts] = {}
-        for number, (name, reason) in enumerate(reasons.items(), start=1):
+        elsewhere = [(name, reason) for name, reason in pairs if reason is not Reason.ROOM]
+        for number, (name, reason) in enumerate(elsewhere, start=1):
             if number % _NODES_PER_PAUSE == 0:
                 yield
             size = replica_bytes.get(name, 0)
-            if name in disks:
-                unsafe = decision.unsafe.get(name)
-                order_safe = unsafe is not Reason.ORDER_UNSAFE
-                facts[name] = NodeFacts(reason, order_safe, size, disks[name], stale_safe=unsafe is None)
-                continue
             shared = interned.get((reason, size))
             if shared is None:
                 shared = NodeFacts(reason, reason.fits, size, stale_safe=reason.fits)
@@ -167,13 +154,18 @@ class PlanCache:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """What every plan of one request reads."""
+    """What every plan of one request reads.
+
+    Attributes:
+        replica_bytes: as in `NodeFacts`, by node
+    """
 
     state: ClusterState
     decision: Decision
     resolution: Resolution
     cache: PlanCache
     budget: Budget
+    replica_bytes: Mapping[str, int]
 
     @property
     def view(self) -> View:
@@ -208,6 +200,8 @@ def _replica_bytes(volumes: Sequence[PodVolume], view: View) -> tuple[dict[str, 
 
 def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[Resolution, list[str]]]:
     """Returns the nodes by the volumes that the pod has there."""
+    if not decision.resolutions:
+        return [(decision.resolution, list(names))]
     groups: dict[int, tuple[Resolution, list[str]]] = {}
     for name in names:
         resolution = decision.resolution_on(name)
@@ -215,42 +209,87 @@ def _by_resolution(decision: Decision, names: Iterable[str]) -> Iterable[tuple[R
     return groups.values()
 
 
-def _free_disks(planner: _Planner, names: Sequence[str]) -> Cooperative[dict[str, Disks]]:
-    """Returns what plans leave free on fitting nodes.
-
-    Only open disks count. A node where nothing new is placed has ().
-    """
-    view = planner.view
+def _add_fitting_nodes(planner: _Planner, names: Sequence[str], facts: dict[str, NodeFacts]) -> Cooperative[None]:
+    """Adds the facts about nodes that fit."""
     decision = planner.decision
     resolution = planner.resolution
     required = requirements(resolution.local, resolution.volumes)
     with_replica = {replica.node_id for volume in resolution.local for replica in volume.replicas}
     cached = planner.cache.of(required)
-    table = yield from planner.state.profiles.table(required.classes)
-    disks: dict[str, Disks] = {}
-    missing: dict[str, _PlanInputs] = {}
-    groups: dict[int | None, list[str]] = {}
-    for name, profile in zip(names, table.of(names), strict=True):
-        competitors: Competitors | None = decision.competitors.get(name)
-        if name in with_replica:
-            disks[name] = _disks_of_node_with_replica(planner, name, competitors.volumes if competitors else ())
-            continue
-        group = competitors.group if competitors else None
-        inputs = _PlanInputs(view.cluster.nodes[name], view.free_space(name), profile, group)
-        entry = cached.get(name)
+    missing: dict[str, _FactsInputs] = {}
+    if with_replica:
+        for name in with_replica.intersection(names):
+            competitors = decision.competitors.get(name)
+            disks = _disks_of_node_with_replica(planner, name, competitors.volumes if competitors else ())
+            facts[name] = _facts(planner, name, disks)
+        names = [name for name in names if name not in with_replica]
+    all_inputs = yield from _facts_inputs(planner, required, names)
+    yield
+    for name, inputs, entry in zip(names, all_inputs, map(cached.get, names), strict=True):
         if entry is not None and entry[0] == inputs:
-            disks[name] = entry[1]
+            facts[name] = entry[1]
         else:
             missing[name] = inputs
-            groups.setdefault(group, []).append(name)
-    for members in groups.values():
-        competitors = decision.competitors.get(members[0])
-        joint = requirements((*resolution.local, *competitors.volumes), resolution.volumes) if competitors else required
-        disks |= yield from _disks_of_equivalent_nodes(planner, joint, members)
+    yield
+    if not missing:
+        return
+    disks_by_node = yield from _free_disks(planner, missing)
+    new_facts = {name: _facts(planner, name, disks) for name, disks in disks_by_node.items()}
+    facts |= new_facts
     # Another request may have more budget for what was not found here.
     if not planner.budget.gave_up:
-        cached |= {name: (inputs, disks[name]) for name, inputs in missing.items()}
+        cached |= {name: (inputs, new_facts[name]) for name, inputs in missing.items()}
         planner.cache.store(required, cached)
+
+
+def _facts_inputs(
+    planner: _Planner, required: Requirements, names: Sequence[str]
+) -> Cooperative[Iterable[_FactsInputs]]:
+    """Returns what the facts about each node depend on, in order."""
+    view = planner.view
+    decision = planner.decision
+    table = yield from planner.state.profiles.table(required.classes)
+    nodes = view.cluster.nodes
+    free_space = view.indexes.free_space
+    groups: Iterable[int | None] = repeat(None)
+    if decision.competitors:
+        groups = [on_node.group if on_node else None for on_node in map(decision.competitors.get, names)]
+    unsafe: Iterable[Reason | None] = map(decision.unsafe.get, names) if decision.unsafe else repeat(None)
+    sizes = [planner.replica_bytes.get(name, 0) for name in names] if planner.replica_bytes else repeat(0)
+    columns = (
+        map(nodes.__getitem__, names),
+        map(free_space.__getitem__, names),
+        table.of(names),
+        groups,
+        unsafe,
+        sizes,
+    )
+    return zip(*columns, strict=False)
+
+
+def _facts(planner: _Planner, name: str, disks: Disks) -> NodeFacts:
+    """Returns the facts about a node that fits, with the disks after the plan."""
+    unsafe = planner.decision.unsafe.get(name)
+    order_safe = unsafe is not Reason.ORDER_UNSAFE
+    size = planner.replica_bytes.get(name, 0)
+    return NodeFacts(Reason.ROOM, order_safe, size, disks, stale_safe=unsafe is None)
+
+
+def _free_disks(planner: _Planner, inputs: Mapping[str, _FactsInputs]) -> Cooperative[dict[str, Disks]]:
+    """Returns what plans leave free on fitting nodes without replicas of the pod.
+
+    Only open disks count. A node where nothing new is placed has ().
+    """
+    resolution = planner.resolution
+    groups: dict[int | None, list[str]] = {}
+    for name, (_, _, _, group, _, _) in inputs.items():
+        groups.setdefault(group, []).append(name)
+    disks: dict[str, Disks] = {}
+    for members in groups.values():
+        competitors: Competitors | None = planner.decision.competitors.get(members[0])
+        volumes = competitors.volumes if competitors else ()
+        joint = requirements((*resolution.local, *volumes), resolution.volumes)
+        disks |= yield from _disks_of_equivalent_nodes(planner, joint, members)
     return disks
 
 
@@ -287,7 +326,7 @@ def _disks_of_equivalent_nodes(
     disks: dict[str, Disks] = {}
     for count, (name, profile) in enumerate(zip(names, profiles, strict=True), start=1):
         limits = _limits_in_profile_order(planner, required, profile, name)
-        disks[name] = tuple([DiskFacts(*disk) for disk in zip(limits, free[profile], strict=True)])
+        disks[name] = tuple(map(DiskFacts, limits, free[profile]))
         if count % _NODES_PER_PAUSE == 0:
             yield
     return disks

@@ -5,7 +5,7 @@ Also says which pods are equivalent, and what nudged pods will take.
 kube-scheduler sees no change of Longhorn's objects, so a refused pod waits for up to five minutes. A *nudge* makes kube-scheduler retry
 it at once. Pure values, times in seconds on the caller's clock:
 
-- `NudgeBackoff` and `TokenBucket` limit nudges of one pod and of all pods: kube-scheduler itself backs off from 1 to 10 s,
+- `NudgeBackoff` and `NUDGE_LIMIT` limit nudges of one pod and of all pods: kube-scheduler itself backs off from 1 to 10 s,
   and every nudge is a write to the API server.
 - `equivalence_key` is equal for pods with the same answer, so that a thousand equal pods are evaluated once.
 - `PendingNudges` are what nudged pods will take, as offers in a copy of the ledger. So only as many pods are nudged as fit together.
@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler_core.backoff import Backoff
+from scheduler_core.backoff import Backoff, TokenBucket
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.replica_needs import replica_needs
 from scheduler_core.extender.decision import Decision
@@ -37,6 +37,7 @@ from scheduler_core.volumes.volume_binding import may_match
 BACKOFF: Final = Backoff(1.0, 60.0)
 NUDGES_PER_SECOND: Final = 20.0
 BURST: Final = 100
+NUDGE_LIMIT: Final = TokenBucket(NUDGES_PER_SECOND, BURST)
 # kube-scheduler retries a nudged pod within milliseconds, unless its own back-off or other pods are in the way.
 PENDING_NUDGE_LIFETIME: Final = 3.0
 
@@ -76,31 +77,6 @@ class WaitingPod:
     pod: Pod
     seconds: float
     nudges: int
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBucket:
-    """How many nudges may be sent.
-
-    The limit is `BURST` + `NUDGES_PER_SECOND` * t in any t seconds.
-
-    Attributes:
-        full_at: when the bucket will be full again
-    """
-
-    full_at: float = -math.inf
-
-    @property
-    def ready_at(self) -> float:
-        """When the next nudge may be sent."""
-        return self.full_at - (BURST - 1) / NUDGES_PER_SECOND
-
-    def after(self, now: float) -> TokenBucket:
-        """Returns the bucket after a nudge.
-
-        The nudge must not be before `ready_at`.
-        """
-        return TokenBucket(max(self.full_at, now) + 1 / NUDGES_PER_SECOND)
 
 
 def equivalence_key(pod: Pod, resolution: Resolution, view: View) -> Hashable | None:

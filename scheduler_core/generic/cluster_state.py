@@ -10,13 +10,15 @@ the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from rpds import HashTrieMap
 
+from scheduler_core.generic.node_index import NodeChange, NodeIndex
 from scheduler_core.generic.node_info import NodeInfo
+from scheduler_core.generic.node_results import NodeResults
 from scheduler_core.model.constraints import Labels
 from scheduler_core.model.generic import Controller, ControllerKey, Namespace, Node, Pod, PodKey, Service
 
@@ -52,6 +54,9 @@ class GenericClusterState:
         controllers: ReplicationControllers, ReplicaSets and StatefulSets, by namespace; empty unless a rule reads them
         namespaces: the labels of each namespace; empty unless a rule reads them
         constrained_nodes: the nodes with taints, or with pods that have a required anti-affinity; mostly few
+        changes: the latest change of a node, which links to earlier ones
+        index: the nodes by name for fast reading; shared by all states that were made from one
+        results: what local rules said about nodes; shared in the same way
     """
 
     nodes: HashTrieMap[str, NodeInfo] = field(default_factory=HashTrieMap)
@@ -63,6 +68,9 @@ class GenericClusterState:
     controllers: HashTrieMap[str, HashTrieMap[ControllerKey, Controller]] = field(default_factory=HashTrieMap)
     namespaces: HashTrieMap[str, Labels] = field(default_factory=HashTrieMap)
     constrained_nodes: frozenset[str] = frozenset()
+    changes: NodeChange = field(default_factory=NodeChange, compare=False, repr=False)
+    index: NodeIndex = field(default_factory=NodeIndex, compare=False, repr=False)
+    results: NodeResults = field(default_factory=NodeResults, compare=False, repr=False)
 
     @classmethod
     def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], services: Iterable[Service]) -> GenericClusterState:
@@ -87,6 +95,18 @@ class GenericClusterState:
             constrained_nodes=frozenset(name for name, node_info in node_infos.items() if node_info.is_constrained),
         )
 
+    def node_infos(self, names: Sequence[str] | None = None) -> list[NodeInfo | None]:
+        """Returns the nodes of these names, or all in order of their names; None for a node that does not exist."""
+        self.index.update(self.nodes, self.changes)
+        return self.index.get(self.node_names if names is None else names)
+
+    def with_nodes(self, changed: str, nodes: HashTrieMap[str, NodeInfo]) -> GenericClusterState:
+        """Replaces the nodes, of which one has changed.
+
+        Used by the other methods; pods and names stay as they are.
+        """
+        return replace(self, nodes=nodes, changes=self.changes.then(changed))
+
     def with_node(self, node: Node) -> GenericClusterState:
         """Adds or replaces a node."""
         node_info = self.nodes.get(node.name)
@@ -105,8 +125,7 @@ class GenericClusterState:
         if node_info is None:
             return self
         return replace(
-            self,
-            nodes=self.nodes.remove(name),
+            self.with_nodes(name, self.nodes.remove(name)),
             node_names=tuple(node_name for node_name in self.node_names if node_name != name),
             orphaned_pods=(self.orphaned_pods.insert(name, node_info.pods) if node_info.pods else self.orphaned_pods),
             constrained_nodes=self.constrained_nodes - {name},
@@ -188,7 +207,8 @@ def _with_node_info(state: GenericClusterState, node_info: NodeInfo) -> GenericC
     constrained_nodes = state.constrained_nodes
     if node_info.is_constrained != (name in constrained_nodes):
         constrained_nodes = constrained_nodes ^ {name}
-    return replace(state, nodes=state.nodes.insert(name, node_info), constrained_nodes=constrained_nodes)
+    changed = state.with_nodes(name, state.nodes.insert(name, node_info))
+    return replace(changed, constrained_nodes=constrained_nodes)
 
 
 def _add_to_node(state: GenericClusterState, pod: Pod) -> GenericClusterState:

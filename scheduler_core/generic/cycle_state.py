@@ -6,14 +6,16 @@ Each shared value is computed once, when the first rule reads it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Final
 
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cluster_state import GenericClusterState, SequenceNumber, ServicePods
-from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
+from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts, NodeFacts
+from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.model.generic import Controller, Pod, Service
 
 
@@ -47,6 +49,9 @@ class CycleState:
     pod: Pod
     cluster: GenericClusterState
     longhorn_facts: LonghornFacts = field(default=NO_FACTS)
+    _latest_facts: tuple[Sequence[NodeInfo], list[NodeFacts | None]] | None = field(
+        default=None, init=False, compare=False
+    )
 
     @cached_property
     def services(self) -> tuple[ServicePods, ...]:
@@ -101,3 +106,15 @@ class CycleState:
             for _, pod in self.cluster.assigned_pods.values()
             if pod.namespace == self.pod.namespace and any(owner.selects(pod.labels) for owner in owners)
         )
+
+    def fitting_facts(self, node_infos: Sequence[NodeInfo]) -> list[NodeFacts | None]:
+        """Facts about the pod's Longhorn volumes on each node, in order.
+
+        None where the volumes do not fit or were not evaluated. They are kept for the next rule that asks about the same nodes.
+        """
+        if self._latest_facts is None or self._latest_facts[0] is not node_infos:
+            facts = map(self.longhorn_facts.nodes.get, map(attrgetter("node.name"), node_infos))
+            fitting = [entry if entry is not None and entry.reason.fits else None for entry in facts]
+            object.__setattr__(self, "_latest_facts", (node_infos, fitting))
+            return fitting
+        return self._latest_facts[1]

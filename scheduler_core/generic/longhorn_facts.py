@@ -10,13 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from functools import cached_property, cmp_to_key
+from typing import Final, NamedTuple
 
 from scheduler_core.model.verdict import Reason
 
+_ALL_TENTHS: Final = 10
+_Share = tuple[int, int]
 
-@dataclass(frozen=True, slots=True)
-class DiskFacts:
+
+def _compare(first: _Share, second: _Share) -> int:
+    """Compares two shares (part, whole) without rounding."""
+    return first[0] * second[1] - second[0] * first[1]
+
+
+_BY_SIZE: Final = cmp_to_key(_compare)
+
+
+class DiskFacts(NamedTuple):
     """A disk that is open to the pod's volumes.
 
     Attributes:
@@ -28,7 +39,7 @@ class DiskFacts:
     free: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeFacts:
     """Facts about the pod's volumes on one node.
 
@@ -46,6 +57,29 @@ class NodeFacts:
     replica_bytes: int = 0
     disks: tuple[DiskFacts, ...] = ()
     stale_safe: bool = False
+
+    # Computed once, because the facts about a node are kept for later pods.
+    @cached_property
+    def balance(self) -> int:
+        """How evenly the disks are filled: 10 less the difference of their free shares in tenths, rounded up."""
+        shares = [(max(0, min(disk.free, disk.limit)), disk.limit) for disk in self.disks if disk.limit > 0]
+        if not shares:
+            return _ALL_TENTHS
+        limit = shares[0][1]
+        if all(share[1] == limit for share in shares):
+            # Mostly the disks of a node are alike, and need no comparison of fractions.
+            return _ALL_TENTHS - -(-_ALL_TENTHS * (max(shares)[0] - min(shares)[0]) // limit)
+        max_free, max_limit = max(shares, key=_BY_SIZE)
+        min_free, min_limit = min(shares, key=_BY_SIZE)
+        difference = max_free * min_limit - min_free * max_limit
+        return _ALL_TENTHS - -(-_ALL_TENTHS * difference // (max_limit * min_limit))
+
+    @cached_property
+    def largest_share(self) -> int:
+        """The share of the free bytes that is on one disk, in tenths, cut off."""
+        free = [max(0, disk.free) for disk in self.disks]
+        total = sum(free)
+        return _ALL_TENTHS * max(free) // total if total else _ALL_TENTHS
 
 
 @dataclass(frozen=True, slots=True)

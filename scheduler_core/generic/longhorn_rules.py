@@ -7,25 +7,14 @@ arithmetic; each is 0 on a node where the pod's volumes do not fit or that was n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cmp_to_key
 from typing import Final
 
 from scheduler_core.generic.cycle_state import Argument, CycleState
-from scheduler_core.generic.longhorn_facts import DiskFacts, NodeFacts
 from scheduler_core.generic.node_info import NodeInfo
 from scheduler_core.generic.predicates import FITS, Check
 from scheduler_core.generic.priorities import MAX_SCORE
 
 NOT_EVALUATED: Final = "node was not looked at for Longhorn volumes"
-_Share = tuple[int, int]
-
-
-def _compare(first: _Share, second: _Share) -> int:
-    """Compares two shares (part, whole) without rounding."""
-    return first[0] * second[1] - second[0] * first[1]
-
-
-_BY_SIZE: Final = cmp_to_key(_compare)
 
 
 def volume_fit(cycle_state: CycleState, _: Argument) -> Check:
@@ -54,8 +43,8 @@ def data_locality(cycle_state: CycleState, _: Argument, node_infos: Sequence[Nod
     if not total:
         return [MAX_SCORE] * len(node_infos)
     return [
-        min(facts.replica_bytes, total) * MAX_SCORE // total if facts else 0
-        for facts in _fitting_facts(cycle_state, node_infos)
+        min(facts.replica_bytes, total) * MAX_SCORE // total if facts and facts.replica_bytes else 0
+        for facts in cycle_state.fitting_facts(node_infos)
     ]
 
 
@@ -64,9 +53,7 @@ def order_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeIn
 
     Also 10 where Longhorn places no volume.
     """
-    return [
-        MAX_SCORE if facts is not None and facts.order_safe else 0 for facts in _fitting_facts(cycle_state, node_infos)
-    ]
+    return [MAX_SCORE if facts and facts.order_safe else 0 for facts in cycle_state.fitting_facts(node_infos)]
 
 
 def stale_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
@@ -74,9 +61,7 @@ def stale_safe(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeIn
 
     Also 10 where Longhorn places no volume.
     """
-    return [
-        MAX_SCORE if facts is not None and facts.stale_safe else 0 for facts in _fitting_facts(cycle_state, node_infos)
-    ]
+    return [MAX_SCORE if facts and facts.stale_safe else 0 for facts in cycle_state.fitting_facts(node_infos)]
 
 
 def balanced_disks(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
@@ -85,20 +70,7 @@ def balanced_disks(cycle_state: CycleState, _: Argument, node_infos: Sequence[No
     10 less the difference between the fullest and the emptiest disk, in tenths of their limits. 10 where nothing would be
     placed, or there is only one disk.
     """
-    return [
-        0 if facts is None else balanced_disks_score(facts.disks) for facts in _fitting_facts(cycle_state, node_infos)
-    ]
-
-
-def balanced_disks_score(disks: Sequence[DiskFacts]) -> int:
-    """The score of one node's disks for `balanced_disks`."""
-    shares = [(max(0, min(disk.free, disk.limit)), disk.limit) for disk in disks if disk.limit > 0]
-    if not shares:
-        return MAX_SCORE
-    max_free, max_limit = max(shares, key=_BY_SIZE)
-    min_free, min_limit = min(shares, key=_BY_SIZE)
-    difference = max_free * min_limit - min_free * max_limit
-    return MAX_SCORE - -(-MAX_SCORE * difference // (max_limit * min_limit))
+    return [facts.balance if facts else 0 for facts in cycle_state.fitting_facts(node_infos)]
 
 
 def least_fragmentation(cycle_state: CycleState, _: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
@@ -107,24 +79,4 @@ def least_fragmentation(cycle_state: CycleState, _: Argument, node_infos: Sequen
     In tenths, after the plan: the larger the share, the larger a volume that still fits. 10 where nothing would be placed, or
     nothing is free.
     """
-    return [
-        0 if facts is None else least_fragmentation_score(facts.disks)
-        for facts in _fitting_facts(cycle_state, node_infos)
-    ]
-
-
-def least_fragmentation_score(disks: Sequence[DiskFacts]) -> int:
-    """The score of one node's disks for `least_fragmentation`."""
-    free = [max(0, disk.free) for disk in disks]
-    total = sum(free)
-    return MAX_SCORE * max(free) // total if total else MAX_SCORE
-
-
-def _fitting_facts(cycle_state: CycleState, node_infos: Sequence[NodeInfo]) -> list[NodeFacts | None]:
-    """Facts of each node, in order.
-
-    None where the volumes do not fit or were not evaluated.
-    """
-    facts_by_node = cycle_state.longhorn_facts.nodes
-    facts_in_order = (facts_by_node.get(node_info.node.name) for node_info in node_infos)
-    return [facts if facts is not None and facts.reason.fits else None for facts in facts_in_order]
+    return [facts.largest_share if facts else 0 for facts in cycle_state.fitting_facts(node_infos)]

@@ -17,6 +17,7 @@ from typing import Any, Final
 from scheduler_core.errors import CoreError
 from scheduler_core.generic.cycle_state import NO_ARGUMENT, Argument
 from scheduler_core.generic.foreign_rules import PREDICATE_ADVICE, PRIORITY_ADVICE
+from scheduler_core.generic.plugin_rules import NO_PLUGINS, Plugins
 from scheduler_core.generic.policy_file import (
     PolicyDocument,
     PolicyEntry,
@@ -49,12 +50,12 @@ class PolicyPredicate:
     Attributes:
         name: its name in the policy
         rule: its rule in the registry
-        argument: the argument of that rule
+        argument: the argument of that rule; an `Argument`, or of the type that a plugin defines
     """
 
     name: str
     rule: str
-    argument: Argument = NO_ARGUMENT
+    argument: Any = NO_ARGUMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class PolicyPriority:
     name: str
     rule: str
     weight: int = 1
-    argument: Argument = NO_ARGUMENT
+    argument: Any = NO_ARGUMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,13 @@ class Policy:
     Attributes:
         priorities: without any, all nodes that fit are equal
         warnings: entries of the file that were accepted but are odd
+        plugins: the rules from outside the package that it may name
     """
 
     predicates: tuple[PolicyPredicate, ...] = ()
     priorities: tuple[PolicyPriority, ...] = ()
     warnings: tuple[str, ...] = ()
+    plugins: Plugins = NO_PLUGINS
 
     @property
     def reads_longhorn(self) -> bool:
@@ -116,21 +119,21 @@ node weighs as much as order safety and stale safety together; each of them weig
 mean is truncated: 10 x (4 - 2) is more than the sum of the weights."""
 
 
-def parse_policy(text: bytes) -> Policy:
-    """Parses a policy file.
+def parse_policy(text: bytes, plugins: Plugins = NO_PLUGINS) -> Policy:
+    """Parses a policy file, which may name the rules of plugins.
 
     Raises:
         PolicyError: it is no JSON, no policy, or an entry of it cannot be used
     """
     try:
-        document = read_policy_file(text)
+        document = read_policy_file(text, plugins)
     except WrongShapeError as error:
         raise PolicyError(PolicyStage.DECODE, [str(error)]) from error
     weight_faults = [fault for entry in document.priorities for fault in _weight_faults(entry)]
     if weight_faults:
         raise PolicyError(PolicyStage.VALIDATE, weight_faults)
-    predicates = _Section(PREDICATES)
-    priorities = _Section(PRIORITIES)
+    predicates = _Section(plugins.predicate_registry())
+    priorities = _Section(plugins.priority_registry())
     faults = [
         fault
         for section, entries in ((predicates, document.predicates), (priorities, document.priorities))
@@ -146,6 +149,7 @@ def parse_policy(text: bytes) -> Policy:
             for entry, rule, argument in priorities.registered.values()
         ),
         (*document.warnings, *_empty_section_warnings(document), *predicates.warnings, *priorities.warnings),
+        plugins,
     )
 
 
@@ -171,7 +175,7 @@ class _Section:
 
     def __init__(self, registry: RuleRegistry[Any]) -> None:
         self._registry = registry
-        self.registered: dict[str, tuple[PolicyEntry, str, Argument]] = {}
+        self.registered: dict[str, tuple[PolicyEntry, str, object]] = {}
         self.warnings: list[str] = []
 
     def register(self, entry: PolicyEntry) -> Iterable[str]:
@@ -218,8 +222,8 @@ class _Section:
         names = ", ".join(self._registry.static)
         return f"no {kind} has this name ({names}), and a name of your own needs an argument: {rules}"
 
-    def _warn_about_argument(self, entry: PolicyEntry, rule: str, argument: Argument) -> None:
-        if not any(argument.labels):
+    def _warn_about_argument(self, entry: PolicyEntry, rule: str, argument: object) -> None:
+        if isinstance(argument, Argument) and not any(argument.labels):
             self.warnings.append(f"{entry.location}: {rule} names no label, so it tells no nodes apart")
         if entry.name in self._registry.static:
             self.warnings.append(f"{entry.location}: the argument replaces the {self._registry.rule_kind} of this name")

@@ -9,7 +9,7 @@ a key that is written twice is refused, because Go takes the last one, and the r
 from __future__ import annotations
 
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +19,7 @@ import msgspec
 
 from scheduler_core.convert.json_text import JsonPlaces, Path, describe_syntax_error, line_and_column
 from scheduler_core.generic.cycle_state import Argument
+from scheduler_core.generic.plugin_rules import NO_PLUGINS, PluginError, PluginRule, Plugins, convert_argument
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 
 _INT64: Final = 2**63
@@ -75,7 +76,7 @@ class PolicyEntry:
     name: str
     weight: int
     has_weight: bool
-    arguments: Mapping[str, Argument] | None
+    arguments: Mapping[str, object] | None
     unknown_keys: tuple[str, ...] = ()
     place: str = ""
 
@@ -89,7 +90,7 @@ class PolicyDocument:
     warnings: list[str] = field(default_factory=list)
 
 
-def read_policy_file(text: bytes) -> PolicyDocument:
+def read_policy_file(text: bytes, plugins: Plugins = NO_PLUGINS) -> PolicyDocument:
     """Reads the JSON of a policy.
 
     Raises:
@@ -110,17 +111,23 @@ def read_policy_file(text: bytes) -> PolicyDocument:
     version = top.values.get("version")
     if version not in (None, _VERSION):
         document.warnings.append(f"version: {version!r:.60} is not looked at")
-    for section, registry, entries in (
-        ("predicates", PREDICATES, document.predicates),
-        ("priorities", PRIORITIES, document.priorities),
+    for section, rules, entries in (
+        ("predicates", _argument_rules(PREDICATES.configurable, plugins.predicates), document.predicates),
+        ("priorities", _argument_rules(PRIORITIES.configurable, plugins.priorities), document.priorities),
     ):
         with _collect(faults):
             for index, raw in enumerate(top.list(section)):
                 with _collect(faults):
-                    entries.append(_entry(raw, section, index, tuple(registry.configurable), source))
+                    entries.append(_entry(raw, section, index, rules, source))
     if faults:
         raise WrongShapeError("; ".join(faults))
     return document
+
+
+def _argument_rules(configurable: Iterable[str], plugins: Mapping[str, PluginRule]) -> Mapping[str, type | None]:
+    """The rules that take an argument, with its type if a plugin defines it."""
+    types = {name: rule.argument for name, rule in plugins.items() if rule.argument is not None}
+    return {**dict.fromkeys(configurable), **types}
 
 
 def _expect(text: str, expected: str, key: str, source: _Source) -> None:
@@ -128,7 +135,7 @@ def _expect(text: str, expected: str, key: str, source: _Source) -> None:
         raise WrongShapeError(f"{key}: {text!r:.60} is not {expected!r}{source.place((key,))}")
 
 
-def _entry(raw: object, section: str, index: int, rules: Sequence[str], source: _Source) -> PolicyEntry:
+def _entry(raw: object, section: str, index: int, rules: Mapping[str, type | None], source: _Source) -> PolicyEntry:
     keys = ("name", "argument", "weight") if section == "priorities" else ("name", "argument")
     number = f"{section}[{index}]"
     path = (section, index)
@@ -142,8 +149,12 @@ def _entry(raw: object, section: str, index: int, rules: Sequence[str], source: 
     place = source.place(path)
     if raw_argument is None:
         return PolicyEntry(location, name, weight, has_weight, None, place=place)
-    argument = _JsonObject(raw_argument, f"{location}: argument", rules, source, (*path, "argument"))
-    arguments = {rule: _argument(argument, rule, source) for rule in rules if argument.values.get(rule) is not None}
+    argument = _JsonObject(raw_argument, f"{location}: argument", tuple(rules), source, (*path, "argument"))
+    arguments = {
+        rule: _argument(argument, rule, source) if expected is None else _plugin_argument(argument, rule, expected)
+        for rule, expected in rules.items()
+        if argument.values.get(rule) is not None
+    }
     unknown_keys = tuple(map(_shorten, argument.unknown_keys))
     return PolicyEntry(location, name, weight, has_weight, arguments, unknown_keys, place)
 
@@ -169,6 +180,13 @@ def _argument(parent: _JsonObject, rule: str, source: _Source) -> Argument:
         fault = f"{values.location}: labels: must be a list of texts"
         raise WrongShapeError(fault + source.place((*values.path, "labels")))
     return Argument(tuple(str(name or "") for name in names), values.flag("presence"))
+
+
+def _plugin_argument(parent: _JsonObject, rule: str, expected: type) -> object:
+    try:
+        return convert_argument(parent.values[rule], expected)
+    except PluginError as error:
+        raise WrongShapeError(f"{parent.location}: {rule}: {error}") from error
 
 
 class _Source:

@@ -16,8 +16,7 @@ from scheduler_core.generic.cycle_state import CycleState
 from scheduler_core.generic.policy import Policy
 from scheduler_core.generic.predicates import Check
 from scheduler_core.generic.rule_inputs import is_longhorn_rule, kinds_of
-from scheduler_core.generic.rule_registry import PREDICATES
-from scheduler_core.generic.scheduler import NODE_NOT_FOUND
+from scheduler_core.generic.scheduler import NODE_NOT_FOUND, bind_predicate
 from scheduler_core.model.generic import Pod
 
 # Predicates whose refusal may end when pods are evicted.
@@ -87,18 +86,15 @@ def policy_refusals(
         UndecidableError: a predicate cannot be decided for any node
     """
     cycle_state = CycleState(pod, cluster)
-    predicates = [
-        _BoundPredicate(
-            name=entry.name,
-            unresolvable=entry.rule not in _RESOLVABLE_BY_EVICTION,
-            check=PREDICATES[entry.rule](cycle_state, entry.argument),
-        )
-        for entry in policy.predicates
-        if not is_longhorn_rule(entry.rule)
-    ]
+    entries = [entry for entry in policy.predicates if not is_longhorn_rule(entry.rule)]
     refusals: dict[str, PolicyRefusal] = {}
-    if not predicates:
+    if not entries:
         return refusals
+    node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
+    predicates: list[_BoundPredicate] = []
+    for entry in entries:
+        check = yield from bind_predicate(cycle_state, policy, entry, node_infos)
+        predicates.append(_BoundPredicate(entry.name, not _eviction_helps(policy, entry.rule), check))
     checks = [predicate.check for predicate in predicates]
     # Many nodes fail alike: they share one value.
     refusal_by_texts: dict[tuple[str, ...], PolicyRefusal] = {}
@@ -115,6 +111,11 @@ def policy_refusals(
                 refusal_by_texts[texts] = _refusal(predicates, texts)
             refusals[name] = refusal_by_texts[texts]
     return refusals
+
+
+def _eviction_helps(policy: Policy, rule: str) -> bool:
+    plugin = policy.plugins.predicates.get(rule)
+    return rule in _RESOLVABLE_BY_EVICTION if plugin is None else plugin.eviction_helps
 
 
 def _refusal(predicates: Sequence[_BoundPredicate], texts: Sequence[str]) -> PolicyRefusal:

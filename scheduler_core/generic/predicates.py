@@ -32,7 +32,8 @@ LABEL_MISSING: Final = "a required node label is missing"
 LABEL_PRESENT: Final = "an unwanted node label is present"
 
 
-def _always_fits(_: NodeInfo) -> str:
+def always_fits(_: NodeInfo) -> str:
+    """Returns that the pod fits."""
     return FITS
 
 
@@ -43,7 +44,7 @@ def pod_fits_ports(cycle_state: CycleState, _: Argument) -> Check:
     """
     ports = cycle_state.pod.ports
     if not ports:
-        return _always_fits
+        return always_fits
     return lambda node_info: FITS if ports.isdisjoint(node_info.used_ports) else PORT_TAKEN
 
 
@@ -78,7 +79,7 @@ def no_disk_conflict(cycle_state: CycleState, _: Argument) -> Check:
     """
     disks = cycle_state.pod.disks
     if not disks:
-        return _always_fits
+        return always_fits
 
     def check(node_info: NodeInfo) -> str:
         for disk in disks:
@@ -99,7 +100,7 @@ def match_node_selector(cycle_state: CycleState, _: Argument) -> Check:
     """
     selector = cycle_state.pod.node_selector.items()
     if not selector:
-        return _always_fits
+        return always_fits
     return lambda node_info: FITS if selector <= node_info.node.labels.items() else SELECTOR_MISMATCH
 
 
@@ -107,7 +108,7 @@ def host_name(cycle_state: CycleState, _: Argument) -> Check:
     """Whether spec.nodeName is empty or the node's name (PodFitsHost)."""
     name = cycle_state.pod.node_name
     if not name:
-        return _always_fits
+        return always_fits
     return lambda node_info: FITS if node_info.node.name == name else OTHER_HOST
 
 
@@ -126,9 +127,13 @@ def service_affinity(cycle_state: CycleState, argument: Argument) -> Check:
     if len(required_labels) < len(set(argument.labels)) and cycle_state.first_service_pods:
         labels = _first_service_node(cycle_state).labels
         required_labels = {label: labels[label] for label in argument.labels if label in labels} | required_labels
+    if not required_labels:
+        return always_fits
+    if len(required_labels) == 1:
+        # Comparing one value costs a third of comparing sets, and is the most frequent case.
+        ((label, value),) = required_labels.items()
+        return lambda node_info: FITS if node_info.node.labels.get(label) == value else AFFINITY_MISMATCH
     required = required_labels.items()
-    if not required:
-        return _always_fits
     return lambda node_info: FITS if required <= node_info.node.labels.items() else AFFINITY_MISMATCH
 
 

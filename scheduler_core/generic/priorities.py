@@ -95,7 +95,8 @@ def _spread(counts: Counter[str], node_infos: Sequence[NodeInfo]) -> list[int]:
     max_count = max(counts.values(), default=0)
     if not max_count:
         return [MAX_SCORE] * len(node_infos)
-    return [MAX_SCORE * (max_count - counts[node_info.node.name]) // max_count for node_info in node_infos]
+    score = {name: MAX_SCORE * (max_count - count) // max_count for name, count in counts.items()}
+    return [score.get(node_info.node.name, MAX_SCORE) for node_info in node_infos]
 
 
 def service_anti_affinity(cycle_state: CycleState, argument: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:
@@ -105,16 +106,18 @@ def service_anti_affinity(cycle_state: CycleState, argument: Argument, node_info
     Nodes without the label: 0. Without any pod of that service: 10.
     """
     label = argument.labels[0]
+    values = [node_info.node.labels.get(label) for node_info in node_infos]
     counts = cycle_state.first_service_pods_by_node
     total = len(cycle_state.first_service_pods)
-    count_by_value: Counter[str] = Counter()
-    for node_info in node_infos:
-        if label in node_info.node.labels:
-            count_by_value[node_info.node.labels[label]] += counts[node_info.node.name]
-    score = {
-        value: MAX_SCORE * (total - count) // total if total else MAX_SCORE for value, count in count_by_value.items()
+    count_by_value: Counter[str | None] = Counter()
+    if counts:
+        for node_info, value in zip(node_infos, values, strict=True):
+            count_by_value[value] += counts.get(node_info.node.name, 0)
+    score: dict[str | None, int] = {
+        value: MAX_SCORE * (total - count) // total for value, count in count_by_value.items()
     }
-    return [score[node_info.node.labels[label]] if label in node_info.node.labels else 0 for node_info in node_infos]
+    score[None] = 0
+    return [score.get(value, MAX_SCORE) for value in values]
 
 
 def label_preference(_: CycleState, argument: Argument, node_infos: Sequence[NodeInfo]) -> list[int]:

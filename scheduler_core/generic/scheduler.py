@@ -7,8 +7,9 @@ result. Source: Kubernetes 1.1, plugin/pkg/scheduler/generic_scheduler.go.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from scheduler_core.cooperative import Cooperative
@@ -17,9 +18,9 @@ from scheduler_core.generic.current_predicates import UNSCHEDULABLE
 from scheduler_core.generic.cycle_state import CycleState, UndecidableError
 from scheduler_core.generic.longhorn_facts import NO_FACTS, LonghornFacts
 from scheduler_core.generic.node_info import NodeInfo
-from scheduler_core.generic.policy import Policy
-from scheduler_core.generic.predicates import Check
-from scheduler_core.generic.priorities import MAX_SCORE
+from scheduler_core.generic.node_results import LOCAL_RULES
+from scheduler_core.generic.policy import Policy, PolicyPredicate, PolicyPriority
+from scheduler_core.generic.predicates import FITS, Check, always_fits
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from scheduler_core.model.generic import Pod
 
@@ -32,8 +33,8 @@ NOT_READY: Final = "node is not ready"
 _CORDON_RULE: Final = "CheckNodeUnschedulable"
 # A node that is not ready has a taint that says so.
 _TAINT_RULE: Final = "PodToleratesNodeTaints"
-# 256 nodes take well below a millisecond, and a pause costs next to nothing in comparison.
-_NODES_PER_SLICE: Final = 256
+# They take a few milliseconds where no result is cached.
+_NODES_PER_SLICE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,11 @@ class ScheduleResult:
         For an event about a pod that fits nowhere.
         """
         counts = Counter(self.unavailable.values())
-        for failures in self.failures.values():
-            counts.update({failure.text for failure in failures})
+        # Nodes that fail alike share one value.
+        shared = {id(failures): failures for failures in self.failures.values()}
+        for key, count in Counter(map(id, self.failures.values())).items():
+            for text in {failure.text for failure in shared[key]}:
+                counts[text] += count
         return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
@@ -125,9 +129,14 @@ def schedule(  # noqa: PLR0913, PLR0917 # the inputs of a decision
     node fits these.
     """
     filtered = yield from find_nodes_that_fit(pod, nodes, cluster, policy, longhorn_facts)
-    ranking = yield from prioritize(pod, filtered.feasible, cluster, policy, longhorn_facts)
+    error = filtered.error
+    ranking = Ranking()
+    try:
+        ranking = yield from prioritize(pod, filtered.feasible, cluster, policy, longhorn_facts)
+    except UndecidableError as failure:
+        error = str(failure)
     max_total = max(ranking.totals.values(), default=0)
-    best = tuple(sorted(name for name, total in ranking.totals.items() if total == max_total))
+    best = tuple(sorted([name for name, total in ranking.totals.items() if total == max_total]))
     return ScheduleResult(
         pod=pod,
         unavailable=filtered.unavailable,
@@ -136,7 +145,7 @@ def schedule(  # noqa: PLR0913, PLR0917 # the inputs of a decision
         ranking=ranking,
         best=best,
         node=select_host(best) if best else "",
-        error=filtered.error,
+        error=error,
     )
 
 
@@ -152,22 +161,23 @@ def find_nodes_that_fit(
     The candidates are `nodes`, or all nodes.
     """
     cycle_state = CycleState(pod, cluster, longhorn_facts)
-    available, unavailable = _split_by_availability(cluster.node_names if nodes is None else nodes, cluster, policy)
+    names = cluster.node_names if nodes is None else nodes
+    available, unavailable = _split_by_availability(names, cluster.node_infos(nodes), policy)
     if not available:
         return FilterResult(unavailable, {}, (), NO_NODES)
-    checks, undecidable = _bind_predicates(cycle_state, policy)
+    checks, undecidable = yield from _bind_predicates(cycle_state, policy, available)
     failures: dict[str, tuple[PredicateFailure, ...]] = {}
     feasible: list[NodeInfo] = []
     # Many nodes fail alike: they share one value.
     failures_by_texts: dict[tuple[str, ...], tuple[PredicateFailure, ...]] = {}
     for start in range(0, len(available), _NODES_PER_SLICE):
-        for node_info in available[start : start + _NODES_PER_SLICE]:
-            texts = tuple([check(node_info) for check in checks.values()])
-            if not undecidable and not any(texts):
+        node_infos = available[start : start + _NODES_PER_SLICE]
+        for node_info, texts in zip(node_infos, checks.texts(node_infos), strict=True):
+            if not texts and not undecidable:
                 feasible.append(node_info)
                 continue
             if texts not in failures_by_texts:
-                text_by_predicate = dict(zip(checks, texts, strict=True)) | undecidable
+                text_by_predicate = dict(zip(checks.names, texts, strict=bool(texts))) | undecidable
                 failures_by_texts[texts] = _failures(policy, text_by_predicate)
             failures[node_info.node.name] = failures_by_texts[texts]
         yield
@@ -176,7 +186,7 @@ def find_nodes_that_fit(
 
 
 def _split_by_availability(
-    names: Sequence[str], cluster: GenericClusterState, policy: Policy
+    names: Sequence[str], node_infos: Sequence[NodeInfo | None], policy: Policy
 ) -> tuple[list[NodeInfo], dict[str, str]]:
     """The available nodes, and why each other node is not.
 
@@ -186,41 +196,104 @@ def _split_by_availability(
     rules = {entry.rule for entry in policy.predicates}
     reads_cordon = _CORDON_RULE in rules
     reads_taints = _TAINT_RULE in rules
-    available: list[NodeInfo] = []
+    available = [
+        node_info
+        for node_info in node_infos
+        if node_info is not None
+        and (node_info.node.ready or reads_taints)
+        and (reads_cordon or not node_info.node.unschedulable)
+    ]
+    if len(available) == len(names):
+        return available, {}
     unavailable: dict[str, str] = {}
-    for name in names:
-        node_info = cluster.nodes.get(name)
+    for name, node_info in zip(names, node_infos, strict=True):
         if node_info is None:
             unavailable[name] = NODE_NOT_FOUND
         elif node_info.node.unschedulable and not reads_cordon:
             unavailable[name] = CORDONED
         elif not node_info.node.ready and not reads_taints:
             unavailable[name] = NOT_READY
-        else:
-            available.append(node_info)
     return available, unavailable
 
 
-def _bind_predicates(cycle_state: CycleState, policy: Policy) -> tuple[dict[str, Check], dict[str, str]]:
+@dataclass(frozen=True, slots=True)
+class BoundPredicates:
+    """Predicates of a policy, bound to one pod.
+
+    Attributes:
+        local: those whose results are cached (`node_results.py`), in the policy's order
+        others: the other ones, in the policy's order
+    """
+
+    cycle_state: CycleState
+    local: Mapping[PolicyPredicate, Check]
+    others: Mapping[PolicyPredicate, Check]
+
+    @property
+    def names(self) -> list[str]:
+        """The predicates' names in the policy, in the order of `texts`."""
+        return [entry.name for entry in (*self.local, *self.others)]
+
+    def texts(self, node_infos: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
+        """Returns what each predicate says about each node; () for a node that fits."""
+        rules = ("predicates", tuple((entry.rule, entry.argument) for entry in self.local))
+        texts: list[tuple[str, ...]] = [()] * len(node_infos)
+        if self.local:
+            texts = self.cycle_state.cluster.results.get(rules, self.cycle_state.pod, node_infos, self._check_locally)
+        if all(check is always_fits for check in self.others.values()):
+            return [entry and (*entry, *[FITS] * len(self.others)) for entry in texts] if self.others else texts
+        rows = zip(*[map(check, node_infos) for check in self.others.values()], strict=True)
+        fits = (FITS,) * len(self.local)
+        return [(*(local or fits), *row) if local or any(row) else () for local, row in zip(texts, rows, strict=True)]
+
+    def _check_locally(self, node_infos: Sequence[NodeInfo]) -> Iterator[tuple[str, ...]]:
+        checks = list(self.local.values())
+        for node_info in node_infos:
+            texts = tuple([check(node_info) for check in checks])
+            yield texts if any(texts) else ()
+
+
+def _bind_predicates(
+    cycle_state: CycleState, policy: Policy, node_infos: Sequence[NodeInfo]
+) -> Cooperative[tuple[BoundPredicates, dict[str, str]]]:
     """The policy's predicates as checks of a node.
 
     The second result has the reasons of the undecidable predicates, by name. An undecidable predicate fails on every node.
     """
-    checks: dict[str, Check] = {}
+    local: dict[PolicyPredicate, Check] = {}
+    others: dict[PolicyPredicate, Check] = {}
     undecidable: dict[str, str] = {}
     for entry in policy.predicates:
         try:
-            checks[entry.name] = PREDICATES[entry.rule](cycle_state, entry.argument)
+            check = yield from bind_predicate(cycle_state, policy, entry, node_infos)
         except UndecidableError as error:
             undecidable[entry.name] = str(error)
-    return checks, undecidable
+        else:
+            (local if entry.rule in LOCAL_RULES else others)[entry] = check
+    return BoundPredicates(cycle_state, local, others), undecidable
+
+
+def bind_predicate(
+    cycle_state: CycleState, policy: Policy, entry: PolicyPredicate, node_infos: Sequence[NodeInfo]
+) -> Cooperative[Check]:
+    """Returns a predicate of the policy as a check of these nodes.
+
+    A plugin's predicate checks them at once, so that it is called once.
+
+    Raises:
+        UndecidableError: the predicate cannot be decided for any node
+    """
+    if entry.rule not in policy.plugins.predicates:
+        return PREDICATES[entry.rule](cycle_state, entry.argument)
+    texts = yield from policy.plugins.texts(entry.rule, cycle_state, entry.argument, node_infos)
+    return lambda node_info: texts[node_info.node.name]
 
 
 def _failures(policy: Policy, text_by_predicate: Mapping[str, str]) -> tuple[PredicateFailure, ...]:
     return tuple(
-        PredicateFailure(entry.name, text_by_predicate[entry.name])
+        PredicateFailure(entry.name, text)
         for entry in policy.predicates
-        if text_by_predicate[entry.name]
+        if (text := text_by_predicate.get(entry.name, FITS))
     )
 
 
@@ -234,19 +307,56 @@ def prioritize(
     """Scores nodes by every priority of the policy.
 
     Without priorities each total is 1.
+
+    Raises:
+        UndecidableError: a plugin's priority failed
     """
-    cycle_state = CycleState(pod, cluster, longhorn_facts)
     names = [node_info.node.name for node_info in nodes]
     if not policy.priorities or not nodes:
         return Ranking(totals=dict.fromkeys(names, 1))
-    scores: dict[str, dict[str, int]] = {}
-    totals = [0] * len(nodes)
-    for entry in policy.priorities:
-        node_scores = PRIORITIES[entry.rule](cycle_state, entry.argument, nodes)
-        scores[entry.name] = dict(zip(names, node_scores, strict=True))
-        totals = [total + entry.weight * score for total, score in zip(totals, node_scores, strict=True)]
-        yield
+    columns, totals = yield from _score(CycleState(pod, cluster, longhorn_facts), policy, nodes)
+    scores = {name: dict(zip(names, column, strict=True)) for name, column in columns.items()}
     return Ranking(scores, dict(zip(names, totals, strict=True)))
+
+
+def _score(
+    cycle_state: CycleState, policy: Policy, nodes: Sequence[NodeInfo]
+) -> Cooperative[tuple[dict[str, Sequence[int]], list[int]]]:
+    """Returns the scores by priority, and the weighted sums, each in the order of the nodes."""
+    local = [entry for entry in policy.priorities if entry.rule in LOCAL_RULES]
+    rows = _score_locally(cycle_state, local, nodes) if local else []
+    yield
+    # The last entry of a row is the weighted sum of the others.
+    totals = [row[-1] for row in rows] or [0] * len(nodes)
+    columns: dict[str, Sequence[int]] = {}
+    for entry in policy.priorities:
+        if entry in local:
+            columns[entry.name] = list(map(itemgetter(local.index(entry)), rows))
+            continue
+        if entry.rule in policy.plugins.priorities:
+            scores = yield from policy.plugins.scores(entry.rule, cycle_state, entry.argument, nodes)
+        else:
+            scores = PRIORITIES[entry.rule](cycle_state, entry.argument, nodes)
+        columns[entry.name] = scores
+        if any(scores):
+            totals = [total + entry.weight * score for total, score in zip(totals, scores, strict=True)]
+        yield
+    return columns, totals
+
+
+def _score_locally(
+    cycle_state: CycleState, entries: Sequence[PolicyPriority], node_infos: Sequence[NodeInfo]
+) -> list[tuple[int, ...]]:
+    """Returns the scores of each node by local priorities, and their weighted sum."""
+
+    def evaluate(missing: Sequence[NodeInfo]) -> Iterator[tuple[int, ...]]:
+        columns = [PRIORITIES[entry.rule](cycle_state, entry.argument, missing) for entry in entries]
+        for index in range(len(missing)):
+            row = [column[index] for column in columns]
+            yield (*row, sum(entry.weight * score for entry, score in zip(entries, row, strict=True)))
+
+    rules = ("priorities", tuple((entry.rule, entry.argument, entry.weight) for entry in entries))
+    return cycle_state.cluster.results.get(rules, cycle_state.pod, node_infos, evaluate)
 
 
 def prioritize_names(
@@ -260,8 +370,18 @@ def prioritize_names(
 
     A score is the weighted mean, from 0 to 10, cut off to a whole number. All nodes in `names` count as feasible, because
     kube-scheduler has filtered them; a node that does not exist scores 0.
+
+    Raises:
+        UndecidableError: a plugin's priority failed
     """
-    node_infos = [node_info for name in names if (node_info := cluster.nodes.get(name)) is not None]
-    ranking = yield from prioritize(pod, node_infos, cluster, policy, longhorn_facts)
-    weights = sum(entry.weight for entry in policy.priorities) or 1
-    return {name: min(MAX_SCORE, ranking.totals.get(name, 0) // weights) for name in names}
+    node_infos = [node_info for node_info in cluster.node_infos(names) if node_info is not None]
+    _, totals = yield from _score(CycleState(pod, cluster, longhorn_facts), policy, node_infos)
+    weights = sum(entry.weight for entry in policy.priorities)
+    # Without priorities all nodes are equal.
+    if not weights:
+        totals = [1] * len(node_infos)
+        weights = 1
+    if len(node_infos) == len(names):
+        return {name: total // weights for name, total in zip(names, totals, strict=True)}
+    scores = {node_info.node.name: total // weights for node_info, total in zip(node_infos, totals, strict=True)}
+    return {name: scores.get(name, 0) for name in names}

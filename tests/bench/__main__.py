@@ -1,6 +1,6 @@
-"""Runs all benchmarks but `throughput`: `make bench`; or some: `python -m tests.bench packing live`.
+"""Runs all benchmarks but those on the real control plane: `make bench`; or some: `python -m tests.bench packing live`.
 
-`python -m tests.bench throughput` runs on the real control plane, takes long, and has options of its own.
+`python -m tests.bench throughput` and `scheduler-burst` run on the real control plane, take long, and have options of their own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from tests.bench import generic, http, live, offers, orders, packing, soak, throughput
+from tests.bench import generic, http, live, offers, orders, packing, scheduler_burst, soak, throughput
 
 BENCHES = {
     "packing": packing,
@@ -21,13 +21,18 @@ BENCHES = {
     "soak": soak,
 }
 
+ON_CONTROL_PLANE = {"throughput": throughput, "scheduler-burst": scheduler_burst}
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["throughput"]:
-        sys.argv[:2] = ["tests.bench throughput"]
-        typer.run(throughput.main)
+    if sys.argv[1:2] and sys.argv[1] in ON_CONTROL_PLANE:
+        name = sys.argv[1]
+        sys.argv[:2] = [f"tests.bench {name}"]
+        typer.run(ON_CONTROL_PLANE[name].main)
         sys.exit()
     unknown = set(sys.argv[1:]) - set(BENCHES)
     if unknown:
-        sys.exit(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)} and throughput")
+        sys.exit(
+            f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join([*BENCHES, *ON_CONTROL_PLANE])}"
+        )
     for name in sys.argv[1:] or BENCHES:
         print(BENCHES[name].run(), flush=True)

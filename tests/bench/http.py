@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
 import shutil
 import socket
@@ -191,15 +192,28 @@ def run_extender(snapshot: Path) -> Iterator[int]:
 
     Other pods are left out: the benchmarks `offers` and `live` measure what they cost.
     """
-    program = str(Path(sys.executable).with_name("longhorn-extender"))
-    command = [program, "serve", "--alone", "--snapshot", str(snapshot)]
-    with _run_server([*command, "--log-level", "info"], "--port") as port:
+    with run_extender_process(snapshot) as (port, _):
         yield port
 
 
 @contextmanager
+def run_extender_process(snapshot: Path) -> Iterator[tuple[int, int]]:
+    """Runs the extender as `run_extender`; provides its port and its process id."""
+    program = str(Path(sys.executable).with_name("longhorn-extender"))
+    command = [program, "serve", "--alone", "--snapshot", str(snapshot)]
+    with _run_server([*command, "--log-level", "info"], "--port") as (port, pid):
+        yield port, pid
+
+
+def cpu_seconds(pid: int) -> float:
+    """The CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
 def _run_nothing() -> Iterator[int]:
-    with _run_server([sys.executable, "-m", "tests.bench.nothing"]) as port:
+    with _run_server([sys.executable, "-m", "tests.bench.nothing"]) as (port, _):
         yield port
 
 
@@ -211,19 +225,19 @@ def _run_go(folder: Path) -> Iterator[int | None]:
     print("building the Go yardstick (half a minute the first time)", file=sys.stderr)
     program = folder / "go-extender"
     subprocess.run(["go", "build", "-o", str(program), "."], cwd=HERE / "go", check=True)
-    with _run_server([str(program)]) as port:
+    with _run_server([str(program)]) as (port, _):
         yield port
 
 
 @contextmanager
-def _run_server(command: list[str], *before_port: str) -> Iterator[int]:
+def _run_server(command: list[str], *before_port: str) -> Iterator[tuple[int, int]]:
     port = find_free_port()
     process = subprocess.Popen(
         [*command, *before_port, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         wait_until_listening(port, process)
-        yield port
+        yield port, process.pid
     finally:
         process.terminate()
         process.wait(30)

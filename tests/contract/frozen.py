@@ -33,14 +33,14 @@ from scheduler_core.model.snapshot import Snapshot
 
 ROOT: Final = Path(__file__).parents[2]
 GOLDENS: Final = ROOT / "tests/golden/contract"
-COMMANDS: Final = ("", "serve", "explain", "snapshot", "schedule", "disk-schedule")
+COMMANDS: Final = ("", "serve", "explain", "snapshot", "schedule", "disk-schedule", "policy check")
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception"})
 _INDIRECT: Final = frozenset({"tell", "write"})
 
 
 def help_page(command: str) -> str:
     """What `longhorn-extender COMMAND --help` prints, 100 columns wide."""
-    words = [command] if command else []
+    words = command.split()
     environment = {**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
     return subprocess.run(
         [str(Path(sys.executable).parent / "longhorn-extender"), *words, "--help"],
@@ -139,7 +139,7 @@ def vectors() -> str:
 
 def frozen() -> dict[str, str]:
     """Everything, by file name."""
-    texts = {f"help-{command or 'main'}.txt": help_page(command) for command in COMMANDS}
+    texts = {f"help-{command.replace(' ', '-') or 'main'}.txt": help_page(command) for command in COMMANDS}
     return texts | {
         "openapi.json": openapi(),
         "metrics.txt": metrics(),

@@ -160,6 +160,13 @@ def events(cluster: DevCluster, reason: str, uid: str) -> list[Object]:
     return list(cluster.api.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"])
 
 
+def pods_with_event(cluster: DevCluster, reason: str) -> set[str]:
+    """The UIDs of pods that have an Event with a reason."""
+    selector = f"reason={reason}".replace("=", "%3D")
+    items = cluster.api.get(f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"]
+    return {event["involvedObject"]["uid"] for event in items}
+
+
 def condition(cluster: DevCluster, name: str) -> Object:
     """The condition PodScheduled of a pod without its times, {} without one."""
     conditions = cluster.api.get(PODS.path("default", name))["status"].get("conditions", [])
@@ -315,3 +322,22 @@ def test_a_terminated_leader_hands_over_at_once(cluster: DevCluster, start: Star
     until("the other one leads", lambda: holder(cluster) not in ("", former_holder), LEASE_SECONDS - 1)
     cluster.api.create(PODS.path("default"), pod("web-after", "web"))
     until("it schedules", lambda: bound_nodes(cluster))
+
+
+def test_no_event_of_a_burst_is_lost_and_a_warning_comes_at_once(cluster: DevCluster, start: Start) -> None:
+    """The scheduler is terminated when the last of 500 pods is bound."""
+    resources = {"requests": {"cpu": "1m", "memory": "1Mi"}}
+    containers = [{"name": "main", "image": PAUSE, "resources": resources}]
+    scheduler = start(1)
+    for number in range(300):
+        cluster.api.create(PODS.path("default"), pod(f"burst-{number}", "burst", containers=containers))
+    until("300 pods have a node", lambda: len(bound_nodes(cluster)) == 300)
+    cluster.api.create(PODS.path("default"), pod("picky", "burst", nodeSelector={"gpu": "yes"}))
+    picky = uid(cluster, "picky")
+    until("the warning", lambda: events(cluster, "FailedScheduling", picky), 5)
+    for number in range(300, 500):
+        cluster.api.create(PODS.path("default"), pod(f"burst-{number}", "burst", containers=containers))
+    until("500 pods have a node", lambda: len(bound_nodes(cluster)) == 500)
+    scheduler.process.stop()
+    uids = {raw["metadata"]["uid"] for raw in pods(cluster) if raw["metadata"]["name"] != "picky"}
+    assert uids <= pods_with_event(cluster, "Scheduled")

@@ -14,9 +14,9 @@ from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.nudge import (
     BACKOFF,
     BURST,
+    NUDGE_LIMIT,
     NUDGES_PER_SECOND,
     NudgeBackoff,
-    TokenBucket,
     equivalence_key,
 )
 from scheduler_core.model.kube import Pod
@@ -54,7 +54,7 @@ pod_specs = st.lists(
 @given(gap_lists)
 def test_no_period_has_more_nudges_than_the_burst_and_the_rate_allow(gaps: list[float]) -> None:
     """A nudge is attempted after every gap, and sent if the bucket is ready."""
-    bucket = TokenBucket()
+    bucket = NUDGE_LIMIT
     now = 0.0
     sent = []
     for gap in gaps:
@@ -71,7 +71,7 @@ def test_no_period_has_more_nudges_than_the_burst_and_the_rate_allow(gaps: list[
 @given(gap_lists)
 def test_a_nudge_waits_at_most_the_time_between_two_nudges(gaps: list[float]) -> None:
     """However many were sent before."""
-    bucket = TokenBucket()
+    bucket = NUDGE_LIMIT
     now = 0.0
     for gap in gaps:
         now += gap

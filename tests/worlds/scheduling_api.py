@@ -41,8 +41,8 @@ def pod(name: str, cpu: str = "1", **spec: Any) -> Object:
 class SchedulingApi(FakeApi):
     """Serves nodes, pods, services, claims and storage classes.
 
-    `plans["bind"]` and `plans["status"]` hold behaviours that answer the next Bindings and the next patches of a pod's status in
-    place of the right answer; `always["status"]` answers every patch.
+    `plans["bind"]`, `plans["status"]` and `plans["event"]` hold behaviours that answer the next Bindings, patches of a pod's status
+    and writes of Events in place of the right answer; `always["status"]` answers every patch.
 
     Attributes:
         bindings: pod and node of every Binding that was accepted, in order
@@ -78,7 +78,8 @@ class SchedulingApi(FakeApi):
             plan = self.plans["bind"]
             return await (plan.pop(0) if plan else self.bind)(request)
         if request.method in ("POST", "PATCH") and "events" in parts:
-            return await self._write_event(request)
+            plan = self.plans["event"]
+            return await (plan.pop(0) if plan else self._write_event)(request)
         if request.method == "PATCH" and parts[-1] == "status":
             self.status_requests += 1
             plan = self.plans["status"]

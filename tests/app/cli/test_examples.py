@@ -359,7 +359,7 @@ def test_links_lead_to_files(readme: str) -> None:
 def test_the_index_names_every_example() -> None:
     """examples/README.md has a row for each folder, and each manifest of the mixed cluster is in its README."""
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
-    assert folders == {*NAMES, "dev", "policies"}
+    assert folders == {*NAMES, "dev", "plugin", "policies"}
     assert folders == set(re.findall(r"\]\(([\w-]+)/\)", (EXAMPLES / "README.md").read_text()))
     text = (EXAMPLES / "mixed-cluster" / "README.md").read_text()
     assert {path.name for path in PODS.iterdir()} == set(re.findall(r"\]\(pods/([^)]+)\)", text))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from app.scheduler.scheduler import SchedulerConfig
 from scheduler_core.model.verdict import Reason
 from tests.builders import claim, flat, kube_node, longhorn_node, storage_class
 from tests.worlds.command_line import Run
+from tests.worlds.service import EXTENDER
 
 POLICIES = Path(__file__).parents[3] / "examples" / "policies"
 CLUSTER = str(POLICIES / "cluster.yaml")
@@ -408,3 +411,34 @@ def test_with_ignore_nothing_is_said_about_them(schedule: Any, odd_objects: list
     code, answer = schedule(odd_objects, "--unsupported-constraints", "ignore")
     assert code == 0
     assert [entry["unsupported"] for entry in answer["bindings"]] == [[], []]
+
+
+def test_a_plugin_adds_rules_that_the_policy_names(run: Run) -> None:
+    """At most two pods of the namespace on a node, and nodes with few pods first."""
+    example = POLICIES.parent / "plugin"
+    options = ("--policy", str(example / "policy.json"), "--plugin", str(example / "max_pods.py"))
+    result = run("schedule", "--snapshot", str(POLICIES / "cluster.yaml"), *options, "-o", "json")
+    bindings = json.loads(result.out)["bindings"]
+    assert (result.code, len({entry["node"] for entry in bindings})) == (0, 6)
+    assert [entry["scores"] for entry in bindings] == [{"FewestPods": 10}] * 6
+
+
+def test_a_plugin_that_does_not_exist_is_one_line(run: Run) -> None:
+    """It names the plugin."""
+    options = ("--policy", str(POLICIES / "default.json"), "--plugin", "no.such_module")
+    result = run("schedule", "--snapshot", str(POLICIES / "cluster.yaml"), *options)
+    assert result.code == 2
+    assert "plugin no.such_module: cannot be loaded: ModuleNotFoundError" in result.err.splitlines()[-1]
+
+
+def test_progress_is_shown_on_a_terminal() -> None:
+    """On standard error, so that standard output has the result alone."""
+    controller, terminal = os.openpty()
+    command = [EXTENDER, "schedule", "--snapshot", str(POLICIES / "cluster.yaml"), "-o", "json"]
+    environment = {**os.environ, "TERM": "xterm"}
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal, env=environment, check=True)
+    os.close(terminal)
+    shown = os.read(controller, 10_000).decode()
+    os.close(controller)
+    assert "Scheduling pods" in shown
+    assert len(json.loads(result.stdout)["bindings"]) == 6

@@ -22,7 +22,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from app.kube.client import ApiError, ConnectError, KubeClient
+from app.kube.client import ApiError, CallLimits, ConnectError, KubeClient
 from devcluster.pki import CertificateAuthority
 from tests.worlds.fake_api import KUBECONFIG, failing, sending, serve, silent, write_kubeconfig
 
@@ -124,6 +124,29 @@ async def test_every_call_has_a_time_out(handler: Any, call: Callable[[KubeClien
             await call(client)
         assert time.monotonic() - began < 2
         assert refused.value.unreachable
+
+
+async def test_limits_hold_calls_back_and_each_client_counts_its_own(tmp_path: Path) -> None:
+    """After the burst, calls come at the rate."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response({})
+
+    async with serve(answer, tmp_path) as kubeconfig:
+        client = await KubeClient.connect(str(kubeconfig), limits=CallLimits(qps=20, burst=3))
+        events = client.with_own_limits()
+
+        async def seconds_of(caller: KubeClient, calls: int) -> float:
+            began = time.monotonic()
+            await asyncio.gather(*(caller.get(PATH) for _ in range(calls)))
+            return time.monotonic() - began
+
+        try:
+            assert await seconds_of(client, 3) < 0.2
+            assert await seconds_of(client, 10) >= 0.4
+            assert await seconds_of(events, 3) < 0.2
+        finally:
+            await client.close()
 
 
 async def test_a_watch_has_to_begin_within_the_time_out_of_a_call(

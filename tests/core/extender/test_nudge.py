@@ -14,11 +14,11 @@ from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.nudge import (
     BACKOFF,
     BURST,
+    NUDGE_LIMIT,
     NUDGES_PER_SECOND,
     PENDING_NUDGE_LIFETIME,
     NudgeBackoff,
     PendingNudges,
-    TokenBucket,
     equivalence_key,
     previously_refused_pods,
 )
@@ -59,7 +59,7 @@ def test_the_back_off_starts_again_after_twice_the_longest_pause() -> None:
 
 def test_a_burst_may_be_sent_at_once_and_no_more() -> None:
     """The next nudge may be sent a twentieth of a second later."""
-    bucket = TokenBucket()
+    bucket = NUDGE_LIMIT
     now = 1000.0
     for _ in range(BURST):
         assert bucket.ready_at <= now + ROUNDING
@@ -69,7 +69,7 @@ def test_a_burst_may_be_sent_at_once_and_no_more() -> None:
 
 def test_after_a_while_a_burst_may_be_sent_again() -> None:
     """Five seconds after the previous burst."""
-    bucket = TokenBucket()
+    bucket = NUDGE_LIMIT
     for _ in range(BURST):
         bucket = bucket.after(0.0)
     now = BURST / NUDGES_PER_SECOND

@@ -138,5 +138,5 @@ def test_an_extender_s_answer_is_the_weighted_mean_for_every_requested_node() ->
 
 def test_a_long_decision_pauses() -> None:
     """So that the event loop serves other requests in between."""
-    cluster = state([node(f"n{index}") for index in range(1000)])
-    assert len(list(schedule(pod(), None, cluster, DEFAULT_POLICY, min))) >= 4
+    cluster = state([node(f"n{index}") for index in range(5000)])
+    assert len(list(schedule(pod(), None, cluster, DEFAULT_POLICY, min))) >= 5

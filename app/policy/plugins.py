@@ -1,0 +1,180 @@
+"""Loads rules from outside the package, and keeps a rule that fails or hangs from taking the program with it.
+
+Rules come from entry points of installed packages (`PREDICATES_GROUP`, `PRIORITIES_GROUP`), and from modules that the command line
+names, which have them in the sequences `PREDICATES` and `PRIORITIES`.
+
+Each call of a rule is made in a thread of its own, and given up after `TIME_LIMIT`. A rule that was given up is not called again for a
+while. Its thread cannot be ended: it goes on, with what it holds, until the call returns or the process ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from time import monotonic
+from types import ModuleType
+from typing import Any, Final, Generic, TypeVar
+
+import structlog
+
+from scheduler_core.backoff import Backoff
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.generic.cycle_state import UndecidableError
+from scheduler_core.generic.plugin_rules import PluginError, Plugins, undecidable
+
+log = structlog.get_logger("plugins")
+
+PREDICATES_GROUP: Final = "longhorn_extender.predicates"
+PRIORITIES_GROUP: Final = "longhorn_extender.priorities"
+# For all nodes of one decision; kube-scheduler waits 3 s for an answer with the recommended configuration.
+TIME_LIMIT: Final = 1.0
+_BACKOFF: Final = Backoff(60.0, 3600.0)
+# As long as a slice of a computation: other tasks have a turn in between.
+_WAIT_SECONDS: Final = 0.005
+
+_Result = TypeVar("_Result")
+
+
+def load_plugins(modules: Sequence[str] = ()) -> Plugins:
+    """Loads the rules of installed packages, and those of modules.
+
+    Args:
+        modules: names of modules, or paths of files that end in ``.py``
+
+    Raises:
+        PluginError: a plugin cannot be loaded, or defines something else than rules
+    """
+    predicates: list[Any] = [*_installed(PREDICATES_GROUP)]
+    priorities: list[Any] = [*_installed(PRIORITIES_GROUP)]
+    for name in modules:
+        module = _load(name, partial(_import_module, name))
+        rules = [getattr(module, attribute, ()) for attribute in ("PREDICATES", "PRIORITIES")]
+        if not any(rules):
+            raise PluginError(f"plugin {name}: has neither PREDICATES nor PRIORITIES")
+        predicates += rules[0]
+        priorities += rules[1]
+    return Plugins.of(predicates, priorities, PluginThreads().run)
+
+
+def _installed(group: str) -> Iterable[Any]:
+    """Loads the rules of a group; an entry point refers to a rule, or to a sequence of rules."""
+    for entry_point in entry_points(group=group):
+        rules = _load(f"{group}: {entry_point.name}", entry_point.load)
+        yield from rules if isinstance(rules, Sequence) else (rules,)
+
+
+def _load(name: str, load: Callable[[], _Result]) -> _Result:
+    try:
+        return load()
+    except Exception as error:  # a plugin may raise anything
+        raise PluginError(f"plugin {name}: cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _import_module(name: str) -> ModuleType:
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+    path = Path(name)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up there.
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class _Call(Generic[_Result]):
+    """A call of a rule in a thread."""
+
+    def __init__(self, rule: str, call: Callable[[], _Result]) -> None:
+        self._call = call
+        self._results: list[_Result] = []
+        self._error: BaseException | None = None
+        self.ended = threading.Event()
+        # A daemon does not keep the process from ending.
+        threading.Thread(target=self._run, name=f"plugin {rule}", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._results.append(self._call())
+        except BaseException as error:  # noqa: BLE001 # not even SystemExit may end the program
+            self._error = error
+        finally:
+            self.ended.set()
+
+    def result(self) -> _Result:
+        """Returns the result of a call that has ended.
+
+        Raises:
+            BaseException: the call raised it
+        """
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspension:
+    """A rule that is not called for a while.
+
+    Attributes:
+        attempts: how often in a row it was given up
+        until: seconds of the clock
+    """
+
+    attempts: int
+    until: float
+
+
+class PluginThreads:
+    """Calls plugins in threads.
+
+    Args:
+        time_limit: seconds until a call is given up
+        clock: seconds of a clock that never goes back
+    """
+
+    def __init__(self, time_limit: float = TIME_LIMIT, clock: Callable[[], float] = monotonic) -> None:
+        self._time_limit = time_limit
+        self._clock = clock
+        self._suspensions: dict[str, _Suspension] = {}
+
+    def run(self, rule: str, call: Callable[[], _Result], /) -> Cooperative[_Result]:
+        """Returns the result of a call to a plugin's rule.
+
+        Raises:
+            UndecidableError: the rule raised, did not answer in time, or is not called now because it did not recently
+        """
+        suspension = self._suspensions.get(rule)
+        if suspension is not None and self._clock() < suspension.until:
+            raise UndecidableError(
+                f"plugin rule {rule} did not answer within {self._time_limit:g} s and is not called for a while"
+            )
+        deadline = self._clock() + self._time_limit
+        running = _Call(rule, call)
+        while not running.ended.wait(_WAIT_SECONDS):
+            if self._clock() >= deadline:
+                self._suspend(rule)
+                raise UndecidableError(f"plugin rule {rule} did not answer within {self._time_limit:g} s")
+            yield
+        self._suspensions.pop(rule, None)
+        try:
+            return running.result()
+        except BaseException as error:
+            log.warning("a plugin failed", rule=rule, exc_info=error)
+            raise undecidable(rule, error) from error
+
+    def _suspend(self, rule: str) -> None:
+        earlier = self._suspensions.get(rule)
+        attempts = 1 if earlier is None else earlier.attempts + 1
+        seconds = _BACKOFF.delay(attempts - 1)
+        self._suspensions[rule] = _Suspension(attempts, self._clock() + seconds)
+        log.warning("a plugin did not answer", rule=rule, seconds=self._time_limit, not_called_for=seconds)
