@@ -15,7 +15,6 @@ from app.runtime.work_queue import Requeue
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule.backing_image_placement import candidate_disks, disks_that_need_image
 from scheduler_core.disk_schedule.backing_images import ImageSnapshot, decide_image
-from scheduler_core.disk_schedule.candidates import unrequested_bytes
 from scheduler_core.disk_schedule.replica_release import changed_names
 from scheduler_core.disk_schedule.writes import SetRequirement
 from scheduler_core.errors import CoreError, ObjectError
@@ -116,14 +115,14 @@ class ImageController(Controller):
         if isinstance(copies, BackingImageCopies) and copies.deleting:
             return ImageSnapshot(copies, schedules)
         image = _read_image(raw, name)
-        cluster = self.cache.cluster()
+        space = self.cache.disks.space()
         return ImageSnapshot(
             image.copies,
             schedules,
             nodes={each.name: each.value for each in self.cache.nodes.all().values()},
             needed_disks=disks_that_need_image(self._volumes(), self.cache.replicas.readable().values(), name),
-            candidates=candidate_disks(cluster, schedules, image.image),
-            unrequested_bytes=unrequested_bytes(cluster, schedules),
+            candidates=candidate_disks(self.cache.cluster(), space, image.image),
+            space=space,
         )
 
     def _volumes(self) -> list[Volume]:

@@ -86,9 +86,8 @@ class DiskController(Controller):
 
     def _on_node_change(self, name: str, before: Node | Fault | None, after: Node | Fault | None) -> None:
         del before, after
-        for uuid, schedule in self.cache.schedules.readable().items():
-            if schedule.spec.node == name:
-                self.enqueue(uuid)
+        for uuid in sorted(self.cache.disks.disks_of(name)):
+            self.enqueue(uuid)
 
     async def reconcile(self, key: str) -> Requeue | None:
         """Reconciles one DiskSchedule; one that cannot be read is left alone."""
@@ -116,6 +115,15 @@ class Allocator(DiskController):
 
     name = "disk-schedule"
 
+    def subscribe(self) -> None:
+        """Subscribes to what is on the disks, too: objects with data are served first."""
+        super().subscribe()
+        self.cache.disks.subscribe(self._on_occupancy_change)
+
+    def _on_occupancy_change(self, uuid: str) -> None:
+        if self.cache.schedules.get(uuid) is not None:
+            self.enqueue(uuid)
+
     async def reconcile_schedule(
         self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
     ) -> None:
@@ -125,7 +133,8 @@ class Allocator(DiskController):
             body = set_mirror_label(with_spec(cached.raw, schedule.spec), mirrored=False)
             await self.writer.put_schedule(schedule.name, body)
             return
-        outcome = reconcile(schedule, node, self.context.timestamp)
+        occupancy = self.cache.disks.occupancy(schedule.name)
+        outcome = reconcile(schedule, node, self.context.timestamp, occupancy)
         if outcome.status is not None:
             body = with_status(cached.raw, outcome.status)
             cached = await self.writer.put_schedule(schedule.name, body, "status")

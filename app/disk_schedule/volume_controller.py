@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from app.disk_schedule.controller import Controller, ControllerContext
-from app.disk_schedule.informer import InformerObject, VolumeObject, condition_of, read_volume
+from app.disk_schedule.informer import ImageObject, InformerObject, VolumeObject, condition_of, read_volume
 from app.disk_schedule.writer import ReadObjects, read_replica
 from app.kube.resources import LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
-from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION, condition_matches
+from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION, UNREADABLE, condition_matches, gone_disk
 from scheduler_core.disk_schedule.replica_release import changed_names
 from scheduler_core.disk_schedule.volumes import VolumeSnapshot, decide_volume
 from scheduler_core.disk_schedule.writes import SetVolumeCondition
@@ -21,9 +20,6 @@ from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica
-
-UNREADABLE: Final = "Unreadable"
-"""Reason of DiskAllocation: nothing is decided, because the volume or one of its replicas cannot be read."""
 
 
 class VolumeController(Controller):
@@ -36,13 +32,15 @@ class VolumeController(Controller):
         super().__init__(context)
 
     def subscribe(self) -> None:
-        """Subscribes to volumes, replicas and DiskSchedules.
+        """Subscribes to volumes, replicas, DiskSchedules and backing images.
 
-        Of a DiskSchedule only the node and the allocations of replicas matter; those of backing images do not concern volumes.
+        Of a DiskSchedule matter the node, whether its disk is there, and the allocations of replicas. Those of backing images do
+        not: a replica's allocation follows from that of its image. Of a backing image matters whether its size is known.
         """
         self.cache.volumes.subscribe(self._on_volume_change)
         self.cache.replicas.subscribe(self._on_replica_change)
         self.cache.schedules.subscribe(self._on_schedule_change)
+        self.cache.images.subscribe(self._on_image_change)
 
     def all_keys(self) -> Iterable[str]:
         """Returns the names of all volumes."""
@@ -72,11 +70,19 @@ class VolumeController(Controller):
         moved = (
             isinstance(before, DiskSchedule) and isinstance(after, DiskSchedule) and before.spec.node != after.spec.node
         )
+        gone = {gone_disk(each) for each in (before, after) if isinstance(each, DiskSchedule)}
         names = changed_names(old_allocations, new_allocations)
-        for name in sorted(names | (new_allocations.keys() if moved else set())):
+        for name in sorted(names | (new_allocations.keys() if moved or len(gone) > 1 else set())):
             replica = self.cache.replicas.value(name)
             if isinstance(replica, Replica):
                 self.enqueue(replica.volume)
+
+    def _on_image_change(
+        self, name: str, before: ImageObject | Fault | None, after: ImageObject | Fault | None
+    ) -> None:
+        if _image_size(before) != _image_size(after):
+            for volume in sorted(self.cache.disks.volumes_of(name)):
+                self.enqueue(volume)
 
     async def reconcile(self, key: str) -> Requeue | None:
         """Reads the objects, decides, and writes.
@@ -100,10 +106,23 @@ class VolumeController(Controller):
         schedules = {name: each.value for name, each in cached_schedules.items() if not isinstance(each.value, Fault)}
         disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
         cluster = _with_current_nodes(self.cache.cluster(), self.cache.nodes.all().values(), disks_without_schedule)
-        snapshot = VolumeSnapshot(cluster, volume.volume, readable_replicas, schedules, volume.condition)
+        snapshot = VolumeSnapshot(
+            cluster,
+            volume.volume,
+            readable_replicas,
+            schedules,
+            self.cache.disks.space(),
+            volume.condition,
+            self._image_fault(volume.volume.backing_image),
+        )
         decision = decide_volume(snapshot, self.context.timestamp)
         await self.writer.write_all(decision.writes, read_objects)
         return Requeue.WAITING if decision.requeue else None
+
+    def _image_fault(self, name: str) -> str:
+        """Why a backing image cannot be read; "" if it can, or does not exist."""
+        image = self.cache.images.value(name) if name else None
+        return str(image) if isinstance(image, Fault) else ""
 
     async def _report_unreadable(self, raw: bytes, problem: str, read_objects: ReadObjects) -> None:
         """Writes the condition that says what cannot be read."""
@@ -128,6 +147,11 @@ def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]],
     return cluster.with_nodes(
         Node(each.name, disks=listed) if isinstance(each.value, Fault) else each.value for each in nodes
     )
+
+
+def _image_size(image: ImageObject | Fault | None) -> int | Fault | None:
+    """Returns what a volume depends on of its backing image."""
+    return image.copies.size if isinstance(image, ImageObject) else image
 
 
 def _read_volume(raw: bytes) -> VolumeObject | Fault:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
+from app.disk_schedule.disk_index import DiskIndex
 from app.disk_schedule.informer import (
     ImageObject,
     Informer,
@@ -49,6 +50,7 @@ class ControllerCache:
         self.volumes = Informer[VolumeObject]()
         self.replicas = Informer[longhorn.Replica]()
         self.images = Informer[ImageObject]()
+        self.disks = DiskIndex(self.schedules, self.nodes, self.volumes, self.replicas, self.images)
         self._settings = Informer[str]()
         self._engine_images = Informer[longhorn.EngineImage]()
         self._instance_managers = Informer[longhorn.InstanceManager]()

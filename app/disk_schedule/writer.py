@@ -98,6 +98,21 @@ class ObjectWriter:
                 return None
             raise
 
+    async def list_all(self, resource: Resource) -> list[bytes]:
+        """Returns all objects of a kind as they are now; none if the kind does not exist.
+
+        Raises:
+            ApiError: as read
+        """
+        items: list[bytes] = []
+        try:
+            async for page in pages(self._client, resource.path(self._namespace), {}):
+                items += map(bytes, page.items)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+        return items
+
     async def list_replicas(self, volume: str, cached_names: Iterable[str]) -> dict[str, bytes]:
         """Returns a volume's replicas as they are now, by name.
 

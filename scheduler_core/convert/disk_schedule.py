@@ -21,6 +21,8 @@ from scheduler_core.model.quantity import MAX_BYTES
 API_VERSION: Final = "longhorn.io/v1beta2"
 # Nothing is allocated through a mirror: it only shows what Longhorn does, so its limit binds no request.
 MIRROR_LABEL: Final = "longhorn.io/disk-schedule-mirror"
+# JSON: what was on the disk when the object was created (`model.Adoption`). It is created together with the requests.
+ADOPTION_ANNOTATION: Final = "longhorn.io/disk-schedule-adopted"
 _FIELDS: Final = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backingImages"}
 Json = dict[str, Any]
 
@@ -84,8 +86,9 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
         ),
         finalizers=tuple(wire.metadata.finalizers or ()),
         deleting=wire.metadata.deletion_timestamp is not None,
-        faults=tuple(faults),
         mirrored=(wire.metadata.labels or {}).get(MIRROR_LABEL) == "true",
+        adoption=_adoption((wire.metadata.annotations or {}).get(ADOPTION_ANNOTATION), faults),
+        faults=tuple(faults),
     )
 
 
@@ -148,6 +151,27 @@ def _conditions(status: Mapping[str, Any], faults: list[Fault]) -> tuple[Conditi
         return ()
 
 
+def _adoption(annotation: str | None, faults: list[Fault]) -> model.Adoption:
+    """What the annotation says was on the disk; an unusable entry is a fault."""
+    if annotation is None:
+        return model.Adoption()
+    field = f"metadata.annotations.{ADOPTION_ANNOTATION}"
+    try:
+        value = msgspec.json.decode(annotation)
+    except msgspec.DecodeError:
+        faults.append(Fault(field, "is no JSON"))
+        return model.Adoption()
+    entries = _object(value, field, faults)
+    sizes: dict[RequestKind, dict[str, int]] = {}
+    for kind, key in _FIELDS.items():
+        readable = {name: _size(entry) for name, entry in _object(entries.get(key), field, faults).items()}
+        faults.extend(
+            Fault(field, f"{key}.{name} is no size in bytes") for name, size in readable.items() if size is None
+        )
+        sizes[kind] = {name: size for name, size in readable.items() if size is not None}
+    return model.Adoption(sizes[RequestKind.REPLICA], sizes[RequestKind.BACKING_IMAGE])
+
+
 def _size(value: object) -> int | None:
     usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_BYTES
     return value if usable and isinstance(value, int) else None
@@ -207,16 +231,18 @@ def volume_condition(raw: bytes, kind: str) -> Condition | None:
     return next((entry for entry in entries if entry.type == kind), None)
 
 
-def new_disk_schedule(namespace: str, name: str, disk: str, node: str) -> Json:
-    """The body that creates a DiskSchedule, with Longhorn's finalizer and without requests.
-
-    `name` is the disk's UUID.
-    """
+def new_disk_schedule(namespace: str, schedule: model.DiskSchedule) -> Json:
+    """The body that creates a DiskSchedule: its requests, what it adopts, and Longhorn's finalizer."""
+    metadata: Json = {"name": schedule.name, "namespace": namespace, "finalizers": [model.FINALIZER]}
+    adopted = {field: dict(schedule.adoption.sizes(kind)) for kind, field in _FIELDS.items()}
+    if any(adopted.values()):
+        metadata["annotations"] = {ADOPTION_ANNOTATION: msgspec.json.encode(adopted).decode()}
+    requests = {field: dict(sorted(schedule.spec.requests(kind).items())) for kind, field in _FIELDS.items()}
     return {
         "apiVersion": API_VERSION,
         "kind": "DiskSchedule",
-        "metadata": {"name": name, "namespace": namespace, "finalizers": [model.FINALIZER]},
-        "spec": {"name": disk, "nodeID": node, "replicas": {}, "backingImages": {}},
+        "metadata": metadata,
+        "spec": {"name": schedule.spec.disk, "nodeID": schedule.spec.node, **requests},
     }
 
 

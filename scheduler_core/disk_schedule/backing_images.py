@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from scheduler_core.disk_schedule.allocation import would_grant
-from scheduler_core.disk_schedule.reconcile import NodeLookup, limit_of
+from scheduler_core.disk_schedule.disk_space import DiskSpace
+from scheduler_core.disk_schedule.occupancy import NOT_STARTED
+from scheduler_core.disk_schedule.reconcile import NodeLookup
 from scheduler_core.disk_schedule.writes import ChangeCopies, RemoveFinalizer, SetRequirement, Write
 from scheduler_core.model.disk_schedule import AllocationState, BackingImageCopies, DiskSchedule, RequestKind
 from scheduler_core.model.longhorn import Node
-
-_NOT_STARTED = frozenset({"", "pending"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class ImageSnapshot:
         nodes: the Longhorn nodes, by name; one that cannot be read may list any disk
         needed_disks: UUIDs of disks with replicas that use the image: a copy must be there, so it is requested until granted
         candidates: UUIDs of disks that Longhorn's rules (tags, eviction, readiness) allow for further copies, best first
-        unrequested_bytes: by disk UUID, the bytes that are in use and will yet be requested
+        space: what a newcomer can get on each disk, by UUID
     """
 
     image: BackingImageCopies
@@ -33,7 +32,7 @@ class ImageSnapshot:
     nodes: Mapping[str, NodeLookup] = field(default_factory=dict[str, NodeLookup])
     needed_disks: frozenset[str] = frozenset()
     candidates: Sequence[str] = ()
-    unrequested_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+    space: Mapping[str, DiskSpace] = field(default_factory=dict[str, DiskSpace])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ def _withdrawals(snapshot: ImageSnapshot, disks: AbstractSet[str], *, stray: boo
 
 def _refuses_copy(snapshot: ImageSnapshot, uuid: str) -> bool:
     """Whether a copy is refused that has not begun."""
-    if snapshot.image.copy_states.get(uuid, "") not in _NOT_STARTED:
+    if snapshot.image.copy_states.get(uuid, "") not in NOT_STARTED:
         return False
     if uuid not in snapshot.schedules:
         return not any(_may_list(node, uuid) for node in snapshot.nodes.values())
@@ -167,8 +166,5 @@ def _holds_space(snapshot: ImageSnapshot, uuid: str) -> bool:
 
 
 def _would_grant(snapshot: ImageSnapshot, uuid: str) -> bool:
-    schedule = snapshot.schedules.get(uuid)
-    if schedule is None:
-        return False
-    size = snapshot.image.size + snapshot.unrequested_bytes.get(uuid, 0)
-    return would_grant(schedule, limit_of(schedule, snapshot.nodes.get(schedule.spec.node)), size)
+    space = snapshot.space.get(uuid)
+    return space is not None and space.grants(snapshot.image.size)

@@ -21,7 +21,16 @@ from scheduler_core.disk_schedule.conditions import (
     with_condition,
     without_condition,
 )
-from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleStatus, Fault
+from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
+from scheduler_core.model.disk_schedule import (
+    FINALIZER,
+    Allocation,
+    AllocationState,
+    DiskSchedule,
+    DiskScheduleStatus,
+    Fault,
+    RequestKind,
+)
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Disk, Node
@@ -44,14 +53,18 @@ class Reconciliation:
     remove_finalizer: bool = False
 
 
-def reconcile(schedule: DiskSchedule, node: NodeLookup, now: str) -> Reconciliation:
+def reconcile(
+    schedule: DiskSchedule, node: NodeLookup, now: str, occupancy: DiskOccupancy = NO_OCCUPANTS
+) -> Reconciliation:
     """Decides the next status of a DiskSchedule.
 
-    `node` is the Longhorn node that `spec.node` names; `now` is RFC 3339. An object that is being deleted grants nothing more
-    and goes when it has no requests and nothing is held.
+    `node` is the Longhorn node that `spec.node` names; `now` is RFC 3339; `occupancy` is what is on the disk. An object that is
+    being deleted grants nothing more and goes when it has no requests and nothing is held.
     """
     limit = limit_of(schedule, node)
-    status = describe_status(schedule, allocate(schedule.spec, schedule.status, limit), limit, now)
+    occupancy = occupancy.with_adoption(schedule.adoption, schedule.spec)
+    status = allocate(schedule.spec, _adopt_grants(schedule), limit, occupancy)
+    status = describe_status(schedule, status, limit, now)
     # Fields of the status that cannot be read are ignored: they have to be overwritten even if nothing else differs.
     outdated = status != schedule.status or _has_status_faults(schedule.faults)
     finished = schedule.deleting and replace(schedule, status=status).empty
@@ -59,6 +72,21 @@ def reconcile(schedule: DiskSchedule, node: NodeLookup, now: str) -> Reconciliat
         status if outdated else None,
         remove_finalizer=finished and FINALIZER in schedule.finalizers,
     )
+
+
+def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
+    """Returns the status to start from.
+
+    The first decision about a new DiskSchedule starts from the grants of its predecessor.
+    """
+    if schedule.decided:
+        return schedule.status
+    held = {
+        kind: {name: Allocation(AllocationState.SCHEDULED, size) for name, size in adopted.items() if size}
+        for kind in RequestKind
+        for adopted in (schedule.adoption.sizes(kind),)
+    }
+    return replace(schedule.status, replicas=held[RequestKind.REPLICA], backing_images=held[RequestKind.BACKING_IMAGE])
 
 
 def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
@@ -70,7 +98,8 @@ def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
     disk = _find_disk(node, schedule.spec.disk)
     where = f"Disk {schedule.spec.disk} on node {schedule.spec.node}"
     if schedule.deleting:
-        return Limit(0, BEING_DELETED, f"{where}: its DiskSchedule is being deleted")
+        successor = disk is not None and disk.uuid == schedule.name
+        return Limit(0, BEING_DELETED, f"{where}: its DiskSchedule is being deleted", deferred=successor)
     if isinstance(node, Fault):
         return Limit(None, message=f"{where}: the node cannot be read: {node}")
     if node is None:

@@ -11,8 +11,9 @@ import yaml
 
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes, would_grant
-from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, sync_disks
+from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, new_schedule, sync_disks
 from scheduler_core.disk_schedule.observed_allocation import mirror_spec, mirror_status
+from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS
 from scheduler_core.disk_schedule.reconcile import Reconciliation, limit_of, reconcile
 from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.disk_schedule.uncounted_space import DiskAccounting, account
@@ -366,17 +367,26 @@ def test_an_unreadable_object_is_a_fault(raw: bytes) -> None:
 
 
 def test_a_deleted_object_loses_its_finalizer_once_nothing_is_held() -> None:
-    """Until then it grants nothing more; finalizers of other controllers stay."""
+    """Its disk is gone: it grants nothing more; finalizers of other controllers stay."""
     body = example("r3")
     body["metadata"].update(deletionTimestamp=NOW, finalizers=["longhorn.io", "example.com/other"])
-    after, outcome = step(body, node(500 * GI))
+    after, outcome = step(body, None)
     assert after["status"]["replicas"]["r4"]["state"] == "rejected"
     assert after["status"]["replicas"]["r1"]["state"] == "scheduled"
     assert (after["status"]["conditions"][0]["reason"], outcome.remove_finalizer) == ("BeingDeleted", False)
-    empty, outcome = step({**after, "spec": {"name": "example-disk", "nodeID": "example-node"}}, node(500 * GI))
+    empty, outcome = step({**after, "spec": {"name": "example-disk", "nodeID": "example-node"}}, None)
     assert outcome.remove_finalizer
     assert convert.without_finalizer(empty)["metadata"]["finalizers"] == ["example.com/other"]
-    assert not reconcile(read(convert.without_finalizer(empty)), node(500 * GI), NOW).remove_finalizer
+    assert not reconcile(read(convert.without_finalizer(empty)), None, NOW).remove_finalizer
+
+
+def test_a_deleted_object_whose_disk_is_there_leaves_its_requests_to_its_successor() -> None:
+    """A rejection would send new replicas to other disks for nothing."""
+    body = example("r3")
+    body["metadata"]["deletionTimestamp"] = NOW
+    after, _ = step(body, node(500 * GI))
+    assert "r4" not in after["status"]["replicas"]
+    assert after["status"]["conditions"][0]["reason"] == "BeingDeleted"
 
 
 def test_a_written_spec_keeps_unknown_fields() -> None:
@@ -395,7 +405,7 @@ def test_each_disk_of_a_node_s_status_gets_one_disk_schedule() -> None:
     """It is named by the disk's UUID; a disk without one gets none."""
     disks = (Disk("a", uuid="u1"), Disk("b", uuid="u2", in_status=False), Disk("c", uuid=""))
     assert sync_disks([Node("n", disks=disks)], {}).changes == (Create("u1", "a", "n"),)
-    body = convert.new_disk_schedule("longhorn-system", "u1", "a", "n")
+    body = convert.new_disk_schedule("longhorn-system", new_schedule(Create("u1", "a", "n"), NO_OCCUPANTS))
     created = read(body)
     assert (created.name, created.spec, created.finalizers) == ("u1", DiskScheduleSpec("a", "n"), ("longhorn.io",))
     assert sync_disks([Node("n", disks=disks)], {"u1": created}).changes == ()
