@@ -1,4 +1,7 @@
-"""Monitors every version of every DiskSchedule, and reports over-allocations."""
+"""Monitors every version of every DiskSchedule and Replica, and reports over-allocations and lost bytes.
+
+The versions of a disk are compared across DiskSchedules that are deleted and created again.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from app.disk_schedule.informer import InformerObject, decode_schedule
+from app.disk_schedule.informer import Informer, InformerObject, decode_schedule, decoder, model_reader
 from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
-from app.kube.resources import DISK_SCHEDULES
+from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS
+from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
+from scheduler_core.disk_schedule.replica_stage import has_run
 from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, Fault, RequestKind
+from scheduler_core.model.longhorn import Replica
 
 _START_SECONDS = 20.0
 
@@ -36,7 +42,9 @@ class DiskScheduleMonitor:
         self.relists = 0
         self._kubeconfig = kubeconfig
         self._namespace = namespace
+        # By disk UUID; the last version of one that is gone stays.
         self._schedules: dict[str, DiskSchedule] = {}
+        self._replicas = Informer[Replica]()
         self._listed = threading.Event()
         self._end = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._watch()), name="monitor")
@@ -54,14 +62,17 @@ class DiskScheduleMonitor:
         client = await KubeClient.connect(str(self._kubeconfig))
         timing = Timing(time.monotonic, random.uniform)
         reflector = Reflector(client, DISK_SCHEDULES, decode_schedule, self, timing, namespace=self._namespace)
-        task = asyncio.create_task(reflector.run())
+        decode = decoder(model_reader(LONGHORN_GROUP, "Replica", Replica))
+        replicas = Reflector(client, LONGHORN_REPLICAS, decode, self._replicas, timing, namespace=self._namespace)
+        tasks = [asyncio.create_task(each.run()) for each in (replicas, reflector)]
         while not self._end.is_set():
-            if reflector.status.phase is Phase.SYNCED:
+            if all(each.status.phase is Phase.SYNCED for each in (replicas, reflector)):
                 self._listed.set()
             await asyncio.sleep(0.05)
         await reflector.catch_up()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await client.close()
 
     def replaced(self, objects: Mapping[Key, InformerObject[DiskSchedule]]) -> None:
@@ -74,7 +85,6 @@ class DiskScheduleMonitor:
         """Receives a version from the reflector."""
         name = str(key)
         if value is None:
-            self._schedules.pop(name, None)
             return
         if isinstance(value.value, Fault):
             self.faults.append(f"{name}: {value.value}")
@@ -98,3 +108,22 @@ class DiskScheduleMonitor:
                 )
                 if is_grant and total > (status.storage_available or 0):
                     self.faults.append(f"{now.name}: {name} was granted beyond {status.storage_available}: {total}")
+                if is_grant and not self._has_data(name, now.name):
+                    self._check_reserved(now, name, total)
+
+    def _has_data(self, replica: str, uuid: str) -> bool:
+        value = self._replicas.value(replica)
+        return isinstance(value, Replica) and value.disk_id == uuid and has_run(value) and not value.deleting
+
+    def _check_reserved(self, now: DiskSchedule, newcomer: str, total: int) -> None:
+        """Reports a newcomer that got bytes which a replica with data on the disk lacks."""
+        lacking = {
+            name: replica.size - held
+            for name, replica in self._replicas.readable().items()
+            if self._has_data(name, now.name)
+            for held in (now.status.replicas[name].size if name in now.status.replicas else 0,)
+            if replica.size > held
+        }
+        available = now.status.storage_available or 0
+        if total + sum(lacking.values()) > available:
+            self.faults.append(f"{now.name}: {newcomer} got the bytes of {lacking}: {total} of {available} are held")
