@@ -80,11 +80,10 @@ class Controller(ABC):
         """
 
     async def run(self) -> None:
-        """Reconciles all keys, then the enqueued ones, until cancelled."""
+        """Reconciles all keys, and before them those that change, until cancelled."""
         self._running = True
         try:
-            for key in self.all_keys():
-                self.queue.add(key)
+            self.queue.add_sweep(self.all_keys())
             await self.queue.run()
         finally:
             self._running = False

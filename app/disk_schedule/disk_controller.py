@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -23,7 +23,7 @@ from scheduler_core.disk_schedule.conditions import (
     SCHEDULABLE,
 )
 from scheduler_core.disk_schedule.observed_allocation import mirror_spec, mirror_status
-from scheduler_core.disk_schedule.reconcile import NodeLookup, reconcile
+from scheduler_core.disk_schedule.reconcile import NodeLookup, Reconciliation, reconcile
 from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import Node, Replica
@@ -133,13 +133,24 @@ class Allocator(DiskController):
             body = set_mirror_label(with_spec(cached.raw, schedule.spec), mirrored=False)
             await self.writer.put_schedule(schedule.name, body)
             return
-        occupancy = self.cache.disks.occupancy(schedule.name)
-        outcome = reconcile(schedule, node, self.context.timestamp, occupancy)
-        if outcome.status is not None:
-            body = with_status(cached.raw, outcome.status)
-            cached = await self.writer.put_schedule(schedule.name, body, "status")
-        if outcome.remove_finalizer:
-            await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(cached.raw))
+        del node
+        await self.writer.schedules.write_status(schedule.name, self._decide_status)
+        newest = self.cache.schedules.get(schedule.name)
+        if (
+            newest is not None
+            and isinstance(newest.value, DiskSchedule)
+            and self._reconcile(newest.value).remove_finalizer
+        ):
+            await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(newest.raw))
+
+    def _decide_status(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
+        status = self._reconcile(schedule).status
+        return None if status is None else with_status(cached.raw, status)
+
+    def _reconcile(self, schedule: DiskSchedule) -> Reconciliation:
+        """Decides by the node and the occupancy as they are known now."""
+        node = self.cache.nodes.value(schedule.spec.node)
+        return reconcile(schedule, node, self.context.timestamp, self.cache.disks.occupancy(schedule.name))
 
 
 class Mirror(DiskController):

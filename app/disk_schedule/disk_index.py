@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from app.disk_schedule.informer import ImageObject, Informer, VolumeObject
+from app.disk_schedule.informer import ImageObject, Informer, VolumeObject, volume_label
 from scheduler_core.disk_schedule.disk_space import DiskSpace, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
 from scheduler_core.model.disk_schedule import DiskSchedule, Fault
@@ -80,6 +80,10 @@ class DiskIndex:
         """The names of a volume's replicas."""
         return frozenset(self._replicas_of_volume.get(volume, ()))
 
+    def volume_of(self, replica: str) -> str:
+        """The name of a replica's volume, "" if it is not known."""
+        return self._volume_of_replica.get(replica, "")
+
     def volumes_of(self, image: str) -> frozenset[str]:
         """The names of the volumes that are made from a backing image."""
         return frozenset(self._volumes_of_image.get(image, ()))
@@ -109,18 +113,24 @@ class DiskIndex:
         return value.volume if isinstance(value, VolumeObject) else None
 
     def _on_replica_change(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
-        if isinstance(after, Fault):
-            return
-        old_volume = self._volume_of_replica.pop(name, "")
-        if old_volume:
-            self._replicas_of_volume[old_volume].discard(name)
-            if not self._replicas_of_volume[old_volume]:
-                del self._replicas_of_volume[old_volume]
-        if after is not None:
-            self._volume_of_replica[name] = after.volume
-            self._replicas_of_volume[after.volume].add(name)
         del before
+        if isinstance(after, Fault):
+            cached = self._replicas.get(name)
+            self._set_volume(name, volume_label(cached.raw) if cached else "")
+            return
+        self._set_volume(name, after.volume if after is not None else "")
         self.refresh(name)
+
+    def _set_volume(self, replica: str, volume: str) -> None:
+        """Records which volume a replica belongs to; "" for none."""
+        old = self._volume_of_replica.pop(replica, "")
+        if old:
+            self._replicas_of_volume[old].discard(replica)
+            if not self._replicas_of_volume[old]:
+                del self._replicas_of_volume[old]
+        if volume:
+            self._volume_of_replica[replica] = volume
+            self._replicas_of_volume[volume].add(replica)
 
     def _on_volume_change(
         self, name: str, before: VolumeObject | Fault | None, after: VolumeObject | Fault | None

@@ -1,12 +1,14 @@
 """Informers: caches of the objects of one kind that notify subscribers of changes; and how the objects are decoded.
 
-An object that cannot be read is kept as a `Fault`, so that its name and its problem are known. A DiskSchedule is kept
-together with the bytes it was read from, because every write is based on them.
+An object that cannot be read is kept as a `Fault`, so that its name and its problem are known. DiskSchedules, Volumes and
+Replicas are kept together with the bytes they were read from, because every write is based on them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -20,11 +22,12 @@ from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import BackingImage, Volume
+from scheduler_core.model.longhorn import BackingImage, Replica, Volume
 
 _Value = TypeVar("_Value")
 _Model = TypeVar("_Model")
 _NO_BYTES: Final = b""
+_VOLUME_LABEL: Final = "longhornvolume"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class InformerObject(Generic[_Value]):
         name: the object's name
         version: its resourceVersion
         value: what it says, or why it cannot be read
-        raw: the bytes it was read from; empty for kinds that are not written from this cache
+        raw: the bytes it was read from, without managedFields; empty for kinds that are not written from this cache
     """
 
     name: str
@@ -60,6 +63,13 @@ class ImageObject:
     copies: BackingImageCopies
 
 
+class _Labelled(msgspec.Struct):
+    class _Metadata(msgspec.Struct):
+        labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+    metadata: _Metadata
+
+
 EventHandler = Callable[[str, _Value | Fault | None, _Value | Fault | None], None]
 """Receives a name, and the values before and after a change; None if there is no object."""
 
@@ -74,6 +84,7 @@ class Informer(Generic[_Value]):
         self.revision = 0
         self._objects: dict[str, InformerObject[_Value]] = {}
         self._handlers: list[EventHandler[_Value]] = []
+        self._waiting: dict[str, asyncio.Event] = {}
 
     def subscribe(self, handler: EventHandler[_Value]) -> None:
         """Adds a handler for every change from now on.
@@ -128,8 +139,23 @@ class Informer(Generic[_Value]):
         if cached is not None and _is_newer(written.version, cached.version):
             self._set(written.name, written)
 
+    async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
+        """Waits until the cache has another version of an object than this one, or none; returns whether it has.
+
+        After a conflict there is another version, and the watch is about to deliver it.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while (cached := self._objects.get(name)) is not None and cached.version == version:
+                    await self._waiting.setdefault(name, asyncio.Event()).wait()
+        cached = self._objects.get(name)
+        return cached is None or cached.version != version
+
     def _set(self, name: str, new: InformerObject[_Value] | None) -> None:
         """Stores or removes an object, and calls the handlers if it has changed."""
+        waiting = self._waiting.pop(name, None)
+        if waiting is not None:
+            waiting.set()
         old = self._objects.get(name)
         if new is None:
             self._objects.pop(name, None)
@@ -164,9 +190,19 @@ def decoder(
             value: _Value | Fault = read(raw)
         except ObjectError as error:
             value = Fault(error.field, error.problem)
-        return metadata.name, InformerObject(metadata.name, metadata.version, value, bytes(raw) if keep else _NO_BYTES)
+        return metadata.name, InformerObject(metadata.name, metadata.version, value, _body(raw) if keep else _NO_BYTES)
 
     return decode
+
+
+def _body(raw: bytes | msgspec.Raw) -> bytes:
+    """Returns an object without managedFields, which are large and never written back."""
+    kept = bytes(raw)
+    if b'"managedFields"' not in kept:
+        return kept
+    body = msgspec.json.decode(kept)
+    body["metadata"].pop("managedFields", None)
+    return msgspec.json.encode(body)
 
 
 def model_reader(group: str, kind: str, model: type[_Model]) -> Callable[[bytes | msgspec.Raw], _Model | Fault]:
@@ -200,6 +236,14 @@ def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject | Fault:
     return volume if isinstance(volume, Fault) else VolumeObject(volume, condition_of(bytes(raw)))
 
 
+def volume_label(raw: bytes) -> str:
+    """Returns the volume that a replica's label names, also of a replica that cannot be read; "" for none."""
+    try:
+        return msgspec.json.decode(raw, type=_Labelled).metadata.labels.get(_VOLUME_LABEL, "")
+    except msgspec.DecodeError:
+        return ""
+
+
 def condition_of(raw: bytes) -> Condition | None:
     """Returns a volume's condition DiskAllocation, if it has one."""
     return convert.volume_condition(raw, DISK_ALLOCATION)
@@ -224,6 +268,8 @@ def read_schedule(raw: bytes | msgspec.Raw) -> DiskSchedule | Fault:
 
 
 decode_schedule: Final = decoder(read_schedule, keep=True)
+decode_volume: Final = decoder(read_volume, keep=True)
+decode_replica: Final = decoder(model_reader(LONGHORN_GROUP, "Replica", Replica), keep=True)
 
 
 def schedule_object(raw: bytes) -> InformerObject[DiskSchedule]:

@@ -110,7 +110,7 @@ class DiskScheduleLifecycle(Program):
         context = ControllerContext(
             options.namespace,
             self.watches,
-            ObjectWriter(client, options.namespace, self.watches.schedules, lambda: not self.refusal),
+            ObjectWriter(client, options.namespace, self.watches, lambda: not self.refusal),
             metrics,
             options.orphans_after,
             timing.clock,

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
-from app.disk_schedule.controller import Controller, ControllerContext
+from app.disk_schedule.controller import Controller
 from app.disk_schedule.informer import ImageObject, InformerObject, VolumeObject, condition_of, read_volume
 from app.disk_schedule.writer import ReadObjects, read_replica
 from app.kube.resources import LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
-from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION, UNREADABLE, condition_matches, gone_disk
+from scheduler_core.disk_schedule.conditions import (
+    DISK_ALLOCATION,
+    EXPANSION_GRANTED,
+    EXPANSION_PENDING,
+    EXPANSION_REJECTED,
+    UNREADABLE,
+    condition_matches,
+    gone_disk,
+)
 from scheduler_core.disk_schedule.replica_release import changed_names
-from scheduler_core.disk_schedule.volumes import VolumeSnapshot, decide_volume
-from scheduler_core.disk_schedule.writes import SetVolumeCondition
+from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, decide_volume
+from scheduler_core.disk_schedule.writes import AssignReplica, SetRequirement, SetVolumeCondition, Write
 from scheduler_core.errors import ObjectError
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
+from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica
+
+_EXPANSION_REASONS: Final = frozenset({EXPANSION_PENDING, EXPANSION_GRANTED, EXPANSION_REJECTED})
 
 
 class VolumeController(Controller):
     """Reconciles a volume when it, a replica, or a replica's allocation changes."""
 
     name = "volume"
-
-    def __init__(self, context: ControllerContext) -> None:
-        self._replicas: defaultdict[str, set[str]] = defaultdict(set)
-        super().__init__(context)
 
     def subscribe(self) -> None:
         """Subscribes to volumes, replicas, DiskSchedules and backing images.
@@ -49,17 +55,15 @@ class VolumeController(Controller):
     def _on_volume_change(
         self, name: str, _before: VolumeObject | Fault | None, after: VolumeObject | Fault | None
     ) -> None:
-        if after is None:
-            self._replicas.pop(name, None)
-        else:
+        if after is not None:
             self.enqueue(name)
 
     def _on_replica_change(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+        if isinstance(after, Fault):
+            self.enqueue(self.cache.disks.volume_of(name))
         if isinstance(before, Replica):
-            self._replicas[before.volume].discard(name)
             self.enqueue(before.volume)
         if isinstance(after, Replica):
-            self._replicas[after.volume].add(name)
             self.enqueue(after.volume)
 
     def _on_schedule_change(
@@ -85,23 +89,48 @@ class VolumeController(Controller):
                 self.enqueue(volume)
 
     async def reconcile(self, key: str) -> Requeue | None:
-        """Reads the objects, decides, and writes.
+        """Decides from the caches, and writes.
 
-        The DiskSchedules are read first, then the volume and its replicas (see `scheduler_core.disk_schedule.volumes`).
+        A decision without writes costs no call. The objects of a decision that needs to be sure are read from the API server
+        before, after the DiskSchedules, and it is made again (see `_needs_reading`).
         """
-        cached_schedules = self.cache.schedules.all()
-        raw = await self.writer.read(LONGHORN_VOLUMES, key)
-        if raw is None:
+        cached = self.cache.volumes.get(key)
+        if cached is None:
             return None
-        raw_replicas = await self.writer.list_replicas(key, self._replicas.get(key, ()))
+        schedules = self.cache.schedules.all()
+        decision, read_objects = self._decide(schedules, cached.raw, self._cached_replicas(key))
+        if _needs_reading(decision.writes, schedules):
+            raw = await self.writer.read(LONGHORN_VOLUMES, key)
+            if raw is None:
+                return None
+            replicas = await self.writer.list_replicas(key, self.cache.disks.replicas_of(key))
+            decision, read_objects = self._decide(schedules, raw, replicas)
+        assignments = [write for write in decision.writes if isinstance(write, AssignReplica) and write.disk]
+        for assignment in assignments:
+            self.cache.disks.assume(assignment.replica, assignment.disk)
+        try:
+            await self.writer.write_all(decision.writes, read_objects)
+        finally:
+            for assignment in assignments:
+                self.cache.disks.refresh(assignment.replica)
+        return Requeue.WAITING if decision.requeue else None
+
+    def _cached_replicas(self, volume: str) -> dict[str, bytes]:
+        """A volume's replicas as the cache has them, by name."""
+        cached = {name: self.cache.replicas.get(name) for name in sorted(self.cache.disks.replicas_of(volume))}
+        return {name: each.raw for name, each in cached.items() if each is not None}
+
+    def _decide(
+        self, cached_schedules: dict[str, InformerObject[DiskSchedule]], raw: bytes, raw_replicas: Mapping[str, bytes]
+    ) -> tuple[VolumeDecision, ReadObjects]:
+        """Decides about a volume and its replicas, given as bytes."""
         replicas = {name: read_replica(raw_replica) for name, raw_replica in raw_replicas.items()}
         volume = _read_volume(raw)
         objects = {(RequestKind.REPLICA, name): raw_replica for name, raw_replica in raw_replicas.items()}
-        read_objects = ReadObjects(cached_schedules, raw, objects)
+        read_objects = ReadObjects(dict(cached_schedules), raw, objects)
         problem = _problem(volume, replicas)
         if isinstance(volume, Fault) or problem:
-            await self._report_unreadable(raw, problem, read_objects)
-            return None
+            return VolumeDecision(self._report_unreadable(raw, problem)), read_objects
         readable_replicas = tuple(each for each in replicas.values() if isinstance(each, Replica))
         schedules = {name: each.value for name, each in cached_schedules.items() if not isinstance(each.value, Fault)}
         disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
@@ -115,24 +144,55 @@ class VolumeController(Controller):
             volume.condition,
             self._image_fault(volume.volume.backing_image),
         )
-        decision = decide_volume(snapshot, self.context.timestamp)
-        await self.writer.write_all(decision.writes, read_objects)
-        return Requeue.WAITING if decision.requeue else None
+        return decide_volume(snapshot, self.context.timestamp), read_objects
 
     def _image_fault(self, name: str) -> str:
         """Why a backing image cannot be read; "" if it can, or does not exist."""
         image = self.cache.images.value(name) if name else None
         return str(image) if isinstance(image, Fault) else ""
 
-    async def _report_unreadable(self, raw: bytes, problem: str, read_objects: ReadObjects) -> None:
-        """Writes the condition that says what cannot be read."""
+    def _report_unreadable(self, raw: bytes, problem: str) -> tuple[Write, ...]:
+        """Returns the write of the condition that says what cannot be read."""
         wanted = Condition(DISK_ALLOCATION, "False", UNREADABLE, problem)
         current = condition_of(raw)
-        if not condition_matches(current, wanted):
-            same_status = current is not None and current.status == wanted.status
-            since = current.last_transition_time if current is not None and same_status else self.context.timestamp
-            stamped = replace(wanted, last_transition_time=since or self.context.timestamp)
-            await self.writer.write_all((SetVolumeCondition(stamped),), read_objects)
+        if condition_matches(current, wanted):
+            return ()
+        same_status = current is not None and current.status == wanted.status
+        since = current.last_transition_time if current is not None and same_status else self.context.timestamp
+        return (SetVolumeCondition(replace(wanted, last_transition_time=since or self.context.timestamp)),)
+
+
+def _needs_reading(writes: Iterable[Write], schedules: Mapping[str, InformerObject[DiskSchedule]]) -> bool:
+    """Whether a decision from caches has to be made again from objects that are certainly newer than the DiskSchedules.
+
+    It need not be if every write finds out by itself that the cache is behind: the place of a replica is written against the
+    version of the Replica, and its request follows from that; a condition is written against the version of the volume. A
+    request that was rejected and holds nothing can be withdrawn whatever the Replica says. But a size, another request or the
+    direction of an expansion follows from several objects together.
+    """
+    assigned: set[str] = set()
+    for write in writes:
+        match write:
+            case AssignReplica(name):
+                assigned.add(name)
+            case SetVolumeCondition(condition):
+                if condition.reason in _EXPANSION_REASONS:
+                    return True
+            case SetRequirement():
+                if write.stray or write.name in assigned or _is_rejected(write, schedules.get(write.disk)):
+                    continue
+                return True
+            case _:
+                return True
+    return False
+
+
+def _is_rejected(write: SetRequirement, cached: InformerObject[DiskSchedule] | None) -> bool:
+    """Whether a write withdraws a request that was rejected and holds nothing."""
+    if write.size or cached is None or isinstance(cached.value, Fault):
+        return False
+    allocation = cached.value.status.allocations(write.kind).get(write.name)
+    return allocation is not None and allocation.state is AllocationState.REJECTED and not allocation.size
 
 
 def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]], disks: Collection[str]) -> Cluster:

@@ -6,8 +6,11 @@ replica needs there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import Final
 
 from scheduler_core.disk_schedule.allocation import claim
 from scheduler_core.disk_schedule.disk_space import DiskSpace
@@ -19,6 +22,10 @@ from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume
 from scheduler_core.model.quantity import format_bytes
+
+# Nodes of a large cluster that are evaluated for one replica.
+_MAX_EVALUATED: Final = 64
+_MIN_PER_ZONE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +70,54 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
     unplaced = replace(replica, node_id="", disk_id="", hard_node_affinity=affinity)
     volume_replicas = [unplaced if each.name == replica.name else each for each in replicas]
     needs = _Needs(view, volume, replica)
-    granting_cluster = view.cluster.with_nodes(
-        replace(node, disks=tuple(needs.close_unless_granting(node, disk) for disk in node.disks))
-        for node in view.cluster.nodes.values()
-    )
-    result = schedule_replica(granting_cluster, volume, unplaced, volume_replicas)
-    options = [choice.candidate for choice in result.choices]
-    best = min(options, key=lambda option: _rank(option, view.space), default=None)
+    hosts = {each.node_id for each in volume_replicas if each.node_id}
+    best = None
+    for nodes in _evaluated_nodes(view, needs, hosts):
+        result = schedule_replica(replace(view.cluster, nodes=nodes), volume, unplaced, volume_replicas)
+        options = [choice.candidate for choice in result.choices]
+        best = min(options, key=lambda option: _rank(option, view.space), default=None)
+        if best is not None and _is_first_choice(view.cluster, nodes, hosts, best):
+            break
     return DiskChoice(best) if best is not None else needs.explain()
+
+
+def _evaluated_nodes(view: PlacementView, needs: _Needs, hosts: AbstractSet[str]) -> Iterator[Mapping[str, Node]]:
+    """Yields the nodes to evaluate: first some of them, then all that would grant the request.
+
+    In a large cluster, as in kube-scheduler (percentageOfNodesToScore), the nodes with the most space left are evaluated, of
+    each zone some. The nodes of the volume's replicas are always there, because anti-affinity depends on them.
+    """
+    granting = sorted(
+        ((-space.free, space.node) for uuid, space in view.space.items() if needs.grants(uuid)),
+    )
+    all_nodes = view.cluster.nodes
+    names = list(dict.fromkeys(name for _, name in granting if name in all_nodes))
+    if len(names) > _MAX_EVALUATED:
+        by_zone = Counter[str]()
+        selected = set(names[:_MAX_EVALUATED])
+        for name in names:
+            zone = all_nodes[name].zone
+            by_zone[zone] += 1
+            if by_zone[zone] <= _MIN_PER_ZONE and len(by_zone) <= _MAX_EVALUATED // _MIN_PER_ZONE:
+                selected.add(name)
+        yield needs.closed_nodes(selected | hosts)
+    yield needs.closed_nodes(hosts | set(names))
+
+
+def _is_first_choice(
+    cluster: Cluster, evaluated: Mapping[str, Node], hosts: AbstractSet[str], best: DiskCandidate
+) -> bool:
+    """Whether no node outside the evaluated ones could be in an earlier tier (see `anti_affinity.Tier`).
+
+    Such a node is in a zone without replicas, or itself without.
+    """
+    if len(evaluated) >= len(cluster.nodes):
+        return True
+    used_zones = {cluster.nodes[name].zone for name in hosts if name in cluster.nodes}
+    if best.node.zone not in used_zones:
+        return True
+    unused_zone = any(node.zone not in used_zones for name, node in cluster.nodes.items() if name not in evaluated)
+    return not unused_zone and best.node.name not in hosts
 
 
 class _Needs:
@@ -93,15 +140,23 @@ class _Needs:
         space = self._view.space.get(uuid)
         return space is not None and uuid != self._replica.disk_id and space.grants(self.of(uuid))
 
-    def close_unless_granting(self, node: Node, disk: Disk) -> Disk:
-        """Returns the disk, closed if its DiskSchedule would not grant the request.
+    def _close(self, node: Node) -> Iterator[Disk]:
+        """Yields a node's disks, closed if their DiskSchedule would not grant the request.
 
         A UUID that is listed twice (its disk was moved) is a disk only where its DiskSchedule says: the other entry may look
         open while every request is refused, and the replica would choose it again for ever.
         """
-        space = self._view.space.get(disk.uuid)
-        able = space is not None and (space.node, space.disk) == (node.name, disk.name) and self.grants(disk.uuid)
-        return disk if able else replace(disk, allow_scheduling=False)
+        for disk in node.disks:
+            space = self._view.space.get(disk.uuid)
+            able = space is not None and (space.node, space.disk) == (node.name, disk.name) and self.grants(disk.uuid)
+            yield disk if able else replace(disk, allow_scheduling=False)
+
+    def closed_nodes(self, names: AbstractSet[str]) -> dict[str, Node]:
+        """Returns these nodes, by name in order, with the disks closed that would not grant the request."""
+        nodes = self._view.cluster.nodes
+        return {
+            name: replace(nodes[name], disks=tuple(self._close(nodes[name]))) for name in sorted(names) if name in nodes
+        }
 
     def explain(self) -> DiskChoice:
         """Returns why no disk is chosen: the disks with the most free space, and what stands against each."""
