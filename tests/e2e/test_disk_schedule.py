@@ -221,8 +221,8 @@ def test_a_disk_schedule_is_deleted_with_its_disk_once_it_grants_nothing(longhor
     longhorn.until("it is gone, too", lambda: not longhorn.exists(DISK_SCHEDULES, "n1-disk-1"))
 
 
-def test_a_disk_schedule_emptied_by_hand_is_replaced(longhorn: Longhorn) -> None:
-    """Its copy and its replica request their space from the successor."""
+def test_a_disk_schedule_that_is_deleted_by_hand_gets_a_successor(longhorn: Longhorn) -> None:
+    """Its copy and its replica keep their requests and grants."""
     longhorn.add_nodes({"n1": 100})
     copy = image("i", 10, disks=["n1-disk-1"])
     copy["status"]["diskFileStatusMap"] = {"n1-disk-1": {"state": "ready"}}
@@ -238,9 +238,6 @@ def test_a_disk_schedule_emptied_by_hand_is_replaced(longhorn: Longhorn) -> None
 
     first = longhorn.until("both are granted", uid_if_all_granted)
     longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "n1-disk-1", "--wait=false")
-    longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"backingImages": {"i": None}}})
-    longhorn.until("the copy is released", lambda: longhorn.status("n1-disk-1")["storageScheduled"] == 20 * GI)
-    longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"replicas": {"r": None}}})
     longhorn.until("a successor grants both", lambda: uid_if_all_granted() not in ("", first))
 
 
@@ -429,6 +426,8 @@ def test_the_role_grants_exactly_the_verbs_that_are_used(installation: tuple[Dev
     longhorn.add_volumes(["v"], 10)
     longhorn.wait_allocated("v")
     longhorn.until("the image is placed", lambda: longhorn.get(LONGHORN_BACKING_IMAGES, "i")["spec"]["diskFileSpecMap"])
+    longhorn.patch(LONGHORN_VOLUMES, "v", {"spec": {"size": str(20 * GI)}})
+    longhorn.until("the replica has grown", lambda: longhorn.sizes() == {20 * GI})
     longhorn.delete(LONGHORN_REPLICAS, "v-r0")
     longhorn.delete(LONGHORN_BACKING_IMAGES, "i")
     longhorn.until(
