@@ -33,6 +33,9 @@ log = structlog.get_logger("controllers")
 _NO_LIMIT: Final = frozenset({BEING_DELETED, DISK_MISSING, DISK_REPLACED, NODE_MISSING})
 """Reasons with which storageAvailable is 0 whatever the disk has."""
 
+_MAX_DEFERRED: Final = 600.0
+"""Seconds for which a small change of storageAvailable may be missing in the status."""
+
 
 def over_allocated(schedule: DiskSchedule) -> bool:
     """Whether a disk's status holds more than is available.
@@ -43,7 +46,7 @@ def over_allocated(schedule: DiskSchedule) -> bool:
     status = schedule.status
     if status.storage_available is None or condition(status.conditions, SCHEDULABLE).reason in _NO_LIMIT:
         return False
-    return status.storage_scheduled > status.storage_available
+    return status.storage_scheduled > max(0, status.storage_available)
 
 
 class DiskController(Controller):
@@ -115,6 +118,11 @@ class Allocator(DiskController):
 
     name = "disk-schedule"
 
+    def __init__(self, context: ControllerContext) -> None:
+        # Since when a small change of storageAvailable has not been written, by UUID.
+        self._deferred_since: dict[str, float] = {}
+        super().__init__(context)
+
     def subscribe(self) -> None:
         """Subscribes to what is on the disks, too: objects with data are served first."""
         super().subscribe()
@@ -144,8 +152,21 @@ class Allocator(DiskController):
             await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(newest.raw))
 
     def _decide_status(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
-        status = self._reconcile(schedule).status
-        return None if status is None else with_status(cached.raw, status)
+        """Returns the body of the status to write now.
+
+        A change by which nothing is decided is written after some minutes, or together with the next one.
+        """
+        outcome = self._reconcile(schedule)
+        if outcome.status is None or not outcome.deferrable:
+            self._deferred_since.pop(schedule.name, None)
+        else:
+            now = self.context.clock()
+            wait = self._deferred_since.setdefault(schedule.name, now) + _MAX_DEFERRED - now
+            if wait > 0:
+                self.queue.add_later(schedule.name, wait)
+                return None
+            del self._deferred_since[schedule.name]
+        return None if outcome.status is None else with_status(cached.raw, outcome.status)
 
     def _reconcile(self, schedule: DiskSchedule) -> Reconciliation:
         """Decides by the node and the occupancy as they are known now."""

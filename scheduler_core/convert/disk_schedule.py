@@ -81,7 +81,7 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
             replicas=allocations[RequestKind.REPLICA],
             backing_images=allocations[RequestKind.BACKING_IMAGE],
             storage_scheduled=_storage_sum(status, faults),
-            storage_available=_size(status.get("storageAvailable")),
+            storage_available=_integer(status.get("storageAvailable")),
             conditions=_conditions(status, faults),
         ),
         finalizers=tuple(wire.metadata.finalizers or ()),
@@ -173,7 +173,13 @@ def _adoption(annotation: str | None, faults: list[Fault]) -> model.Adoption:
 
 
 def _size(value: object) -> int | None:
-    usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_BYTES
+    size = _integer(value)
+    return size if size is not None and size >= 0 else None
+
+
+def _integer(value: object) -> int | None:
+    """A number of bytes as Longhorn reports it, which may be negative."""
+    usable = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_BYTES
     return value if usable and isinstance(value, int) else None
 
 

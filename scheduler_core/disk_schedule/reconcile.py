@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from scheduler_core.disk_schedule.allocation import Limit, allocate
 from scheduler_core.disk_schedule.conditions import (
@@ -36,6 +37,9 @@ from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.quantity import format_bytes
 
+# Of storageAvailable: a smaller change is not written at once.
+_MATERIAL_PART: Final = 100
+
 NodeLookup = Node | Fault | None
 """A Longhorn node; None if it does not exist, a Fault if it cannot be read."""
 
@@ -47,10 +51,13 @@ class Reconciliation:
     Attributes:
         status: the next status, None if it is up to date
         remove_finalizer: whether to remove Longhorn's finalizer, so that the object goes
+        deferrable: whether the status may be written later, because it only follows a small change of the free space, by which
+            no decision differs
     """
 
     status: DiskScheduleStatus | None = None
     remove_finalizer: bool = False
+    deferrable: bool = False
 
 
 def reconcile(
@@ -71,7 +78,24 @@ def reconcile(
     return Reconciliation(
         status if outdated else None,
         remove_finalizer=finished and FINALIZER in schedule.finalizers,
+        deferrable=outdated and not schedule.faults and _differs_only_in_limit(schedule.status, status),
     )
+
+
+def _differs_only_in_limit(current: DiskScheduleStatus, wanted: DiskScheduleStatus) -> bool:
+    """Whether two statuses differ only in storageAvailable, by less than a hundredth, and in messages that name it."""
+    if current.storage_available is None or wanted.storage_available is None:
+        return False
+    change = abs(wanted.storage_available - current.storage_available)
+    material = change * _MATERIAL_PART >= abs(current.storage_available)
+    return not material and _without_limit(current) == _without_limit(wanted)
+
+
+def _without_limit(status: DiskScheduleStatus) -> DiskScheduleStatus:
+    conditions = tuple(
+        replace(each, message="") if each.reason == OVER_ALLOCATED else each for each in status.conditions
+    )
+    return replace(status, storage_available=None, conditions=conditions)
 
 
 def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
@@ -122,7 +146,7 @@ def describe_status(schedule: DiskSchedule, status: DiskScheduleStatus, limit: L
     The limit is the one it was decided by. The conditions say whether the disk grants anything at all, and which fields of
     the object cannot be read.
     """
-    available = status.storage_available if limit.available is None else max(0, limit.available)
+    available = status.storage_available if limit.available is None else limit.available
     status = replace(status, storage_available=available)
     conditions = with_condition(status.conditions, _schedulable_condition(schedule, status, limit), now)
     if not schedule.faults:
@@ -140,7 +164,7 @@ def _schedulable_condition(schedule: DiskSchedule, status: DiskScheduleStatus, l
         return Condition(SCHEDULABLE, "Unknown", NODE_UNREADABLE, limit.message)
     if status.storage_scheduled > max(0, limit.available):
         held = format_bytes(status.storage_scheduled)
-        available = format_bytes(max(0, limit.available))
+        available = format_bytes(limit.available)
         message = f"{where % 'is over-allocated'}: {held} are scheduled, {available} are available"
         return Condition(SCHEDULABLE, "False", OVER_ALLOCATED, message)
     return Condition(SCHEDULABLE, "True", "", where % "is ready for scheduling")

@@ -222,7 +222,8 @@ def _create(longhorn: Longhorn, resource: Resource, objects: list[Any]) -> None:
 
     def create(raw: Object) -> None:
         path = resource.path(longhorn.namespace)
-        _retry(lambda: longhorn.cluster.api.create(path, raw))
+        body = {**raw, "metadata": {**raw["metadata"], "namespace": longhorn.namespace}}
+        _retry(lambda: longhorn.cluster.api.create(path, body))
         if "status" in raw and resource is not LONGHORN_REPLICAS:
             status_path = resource.path(longhorn.namespace, raw["metadata"]["name"], "status")
             _retry(lambda: longhorn.cluster.api.patch(status_path, {"status": raw["status"]}))

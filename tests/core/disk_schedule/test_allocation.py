@@ -267,15 +267,41 @@ def test_a_limit_below_the_bytes_held_is_reported() -> None:
     assert "200Gi are scheduled, 150Gi are available" in reported["message"]
 
 
-def test_a_negative_limit_counts_as_zero() -> None:
-    """Column and metric then agree with the condition."""
+def test_a_negative_limit_is_shown_as_it_is() -> None:
+    """The disk has less than its reserve. Where nothing is held, nothing is over-allocated."""
     before, _ = step(example("r4"), node(250 * GI))
     after, _ = step(before, node(-5 * GI))
-    assert after["status"]["storageAvailable"] == 0
+    assert after["status"]["storageAvailable"] == -5 * GI
+    assert read(after).status.storage_available == -5 * GI
     (reported,) = after["status"]["conditions"]
-    assert reported["message"].endswith("200Gi are scheduled, 0 are available")
+    assert reported["message"].endswith("200Gi are scheduled, -5Gi are available")
     empty = {**example(), "spec": {"name": "example-disk", "nodeID": "example-node"}, "status": {}}
     assert condition(read(step(empty, node(-5))[0]).status.conditions, "Schedulable").status == "True"
+
+
+@pytest.mark.parametrize(
+    ("available", "deferrable"),
+    [
+        pytest.param(250 * GI - 1, True, id="a byte"),
+        pytest.param(248 * GI, True, id="less than a hundredth"),
+        pytest.param(247 * GI, False, id="more than a hundredth"),
+        pytest.param(199 * GI, False, id="below what is held: OverAllocated"),
+    ],
+)
+def test_a_small_change_of_the_free_space_need_not_be_written_at_once(available: int, *, deferrable: bool) -> None:
+    """No decision differs by it."""
+    before, _ = step(example("r4"), node(250 * GI))
+    outcome = reconcile(read(before), node(available), NOW)
+    assert outcome.status is not None
+    assert (outcome.deferrable, outcome.status.storage_available) == (deferrable, available)
+
+
+def test_a_small_change_that_lets_a_request_fit_is_written_at_once() -> None:
+    """Here by one byte; and a message about over-allocation does not change with every byte."""
+    waiting, _ = step(example(), node(205 * GI - 1))
+    assert not reconcile(read(waiting), node(205 * GI), NOW).deferrable
+    over, _ = step(example("r4"), node(190 * GI))
+    assert reconcile(read(over), node(190 * GI - 1), NOW).deferrable
 
 
 def test_conditions_and_fields_of_other_controllers_stay() -> None:
