@@ -15,6 +15,7 @@ from app.disk_schedule.informer import ImageObject, InformerObject
 from app.kube.resources import DISK_SCHEDULES
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert.disk_schedule import set_mirror_label, with_spec, with_status, without_finalizer
+from scheduler_core.disk_schedule.allocation_events import allocation_events
 from scheduler_core.disk_schedule.conditions import (
     BEING_DELETED,
     DISK_MISSING,
@@ -24,7 +25,14 @@ from scheduler_core.disk_schedule.conditions import (
 )
 from scheduler_core.disk_schedule.observed_allocation import mirror_spec, mirror_status
 from scheduler_core.disk_schedule.reconcile import NodeLookup, Reconciliation, reconcile
-from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
+from scheduler_core.model.disk_schedule import (
+    FINALIZER,
+    DiskSchedule,
+    DiskScheduleSpec,
+    DiskScheduleStatus,
+    Fault,
+    RequestKind,
+)
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import Node, Replica
 
@@ -142,7 +150,17 @@ class Allocator(DiskController):
             await self.writer.put_schedule(schedule.name, body)
             return
         del node
-        await self.writer.schedules.write_status(schedule.name, self._decide_status)
+        decided: list[tuple[DiskSchedule, DiskScheduleStatus]] = []
+
+        def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
+            status = self._decide_status(schedule)
+            decided[:] = [(schedule, status)] if status is not None else []
+            return None if status is None else with_status(cached.raw, status)
+
+        await self.writer.schedules.write_status(schedule.name, decide)
+        for before, status in decided:
+            for event in allocation_events(before, status):
+                self.context.events.record("DiskSchedule", cached.raw, event.reason, event.message, normal=event.normal)
         newest = self.cache.schedules.get(schedule.name)
         if (
             newest is not None
@@ -151,8 +169,8 @@ class Allocator(DiskController):
         ):
             await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(newest.raw))
 
-    def _decide_status(self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
-        """Returns the body of the status to write now.
+    def _decide_status(self, schedule: DiskSchedule) -> DiskScheduleStatus | None:
+        """Returns the status to write now.
 
         A change by which nothing is decided is written after some minutes, or together with the next one.
         """
@@ -166,7 +184,7 @@ class Allocator(DiskController):
                 self.queue.add_later(schedule.name, wait)
                 return None
             del self._deferred_since[schedule.name]
-        return None if outcome.status is None else with_status(cached.raw, outcome.status)
+        return outcome.status
 
     def _reconcile(self, schedule: DiskSchedule) -> Reconciliation:
         """Decides by the node and the occupancy as they are known now."""

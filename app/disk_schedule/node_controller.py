@@ -108,7 +108,11 @@ class NodeController(Controller):
 
     async def _create(self, create: Create, occupancy: DiskOccupancy) -> None:
         schedule = new_schedule(create, occupancy, self._predecessors.get(create.uuid))
-        await self.writer.create(DISK_SCHEDULES, new_disk_schedule(self.context.namespace, schedule))
+        raw = await self.writer.create(DISK_SCHEDULES, new_disk_schedule(self.context.namespace, schedule))
+        if not schedule.empty:
+            requests = len(schedule.spec.replicas) + len(schedule.spec.backing_images)
+            message = f"created with {requests} requests of what is on disk {create.disk} of node {create.node} already"
+            self.context.events.record("DiskSchedule", raw, "Created", message)
         log.info(
             "DiskSchedule created",
             disk=create.disk,

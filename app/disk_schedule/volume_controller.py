@@ -12,6 +12,7 @@ from app.disk_schedule.writer import ReadObjects, read_replica
 from app.kube.resources import LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from scheduler_core.disk_schedule.conditions import (
+    ALLOCATION_PENDING,
     DISK_ALLOCATION,
     EXPANSION_GRANTED,
     EXPANSION_PENDING,
@@ -113,7 +114,32 @@ class VolumeController(Controller):
         finally:
             for assignment in assignments:
                 self.cache.disks.refresh(assignment.replica)
+        self._record_events(cached.raw, condition_of(cached.raw), decision.writes)
         return Requeue.WAITING if decision.requeue else None
+
+    def _record_events(self, raw: bytes, before: Condition | None, writes: Iterable[Write]) -> None:
+        """Records what a person must know of a decision that was carried out.
+
+        A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so.
+        """
+        withdrawn: dict[str, str] = {}
+        for write in writes:
+            match write:
+                case SetVolumeCondition(condition):
+                    unchanged = before is not None and before.reason == condition.reason
+                    expected = before is None or before.reason in {"", ALLOCATION_PENDING}
+                    if condition.status == "True" and not expected:
+                        self.context.events.record("Volume", raw, "Allocated", "every replica holds its bytes")
+                    elif condition.status != "True" and condition.reason != ALLOCATION_PENDING and not unchanged:
+                        self.context.events.record("Volume", raw, condition.reason, condition.message, normal=False)
+                case SetRequirement() if write.size == 0 and not write.stray:
+                    withdrawn[write.name] = write.disk
+                case AssignReplica(replica, node, disk) if replica in withdrawn:
+                    target = f"moves to disk {disk} on node {node}" if disk else "has no place now"
+                    message = f"replica {replica} leaves disk {withdrawn[replica]} and {target}"
+                    self.context.events.record("Volume", raw, "ReplicaMoved", message)
+                case _:
+                    pass
 
     def _cached_replicas(self, volume: str) -> dict[str, bytes]:
         """A volume's replicas as the cache has them, by name."""

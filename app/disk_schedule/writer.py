@@ -140,15 +140,15 @@ class ObjectWriter:
                 replicas[name] = raw
         return replicas
 
-    async def create(self, resource: Resource, body: Mapping[str, Any]) -> None:
-        """Creates an object.
+    async def create(self, resource: Resource, body: Mapping[str, Any]) -> bytes:
+        """Creates an object; returns it as it was stored.
 
         Raises:
             ApiError: as read; `conflict` if it exists already
             NotNowError: this process may not write
         """
         self._require_permission()
-        await self._client.create(resource.path(self._namespace), body)
+        return await self._client.create(resource.path(self._namespace), body)
 
     async def delete(self, resource: Resource, name: str, options: Mapping[str, Any]) -> None:
         """Deletes an object under preconditions.

@@ -21,6 +21,8 @@ from scheduler_core.model.quantity import MAX_BYTES
 API_VERSION: Final = "longhorn.io/v1beta2"
 # Nothing is allocated through a mirror: it only shows what Longhorn does, so its limit binds no request.
 MIRROR_LABEL: Final = "longhorn.io/disk-schedule-mirror"
+# Requests in a DiskSchedule with this label stay although no object has their name: for examples and for tests by hand.
+KEEP_LABEL: Final = "longhorn.io/disk-schedule-keep-requests"
 # JSON: what was on the disk when the object was created (`model.Adoption`). It is created together with the requests.
 ADOPTION_ANNOTATION: Final = "longhorn.io/disk-schedule-adopted"
 _FIELDS: Final = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backingImages"}
@@ -87,6 +89,7 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
         finalizers=tuple(wire.metadata.finalizers or ()),
         deleting=wire.metadata.deletion_timestamp is not None,
         mirrored=(wire.metadata.labels or {}).get(MIRROR_LABEL) == "true",
+        keeps_requests=(wire.metadata.labels or {}).get(KEEP_LABEL) == "true",
         adoption=_adoption((wire.metadata.annotations or {}).get(ADOPTION_ANNOTATION), faults),
         faults=tuple(faults),
     )
@@ -291,8 +294,22 @@ def with_status(raw: bytes, status: model.DiskScheduleStatus) -> Json:
         for kind, field in _FIELDS.items()
     }
     limit = {} if status.storage_available is None else {"storageAvailable": status.storage_available}
-    computed = {"storageScheduled": status.storage_scheduled, "conditions": _condition_list(before, status.conditions)}
+    computed = {
+        "storageScheduled": status.storage_scheduled,
+        "storageSummary": _summary(status),
+        "conditions": _condition_list(before, status.conditions),
+    }
     return {**body, "status": {**before, **allocations, **limit, **computed}}
+
+
+def _summary(status: model.DiskScheduleStatus) -> Json:
+    """The sums in Gi, for the columns of kubectl, which cannot calculate."""
+    available = {} if status.storage_available is None else {"available": _gibibytes(status.storage_available)}
+    return {"scheduled": _gibibytes(status.storage_scheduled), **available}
+
+
+def _gibibytes(size: int) -> str:
+    return f"{size / 1024**3:.1f}".removesuffix(".0") + "Gi"
 
 
 def with_volume_condition(raw: bytes, condition: Condition) -> Json:

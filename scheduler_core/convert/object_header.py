@@ -13,6 +13,7 @@ from scheduler_core.errors import ObjectError
 
 class _Metadata(Wire):
     name: str = ""
+    uid: str = ""
     resource_version: str = ""
     deletion_timestamp: str | None = None
     finalizers: list[str] | None = None
@@ -35,12 +36,13 @@ _Shape = TypeVar("_Shape", _Object, _ObjectWithPhase)
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """An object's name, version, deletion and finalizers."""
+    """An object's name, version, deletion, finalizers and UID."""
 
     name: str
     version: str
     deleting: bool
     finalizers: tuple[str, ...]
+    uid: str = ""
 
 
 def header(raw: bytes | msgspec.Raw) -> Header:
@@ -55,6 +57,7 @@ def header(raw: bytes | msgspec.Raw) -> Header:
         version=metadata.resource_version,
         deleting=metadata.deletion_timestamp is not None,
         finalizers=tuple(metadata.finalizers or ()),
+        uid=metadata.uid,
     )
 
 

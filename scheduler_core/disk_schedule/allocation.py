@@ -123,7 +123,7 @@ class _Draft:
             return
         elif kind is RequestKind.BACKING_IMAGE:
             self._serve_image(key)
-        elif self._image_decided(name):
+        elif self._may_decide_replica(name):
             self._grant_together([key])
 
     def _serve_image(self, key: _Key) -> None:
@@ -144,7 +144,7 @@ class _Draft:
             if occupant.backing_image == image and not self.size((RequestKind.REPLICA, name))
         )
 
-    def _image_decided(self, replica: str) -> bool:
+    def _may_decide_replica(self, replica: str) -> bool:
         """Whether a replica's request can be decided as far as its backing image is concerned.
 
         If the image is refused here, so is the replica.

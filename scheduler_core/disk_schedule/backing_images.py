@@ -11,7 +11,9 @@ from scheduler_core.disk_schedule.occupancy import NOT_STARTED
 from scheduler_core.disk_schedule.reconcile import NodeLookup
 from scheduler_core.disk_schedule.writes import ChangeCopies, RemoveFinalizer, SetRequirement, Write
 from scheduler_core.model.disk_schedule import AllocationState, BackingImageCopies, DiskSchedule, RequestKind
+from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Node
+from scheduler_core.model.quantity import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,13 @@ class ImageDecision:
         writes: in order; the first that fails ends them
         ready: UUIDs of the disks that the image may be copied to
         requeue: no watch may bring the change that helps: reconcile again after a back-off
+        shortage: which copies have no room, and what the disks have left, as a sentence; "" if all have
     """
 
     writes: tuple[Write, ...] = ()
     ready: frozenset[str] = frozenset()
     requeue: bool = False
+    shortage: str = ""
 
 
 def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
@@ -88,7 +92,21 @@ def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
         ),
         ready=frozenset(uuid for uuid in disks - refused if _holds_space(snapshot, uuid)),
         requeue=len(new_disks) < missing_copies or any(_needs_requeue(snapshot, uuid) for uuid in requested_disks),
+        shortage=_shortage(snapshot, missing_copies - len(new_disks)),
     )
+
+
+def _shortage(snapshot: ImageSnapshot, copies: int) -> str:
+    """Says for which copies there is no room, and what the disks with the most space have left; "" if for none."""
+    refused = [
+        uuid for uuid in sorted(snapshot.needed_disks & snapshot.schedules.keys()) if _rejects_request(snapshot, uuid)
+    ]
+    if copies <= 0 and not refused:
+        return ""
+    ranked = sorted(snapshot.space.items(), key=lambda entry: (bool(entry[1].problem), -entry[1].free, entry[0]))
+    disks = join_first([str(space) for _, space in ranked], "; ") or "there is no disk"
+    wanted = f"{copies} more {'copy' if copies == 1 else 'copies'}" if copies > 0 else "a copy that replicas need"
+    return f"no room for {wanted} of {format_bytes(snapshot.image.size)}: {disks}"
 
 
 def _copy_changes(

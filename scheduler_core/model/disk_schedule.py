@@ -130,6 +130,7 @@ class DiskSchedule:
         adoption: what was on the disk when this object was created; it is served first
         faults: fields of it that could not be read
         mirrored: whether it only shows what Longhorn allocates by itself
+        keeps_requests: whether requests stay although no object has their name
     """
 
     name: str
@@ -139,6 +140,7 @@ class DiskSchedule:
     deleting: bool = False
     faults: tuple[Fault, ...] = ()
     mirrored: bool = False
+    keeps_requests: bool = False
     adoption: Adoption = field(default_factory=Adoption)
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.disk_schedule.lifecycle import LEASE
+from app.disk_schedule.object_events import EVENTS
 from app.kube.client import ApiError
 from app.kube.resources import (
     DISK_SCHEDULES,
@@ -98,8 +99,8 @@ def test_the_proposals_example_gets_its_status(longhorn: Longhorn) -> None:
     assert status["replicas"]["r4"] == {"state": "scheduled", "scheduledSize": 5368709120}
     assert status["storageScheduled"] == 205 * GI
     header, row = longhorn.cluster.kubectl("-n", longhorn.namespace, "get", "diskschedules").strip().splitlines()
-    assert header.split() == ["NAME", "NODE", "DISK", "SCHEDULED", "AVAILABLE", "SCHEDULABLE", "AGE"]
-    assert row.split()[:6] == [UUID, "example-node", "example-disk", str(205 * GI), str(205 * GI), "True"]
+    assert header.split() == ["NAME", "NODE", "DISK", "SCHEDULED", "AVAILABLE", "SCHEDULABLE", "REASON", "AGE"]
+    assert row.split()[:6] == [UUID, "example-node", "example-disk", "205Gi", "205Gi", "True"]
 
 
 def test_the_definition_has_defaults_and_allows_two_states_only(longhorn: Longhorn) -> None:
@@ -253,8 +254,11 @@ def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longh
         "unknown-node": ("disk-1", "nowhere", 5, "NodeMissing"),
         "unknown-disk": ("disk-9", "n1", 5, "DiskMissing"),
         "other-uuid": ("disk-1", "n1", 5, "DiskReplaced"),
-        "negative": ("disk-9", "n1", -5, "DiskMissing"),
+        "foreign": ("disk-9", "n1", 5, "DiskMissing"),
     }
+    negative = BAD.format(name="negative", disk="disk-9", node="n1", size=-5)
+    refused = longhorn.cluster.kubectl("-n", longhorn.namespace, "apply", "-f", "-", input=negative, check=False)
+    assert "spec.replicas.r in body should be greater than or equal to 0" in refused
     text = "---".join(
         BAD.format(name=name, disk=disk, node=node, size=size) for name, (disk, node, size, _) in cases.items()
     )
@@ -262,8 +266,6 @@ def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longh
     for name, (_, _, _, reason) in cases.items():
         condition = longhorn.until(f"{name} has a condition", partial(longhorn.schedulable, name))
         assert (condition["status"], condition["reason"]) == ("False", reason), condition
-    invalid = longhorn.condition(DISK_SCHEDULES, "negative", "RequestsValid")
-    assert invalid["message"] == "spec.replicas.r is -5, not a size in bytes"
 
     # The replica comes first: a volume without replicas is allocated at once.
     longhorn.create(replica("odd-r", "odd", 5, "n1"))
@@ -282,18 +284,18 @@ def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longh
     longhorn.wait_allocated("good")
     assert longhorn.status("n1-disk-1")["storageScheduled"] == (5 + 20) * GI, "earlier grants stay"
 
-    longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "negative", "--wait=false")
-    longhorn.patch(DISK_SCHEDULES, "negative", {"spec": {"replicas": {"r": None}}})
+    longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "foreign", "--wait=false")
+    longhorn.patch(DISK_SCHEDULES, "foreign", {"spec": {"replicas": {"r": None}}})
     longhorn.until(
         "it grants nothing any more",
         lambda: (
-            longhorn.schedulable("negative")["reason"] == "BeingDeleted"
-            and not longhorn.status("negative").get("replicas")
+            longhorn.schedulable("foreign")["reason"] == "BeingDeleted"
+            and not longhorn.status("foreign").get("replicas")
         ),
     )
     longhorn.delete(LONGHORN_REPLICAS, "odd-r")
     longhorn.until("the unreadable replica is gone", lambda: not longhorn.exists(LONGHORN_REPLICAS, "odd-r"))
-    finalizers = longhorn.get(DISK_SCHEDULES, "negative")["metadata"]["finalizers"]
+    finalizers = longhorn.get(DISK_SCHEDULES, "foreign")["metadata"]["finalizers"]
     assert finalizers == ["example.com/mine"], "the controllers must not remove a foreign finalizer"
     assert process.running
     assert longhorn.get_path(process, "/readyz")[0] == 200
@@ -428,6 +430,9 @@ def test_the_role_grants_exactly_the_verbs_that_are_used(installation: tuple[Dev
     longhorn.until("the image is placed", lambda: longhorn.get(LONGHORN_BACKING_IMAGES, "i")["spec"]["diskFileSpecMap"])
     longhorn.patch(LONGHORN_VOLUMES, "v", {"spec": {"size": str(20 * GI)}})
     longhorn.until("the replica has grown", lambda: longhorn.sizes() == {20 * GI})
+    longhorn.until(
+        "an Event is counted", lambda: any(each.get("count") == 2 for each in longhorn.items(EVENTS).values())
+    )
     longhorn.delete(LONGHORN_REPLICAS, "v-r0")
     longhorn.delete(LONGHORN_BACKING_IMAGES, "i")
     longhorn.until(

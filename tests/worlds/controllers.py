@@ -22,6 +22,7 @@ from app.disk_schedule.informer import (
 )
 from app.disk_schedule.metrics import ControllerMetrics
 from app.disk_schedule.node_controller import NodeController
+from app.disk_schedule.object_events import NoEvents
 from app.disk_schedule.replica_controller import ReplicaController
 from app.disk_schedule.volume_controller import VolumeController
 from app.disk_schedule.watches import ControllerCache
@@ -88,6 +89,7 @@ class World:
             cache=self.watches,
             writer=writer,
             observer=metrics,
+            events=NoEvents(),
             orphans_after=300,
             clock=timing.clock,
             now=lambda: datetime.now(UTC),

@@ -10,6 +10,7 @@ import pytest
 
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule.allocation import Limit, allocate, taken_bytes
+from scheduler_core.disk_schedule.allocation_events import allocation_events
 from scheduler_core.disk_schedule.disk_space import disk_space
 from scheduler_core.disk_schedule.node_sync import Create, Recreate, new_schedule, sync_disks
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, Occupant, occupancy_by_disk
@@ -232,3 +233,22 @@ def test_a_disk_schedule_that_is_deleted_although_its_disk_is_there_is_let_go() 
     assert sync_disks([node()], {"u": deleted}).changes == (Recreate(deleted),)
     assert sync_disks([node()], {"u": replace(deleted, finalizers=("other",))}).changes == ()
     assert sync_disks([], {"u": deleted}).changes == ()
+
+
+def test_the_events_of_a_status_name_what_was_granted_rejected_and_released() -> None:
+    """With the bytes of each, and the numbers of the disk. A rejection is reported once."""
+    spec = DiskScheduleSpec("disk", "n", {"a": 30, "b": 20, "c": 9}, {"i": 9})
+    before = DiskScheduleStatus({"a": grant(20), "c": rejection(), "gone": grant(5)})
+    status = DiskScheduleStatus(
+        {"a": rejection(20), "b": grant(20), "c": rejection()},
+        {"i": grant(9)},
+        storage_scheduled=49,
+        storage_available=50,
+    )
+    events = allocation_events(DiskSchedule("u", spec, before), status)
+    assert [(event.reason, event.message, event.normal) for event in events] == [
+        ("Granted", "9 for backing image i, 20 for replica b; 49 of 50 are held", True),
+        ("Rejected", "10 more for replica a; 49 of 50 are held", False),
+        ("Released", "5 of replica gone; 49 of 50 are held", True),
+    ]
+    assert allocation_events(DiskSchedule("u", spec, status), status) == ()

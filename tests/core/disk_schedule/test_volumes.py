@@ -667,7 +667,8 @@ def test_a_copy_leaves_a_disk_without_disk_schedule_only_if_no_node_lists_it() -
 def test_the_decision_about_an_image_without_a_disk_with_room_is_repeated() -> None:
     """No watch event follows from free space."""
     decision = decide_image(image(), schedule("a", x=(90, None)), schedule("b", x=(90, None)))
-    assert decision == ImageDecision(requeue=True)
+    shortage = "no room for 1 more copy of 50: disk disk on node a has 10 left; disk disk on node b has 10 left"
+    assert decision == ImageDecision(requeue=True, shortage=shortage)
 
 
 def test_written_objects_keep_the_fields_of_other_controllers() -> None:
