@@ -13,7 +13,7 @@ from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
 from app.runtime.work_queue import QueueObserver, Requeue, WorkQueue
 
-_WORKERS: Final = 4
+_WORKERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from app.disk_schedule.informer import ImageObject, Informer, VolumeObject, volume_label
 from scheduler_core.disk_schedule.disk_space import DiskSpace, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault
+from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, Fault
 from scheduler_core.model.longhorn import Node, Replica, Volume
 
 DiskHandler = Callable[[str], None]
@@ -44,6 +44,7 @@ class DiskIndex:
         self._replicas_of_volume: defaultdict[str, set[str]] = defaultdict(set)
         self._volumes_of_image: defaultdict[str, set[str]] = defaultdict(set)
         self._disks_of_node: defaultdict[str, set[str]] = defaultdict(set)
+        self._disks_of_request: defaultdict[str, set[str]] = defaultdict(set)
         self._space: dict[str, DiskSpace] = {}
         self._changed: set[str] = set()
         self._handlers: list[DiskHandler] = []
@@ -87,6 +88,10 @@ class DiskIndex:
     def volumes_of(self, image: str) -> frozenset[str]:
         """The names of the volumes that are made from a backing image."""
         return frozenset(self._volumes_of_image.get(image, ()))
+
+    def disks_requesting(self, replica: str) -> frozenset[str]:
+        """The UUIDs of the DiskSchedules that have a request for a replica."""
+        return frozenset(self._disks_of_request.get(replica, ()))
 
     def disks_of(self, node: str) -> frozenset[str]:
         """The UUIDs of the DiskSchedules that name a node."""
@@ -162,10 +167,17 @@ class DiskIndex:
         self, name: str, before: DiskSchedule | Fault | None, after: DiskSchedule | Fault | None
     ) -> None:
         self._changed.add(name)
-        if isinstance(before, DiskSchedule):
-            self._disks_of_node[before.spec.node].discard(name)
+        old = before.spec if isinstance(before, DiskSchedule) else DiskScheduleSpec()
+        new = after.spec if isinstance(after, DiskSchedule) else DiskScheduleSpec()
+        self._disks_of_node[old.node].discard(name)
         if isinstance(after, DiskSchedule):
-            self._disks_of_node[after.spec.node].add(name)
+            self._disks_of_node[new.node].add(name)
+        for replica in old.replicas.keys() - new.replicas.keys():
+            self._disks_of_request[replica].discard(name)
+            if not self._disks_of_request[replica]:
+                del self._disks_of_request[replica]
+        for replica in new.replicas.keys() - old.replicas.keys():
+            self._disks_of_request[replica].add(name)
 
     def _on_node_change(self, name: str, _before: object, _after: object) -> None:
         self._changed |= self._disks_of_node.get(name, set())

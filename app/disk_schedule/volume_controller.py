@@ -8,6 +8,7 @@ from typing import Final
 
 from app.disk_schedule.controller import Controller
 from app.disk_schedule.informer import ImageObject, InformerObject, VolumeObject, condition_of, read_volume
+from app.disk_schedule.watches import ReadableObjects
 from app.disk_schedule.writer import ReadObjects, read_replica
 from app.kube.resources import LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
@@ -158,8 +159,9 @@ class VolumeController(Controller):
         if isinstance(volume, Fault) or problem:
             return VolumeDecision(self._report_unreadable(raw, problem)), read_objects
         readable_replicas = tuple(each for each in replicas.values() if isinstance(each, Replica))
-        schedules = {name: each.value for name, each in cached_schedules.items() if not isinstance(each.value, Fault)}
+        schedules = ReadableObjects(cached_schedules)
         disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
+        requested = {name: self.cache.disks.disks_requesting(name) & schedules.keys() for name in replicas}
         cluster = _with_current_nodes(self.cache.cluster(), self.cache.nodes.all().values(), disks_without_schedule)
         snapshot = VolumeSnapshot(
             cluster,
@@ -169,6 +171,7 @@ class VolumeController(Controller):
             self.cache.disks.space(),
             volume.condition,
             self._image_fault(volume.volume.backing_image),
+            requested,
         )
         return decide_volume(snapshot, self.context.timestamp), read_objects
 

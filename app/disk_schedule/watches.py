@@ -154,6 +154,28 @@ class ControllerCache:
         return cluster
 
 
+class ReadableObjects(Mapping[str, _Value], Generic[_Value]):
+    """The values of cached objects that can be read, without copying them."""
+
+    def __init__(self, objects: Mapping[str, InformerObject[_Value]]) -> None:
+        self._objects = objects
+
+    def __getitem__(self, name: str) -> _Value:
+        """Returns a value; KeyError if there is none, or it cannot be read."""
+        value = self._objects[name].value
+        if isinstance(value, Fault):
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the names."""
+        return (name for name, each in self._objects.items() if not isinstance(each.value, Fault))
+
+    def __len__(self) -> int:
+        """Number of values that can be read."""
+        return sum(1 for _ in self)
+
+
 class ReadableValues(Mapping[str, _Model], Generic[_Value, _Model]):
     """The values of a cache that can be read, without copying it."""
 

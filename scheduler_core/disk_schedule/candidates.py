@@ -24,8 +24,8 @@ from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Vol
 from scheduler_core.model.quantity import format_bytes
 
 # Nodes of a large cluster that are evaluated for one replica.
-_MAX_EVALUATED: Final = 64
-_MIN_PER_ZONE: Final = 8
+_MAX_EVALUATED: Final = 32
+_MIN_PER_ZONE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +87,34 @@ def _evaluated_nodes(view: PlacementView, needs: _Needs, hosts: AbstractSet[str]
     In a large cluster, as in kube-scheduler (percentageOfNodesToScore), the nodes with the most space left are evaluated, of
     each zone some. The nodes of the volume's replicas are always there, because anti-affinity depends on them.
     """
-    granting = sorted(
-        ((-space.free, space.node) for uuid, space in view.space.items() if needs.grants(uuid)),
-    )
-    all_nodes = view.cluster.nodes
-    names = list(dict.fromkeys(name for _, name in granting if name in all_nodes))
-    if len(names) > _MAX_EVALUATED:
-        by_zone = Counter[str]()
-        selected = set(names[:_MAX_EVALUATED])
-        for name in names:
-            zone = all_nodes[name].zone
+    roomy = [(-space.free, space.node, uuid) for uuid, space in view.space.items() if space.free >= needs.size]
+    roomy.sort()
+    if len(roomy) > _MAX_EVALUATED:
+        yield needs.closed_nodes(hosts | _roomiest_nodes(view, needs, [(name, uuid) for _, name, uuid in roomy]))
+    yield needs.closed_nodes(hosts | {name for _, name, uuid in roomy if needs.grants(uuid)})
+
+
+def _roomiest_nodes(view: PlacementView, needs: _Needs, disks: Iterable[tuple[str, str]]) -> set[str]:
+    """Returns the first nodes that would grant the request, and the first of each zone.
+
+    `disks` are node names and disk UUIDs, those with the most space left first.
+    """
+    nodes = view.cluster.nodes
+    zones = len({node.zone for node in nodes.values()})
+    selected: set[str] = set()
+    by_zone = Counter[str]()
+    full_zones = 0
+    for name, uuid in disks:
+        if len(selected) >= _MAX_EVALUATED and (full_zones == zones or zones > _MAX_EVALUATED // _MIN_PER_ZONE):
+            break
+        if name not in nodes or name in selected or not needs.grants(uuid):
+            continue
+        zone = nodes[name].zone
+        if len(selected) < _MAX_EVALUATED or by_zone[zone] < _MIN_PER_ZONE:
+            selected.add(name)
             by_zone[zone] += 1
-            if by_zone[zone] <= _MIN_PER_ZONE and len(by_zone) <= _MAX_EVALUATED // _MIN_PER_ZONE:
-                selected.add(name)
-        yield needs.closed_nodes(selected | hosts)
-    yield needs.closed_nodes(hosts | set(names))
+            full_zones += by_zone[zone] == _MIN_PER_ZONE
+    return selected
 
 
 def _is_first_choice(
@@ -121,19 +134,25 @@ def _is_first_choice(
 
 
 class _Needs:
-    """The bytes that a replica needs on a disk, with its backing image."""
+    """The bytes that a replica needs on a disk, with its backing image.
+
+    Attributes:
+        size: bytes of the replica alone
+    """
 
     def __init__(self, view: PlacementView, volume: Volume, replica: Replica) -> None:
         self._view = view
         self._replica = replica
-        self._size = replica.size or volume.size
+        self.size = replica.size or volume.size
         image = view.cluster.backing_image(volume.backing_image) if volume.backing_image else None
         self._image = image.name if image else ""
         self._image_size = image.real_size if image else 0
 
     def of(self, uuid: str) -> int:
         """The bytes that the replica needs on a disk: also the image's if that claims nothing there yet."""
-        return self._size + unclaimed_image_bytes(self._view.schedules.get(uuid), self._image, self._image_size)
+        if not self._image:
+            return self.size
+        return self.size + unclaimed_image_bytes(self._view.schedules.get(uuid), self._image, self._image_size)
 
     def grants(self, uuid: str) -> bool:
         """Whether the disk would grant the replica and its image."""
@@ -161,7 +180,7 @@ class _Needs:
     def explain(self) -> DiskChoice:
         """Returns why no disk is chosen: the disks with the most free space, and what stands against each."""
         ranked = sorted(self._view.space.items(), key=lambda entry: (bool(entry[1].problem), -entry[1].free, entry[0]))
-        wanted = format_bytes(self._size)
+        wanted = format_bytes(self.size)
         if self._image:
             wanted += f" and {format_bytes(self._image_size)} for backing image {self._image}"
         disks = join_first([self._describe(uuid, space) for uuid, space in ranked], "; ")

@@ -8,6 +8,7 @@ and its replicas after them from the API server. Then a request is never younger
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -57,6 +58,8 @@ class VolumeSnapshot:
         space: what a newcomer can get on each disk, by UUID
         condition: the volume's condition DiskAllocation, None if it has none
         image_fault: why the volume's backing image cannot be read; "" if it can, or does not exist
+        requested_disks: the UUIDs of the DiskSchedules that have requests for the volume's replicas, by the replica's name; None
+            to look into each DiskSchedule
     """
 
     cluster: Cluster
@@ -66,6 +69,13 @@ class VolumeSnapshot:
     space: Mapping[str, DiskSpace]
     condition: Condition | None = None
     image_fault: str = ""
+    requested_disks: Mapping[str, AbstractSet[str]] | None = None
+
+    def disks_with_request(self, replica: str) -> AbstractSet[str]:
+        """The UUIDs of the DiskSchedules that have a request for a replica."""
+        if self.requested_disks is not None:
+            return self.requested_disks.get(replica, frozenset())
+        return {uuid for uuid, schedule in self.schedules.items() if replica in schedule.spec.replicas}
 
     @property
     def image_problem(self) -> Condition | None:
@@ -106,7 +116,8 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     """
     if snapshot.volume.deleting:
         return VolumeDecision()
-    disks = {disk.uuid for node in snapshot.cluster.nodes.values() for disk in node.disks if disk.in_status}
+    placed = {replica.disk_id for replica in snapshot.replicas if replica.disk_id}
+    disks = _listed_disks(snapshot.cluster) if placed - snapshot.schedules.keys() else frozenset[str]()
     allocations = [
         _without_lost_place(snapshot, replica_allocation(snapshot.volume, replica, snapshot.schedules, disks))
         for replica in sorted(snapshot.replicas, key=lambda each: each.name)
@@ -135,6 +146,11 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
         ready=frozenset(entry.name for entry in allocations if entry.stage is Stage.ALLOCATED and not entry.obstacle),
         requeue=growth.requeue or unresolved or any(map(_needs_requeue, allocations)),
     )
+
+
+def _listed_disks(cluster: Cluster) -> frozenset[str]:
+    """Returns the UUIDs that some node's status lists."""
+    return frozenset(disk.uuid for node in cluster.nodes.values() for disk in node.disks if disk.in_status)
 
 
 def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> ReplicaAllocation:
@@ -199,8 +215,8 @@ def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAl
     return tuple(
         SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0, stray=True)
         for entry in allocations
-        for uuid, schedule in sorted(snapshot.schedules.items())
-        if entry.name in schedule.spec.replicas and uuid != entry.replica.disk_id
+        for uuid in sorted(snapshot.disks_with_request(entry.name))
+        if uuid != entry.replica.disk_id
     )
 
 
