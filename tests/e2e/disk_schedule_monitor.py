@@ -96,13 +96,15 @@ class DiskScheduleMonitor:
             self._faults.append((value.version, f"{name}: {value.value}"))
             return
         before = self._schedules.get(name, DiskSchedule(name))
-        self._schedules[name] = value.value
+        if value.value.decided:
+            # A new object keeps what its predecessor had granted, and says so with its first status.
+            self._schedules[name] = value.value
         self._check(before, value.value, value.version)
 
     def _check(self, before: DiskSchedule, now: DiskSchedule, version: str) -> None:
         status = now.status
         total = sum(entry.size for kind in RequestKind for entry in status.allocations(kind).values())
-        if status.storage_scheduled != total:
+        if status.storage_scheduled != total and status != before.status:
             fault = f"{now.name}: storageScheduled is {status.storage_scheduled}, the sum is {total}"
             self._faults.append((version, fault))
         for kind in RequestKind:
