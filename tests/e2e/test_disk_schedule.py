@@ -24,7 +24,7 @@ from app.kube.resources import (
 )
 from devcluster import ClusterOptions, DevCluster, Process
 from devcluster.stack import FAST_LEASE as FAST
-from scheduler_core.convert.disk_schedule import MIRROR_LABEL
+from scheduler_core.convert.disk_schedule import KEEP_LABEL, MIRROR_LABEL
 from tests import builders
 from tests.builders import GI, Object
 from tests.e2e.disk_schedule import (
@@ -77,10 +77,14 @@ def longhorn(installation: tuple[DevCluster, Path], request: pytest.FixtureReque
 
 
 def test_the_proposals_example_gets_its_status(longhorn: Longhorn) -> None:
-    """A replica is granted once there is room, and kubectl's columns show it."""
+    """A replica is granted once there is room, and kubectl's columns show it.
+
+    No Replica exists; with the documented label the requests stay nevertheless.
+    """
     longhorn.create(example_node(200))
-    longhorn.cluster.kubectl("-n", longhorn.namespace, "apply", "-f", "-", input=EXAMPLE)
-    longhorn.start("one", *FAST)
+    kept = EXAMPLE.replace("metadata:\n", f'metadata:\n  labels: {{{KEEP_LABEL}: "true"}}\n')
+    longhorn.cluster.kubectl("-n", longhorn.namespace, "apply", "-f", "-", input=kept)
+    longhorn.start("one", *FAST, "--release-orphans-after", "1")
     longhorn.until("r4 is decided", lambda: "r4" in longhorn.status(UUID).get("replicas", {}))
     status = longhorn.status(UUID)
     granted = {"state": "scheduled", "scheduledSize": 53687091200}
