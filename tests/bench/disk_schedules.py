@@ -1,16 +1,17 @@
 """The DiskSchedule controllers on a real API server: contention, a foreign writer, and a large cluster.
 
-`python -m tests.bench disk-schedules [--section burst|foreign|large] [--scale 1.0]` prints one row per figure, with its goal.
+`python -m tests.bench disk-schedules [--section burst|foreign|large|extender] [--scale 1.0]` prints one row per figure, with its goal.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -26,31 +27,69 @@ from app.kube.resources import (
     Resource,
 )
 from devcluster import ClusterOptions, DevCluster, Process
+from devcluster.stack import FAST_LEASE
+from scheduler_core.convert.disk_schedule import with_status
+from scheduler_core.model.disk_schedule import Allocation, AllocationState, DiskScheduleStatus
+from scheduler_core.model.kube import Condition
 from tests import builders
 from tests.builders import GI, Object
-from tests.e2e.disk_schedule import ACCOUNT, LONGHORN, Longhorn, install, replica
+from tests.e2e.burst import EXACT, Burst
+from tests.e2e.disk_schedule import ACCOUNT, LONGHORN, MANIFESTS, Longhorn, install, replica
+from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 _WRITES: Final = ("create", "update", "patch", "delete", "get", "list")
 _POSTING: Final = 16
 
 
 def main(
-    section: Annotated[list[str] | None, typer.Option(help="burst, foreign, large; all if none is given")] = None,
+    section: Annotated[
+        list[str] | None, typer.Option(help="burst, foreign, large, extender; all if none is given")
+    ] = None,
     scale: Annotated[float, typer.Option(help="size of the large cluster: 1 is 1,000 disks and 10,000 volumes")] = 1.0,
 ) -> None:
     """Measures the DiskSchedule controllers and prints a table."""
     print("| measured | goal | value |\n|---|---|---|", flush=True)
-    with tempfile.TemporaryDirectory() as folder, DevCluster(Path(folder), ClusterOptions(audit=True)) as cluster:
-        account = install(cluster)
-        for name, run in (("burst", _burst), ("foreign", _foreign_writer), ("large", _large)):
-            if section is None or name in section:
+    chosen = set(section or ("burst", "foreign", "large", "extender"))
+    if chosen & _SECTIONS.keys():
+        with tempfile.TemporaryDirectory() as folder, DevCluster(Path(folder), ClusterOptions(audit=True)) as cluster:
+            account = install(cluster)
+            for name in _SECTIONS.keys() & chosen:
                 longhorn = Longhorn(cluster, account)
-                for measured, goal, value in run(longhorn, scale):
-                    print(f"| {measured} | {goal} | {value} |", flush=True)
+                _print(_SECTIONS[name](longhorn, scale))
                 longhorn.stop()
+    if "extender" in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            _print(_with_extender(Path(folder)))
 
 
 Rows = Iterator[tuple[str, str, str]]
+
+
+def _print(rows: Rows) -> None:
+    for measured, goal, value in rows:
+        print(f"| {measured} | {goal} | {value} |", flush=True)
+
+
+def _with_extender(folder: Path) -> Rows:
+    """The report's burst of 200 pods that exactly fits, without DiskSchedules and with them."""
+    seconds: dict[bool, float] = {}
+    for schedules in (False, True):
+        with Rig(folder / str(schedules), config=RECOMMENDED_MANAGED, simulator={"disk_schedules": schedules}) as rig:
+            longhorn: Longhorn | None = None
+            if schedules:
+                rig.cluster.apply(MANIFESTS)
+                longhorn = Longhorn(rig.cluster, rig.cluster.service_account_kubeconfig(LONGHORN, ACCOUNT), LONGHORN)
+                longhorn.wait_working(longhorn.start("one", *FAST_LEASE))
+            burst = Burst(disk=EXACT)
+            burst.add_nodes(rig)
+            began = time.monotonic()
+            burst.run(rig, asks=True, must=True)
+            seconds[schedules] = time.monotonic() - began
+            if longhorn is not None:
+                longhorn.stop()
+    ratio = seconds[True] / seconds[False]
+    yield "200 pods that exactly fit, without DiskSchedules: seconds", "", f"{seconds[False]:.1f}"
+    yield "the same with DiskSchedules", "≤ 1.25 times", f"{seconds[True]:.1f} ({ratio:.2f} times)"
 
 
 def _calls(longhorn: Longhorn) -> Counter[tuple[str, str, int]]:
@@ -200,21 +239,26 @@ def _create_settled(longhorn: Longhorn, disks: int, volumes: int) -> None:
     ]
     available = 10.0 * (2 * volumes // disks) + 100
     longhorn.add_nodes(dict.fromkeys(nodes, available))
-    schedules = [_settled_schedule(node, requests) for node, requests in by_disk.items()]
+    schedules = [_settled_schedule(node, requests, int(available * GI)) for node, requests in by_disk.items()]
     _create(longhorn, DISK_SCHEDULES, schedules)
     _create(longhorn, LONGHORN_REPLICAS, replicas)
     _create(longhorn, LONGHORN_VOLUMES, settled)
 
 
-def _settled_schedule(node: str, requests: dict[str, int]) -> Object:
-    answers = {name: {"state": "scheduled", "scheduledSize": size} for name, size in requests.items()}
-    return {
-        "apiVersion": builders.LONGHORN,
-        "kind": "DiskSchedule",
-        "metadata": {"name": f"{node}-disk-1", "finalizers": ["longhorn.io"]},
-        "spec": {"name": "disk-1", "nodeID": node, "replicas": requests},
-        "status": {"replicas": answers, "storageScheduled": sum(requests.values())},
-    }
+def _settled_schedule(node: str, requests: dict[str, int], available: int) -> Object:
+    """A DiskSchedule as the controllers leave it."""
+    answers = {name: Allocation(AllocationState.SCHEDULED, size) for name, size in requests.items()}
+    message = f"Disk disk-1 is ready for scheduling on node {node}"
+    status = DiskScheduleStatus(
+        replicas=answers,
+        storage_scheduled=sum(requests.values()),
+        conditions=(Condition("Schedulable", "True", "", message, "2026-01-01T00:00:00Z"),),
+        storage_available=available,
+    )
+    metadata = {"name": f"{node}-disk-1", "finalizers": ["longhorn.io"]}
+    spec = {"name": "disk-1", "nodeID": node, "replicas": requests}
+    body = {"apiVersion": builders.LONGHORN, "kind": "DiskSchedule", "metadata": metadata, "spec": spec}
+    return with_status(json.dumps(body).encode(), status)
 
 
 def _create(longhorn: Longhorn, resource: Resource, objects: list[Any]) -> None:
@@ -243,3 +287,10 @@ def _retry(call: Any) -> None:
                 raise
             continue
         return
+
+
+_SECTIONS: Final[dict[str, Callable[[Longhorn, float], Rows]]] = {
+    "burst": _burst,
+    "foreign": _foreign_writer,
+    "large": _large,
+}
