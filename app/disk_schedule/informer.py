@@ -278,7 +278,16 @@ def schedule_object(raw: bytes) -> InformerObject[DiskSchedule]:
     Raises:
         ObjectError: the response is no object
     """
-    _, written = decode_schedule(raw)
-    if written is None:
-        raise AssertionError("every DiskSchedule matters")
-    return written
+    return decoded_object(decode_schedule, raw)
+
+
+def decoded_object(decode: Decode[InformerObject[_Value]], raw: bytes) -> InformerObject[_Value]:
+    """Returns the object that the API server answered with.
+
+    Raises:
+        ObjectError: the answer is no object
+    """
+    _, value = decode(raw)
+    if value is None:
+        raise AssertionError("every object of these kinds matters")
+    return value

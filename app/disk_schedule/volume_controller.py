@@ -7,9 +7,17 @@ from dataclasses import replace
 from typing import Final
 
 from app.disk_schedule.controller import Controller
-from app.disk_schedule.informer import ImageObject, InformerObject, VolumeObject, condition_of, read_volume
+from app.disk_schedule.informer import (
+    ImageObject,
+    InformerObject,
+    VolumeObject,
+    condition_of,
+    decode_replica,
+    decode_volume,
+    decoded_object,
+)
 from app.disk_schedule.watches import ReadableObjects
-from app.disk_schedule.writer import ReadObjects, read_replica
+from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from scheduler_core.disk_schedule.conditions import (
@@ -25,7 +33,6 @@ from scheduler_core.disk_schedule.conditions import (
 from scheduler_core.disk_schedule.replica_release import changed_names
 from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, decide_volume
 from scheduler_core.disk_schedule.writes import AssignReplica, SetRequirement, SetVolumeCondition, Write
-from scheduler_core.errors import ObjectError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
@@ -100,13 +107,14 @@ class VolumeController(Controller):
         if cached is None:
             return None
         schedules = self.cache.schedules.all()
-        decision, read_objects = self._decide(schedules, cached.raw, self._cached_replicas(key))
+        decision, read_objects = self._decide(schedules, cached, self._cached_replicas(key))
         if _needs_reading(decision.writes, schedules):
             raw = await self.writer.read(LONGHORN_VOLUMES, key)
             if raw is None:
                 return None
-            replicas = await self.writer.list_replicas(key, self.cache.disks.replicas_of(key))
-            decision, read_objects = self._decide(schedules, raw, replicas)
+            raw_replicas = await self.writer.list_replicas(key, self.cache.disks.replicas_of(key))
+            replicas = [decoded_object(decode_replica, raw_replica) for raw_replica in raw_replicas.values()]
+            decision, read_objects = self._decide(schedules, decoded_object(decode_volume, raw), replicas)
         assignments = [write for write in decision.writes if isinstance(write, AssignReplica) and write.disk]
         for assignment in assignments:
             self.cache.disks.assume(assignment.replica, assignment.disk)
@@ -142,18 +150,22 @@ class VolumeController(Controller):
                 case _:
                     pass
 
-    def _cached_replicas(self, volume: str) -> dict[str, bytes]:
-        """A volume's replicas as the cache has them, by name."""
-        cached = {name: self.cache.replicas.get(name) for name in sorted(self.cache.disks.replicas_of(volume))}
-        return {name: each.raw for name, each in cached.items() if each is not None}
+    def _cached_replicas(self, volume: str) -> list[InformerObject[Replica]]:
+        """A volume's replicas as the cache has them, ordered by name."""
+        cached = [self.cache.replicas.get(name) for name in sorted(self.cache.disks.replicas_of(volume))]
+        return [each for each in cached if each is not None]
 
     def _decide(
-        self, cached_schedules: dict[str, InformerObject[DiskSchedule]], raw: bytes, raw_replicas: Mapping[str, bytes]
+        self,
+        cached_schedules: dict[str, InformerObject[DiskSchedule]],
+        volume_object: InformerObject[VolumeObject],
+        replica_objects: Iterable[InformerObject[Replica]],
     ) -> tuple[VolumeDecision, ReadObjects]:
-        """Decides about a volume and its replicas, given as bytes."""
-        replicas = {name: read_replica(raw_replica) for name, raw_replica in raw_replicas.items()}
-        volume = _read_volume(raw)
-        objects = {(RequestKind.REPLICA, name): raw_replica for name, raw_replica in raw_replicas.items()}
+        """Decides about a volume and its replicas."""
+        raw = volume_object.raw
+        volume = volume_object.value
+        replicas = {each.name: each.value for each in replica_objects}
+        objects = {(RequestKind.REPLICA, each.name): each.raw for each in replica_objects}
         read_objects = ReadObjects(dict(cached_schedules), raw, objects)
         problem = _problem(volume, replicas)
         if isinstance(volume, Fault) or problem:
@@ -241,13 +253,6 @@ def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]],
 def _image_size(image: ImageObject | Fault | None) -> int | Fault | None:
     """Returns what a volume depends on of its backing image."""
     return image.copies.size if isinstance(image, ImageObject) else image
-
-
-def _read_volume(raw: bytes) -> VolumeObject | Fault:
-    try:
-        return read_volume(raw)
-    except ObjectError as error:
-        return Fault(error.field, error.problem)
 
 
 def _problem(volume: VolumeObject | Fault, replicas: Mapping[str, Replica | Fault]) -> str:
