@@ -237,7 +237,7 @@ def _create_settled(longhorn: Longhorn, disks: int, volumes: int) -> None:
         {**builders.volume(f"s{number:05}", 10, locality="disabled"), "status": {"conditions": [condition]}}
         for number in range(volumes)
     ]
-    available = 10.0 * (2 * volumes // disks) + 100
+    available = 10.0 * (2 * volumes // disks) + 1000
     longhorn.add_nodes(dict.fromkeys(nodes, available))
     schedules = [_settled_schedule(node, requests, int(available * GI)) for node, requests in by_disk.items()]
     _create(longhorn, DISK_SCHEDULES, schedules)
