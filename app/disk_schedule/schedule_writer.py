@@ -131,6 +131,9 @@ class ScheduleWriter:
             for attempt in range(_MAX_ATTEMPTS):
                 cached = self._schedules.get(name)
                 if cached is None or isinstance(cached.value, Fault):
+                    for change in changes:
+                        if change.write.size:
+                            change.error = _conflict(name, "there is no DiskSchedule that can be read by now")
                     break
                 spec = _apply(changes, cached.value)
                 if spec is cached.value.spec:
@@ -171,11 +174,16 @@ def _apply(changes: list[_Change], schedule: DiskSchedule) -> DiskScheduleSpec:
         write = change.write
         if _entry(schedule, write) != change.decided_from:
             if spec.requests(write.kind).get(write.name, 0) != write.size:
-                change.error = ApiError(f"PUT DiskSchedule {schedule.name}", 409, "Conflict", "another request by now")
+                change.error = _conflict(schedule.name, "there is another request or answer by now")
         else:
             change.error = None
             spec = set_requirement(spec, write.kind, write.name, write.size)
     return spec
+
+
+def _conflict(name: str, problem: str) -> ApiError:
+    """The error of a change that has to be decided again."""
+    return ApiError(f"PUT DiskSchedule {name}", 409, "Conflict", problem)
 
 
 def _entry(schedule: DiskSchedule, write: SetRequirement) -> tuple[object, ...]:
