@@ -8,9 +8,11 @@ from enum import StrEnum
 
 from scheduler_core.extender.decision import FilterOptions
 from scheduler_core.leadership.election import ElectionTiming
+from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9504
+DEFAULT_GUARD_PORT = PLACEMENT_GUARD.port
 DEFAULT_MAX_BODY = 256 * 1024**2
 # What a body takes at most while it is decided, as a multiple of its size.
 PEAK_FACTOR = 2.5
@@ -89,6 +91,8 @@ class LiveOptions:
         stale_after: seconds without a message from the API server about some kind after which nothing is decided
         timing: how long a Lease lasts, and how often it is renewed
         environment: the extender's own settings given by flag or environment variable
+        guard_port: the port on which the placement guard is reached; 0 if it could not be opened
+        guard_problem: why it could not be opened, or ""
     """
 
     identity: str
@@ -102,3 +106,5 @@ class LiveOptions:
     stale_after: float = DEFAULT_STALE_AFTER
     timing: ElectionTiming = field(default_factory=ElectionTiming)
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    guard_port: int = 0
+    guard_problem: str = ""

@@ -122,6 +122,8 @@ class Components:
             f"--secure-port={self._api_port}",
             f"--advertise-address={_UNUSED_ADDRESS}",
             "--endpoint-reconciler-type=none",
+            # No kube-proxy runs here: so webhooks of a Service are called at the addresses of its EndpointSlices.
+            "--enable-aggregator-routing=true",
             f"--client-ca-file={self.authority}",
             # No process has this certificate; without these flags all other processes keep logging that they are missing.
             f"--requestheader-client-ca-file={self.authority}",

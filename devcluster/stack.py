@@ -60,6 +60,7 @@ _FAST_CLIENT: Final = ("--kube-api-qps=100", "--kube-api-burst=200")
 # The Lease that a leader releases: without a holder, and with a duration of one second (scheduler_core.leadership.election).
 _RELEASED_LEASE: Final = {"metadata": {"name": SERVICE}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
 _PROBE_REQUEST: Final = {"Pod": {"metadata": {"name": "probe"}}, "NodeNames": []}
+_PLACEMENT_GUARD: Final = ROOT / "manifests/overlays/placement-guard/access"
 _SETTLE_TIMEOUT: Final = 60.0
 _SETTLE_TIMEOUT_PER_NODE: Final = 0.1
 _NODE_CREATORS: Final = 8
@@ -86,6 +87,7 @@ class StackOptions:
         simulator: the simulator's configuration
         prometheus: the program; None: it is not started
         audit: whether the API server writes an audit log
+        placement_guard: the mode of the placement guard, for which manifests/overlays/placement-guard is applied; "": none
         extra_args: additional arguments by process name, as in `devcluster.ClusterOptions`
         binaries: as in `devcluster.ClusterOptions`
     """
@@ -98,6 +100,7 @@ class StackOptions:
     simulator: Mapping[str, object] = field(default_factory=dict)
     prometheus: Path | None = None
     audit: bool = True
+    placement_guard: str = ""
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     binaries: Path | None = None
 
@@ -134,6 +137,7 @@ class Stack:
         self.simulator_url = ""
         self.prometheus_url = ""
         self._candidates: dict[str, int] = {}
+        self._guard_ports: dict[str, int] = {}
         self.cluster = DevCluster(
             directory,
             ClusterOptions(
@@ -194,6 +198,8 @@ class Stack:
         start_forwarder(cluster, self._port, wait=False)
         starting.append(cluster.processes["forwarder"])
         cluster.apply(ROOT / "manifests/test-cluster")
+        if self._options.placement_guard:
+            self._apply_placement_guard()
         self.account = cluster.service_account_kubeconfig(NAMESPACE, SERVICE)
         if self._options.create_free_lease:
             cluster.api.create(LEASES.path(NAMESPACE), _RELEASED_LEASE)
@@ -211,6 +217,21 @@ class Stack:
         if self._options.candidates:
             self._wait_until("a candidate to answer kube-scheduler", self._is_leader_answering)
             self._report(f"{', '.join(self.answering())} answers kube-scheduler")
+
+    def _apply_placement_guard(self) -> None:
+        """Applies what the placement guard needs from the cluster.
+
+        The extender itself runs as a process here, and its mode is on its command line.
+        """
+        self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(_PLACEMENT_GUARD))
+
+    def _guard_arguments(self, name: str) -> list[str]:
+        mode = self._options.placement_guard
+        if not mode:
+            return []
+        port = self._guard_ports.get(name) or self.cluster.free_port()
+        self._guard_ports[name] = port
+        return ["--placement-guard", mode, "--placement-guard-port", str(port)]
 
     def _write_simulator_config(self, config: Mapping[str, object]) -> Path:
         file = Directories(self.cluster.directory).config / f"{SIMULATOR}.yaml"
@@ -246,7 +267,7 @@ class Stack:
         """
         port = self._candidates.get(name) or self.cluster.free_port()
         self._candidates[name] = port
-        arguments = ["--identity", name, "--node-name", name, *self._options.arguments]
+        arguments = ["--identity", name, "--node-name", name, *self._guard_arguments(name), *self._options.arguments]
         return start_extender(self.cluster, name, self.account, port, arguments, wait=wait)
 
     @property

@@ -20,6 +20,8 @@ from simulator.actions import (
     CreateObject,
     DeleteObject,
     PatchObject,
+    Replacement,
+    ReplaceObjects,
     ReplaceStatus,
     RequeueAfter,
     is_write,
@@ -106,7 +108,9 @@ class ActionRunner:
         elif isinstance(action, PatchObject):
             await self._patch(action, versions)
         elif isinstance(action, ReplaceStatus):
-            await self._replace(action, versions)
+            await self._replace_status(action, versions)
+        elif isinstance(action, ReplaceObjects):
+            await self._replace_objects(action)
         elif isinstance(action, DeleteObject):
             await self._delete(action)
 
@@ -138,13 +142,11 @@ class ActionRunner:
         versions[target.uid] = self._record_answer(action.resource, answer)
         self._log(action.event, action.resource, target.name, action.counter)
 
-    async def _replace(self, action: ReplaceStatus, versions: dict[str, int]) -> None:
+    async def _replace_status(self, action: ReplaceStatus, versions: dict[str, int]) -> None:
         target = action.target
         version = str(versions.get(target.uid, target.version))
         metadata = {**target.metadata, "resourceVersion": version}
-        body = {**target.raw, "metadata": metadata, "status": action.status}
-        body.setdefault("apiVersion", action.resource.api_version)
-        body.setdefault("kind", action.resource.kind)
+        body = _with_type(action.resource, {**target.raw, "metadata": metadata, "status": action.status})
         try:
             path = action.resource.path(target.namespace, target.name, "status")
             answer = await self._client.replace(path, body)
@@ -154,6 +156,20 @@ class ActionRunner:
             raise
         versions[target.uid] = self._record_answer(action.resource, answer)
         log.debug(action.event, kind=action.resource.label, name=target.name)
+
+    async def _replace_objects(self, action: ReplaceObjects) -> None:
+        refusal: ApiError | None = None
+        for replacement in action.replacements:
+            target = replacement.target
+            path = action.resource.path(target.namespace, target.name)
+            try:
+                await self._client.replace(path, _with_type(action.resource, _merge_fields(replacement)))
+            except ApiError as error:
+                refusal = error
+            else:
+                self._log(replacement.event, action.resource, target.name, replacement.counter)
+        if refusal is not None:
+            raise refusal
 
     async def _delete(self, action: DeleteObject) -> None:
         target = action.target
@@ -179,3 +195,15 @@ class ActionRunner:
         if counter:
             self.counters[counter] += 1
         log.info(event, kind=resource.label, name=name)
+
+
+def _with_type(resource: Resource, body: Json) -> Json:
+    """The body with apiVersion and kind, which the items of a list lack."""
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+
+
+def _merge_fields(replacement: Replacement) -> Json:
+    """The whole object, with its resourceVersion as a condition."""
+    target = replacement.target
+    metadata = {**target.metadata, "labels": {**target.labels, **replacement.labels}}
+    return {**target.raw, "metadata": metadata, "spec": {**target.spec, **replacement.spec}}

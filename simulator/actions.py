@@ -5,6 +5,7 @@ They are plain values, which `action_runner.py` carries out: so a decision is a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,34 @@ class ReplaceStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Replacement:
+    """An object with changed labels and fields of its spec.
+
+    Attributes:
+        event: the log event
+        counter: the name of the counter to increment
+    """
+
+    target: KubeObject[Any]
+    labels: Mapping[str, str]
+    spec: Json
+    event: str
+    counter: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceObjects:
+    """Replaces objects, as Longhorn's volume controller updates its replicas.
+
+    All of them are written, also after a refusal; then the last refusal is raised. An object that changed since it was read is refused. The
+    answers are discarded, so the next decision reads what the watch delivers, with the changes of admission webhooks.
+    """
+
+    resource: Resource
+    replacements: tuple[Replacement, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteObject:
     """Deletes an object; a missing one is no error."""
 
@@ -89,7 +118,7 @@ class RequeueAfter:
     seconds: float
 
 
-Action = CreateObject | PatchObject | ReplaceStatus | DeleteObject | AfterDelay | RequeueAfter
+Action = CreateObject | PatchObject | ReplaceStatus | ReplaceObjects | DeleteObject | AfterDelay | RequeueAfter
 
 
 def is_write(action: Action) -> bool:

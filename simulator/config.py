@@ -93,6 +93,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     strict_local_retry: Seconds = 30.0
     """How soon the placement of a replica that must be on one node is tried again. Longhorn: 30."""
 
+    resync_period: Seconds = 30.0
+    """How often Longhorn's informers hand out every object again: the latest moment at which a volume is tried again after the API server
+    refused its writes four times in a row. Longhorn: 30."""
+
     attach_retry: Seconds = 1.0
     """How soon a failed publish call is repeated, twice as late after each failure.
 

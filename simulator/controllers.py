@@ -28,15 +28,15 @@ from simulator.action_runner import ActionRunner
 from simulator.attacher import Attachment, AttachmentObservation, Publish, decide_attachment
 from simulator.capacity_publisher import decide_capacities
 from simulator.config import Config
-from simulator.controller_queue import ControllerQueue
+from simulator.controller_queue import ControllerQueue, LonghornQueue
 from simulator.event_routing import EventRouter
 from simulator.expander import ExpansionObservation, decide_expansion
 from simulator.nodes import NodeObservation, decide_node, disk_uuid, manager_name
-from simulator.objects import AUTO_SALVAGE, WRITE, timestamp
+from simulator.objects import AUTO_SALVAGE, DISK_LABEL, NODE_LABEL, WRITE, timestamp
 from simulator.pods import Mount, Pod, decide_pod, is_waiting, waiting_reason
 from simulator.provisioner import Claim, ClaimObservation, claim_reference, decide_claim, decide_reclaim, volume_name
 from simulator.publish_calls import PublishCalls
-from simulator.status_lag import StatusLag
+from simulator.status_lag import Place, StatusLag
 from simulator.store import Store
 from simulator.volumes.observation import RUNNING, Replica, Volume, VolumeObservation, is_healthy
 from simulator.volumes.volume_reconciler import decide_replica, decide_volume
@@ -68,7 +68,9 @@ class Controllers:
         self.config = config
         self.waiting_pods: dict[NamespacedName, tuple[float, str]] = {}
         self._rng = rng
-        self.volumes = self._create_queue("volumes", self._reconcile_volume)
+        self.volumes: ControllerQueue[Any] = LonghornQueue(
+            "volumes", self._reconcile_volume, rng, workers=config.workers, resync_period=config.resync_period
+        )
         self.replicas = self._create_queue("replicas", self._reconcile_replica)
         self.nodes = self._create_queue("nodes", self._reconcile_node)
         self.claims = self._create_queue("claims", self._reconcile_claim)
@@ -86,7 +88,8 @@ class Controllers:
             self.pods,
             self.images,
         )
-        self._lag = StatusLag(store.replicas, config.status_lag, clock, rng)
+        place_of = _labelled_place if config.places_replicas else _place
+        self._lag = StatusLag(store.replicas, place_of, config.status_lag, clock, rng)
         self._publish_calls = PublishCalls(config, clock)
         EventRouter(self).subscribe()
 
@@ -334,8 +337,12 @@ class Controllers:
         store = self.store
         now = _now()
         replicas = store.replicas_by_node.get(name)
+        labelled = self._labelled_replicas(name)
+        counted = (
+            map(_with_labelled_disk, labelled) if self.config.places_replicas else (each.model for each in replicas)
+        )
         managers = {engine: store.instance_managers.get(manager_name(name, engine)) for engine in (V1, V2)}
-        visible = self._lag.visible_replicas(name, (replica.model for replica in replicas))
+        visible = self._lag.visible_replicas(name, counted)
         return NodeObservation(
             config=self.config,
             # Only this node's replicas count on its disks; reading all replicas for every node would take long.
@@ -345,6 +352,7 @@ class Controllers:
             csi_node=store.csi_nodes.get(name),
             instance_managers={engine: manager for engine, manager in managers.items() if manager is not None},
             replicas=replicas,
+            labelled_replicas=labelled,
             written_bytes=self._written_bytes(name, replicas),
             healthy_elsewhere={
                 volume: self._has_healthy_replica_elsewhere(volume, name)
@@ -353,6 +361,17 @@ class Controllers:
             time=timestamp(now),
             manager_image=images.MANAGER_IMAGE,
         )
+
+    def _labelled_replicas(self, node: str) -> list[Replica]:
+        """The replicas that are labelled with a disk of a node (ListReplicasByDiskUUID).
+
+        There are none where another process places replicas: it need not label them, so spec.diskID counts.
+        """
+        longhorn_node = self.store.longhorn_nodes.models.get(node) if self.config.places_replicas else None
+        disks = longhorn_node.disks if longhorn_node is not None else ()
+        return [
+            replica for disk in disks for replica in self.store.replicas_by_disk_label.get(disk_uuid(node, disk.name))
+        ]
 
     def _has_healthy_replica_elsewhere(self, volume: str, node: str) -> bool:
         return any(
@@ -391,6 +410,19 @@ class Controllers:
         needed = images.needed_disks(name, using)
         actions = images.decide_backing_image(image, needed, self.config, store.disk_schedules.models)
         return await self.runner.run(f"image {name}", actions)
+
+
+def _place(replica: Replica) -> Place:
+    return replica.model.node_id, replica.model.disk_id
+
+
+def _labelled_place(replica: Replica) -> Place:
+    return replica.labels.get(NODE_LABEL, ""), replica.labels.get(DISK_LABEL, "")
+
+
+def _with_labelled_disk(replica: Replica) -> longhorn.Replica:
+    """The replica on the disk of its label, which is where Longhorn counts it."""
+    return replace(replica.model, disk_id=replica.labels[DISK_LABEL])
 
 
 def _with_replicas(cluster: Cluster, replicas: tuple[longhorn.Replica, ...], node: str) -> Cluster:

@@ -12,7 +12,7 @@ from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleStatus,
 from scheduler_core.model.snapshot import NamespacedName
 from simulator.config import Config
 from simulator.controller_queue import ControllerQueue
-from simulator.objects import AUTO_SALVAGE, Json, KubeObject
+from simulator.objects import AUTO_SALVAGE, NODE_LABEL, Json, KubeObject
 from simulator.provisioner import claim_reference, volume_name
 from simulator.store import WAITING, Store
 from simulator.volumes.observation import FAULTED
@@ -89,7 +89,8 @@ class EventRouter:
             if replica is None:
                 continue
             self._queues.volumes.add(replica.model.volume)
-            self._enqueue_node_later(replica.model.node_id)
+            for node in {replica.model.node_id, replica.labels.get(NODE_LABEL, "")}:
+                self._enqueue_node_later(node)
             volume = self._store.volumes.models.get(replica.model.volume)
             if volume is not None and volume.backing_image:
                 self._queues.images.add(volume.backing_image)

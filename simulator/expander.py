@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
+from app.kube.resources import CLAIMS, LONGHORN_VOLUMES, PERSISTENT_VOLUMES
 from scheduler_core.errors import QuantityError
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.provisioned_volume import csi_size
@@ -17,7 +17,7 @@ from simulator.config import Config
 from simulator.disk_schedule_grants import Schedules, granted_size
 from simulator.objects import DRIVER
 from simulator.provisioner import Claim, PersistentVolume
-from simulator.volumes.observation import Replica, Volume
+from simulator.volumes.observation import Replica, Volume, patch_replica_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _grow(observation: ExpansionObservation, wanted: int) -> list[Action]:
     # With DiskSchedules only the volume's size is written: their controllers write the replicas' sizes once all disks have granted them.
     resized = () if observation.config.disk_schedules else observation.replicas
     return [
-        *(PatchObject(LONGHORN_REPLICAS, each, {"spec": {"volumeSize": size}}, "replica grows") for each in resized),
+        *(patch_replica_spec(each, {"volumeSize": size}, "replica grows") for each in resized),
         PatchObject(LONGHORN_VOLUMES, observation.volume, {"spec": {"size": size}}, "volume grows"),
     ]
 

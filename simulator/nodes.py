@@ -14,7 +14,6 @@ from app.kube.resources import (
     LONGHORN_INSTANCE_MANAGERS,
     LONGHORN_NAMESPACE,
     LONGHORN_NODES,
-    LONGHORN_REPLICAS,
 )
 from scheduler_core.errors import CoreError, QuantityError
 from scheduler_core.longhorn.cluster import Cluster
@@ -25,8 +24,8 @@ from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V1, V2
 from scheduler_core.model.quantity import parse_bytes
 from simulator.actions import Action, CreateObject, PatchObject, ReplaceStatus
 from simulator.config import Config
-from simulator.objects import DISKS, DOWN, DRIVER, STOPPED_MANAGER, Json, KubeObject
-from simulator.volumes.observation import RUNNING, STOPPED, UNKNOWN, Replica
+from simulator.objects import DISK_LABEL, DISKS, DOWN, DRIVER, STOPPED_MANAGER, Json, KubeObject
+from simulator.volumes.observation import RUNNING, STOPPED, UNKNOWN, Replica, patch_replica_spec
 
 _UUID_NAMESPACE: Final = uuid.UUID("6c6f6e67-686f-726e-0000-000000000000")
 _BLOCK_FOR_EVICTION: Final = "block-for-eviction"
@@ -74,6 +73,7 @@ class NodeObservation:
         cluster: with this node's replicas only, and only those that its status may list (`status_lag.py`)
         instance_managers: the node's instance managers by data engine
         replicas: the replicas that are on the node now
+        labelled_replicas: the replicas with the label of one of its disks
         written_bytes: bytes of replicas' data and of backing images, by disk UUID
         healthy_elsewhere: for each volume with a replica here, whether a healthy replica is on another node
     """
@@ -85,6 +85,7 @@ class NodeObservation:
     csi_node: KubeObject[None] | None
     instance_managers: Mapping[str, KubeObject[longhorn.InstanceManager]]
     replicas: Sequence[Replica]
+    labelled_replicas: Sequence[Replica]
     written_bytes: Mapping[str, int]
     healthy_elsewhere: Mapping[str, bool]
     time: str
@@ -130,9 +131,9 @@ def disk_uuid(node: str, disk: str) -> str:
 
 
 def decide_node(observation: NodeObservation) -> list[Action]:
-    """Updates a node's objects, status and eviction requests.
+    """Updates a node's objects and status, and what its replicas take from it.
 
-    Its status and its replicas' eviction requests follow when all of its objects exist.
+    Its status, and its replicas' places and eviction requests, follow when all of its objects exist.
 
     Raises:
         DisksError: the annotation is no list of disks
@@ -147,7 +148,11 @@ def decide_node(observation: NodeObservation) -> list[Action]:
     ]
     if objects or observation.longhorn_node is None:
         return objects
-    return [*_update_status(observation, disks), *_update_eviction_requests(observation)]
+    return [
+        *_update_status(observation, disks),
+        *_correct_places(observation),
+        *_update_eviction_requests(observation),
+    ]
 
 
 def _register_csi_driver(observation: NodeObservation) -> list[Action]:
@@ -317,6 +322,26 @@ def _write_conditions(conditions: Sequence[Condition], before: list[Json] | None
     return written
 
 
+def _correct_places(observation: NodeObservation) -> list[Action]:
+    """Writes node and path of each replica that a disk's status lists by its label, where its spec differs.
+
+    Longhorn does so for a disk that moved to another node (syncDiskStatus), without a look at spec.diskID.
+    """
+    node = observation.longhorn_node
+    if node is None or not node.model.ready:
+        return []
+    disks = {disk.uuid: disk for disk in node.model.disks if disk.ready}
+    actions: list[Action] = []
+    for replica in observation.labelled_replicas:
+        disk = disks.get(replica.labels.get(DISK_LABEL, ""))
+        if disk is None or replica.name not in disk.scheduled_replicas or replica.model.deleting:
+            continue
+        place = {"nodeID": node.name, "diskPath": disk.path}
+        if place != {name: replica.spec.get(name) for name in place}:
+            actions.append(patch_replica_spec(replica, place, "replica's node and path corrected"))
+    return actions
+
+
 def _update_eviction_requests(observation: NodeObservation) -> list[Action]:
     """Updates evictionRequested of the replicas that a disk's status lists.
 
@@ -333,8 +358,7 @@ def _update_eviction_requests(observation: NodeObservation) -> list[Action]:
             wanted = node.model.eviction_requested or disk.eviction_requested or _drain_evicts(observation, replica)
             if wanted != replica.model.eviction_requested:
                 event = "replica to be evicted" if wanted else "replica need not leave any more"
-                body = {"spec": {"evictionRequested": wanted}}
-                actions.append(PatchObject(LONGHORN_REPLICAS, replica, body, event))
+                actions.append(patch_replica_spec(replica, {"evictionRequested": wanted}, event))
     return actions
 
 

@@ -1,6 +1,6 @@
 """Kubernetes objects: the raw object of the API server together with its model from `scheduler_core.convert`.
 
-The names of annotations and finalizers are here, too.
+The names of annotations, finalizers and labels are here, too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ VOLUMES_ATTACHED: Final = "simulator/volumes-attached"
 CLAIM: Final = "simulator/claim"
 EVICTING: Final = "simulator/attached-for-eviction"
 STOPPED_MANAGER: Final = "simulator/stopped"
+
+VOLUME_LABEL: Final = "longhornvolume"
+NODE_LABEL: Final = "longhornnode"
+DISK_LABEL: Final = "longhorndiskuuid"
 
 AUTO_SALVAGE: Final = "auto-salvage"
 

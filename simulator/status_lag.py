@@ -12,6 +12,8 @@ from simulator.objects import KubeObject
 from simulator.store import Table
 
 _Replica = KubeObject[longhorn.Replica] | None
+Place = tuple[str, str]
+"""A node and the UUID of one of its disks, "" for none."""
 
 
 class StatusLag:
@@ -24,8 +26,14 @@ class StatusLag:
     """
 
     def __init__(
-        self, replicas: Table[str, longhorn.Replica], span: Span, clock: Callable[[], float], rng: random.Random
+        self,
+        replicas: Table[str, longhorn.Replica],
+        place_of: Callable[[KubeObject[longhorn.Replica]], Place],
+        span: Span,
+        clock: Callable[[], float],
+        rng: random.Random,
     ) -> None:
+        self._place_of = place_of
         self._span = span
         self._clock = clock
         self._rng = rng
@@ -34,19 +42,24 @@ class StatusLag:
         replicas.listeners.append(self._on_replica_change)
 
     def _on_replica_change(self, name: str, old: _Replica, new: _Replica) -> None:
-        if _status_entry(old) == _status_entry(new):
+        if self._status_entry(old) == self._status_entry(new):
             return
         for replica in (old, new):
-            if replica is not None and replica.model.node_id:
+            node, _ = self._place_of(replica) if replica is not None else ("", "")
+            if node:
                 visible_at = self._clock() + self._rng.uniform(*self._span)
-                self._visible_at.setdefault(replica.model.node_id, {})[name] = visible_at
+                self._visible_at.setdefault(node, {})[name] = visible_at
+
+    def _status_entry(self, replica: _Replica) -> Any:
+        """What a node's status lists of a replica."""
+        return None if replica is None else (*self._place_of(replica), replica.model.size)
 
     def visible_replicas(self, node: str, replicas: Iterable[longhorn.Replica]) -> tuple[longhorn.Replica, ...]:
         """The replicas to list in a node's status now.
 
         Args:
             node: its name
-            replicas: those that are on the node
+            replicas: those that count on its disks
         """
         present = {replica.name: replica for replica in replicas}
         previous = self._visible.get(node)
@@ -66,8 +79,3 @@ class StatusLag:
         """Seconds until a node's next change is visible, None without one."""
         times = self._visible_at.get(node)
         return max(0.0, min(times.values()) - self._clock()) if times else None
-
-
-def _status_entry(replica: _Replica) -> Any:
-    """What a node's status lists of a replica."""
-    return None if replica is None else (replica.model.node_id, replica.model.disk_id, replica.model.size)

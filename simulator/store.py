@@ -1,6 +1,7 @@
 """The simulator's cache of the cluster: one table per kind, filled by watches and by the answers to its own writes.
 
-A write's answer goes into the table at once, so the next decision sees it. An older watch event is dropped.
+A write's answer goes into the table at once, so the next decision sees it. An older watch event is dropped. The answer to a placement is
+discarded, as in Longhorn: only the watch shows where the replica is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.snapshot import NamespacedName, Snapshot
-from simulator.objects import Json, Key, KubeObject
+from simulator.objects import DISK_LABEL, Json, Key, KubeObject
 
 Model = TypeVar("Model")
 Name = TypeVar("Name", bound=Key)
@@ -164,6 +165,7 @@ class Store:
         self.disk_schedules: Table[str, DiskSchedule] = Table(resources.DISK_SCHEDULES)
         self.replicas_by_volume = Index(self.replicas, lambda obj: (obj.model.volume,))
         self.replicas_by_node = Index(self.replicas, lambda obj: (obj.model.node_id,))
+        self.replicas_by_disk_label = Index(self.replicas, lambda obj: (obj.labels.get(DISK_LABEL, ""),))
         self.unplaced_or_failed_replicas = Index(
             self.replicas, lambda obj: (WAITING,) if not obj.model.node_id or obj.model.failed_at else ()
         )

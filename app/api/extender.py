@@ -83,7 +83,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
     try:
         answer = await state.verbs.filter(args.pod, args.whole, args.candidates, request.is_disconnected)
     except (ResolutionError, UndecidableError) as error:
-        state.metrics.undecided()
+        state.metrics.count_undecided()
         log.warning("filter refused", pod=args.pod.key, uid=args.pod.uid, error=str(error))
         if state.observes:
             return _FilterResponse(*_result(args, {}, {}), state, started)
@@ -112,14 +112,14 @@ def _result(
 
 def _record_filter(state: AppState, args: ExtenderArgs, answer: FilterAnswer, seconds: float) -> None:
     decision = answer.decision
-    counted = state.metrics.decided(decision.reasons, decision.gave_up)
-    state.metrics.answered_unsafe(decision.unsafe_reasons)
-    state.metrics.refused_by_policy(len(answer.policy_refusals))
+    counted = state.metrics.count_decision(decision.reasons, decision.gave_up)
+    state.metrics.count_unsafe_answer(decision.unsafe_reasons)
+    state.metrics.count_policy_refusals(len(answer.policy_refusals))
     reasons = Counter({reason.text: count for reason, count in counted.items()})
     reasons.update(refusal.text for refusal in answer.policy_refusals.values())
     fits = sum(count for reason, count in counted.items() if reason.fits)
     if state.observes and not fits:
-        state.metrics.would_refuse()
+        state.metrics.count_would_refuse()
     log.info(
         "observed" if state.observes else "filter",
         pod=args.pod.key,

@@ -54,7 +54,7 @@ def create_app(
     metrics = Metrics()
     policy = PolicyInForce(file, SnapshotGenericState(generic or GenericClusterState()))
     if file is not None:
-        file.subscribe(metrics.policy_reloaded)
+        file.subscribe(metrics.count_policy_reload)
     verbs = Verbs(evaluator, policy, decider=WithoutReservations(evaluator, contenders))
     observes = settings.enforcement is Enforcement.OBSERVE
     budget = MemoryBudget(settings.request_memory)

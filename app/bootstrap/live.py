@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,9 +13,12 @@ from typing import Final
 from fastapi import FastAPI
 
 from app.api.dependencies import AppState
+from app.api.placement_review import AdmissionState, guard_application
 from app.bootstrap import application
-from app.decisions.evaluator import Evaluator
+from app.decisions.evaluator import Evaluator, no_contenders
 from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.guard import GuardContext, PlacementGuard
+from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.lifecycle import NAME, ExtenderLifecycle, ExtenderParts, LeaderTask, LiveSettings
 from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
@@ -22,6 +26,7 @@ from app.extender.nudger import NudgePatch, Nudger
 from app.extender.offer_store import OfferStore
 from app.extender.offers import Offers
 from app.extender.placements import Placements
+from app.extender.serving_certificate import CertificateOptions, ServingCertificate
 from app.extender.verbs import Reservations, Verbs
 from app.kube.client import KubeClient
 from app.kube.cluster_cache import ClusterCache
@@ -34,7 +39,9 @@ from app.runtime.elector import Elector
 from app.runtime.memory_budget import MemoryBudget
 from app.schemas.state import OutstandingState
 from app.settings import Enforcement, LiveOptions, Reservation, Settings
-from scheduler_core.leadership.endpoint_slice import Endpoint
+from scheduler_core.extender.decision import Contenders
+from scheduler_core.extender.settings import GuardMode
+from scheduler_core.leadership.endpoint_slice import EXTENDER, PLACEMENT_GUARD, Endpoint, LeaderService
 
 _TIMING: Final = Timing(monotonic, random.uniform)
 
@@ -60,20 +67,35 @@ class _Reservation:
         tasks: what works while this process leads
         outstanding: returns what /state shows of demand and offers
         store: where offers are recorded for a successor
+        contenders: returns the demand and offers of other pods
     """
 
     reservations: Reservations
     tasks: tuple[LeaderTask, ...] = ()
     outstanding: Callable[[], OutstandingState] = OutstandingState
     store: OfferStore | None = None
+    contenders: Callable[[], Contenders] = no_contenders
 
 
-async def live_application(
-    options: LiveOptions, settings: Settings, port: int
-) -> tuple[FastAPI, ExtenderLifecycle, KubeClient]:
-    """Returns the HTTP service, its lifecycle and its client; callers reach it at `port`.
+@dataclass(frozen=True, slots=True)
+class LiveExtender:
+    """The extender of a live cluster. Nothing runs before `ExtenderLifecycle.run`.
 
-    Nothing runs before `ExtenderLifecycle.run`.
+    Attributes:
+        app: what kube-scheduler calls
+        guard_app: what API servers call, with TLS
+        guard_tls: for `guard_app`; its certificate comes later
+    """
+
+    app: FastAPI
+    guard_app: FastAPI
+    guard_tls: ssl.SSLContext
+    lifecycle: ExtenderLifecycle
+    client: KubeClient
+
+
+async def live_application(options: LiveOptions, settings: Settings, port: int) -> LiveExtender:
+    """Returns the extender; callers reach it at `port`.
 
     Raises:
         ConnectError: there is no cluster to connect to
@@ -98,39 +120,73 @@ async def live_application(
     policy = PolicyInForce(file, generic)
     metrics.caches(lambda: {**cache.statuses, **generic.statuses}, monotonic)
     if file is not None:
-        file.subscribe(metrics.policy_reloaded)
+        file.subscribe(metrics.count_policy_reload)
+    certificate = _certificate(shared, elector)
+    guard = _placement_guard(shared, reservation.contenders)
+    endpoint = GuardEndpoint(
+        certificate,
+        _publisher(shared, elector, options.guard_port, PLACEMENT_GUARD) if options.guard_port else None,
+        elector.leading,
+        lambda: guard.activity,
+        options.guard_problem,
+    )
     parts = ExtenderParts(
         cache=cache,
         config_map=config_map,
         elector=elector,
-        publisher=_publisher(shared, elector, port),
+        publisher=_publisher(shared, elector, port, EXTENDER),
         metrics=metrics,
         environment=options.environment,
         node_name=options.node_name,
         policy_problem=lambda: policy.problem,
         offer_store=reservation.store,
+        guard=endpoint,
         background=(generic.run, file.run) if file is not None else (),
     )
     reservations = reservation.reservations
-    lifecycle = ExtenderLifecycle(parts, live_settings, reservations, reservation.tasks, reservation.outstanding)
+    tasks = (*reservation.tasks, guard, certificate)
+    lifecycle = ExtenderLifecycle(parts, live_settings, reservations, tasks, reservation.outstanding)
     verbs = Verbs(evaluator, policy, lifecycle.refusal, reservations, lifecycle.late_refusal)
     observes = settings.enforcement is Enforcement.OBSERVE
     budget = MemoryBudget(settings.request_memory)
     metrics.request_memory(budget)
     state = AppState(evaluator, verbs, metrics, settings.max_body, budget, lifecycle, observes)
-    return application(state), lifecycle, client
+    guard_state = AdmissionState(guard, lifecycle.late_refusal, metrics, budget)
+    return LiveExtender(application(state), guard_application(guard_state), certificate.ssl_context, lifecycle, client)
+
+
+def _placement_guard(shared: _Shared, contenders: Callable[[], Contenders]) -> PlacementGuard:
+    """Returns what decides about Longhorn's placements, and has `--packing auto` follow its health."""
+    settings = shared.live_settings
+    context = GuardContext(lambda: settings().placement_guard, contenders)
+    guard = PlacementGuard(shared.cache, shared.evaluator, context, shared.metrics, monotonic)
+    shared.cache.subscribe("replicas", guard.delivered)
+    shared.evaluator.follow_guard(lambda: guard.proven, lambda: guard.allowances)
+    shared.metrics.guard_proven(lambda: guard.proven)
+    return guard
+
+
+def _certificate(shared: _Shared, elector: Elector) -> ServingCertificate:
+    settings = shared.live_settings
+    options = CertificateOptions(
+        shared.options.namespace,
+        wanted=lambda: settings().placement_guard is not GuardMode.OFF,
+        leading=elector.leading,
+        now=_now,
+    )
+    return ServingCertificate(shared.client, options, shared.metrics)
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _publisher(shared: _Shared, elector: Elector, port: int) -> EndpointPublisher | None:
+def _publisher(shared: _Shared, elector: Elector, port: int, service: LeaderService) -> EndpointPublisher | None:
     options = shared.options
     if not options.advertise:
         return None
     endpoint = Endpoint.at(options.advertise, port, options.node_name)
-    return EndpointPublisher(shared.client, options.namespace, endpoint, elector.leading)
+    return EndpointPublisher(shared.client, options.namespace, endpoint, elector.leading, service)
 
 
 def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
@@ -156,4 +212,4 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
         )
 
     tasks = (placements, nudger, store) if nudges else (placements, store)
-    return _Reservation(offers, tasks, outstanding, store)
+    return _Reservation(offers, tasks, outstanding, store, offers.contenders)

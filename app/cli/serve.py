@@ -6,7 +6,8 @@ import ipaddress
 import json
 import shlex
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import typer
@@ -36,6 +37,7 @@ from app.cli.options import (
 from app.runtime.logs import LogFormat, configure
 from app.runtime.memory_limit import memory_limit as container_limit
 from app.settings import (
+    DEFAULT_GUARD_PORT,
     DEFAULT_HOST,
     DEFAULT_NAMESPACE,
     DEFAULT_PORT,
@@ -52,6 +54,7 @@ from scheduler_core.extender.decision import Packing
 from scheduler_core.extender.settings import (
     ENABLED,
     NODE_RESERVATION_TIMEOUT,
+    PLACEMENT_GUARD,
     POD_SCHEDULING_TIMEOUT,
     SettingsHistory,
     SettingsSource,
@@ -139,6 +142,23 @@ _NodeReservationTimeout = Annotated[
     str,
     typer.Option(envvar=f"{_ENV}NODE_RESERVATION_TIMEOUT", metavar="SECONDS", help=f"See {NODE_RESERVATION_TIMEOUT}."),
 ]
+_PlacementGuard = Annotated[
+    str,
+    typer.Option(
+        envvar=f"{_ENV}PLACEMENT_GUARD",
+        metavar="off|observe|enforce",
+        help=f"See {PLACEMENT_GUARD}.",
+    ),
+]
+_PlacementGuardPort = Annotated[
+    int,
+    typer.Option(
+        envvar=f"{_ENV}PLACEMENT_GUARD_PORT",
+        min=0,
+        max=65535,
+        help="TCP port that API servers call the placement guard on, with TLS; 0 picks a free one.",
+    ),
+]
 
 
 def serve(  # one parameter per flag
@@ -167,6 +187,8 @@ def serve(  # one parameter per flag
     enabled: _Enabled = "",
     pod_scheduling_timeout: _PodSchedulingTimeout = "",
     node_reservation_timeout: _NodeReservationTimeout = "",
+    placement_guard: _PlacementGuard = "",
+    placement_guard_port: _PlacementGuardPort = DEFAULT_GUARD_PORT,
     log_format: ExtenderLogFormatOption = "auto",
     log_level: ExtenderLogLevelOption = "info",
 ) -> None:
@@ -196,18 +218,24 @@ def serve(  # one parameter per flag
         nudge=nudge,
         stale_after=stale_after,
         timing=ElectionTiming(lease_duration, renew_deadline, retry_period),
-        environment=_extender_settings(enabled, pod_scheduling_timeout, node_reservation_timeout),
+        environment=_extender_settings(
+            {
+                ENABLED: enabled,
+                POD_SCHEDULING_TIMEOUT: pod_scheduling_timeout,
+                NODE_RESERVATION_TIMEOUT: node_reservation_timeout,
+                PLACEMENT_GUARD: placement_guard,
+            }
+        ),
     )
-    _serve_cluster(live_options, settings, log_format, log_level)
+    _serve_cluster(live_options, settings, placement_guard_port, log_format, log_level)
 
 
-def _extender_settings(enabled: str, pod_scheduling_timeout: str, node_reservation_timeout: str) -> dict[str, str]:
-    """Returns the extender's own settings that were given."""
-    values = {
-        ENABLED: enabled,
-        POD_SCHEDULING_TIMEOUT: pod_scheduling_timeout,
-        NODE_RESERVATION_TIMEOUT: node_reservation_timeout,
-    }
+def _extender_settings(values: Mapping[str, str]) -> dict[str, str]:
+    """Returns the extender's own settings that were given.
+
+    Raises:
+        CoreError: one is not valid
+    """
     given = {name: value for name, value in values.items() if value}
     for problem in SettingsHistory().resolve([SettingsSource("flag or environment", given)]).problems:
         raise CoreError(problem.partition(";")[0])
@@ -217,7 +245,7 @@ def _extender_settings(enabled: str, pod_scheduling_timeout: str, node_reservati
 def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_level: str) -> None:
     from app.bootstrap import SnapshotService, create_app
     from app.policy.file import PolicyFile
-    from app.runtime.server import exit_quietly, freeze_heap, run_process
+    from app.runtime.server import HttpServer, exit_quietly, freeze_heap, run_process
     from app.runtime.server import serve as serve_until_signal
 
     exit_quietly()
@@ -230,7 +258,7 @@ def _serve_snapshot(source: str, settings: Settings, log_format: LogFormat, log_
     configure(log_format, log_level)
     typer.echo(_welcome(snapshot, settings.host, listener.getsockname()[1]), err=True)
     freeze_heap()
-    run_process(serve_until_signal(SnapshotService(file), app, listener))
+    run_process(serve_until_signal(SnapshotService(file), [HttpServer(app, listener)]))
 
 
 def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot, GenericClusterState]:
@@ -246,31 +274,43 @@ def _snapshot_with_generic_state(source: str, policy: Policy) -> tuple[Snapshot,
     return loaded.snapshot, loaded.state
 
 
-def _serve_cluster(options: LiveOptions, settings: Settings, log_format: LogFormat, log_level: str) -> None:
+def _serve_cluster(
+    options: LiveOptions, settings: Settings, guard_port: int, log_format: LogFormat, log_level: str
+) -> None:
     from app.runtime.server import exit_quietly, run_process
 
     exit_quietly()
-    listener = listen(settings.host, settings.port)
+    listeners = [listen(settings.host, settings.port)]
+    try:
+        listeners.append(listen(settings.host, guard_port))
+    except CoreError as error:
+        # The extender answers kube-scheduler without a placement guard.
+        options = replace(options, guard_problem=str(error))
+    else:
+        options = replace(options, guard_port=listeners[1].getsockname()[1])
     configure(log_format, log_level)
-    address = url(settings.host, listener.getsockname()[1])
+    address = url(settings.host, listeners[0].getsockname()[1])
     welcome = (
         f"Serving a cluster on {address} as {options.identity} (state: {address}/state, Ctrl-C hands over and stops)"
     )
-    run_process(_run_live(options, settings, listener, lambda: typer.echo(welcome, err=True)))
+    run_process(_run_live(options, settings, listeners, lambda: typer.echo(welcome, err=True)))
 
 
 async def _run_live(
-    options: LiveOptions, settings: Settings, listener: socket.socket, connected: Callable[[], None]
+    options: LiveOptions, settings: Settings, listeners: Sequence[socket.socket], connected: Callable[[], None]
 ) -> None:
     from app.bootstrap.live import live_application
+    from app.runtime.server import HttpServer
     from app.runtime.server import serve as serve_until_signal
 
-    app, lifecycle, client = await live_application(options, settings, listener.getsockname()[1])
+    extender = await live_application(options, settings, listeners[0].getsockname()[1])
+    servers = [HttpServer(extender.app, listeners[0])]
+    servers += [HttpServer(extender.guard_app, listener, extender.guard_tls) for listener in listeners[1:]]
     try:
         connected()
-        await serve_until_signal(lifecycle, app, listener)
+        await serve_until_signal(extender.lifecycle, servers)
     finally:
-        await client.close()
+        await extender.client.close()
 
 
 def _advertised_address(advertise: str, host: str) -> str:

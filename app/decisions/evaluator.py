@@ -13,12 +13,16 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.allowed_placements import await_allowed
 from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision, FilterOptions, resolve_candidates
 from scheduler_core.extender.explain import Explanation, explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.longhorn_facts import PlanCache
+from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model.kube import Pod, is_same_pod
+from scheduler_core.model.replica_placement import Placement
+from scheduler_core.packing.budget import Budget
 from scheduler_core.volumes.resolve import MissingObjectError, exceeds_attach_limit, missing_storage_classes
 
 # Single reads for one request; a pod that names more undelivered objects is refused and retried later.
@@ -43,6 +47,9 @@ class Evaluator:
     def __init__(self, source: StateSource, options: FilterOptions, clock: Callable[[], float] = perf_counter) -> None:
         self._source = source
         self._options = options
+        self._options_with_guard = options.with_guard()
+        self._guard_proven: Callable[[], bool] = lambda: False
+        self._allowances: Callable[[], Sequence[Placement]] = tuple
         self._clock = clock
         self._plans = PlanCache()
         # Requests about pods that do not exist must not become a flood of requests to the API server.
@@ -53,10 +60,18 @@ class Evaluator:
         self._explanations = 0
         self._explanation = asyncio.Lock()
 
+    def follow_guard(self, proven: Callable[[], bool], allowances: Callable[[], Sequence[Placement]] = tuple) -> None:
+        """Counts what the placement guard allowed, and decides as `FilterOptions.with_guard` for as long as it is proven.
+
+        `allowances`: returns the placements that it allowed and that no watch may have shown yet.
+        """
+        self._guard_proven = proven
+        self._allowances = allowances
+
     @property
     def options(self) -> FilterOptions:
         """How pods are decided about."""
-        return self._options
+        return self._options_with_guard if self._guard_proven() else self._options
 
     @property
     def explanations(self) -> int:
@@ -76,18 +91,24 @@ class Evaluator:
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        return await self._run(pod, lambda state: filter_nodes(pod, candidates, state, self._options, contenders()))
+        return await self._run(pod, lambda state: filter_nodes(pod, candidates, state, self.options, contenders()))
 
     async def filter_without_fetch(self, pod: Pod, candidates: Sequence[str], contenders: Contenders) -> Decision:
-        """Decides as `filter`, but fetches no missing objects.
+        """Decides as `filter`, but fetches no missing objects, and counts allowed placements where they are.
 
-        There is no I/O, so a caller may hold a lock meanwhile.
+        There is no I/O, so a caller may hold a lock meanwhile. Placements that are allowed meanwhile count, too.
 
         Raises:
             MissingObjectError: the state lacks an object that the pod names; see `fetch_missing`
             ResolutionError: as filter
         """
-        return await self.run(filter_nodes(pod, candidates, self._source.state(), self._options, contenders))
+        state = self._source.state()
+        decision = await self.run(filter_nodes(pod, candidates, state, self.options, contenders))
+        counted: Sequence[Placement] = ()
+        while (allowances := self._allowances()) != counted:
+            counted = allowances
+            decision = await self.run(await_allowed(decision, state.view, counted, Budget(STEPS_PER_PLACEMENT)))
+        return decision
 
     async def fetch_missing(self, pod: Pod) -> None:
         """Fetches what the pod names and the state lacks.
@@ -95,7 +116,7 @@ class Evaluator:
         Raises:
             ResolutionError: as filter
         """
-        await self._run(pod, lambda state: _resolve(pod, state, self._options))
+        await self._run(pod, lambda state: _resolve(pod, state, self.options))
 
     async def has_pod(self, pod: Pod) -> bool:
         """Whether this very pod, by its UID, exists in the cluster.
@@ -135,7 +156,7 @@ class Evaluator:
             async with self._explanation:
                 return await self._run(
                     pod,
-                    lambda state: explain_nodes(pod, candidates, state, self._options, contenders()),
+                    lambda state: explain_nodes(pod, candidates, state, self.options, contenders()),
                     self._run_between_decisions,
                 )
         finally:
@@ -150,7 +171,7 @@ class Evaluator:
             ResolutionError: as filter
         """
         return await self._run(
-            pod, lambda state: self._plans.longhorn_facts(pod, candidates, state, self._options, contenders())
+            pod, lambda state: self._plans.longhorn_facts(pod, candidates, state, self.options, contenders())
         )
 
     async def run(self, computation: Cooperative[_Result]) -> _Result:

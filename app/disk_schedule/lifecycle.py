@@ -39,7 +39,7 @@ from app.kube.reflector import Timing
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import Election, LeaderLoop, NoElection, Program
 from app.runtime.probes import Health, UnavailableError, probe_application
-from app.runtime.server import run_process, serve
+from app.runtime.server import HttpServer, run_process, serve
 from scheduler_core.errors import CoreError
 from scheduler_core.leadership.election import ElectionTiming
 
@@ -276,6 +276,6 @@ async def _main(
             return Health(status="ok")
 
         connected()
-        await serve(lifecycle, probe_application(readiness, metrics.registry), listener)
+        await serve(lifecycle, [HttpServer(probe_application(readiness, metrics.registry), listener)])
     finally:
         await client.close()

@@ -1,4 +1,4 @@
-"""Writes the leader's address to the EndpointSlice of the Service.
+"""Writes the leader's address to the EndpointSlice of a Service.
 
 Each change: get, compare, write at the resourceVersion that was compared; after a conflict all three again.
 """
@@ -13,8 +13,17 @@ import structlog
 from app.kube.client import ApiError, KubeClient
 from app.kube.resources import ENDPOINT_SLICES
 from scheduler_core.convert.discovery import endpoint_slice, new_slice, update_slice, version_precondition
-from scheduler_core.leadership import endpoint_slice as endpoints
-from scheduler_core.leadership.endpoint_slice import CreateSlice, DeleteSlice, Endpoint, Slice, SliceChange
+from scheduler_core.leadership.endpoint_slice import (
+    EXTENDER,
+    CreateSlice,
+    DeleteSlice,
+    Endpoint,
+    LeaderService,
+    Slice,
+    SliceChange,
+    plan_publish,
+    plan_withdraw,
+)
 
 log = structlog.get_logger("publishing")
 
@@ -23,20 +32,28 @@ _TRIES: Final = 6
 
 
 class EndpointPublisher:
-    """Points the Service to this process's endpoint, and away from it.
+    """Points a Service to this process's endpoint, and away from it.
 
     `leading` is called between the read that a write is based on and the write. So a process that has lost the lead cannot
     overwrite its successor: had the successor written before the read, this process would not lead; if it wrote later,
     the versions differ.
     """
 
-    def __init__(self, client: KubeClient, namespace: str, endpoint: Endpoint, leading: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: str,
+        endpoint: Endpoint,
+        leading: Callable[[], bool],
+        service: LeaderService = EXTENDER,
+    ) -> None:
         self._client = client
         self._namespace = namespace
         self._endpoint = endpoint
         self._leading = leading
+        self._service = service
         self._collection = ENDPOINT_SLICES.path(namespace)
-        self._path = ENDPOINT_SLICES.path(namespace, endpoints.NAME)
+        self._path = ENDPOINT_SLICES.path(namespace, service.name)
 
     async def publish(self) -> bool:
         """Points the Service here; returns whether it does.
@@ -46,7 +63,7 @@ class EndpointPublisher:
         Raises:
             ApiError: the API server refused or did not answer; `conflict` if others kept changing the slice
         """
-        return await self._apply(endpoints.plan_publish, self._leading)
+        return await self._apply(plan_publish, self._leading)
 
     async def withdraw(self) -> None:
         """Points the Service nowhere, unless it points to another process already.
@@ -54,14 +71,15 @@ class EndpointPublisher:
         Raises:
             ApiError: as publish
         """
-        await self._apply(endpoints.plan_withdraw, lambda: True)
+        await self._apply(plan_withdraw, lambda: True)
 
     async def _apply(
-        self, plan: Callable[[Endpoint, Slice | None], SliceChange | None], allowed: Callable[[], bool]
+        self, plan: Callable[[LeaderService, Endpoint, Slice | None], SliceChange | None], allowed: Callable[[], bool]
     ) -> bool:
         for tries_left in reversed(range(_TRIES)):
             raw = await self._get()
-            change = plan(self._endpoint, None if raw is None else endpoint_slice(raw))
+            current = None if raw is None else endpoint_slice(raw, self._service)
+            change = plan(self._service, self._endpoint, current)
             if not allowed():
                 return False
             if change is None:
@@ -74,7 +92,8 @@ class EndpointPublisher:
                 continue
             # A slice that was deleted is created in the next try.
             if not isinstance(change, DeleteSlice):
-                log.info("the Service leads to", endpoints=[str(entry) for entry in change.desired.endpoints])
+                addresses = [str(entry) for entry in change.desired.endpoints]
+                log.info("the Service leads to", service=self._service.name, endpoints=addresses)
                 return True
         raise ApiError(f"PUT {self._path}", 409, "Conflict", f"others changed it {_TRIES} times in a row")
 
@@ -88,11 +107,11 @@ class EndpointPublisher:
 
     async def _write(self, change: SliceChange, raw: bytes | None) -> None:
         if isinstance(change, CreateSlice):
-            body = new_slice(self._namespace, endpoints.NAME, change.desired)
+            body = new_slice(self._namespace, self._service, change.desired)
             await self._client.create(self._collection, body, CALL_SECONDS)
         elif raw is None:
             raise AssertionError("only a slice that was read is replaced or deleted")
         elif isinstance(change, DeleteSlice):
             await self._client.delete(self._path, version_precondition(raw), CALL_SECONDS)
         else:
-            await self._client.replace(self._path, update_slice(raw, change.desired), CALL_SECONDS)
+            await self._client.replace(self._path, update_slice(raw, self._service, change.desired), CALL_SECONDS)

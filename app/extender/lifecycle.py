@@ -21,8 +21,10 @@ import structlog
 
 from app.extender.availability import ALWAYS_AVAILABLE, Availability
 from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
+from app.extender.published_service import PublishedService
 from app.extender.verbs import Reservations
 from app.kube import resources
 from app.kube.client import ApiError
@@ -33,17 +35,14 @@ from app.runtime.leader_loop import LeaderLoop, Program
 from app.runtime.server import freeze_heap
 from app.schemas.state import OutstandingState, ServiceState
 from scheduler_core.extender.settings import DEFAULTS, ENABLED, ExtenderSettings, SettingsHistory, SettingsSource
+from scheduler_core.leadership.endpoint_slice import EXTENDER
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError
 
 log = structlog.get_logger("live")
 
-NAME: Final = "longhorn-scheduler-extender"
-WITHDRAW_TIMEOUT: Final = 1.0
+NAME: Final = EXTENDER.name
 # How long a former leader keeps the Lease without answering, so that its last decisions become visible.
 SILENT_SECONDS: Final = 5.0
-_PUBLISH_RETRY_INTERVAL: Final = 2.0
-# The EndpointSlice may be edited or deleted by hand, so one GET checks it at this interval.
-_RECHECK_INTERVAL: Final = 10.0
 # How long a new leader waits for what its predecessor had seen, before it finds out what else has happened, which takes a second.
 _REACH_SECONDS: Final = 0.5
 
@@ -57,6 +56,7 @@ class ExtenderParts:
         environment: the extender's own settings given by flag or environment variable
         offer_store: where a leader records its offers for its successor, None if it makes none
         policy_problem: returns why the policy in force cannot be evaluated, or ""
+        guard: None without a placement guard
         background: tasks that run whether this process leads or not, such as the caches of a policy
     """
 
@@ -69,6 +69,7 @@ class ExtenderParts:
     node_name: str
     policy_problem: Availability = ALWAYS_AVAILABLE
     offer_store: OfferStore | None = None
+    guard: GuardEndpoint | None = None
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
 
 
@@ -134,18 +135,12 @@ class ExtenderLifecycle(Program):
         self._logged_problem = ""
         self._draining = False
         self._may_release = True
-        self._withdraws = False
+        self._withdraws: Sequence[PublishedService | GuardEndpoint] = ()
         self._publishing: asyncio.Task[None] | None = None
         self._record: HandoverRecord | None = None
         self._record_unusable = False
         self._silent_since: float | None = None
-        # The term in which the Service points here.
-        self._published: int | None = None
-        self._publish_problem = ""
-        self._publish_retry_at = 0.0
-        self._recheck_at = 0.0
-        # A predecessor in this pod may have left the Service pointing here; only this pod's own address is ever removed.
-        self._may_point_here = True
+        self._service = PublishedService(parts.publisher, parts.elector.leading)
 
     @property
     def readiness_problem(self) -> str:
@@ -174,6 +169,7 @@ class ExtenderLifecycle(Program):
             reserved_nodes=sorted(self._reservations.reserved()),
             outstanding=self._outstanding(),
             unreadable=self.unreadable,
+            guard=self._parts.guard.state(settings.placement_guard) if self._parts.guard is not None else None,
         )
 
     def refusal(self) -> str:
@@ -246,7 +242,7 @@ class ExtenderLifecycle(Program):
         A former leader keeps the Lease for `SILENT_SECONDS` without answering.
         """
         # While disabled, the Lease is kept as long as the Service points here and cannot be changed.
-        wanted = self._settings().enabled or self._points_here
+        wanted = self._settings().enabled or self._service.points_here
         if wanted and not self.readiness_problem:
             self._silent_since = None
             return True
@@ -263,34 +259,47 @@ class ExtenderLifecycle(Program):
         return self._settings().enabled
 
     async def before_step(self) -> None:
-        """Logs changes, and removes a disabled process from the Service."""
+        """Logs changes, and removes a disabled process from the Services."""
         elector = self._parts.elector
         settings = self._settings()
         self._log_settings(settings)
-        self._log_problem(self.readiness_problem or elector.problem or self._publish_problem)
-        if not settings.enabled and (self._points_here or (self._may_point_here and not elector.holder)):
-            await self._publish(None)
+        service = self._service
+        self._log_problem(self.readiness_problem or elector.problem or service.problem)
+        if settings.enabled:
+            return
+        if service.points_here or (service.may_point_here and not elector.holder):
+            await service.withdraw()
+        if self._parts.guard is not None:
+            await self._parts.guard.withdraw()
 
     async def after_step(self) -> None:
-        """Points the Service here, and checks that it still does."""
+        """Points the Services here, and checks that they still lead here."""
         if self._publishing is not None:
             await self._publishing
             self._publishing = None
         term = self._loop.term
-        recheck = asyncio.get_running_loop().time() >= self._recheck_at
-        if term is not None and (self._published != term or recheck) and self._settings().enabled:
-            await self._publish(term)
+        if term is not None and self._settings().enabled:
+            await self._service.keep(term)
+            await self._keep_guard(term)
         self._parts.metrics.heartbeat(self._parts.node_name, leading=not self.refusal())
+
+    async def _keep_guard(self, term: int) -> None:
+        if self._parts.guard is not None:
+            await self._parts.guard.keep(term, self._settings().placement_guard)
+
+    async def _publish(self, term: int) -> None:
+        await self._service.point_here(term)
+        await self._keep_guard(term)
 
     async def catch_up(self) -> None:
         """Returns once the cache has everything that the previous leader had.
 
-        A leader that ended in order says what it had; otherwise everything that happened before this call counts. Meanwhile the Service
-        is pointed here, so that it does not lead to a process that has ended.
+        A leader that ended in order says what it had; otherwise everything that happened before this call counts. Meanwhile the Services
+        are pointed here, so that they do not lead to a process that has ended.
         """
         if self._publishing is None:
             publishing = self._publish(self._parts.elector.term)
-            self._publishing = asyncio.create_task(publishing, name="pointing the Service here")
+            self._publishing = asyncio.create_task(publishing, name="pointing the Services here")
         self._record = await self._read_record()
         cache = self._parts.cache
         record = self._record
@@ -334,9 +343,9 @@ class ExtenderLifecycle(Program):
         if self._publishing is not None:
             self._publishing.cancel()
             self._publishing = None
-        if not self._parts.elector.leading():
-            self._published = None
-        self._publish_problem = ""
+        self._service.forget()
+        if self._parts.guard is not None:
+            self._parts.guard.forget()
         self._reservations.clear()
         for task in self._leader_tasks:
             task.clear()
@@ -365,49 +374,15 @@ class ExtenderLifecycle(Program):
         log.warning("a pod is still being placed, handing over without it")
 
     async def before_release(self) -> None:
-        """Notes whether the Service has to be pointed away."""
+        """Notes which Services have to be pointed away."""
         self._parts.metrics.heartbeat(self._parts.node_name, leading=False)
-        self._withdraws = self._points_here
+        services = (self._service, self._parts.guard)
+        self._withdraws = [entry for entry in services if entry is not None and entry.points_here]
 
     async def while_releasing(self) -> None:
-        """Removes this process from the Service before it stops listening.
-
-        A successor need not wait for that. If it has put its address there already, that stays.
-        """
-        if not self._withdraws:
-            return
-        try:
-            async with asyncio.timeout(WITHDRAW_TIMEOUT):
-                await self._publish(None)
-        except TimeoutError:
-            log.warning("the Service still points here: the API server does not answer")
-
-    @property
-    def _points_here(self) -> bool:
-        return self._published is not None and self._parts.elector.leading()
-
-    async def _publish(self, term: int | None) -> None:
-        """Points the Service here, or removes this process from it (None).
-
-        Does nothing for `_PUBLISH_RETRY_INTERVAL` after a failure.
-        """
-        publisher = self._parts.publisher
-        clock = asyncio.get_running_loop().time
-        if clock() < self._publish_retry_at:
-            return
-        try:
-            if publisher is not None and term is None:
-                await publisher.withdraw()
-            elif publisher is not None and not await publisher.publish():
-                return
-        except ApiError as error:
-            self._publish_problem = str(error)
-            self._publish_retry_at = clock() + _PUBLISH_RETRY_INTERVAL
-            return
-        self._publish_problem = ""
-        self._published = term
-        self._may_point_here = term is not None
-        self._recheck_at = clock() + _RECHECK_INTERVAL
+        """Removes this process from the Services before it stops listening."""
+        for service in self._withdraws:
+            await service.withdraw_in_time()
 
     def _log_settings(self, settings: ExtenderSettings) -> None:
         if settings == self._logged_settings or self._settings_pending:
@@ -418,6 +393,7 @@ class ExtenderLifecycle(Program):
             enabled=settings.enabled,
             pod_scheduling_timeout=settings.pod_scheduling_timeout,
             node_reservation_timeout=settings.node_reservation_timeout,
+            placement_guard=settings.placement_guard.value,
             origins=dict(settings.origins),
         )
         for problem in settings.problems:

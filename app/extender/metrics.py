@@ -17,6 +17,8 @@ from prometheus_fastapi_instrumentator import Instrumentator, metrics
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
 from scheduler_core.demand.derive import DemandSource
+from scheduler_core.extender.guard_health import Observation
+from scheduler_core.extender.placement_guard import GuardOutcome
 from scheduler_core.model.verdict import UNSAFE, Reason
 from scheduler_core.offers.outstanding_offer import OutcomeKind
 
@@ -167,6 +169,48 @@ class _PolicyCounters:
             self.reloads.labels(result=result)
 
 
+class _GuardMetrics:
+    """What the placement guard was asked, what it did, what came of it, and how long its certificate holds."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.placements = CounterMetric(
+            f"{PREFIX}_placement_guard_placements",
+            "Placements of replicas that the API server asked about, by outcome",
+            ["outcome"],
+            registry=registry,
+        )
+        self.observations = CounterMetric(
+            f"{PREFIX}_placement_guard_observations",
+            "Placements that a watch has shown: confirmed, bypassed (not asked about, or answered too late) or tampered",
+            ["observation"],
+            registry=registry,
+        )
+        self.duration = Histogram(
+            f"{PREFIX}_placement_guard_duration_seconds",
+            "Time from the API server's question to the answer",
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        for outcome in GuardOutcome:
+            self.placements.labels(outcome=outcome.value)
+        for observation in Observation:
+            self.observations.labels(observation=observation.value)
+        self.reviews = CounterMetric(
+            f"{PREFIX}_placement_guard_reviews",
+            "Reviews that the API server asked for, by result: answered, idle (this process does not lead), "
+            "failed (allowed as they were), refused (not readable)",
+            ["result"],
+            registry=registry,
+        )
+        self.certificate_expiry = Gauge(
+            f"{PREFIX}_placement_guard_certificate_expiry_timestamp_seconds",
+            "When the certificate that the placement guard shows expires; 0 without one",
+            registry=registry,
+        )
+        for result in ("answered", "idle", "failed", "refused"):
+            self.reviews.labels(result=result)
+
+
 class Metrics:
     """This process's metrics, in a registry of their own."""
 
@@ -220,6 +264,7 @@ class Metrics:
         )
         self._outcomes = _OutcomeCounters(self.registry)
         self._policy = _PolicyCounters(self.registry)
+        self._guard = _GuardMetrics(self.registry)
         for label in _BOOLEANS:
             self._scheduling_wait.labels(pod_scheduled=label)
             self._node_reservation.labels(replicas_scheduled=label)
@@ -230,7 +275,7 @@ class Metrics:
         for result in ("fits", "refused", "error"):
             self._requests.labels(result=result)
 
-    def decided(self, reasons: Iterable[Reason], gave_up: int) -> Counter[Reason]:
+    def count_decision(self, reasons: Iterable[Reason], gave_up: int) -> Counter[Reason]:
         """Counts one answer of /filter; returns how often each reason occurred."""
         counted = Counter(reasons)
         for reason, count in counted.items():
@@ -241,26 +286,47 @@ class Metrics:
             self._gave_up.inc(gave_up)
         return counted
 
-    def refused_by_policy(self, nodes: int) -> None:
+    def count_policy_refusals(self, nodes: int) -> None:
         """Counts nodes that a predicate of the policy refused.
 
         Longhorn's rules were not evaluated for them.
         """
         self._policy.refusals.inc(nodes)
 
-    def policy_reloaded(self, result: str) -> None:
+    def count_policy_reload(self, result: str) -> None:
         """Counts one change of the policy file: ``loaded`` or ``refused``."""
         self._policy.reloads.labels(result=result).inc()
 
-    def answered_unsafe(self, reasons: Collection[Reason]) -> None:
-        """Counts one answer of /filter with nodes that are not stale-safe for these `UNSAFE` reasons; without any, nothing."""
+    def count_unsafe_answer(self, reasons: Collection[Reason]) -> None:
+        """Counts one answer of /filter by its worst `UNSAFE` reason; without any, nothing."""
         if reasons:
             worst = Reason.ORDER_UNSAFE if Reason.ORDER_UNSAFE in reasons else Reason.STALE_UNSAFE
             self._unsafe_answers.labels(reason=worst.name.lower()).inc()
 
-    def undecided(self) -> None:
+    def count_undecided(self) -> None:
         """Counts one request to /filter that could not be decided."""
         self._requests.labels(result="error").inc()
+
+    def count_guarded_placement(self, outcome: str) -> None:
+        """Counts one placement that the guard was asked about, by the value of its `GuardOutcome`."""
+        self._guard.placements.labels(outcome=outcome).inc()
+
+    def count_guard_observation(self, observation: str) -> None:
+        """Counts one placement that a watch has shown, by the value of its `Observation`."""
+        self._guard.observations.labels(observation=observation).inc()
+
+    def observe_guard_answer(self, seconds: float) -> None:
+        """Observes the time of one answer of the guard."""
+        self._guard.duration.observe(seconds)
+
+    def guard_proven(self, read: Callable[[], bool]) -> None:
+        """Adds whether the placement guard is proven, read when Prometheus scrapes."""
+        gauge = Gauge(
+            f"{PREFIX}_placement_guard_proven",
+            "1 while every placement was answered lately and is kept to the plan, 0 otherwise",
+            registry=self.registry,
+        )
+        gauge.set_function(lambda: float(read()))
 
     def heartbeat(self, node: str, *, leading: bool) -> None:
         """Sets whether this process answers."""
@@ -274,25 +340,33 @@ class Metrics:
         """Observes one reservation of a node."""
         self._node_reservation.labels(replicas_scheduled=_BOOLEANS[listed]).observe(seconds)
 
-    def misplaced(self) -> None:
+    def count_misplaced(self) -> None:
         """Counts one new volume that Longhorn placed on another node."""
         self._outcomes.misplacements.inc()
 
-    def overbooked(self) -> None:
+    def count_overbooked(self) -> None:
         """Counts one disk that placements overbooked."""
         self._outcomes.overbookings.inc()
 
-    def nudged(self, result: str) -> None:
+    def count_nudge(self, result: str) -> None:
         """Counts one pod that was to be retried: ``patched``, ``gone`` or ``failed``."""
         self._outcomes.nudges.labels(result=result).inc()
 
-    def would_refuse(self) -> None:
+    def count_would_refuse(self) -> None:
         """Counts one pod that would have been refused on every node."""
         self._outcomes.would_refuse.inc()
 
-    def offer_ended(self, kind: str) -> None:
+    def count_offer_end(self, kind: str) -> None:
         """Counts one offer that ended, by the value of its `OutcomeKind`."""
         self._outcomes.offers_ended.labels(became=kind).inc()
+
+    def count_review(self, result: str) -> None:
+        """Counts one review of a placement: ``answered``, ``idle``, ``failed`` or ``refused``."""
+        self._guard.reviews.labels(result=result).inc()
+
+    def guard_certificate(self, expires: float) -> None:
+        """Sets when the placement guard's certificate expires, in seconds since 1970."""
+        self._guard.certificate_expiry.set(expires)
 
     def outstanding(self, read: Callable[[], Outstanding]) -> None:
         """Adds gauges of demand, offers, misplaced volumes, overbooked disks and waiting pods.

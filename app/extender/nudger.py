@@ -110,7 +110,7 @@ class NudgePatch:
 class NudgeCounter(Protocol):
     """Counts nudges."""
 
-    def nudged(self, result: str) -> None:
+    def count_nudge(self, result: str) -> None:
         """Counts one nudge: ``patched``, ``gone`` (the pod does not exist any more) or ``failed``."""
 
 
@@ -392,7 +392,7 @@ class Nudger:
         except ApiError as error:
             self._on_failure(refusal, error)
             return
-        self._metrics.nudged("patched" if patched else "gone")
+        self._metrics.count_nudge("patched" if patched else "gone")
         if patched:
             refusal.nudges += 1
             log.info("nudged", pod=pod.key, uid=pod.uid, waited=round(self._clock() - refusal.since, 1))
@@ -405,7 +405,7 @@ class Nudger:
 
         The nudge is repeated after the pod's back-off.
         """
-        self._metrics.nudged("failed")
+        self._metrics.count_nudge("failed")
         kind = (error.status, error.reason)
         if kind not in self._logged_failures:
             self._logged_failures.add(kind)

@@ -369,7 +369,8 @@ class Offers:
                     self._apply(Offered(observed_pod(pod), frozenset()))
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
             view = self._cache.state().view
-            offered, answered = make_offer(pod, decision, view, self._ledger.competing_offers(pod.uid))
+            competing = self._ledger.competing_offers(pod.uid)
+            offered, answered = make_offer(pod, decision, view, competing, self._ledger.recent_offers)
             self._apply(offered)
             offer = self._ledger.offer_of(pod.uid)
             if offer is not None:
@@ -427,7 +428,7 @@ class Offers:
 
     def _on_offer_end(self, outcome: Outcome) -> None:
         decided = outcome.kind is OutcomeKind.DECIDED
-        self._metrics.offer_ended(outcome.kind.value)
+        self._metrics.count_offer_end(outcome.kind.value)
         self._metrics.pod_scheduling_wait(outcome.at - outcome.offer.made_at, scheduled=decided)
         uid = outcome.offer.uid
         pod, watcher = self._watchers.get(uid, (None, None))

@@ -29,6 +29,7 @@ from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.contention import Contention
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Competing, Contenders
 from scheduler_core.extender.offer import current_pod
 from scheduler_core.extender.overbooking_monitor import OverbookingReport
@@ -46,8 +47,9 @@ FOLLOW_INTERVAL: Final = 0.25
 MAX_PLACEMENT_SECONDS: Final = 300.0
 # A log line names this many volumes; their number is logged too.
 _MAX_VOLUMES_LOGGED: Final = 50
-# A pod is checked when it or its node has changed, and this often in any case: its claims and replicas matter too.
-_RECHECK_INTERVAL: Final = 1.0
+# A pod is checked when it, its node or the demand there has changed, and this often in any case: a volume that only prefers the node
+# is in no demand.
+_RECHECK_INTERVAL: Final = 2.0
 
 
 class _FollowEnd(Enum):
@@ -70,7 +72,7 @@ class _FollowedPod:
         decided_at: when the decision was seen
         seen: whether a view had the pod; a pod that no view had yet is not gone
         checked_at: when it was checked last
-        checked: the pod and the Longhorn node at the last check
+        checked: the pod, the Longhorn node and the demand on it at the last check
     """
 
     pod: Pod
@@ -79,15 +81,17 @@ class _FollowedPod:
     decided_at: float
     seen: bool = False
     checked_at: float = -math.inf
-    checked: tuple[object, object] = (None, None)
+    checked: tuple[object, ...] = (None, None, None)
 
-    def needs_check(self, view: View, now: float) -> bool:
-        """Whether the pod or its node changed since the last check.
+    def needs_check(self, state: ClusterState, now: float) -> bool:
+        """Whether the pod, its node or the demand there changed since the last check.
 
         Also true if that check is `_RECHECK_INTERVAL` old. Notes the check.
         """
         key = (self.pod.namespace, self.pod.name)
-        current = (view.snapshot.pods.get(key), view.snapshot.longhorn_nodes.get(self.node))
+        snapshot = state.view.snapshot
+        demand = state.demand.by_node.get(self.node)
+        current = (snapshot.pods.get(key), snapshot.longhorn_nodes.get(self.node), demand)
         unchanged = all(value is before for value, before in zip(current, self.checked, strict=True))
         if unchanged and now - self.checked_at < _RECHECK_INTERVAL:
             return False
@@ -179,7 +183,7 @@ class Placements:
             self._followed_pods[pod.uid] = _FollowedPod(pod, node, offered_at, self._clock())
             self._wake.set()
 
-    def delivered(self, replica: object | None) -> None:
+    def delivered(self, _before: object | None, replica: object | None) -> None:
         """Notes when a watch first delivers a replica with its disk; for every change of a replica."""
         if self._leads and isinstance(replica, Replica) and replica.disk_id:
             self._deliveries.setdefault((replica.name, replica.disk_id), self._clock())
@@ -208,7 +212,7 @@ class Placements:
         for followed in list(self._followed_pods.values()):
             # During a pause the pod may have been decided again, or all may have been cleared.
             if self._followed_pods.get(followed.pod.uid) is followed:
-                end = self._follow_end(followed, self._cache.state().view)
+                end = self._follow_end(followed, self._cache.state())
                 if end is not None:
                     self._end_following(followed, end)
             yield
@@ -230,7 +234,7 @@ class Placements:
             return
         self._report = report
         for entry in report.new_misplacements:
-            self._metrics.misplaced()
+            self._metrics.count_misplaced()
             log.warning(
                 "misplaced", pod=entry.pod, volume=entry.volume, wanted=entry.node, replicas_on=list(entry.replicas_on)
             )
@@ -248,7 +252,7 @@ class Placements:
             return
         self._overbookings = report
         for entry in report.new_overbookings:
-            self._metrics.overbooked()
+            self._metrics.count_overbooked()
             log.warning(
                 "overbooked",
                 node=entry.node,
@@ -259,11 +263,12 @@ class Placements:
                 within_ms=entry.milliseconds,
             )
 
-    def _follow_end(self, followed: _FollowedPod, view: View) -> _FollowEnd | None:
+    def _follow_end(self, followed: _FollowedPod, state: ClusterState) -> _FollowEnd | None:
         """Returns how following a pod ends, None if it goes on."""
+        view = state.view
         now = self._clock()
         late = _FollowEnd.LATE if now - followed.decided_at >= MAX_PLACEMENT_SECONDS else None
-        if not followed.needs_check(view, now):
+        if not followed.needs_check(state, now):
             return late
         current = current_pod(followed.pod, view)
         if current is not None and decided_node(current, view) not in ("", followed.node):

@@ -40,8 +40,8 @@ log = structlog.get_logger("cache")
 FETCH_TIMEOUT: Final = 2.0
 _REACH_CHECK_INTERVAL: Final = 0.01
 ObjectKey = tuple[str, Key]
-ChangeObserver = Callable[[object | None], None]
-"""Receives an object as a watch delivers it, or None if it was deleted."""
+ChangeObserver = Callable[[object | None, object | None], None]
+"""Receives an object as it was, and as a watch delivers it. None: it did not exist, or was deleted."""
 
 _NO_OBJECTS: Final[Mapping[Key, object]] = {}
 # If one replica were left out, its volume would look unplaced. A missing object of any other kind only causes refusals.
@@ -313,9 +313,12 @@ class ClusterCache:
             else:
                 objects[key] = value
             return
+        observers = self._observers.get(field)
+        if observers:
+            before = self._pending[field, key] if (field, key) in self._pending else self._objects(field).get(key)
+            for observer in observers:
+                observer(before, value)
         self._pending[field, key] = value
-        for observer in self._observers.get(field, ()):
-            observer(value)
         for event in self._listeners.get((field, key), ()):
             event.set()
 

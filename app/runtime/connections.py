@@ -69,7 +69,7 @@ class ServerMetrics:
         self._ended = Counter(
             f"{PREFIX}_connections_ended",
             "Connections that the server ended, by reason: limit (others needed the room), headers (too large or too slow), "
-            "malformed, idle, body (what the answer did not wait for), answer (not read)",
+            "malformed, idle, body (what the answer did not wait for), answer (not read), handshake (TLS failed or was slow)",
             ["reason"],
             registry=registry,
         )
@@ -78,7 +78,7 @@ class ServerMetrics:
             "How often this process was about to run out of file descriptors, or did",
             registry=registry,
         )
-        for reason in ("limit", "headers", "malformed", "idle", "body", "answer"):
+        for reason in ("limit", "headers", "malformed", "idle", "body", "answer", "handshake"):
             self._ended.labels(reason=reason)
 
     def end(self, reason: str) -> None:
@@ -91,7 +91,7 @@ class ServerMetrics:
 
 
 class Connections:
-    """All connections of one server.
+    """All connections of this process's servers.
 
     Attributes:
         limit: how many there may be

@@ -1,6 +1,6 @@
 """Serves HTTP next to a long-running service, until a signal.
 
-The first signal drains the service and then stops the server, the second ends the drain, and SIGINT after the first signal also cuts off
+The first signal drains the service and then stops the servers, the second ends the drain, and SIGINT after the first signal also cuts off
 open requests.
 
 uvicorn is set up for kube-scheduler: one process, and connections that outlive its idle ones.
@@ -14,8 +14,10 @@ import functools
 import gc
 import signal
 import socket
+import ssl
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 import uvicorn
@@ -24,12 +26,26 @@ from fastapi import FastAPI
 
 from app.runtime.connections import Connections, ServerMetrics
 from app.runtime.http_protocol import KEEP_ALIVE_SECONDS, LimitedProtocol
+from app.runtime.tls_listener import TlsListener
 
 SHUTDOWN_SECONDS: Final = 20
 
 
+@dataclass(frozen=True, slots=True)
+class HttpServer:
+    """An application, and where it listens.
+
+    Attributes:
+        tls: None for plain HTTP. Its certificate may be replaced, or come later; until then no handshake succeeds
+    """
+
+    app: FastAPI
+    listener: socket.socket
+    tls: ssl.SSLContext | None = None
+
+
 class Service(Protocol):
-    """What runs next to the HTTP server."""
+    """What runs next to the HTTP servers."""
 
     async def run(self) -> None:
         """Runs until cancelled; its end, or an error, ends the process."""
@@ -84,43 +100,71 @@ def server_config(app: FastAPI, connections: Connections) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to `serve`."""
+    """A server that leaves signals to `serve`, and may speak TLS."""
+
+    def __init__(self, server: HttpServer, connections: Connections) -> None:
+        super().__init__(server_config(server.app, connections))
+        self._listener = server.listener
+        self._tls = server.tls
+        self._connections = connections
+
+    async def run_until_exit(self) -> None:
+        """Serves until `should_exit` is set and every accepted request is answered."""
+        await self.serve(sockets=[self._listener])
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts to listen."""
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+        await self.lifespan.startup()
+        listener = TlsListener(self._listener, self._tls, self._make_protocol, self._connections)
+        listener.start()
+        # uvicorn only closes them, and waits until they are closed.
+        self.servers = [cast("asyncio.base_events.Server", listener)]
+        self.started = True
 
-async def serve(service: Service, app: FastAPI | None, listener: socket.socket | None) -> None:
-    """Runs a service and its HTTP server until a signal.
+    def _make_protocol(self) -> asyncio.Protocol:
+        make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
-    The signal drains the service; a second one cuts the drain short. Then the server stops: it still answers the requests that it accepted,
-    for at most `SHUTDOWN_SECONDS`, unless a signal after the first is SIGINT (uvicorn's own rule). If the service or the server ends by
-    itself, there is no drain.
 
-    If one of the two ended with an error, the process exits with code 1. Without an application or a listener there is no HTTP server.
-    The server's metrics go to the registry that `install_metrics` gave the application.
+async def serve(service: Service, servers: Sequence[HttpServer]) -> None:
+    """Runs a service and its HTTP servers until a signal.
+
+    The signal drains the service; a second one cuts the drain short. Then all servers stop: they still answer the requests that they
+    accepted, for at most `SHUTDOWN_SECONDS`, unless a signal after the first is SIGINT (uvicorn's own rule). If the service or a server
+    ends by itself, there is no drain.
+
+    If one of them ended with an error, the process exits with code 1. The limits of connections hold for all servers together; their
+    metrics go to the registry that `install_metrics` gave the first application.
     """
     loop = asyncio.get_running_loop()
     signals = _Signals()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.count, number)
     running = asyncio.create_task(service.run(), name="service")
-    server: _Server | None = None
     tasks: set[asyncio.Task[None]] = {running}
-    if app is not None and listener is not None:
-        connections = Connections(ServerMetrics(app.state.registry))
-        server = _Server(server_config(app, connections))
-        tasks.add(asyncio.create_task(_serve_connections(server, connections, listener), name="server"))
+    listening: list[_Server] = []
+    if servers:
+        connections = Connections(ServerMetrics(servers[0].app.state.registry))
+        listening = [_Server(server, connections) for server in servers]
+        tasks.add(asyncio.create_task(_serve_connections(listening, connections), name="servers"))
     try:
         await signals.wait_for(1, tasks)
         if signals.counted and not any(task.done() for task in tasks):
             await _drain(service, signals, tasks)
-        if server is not None:
-            server.should_exit = True
+        if listening:
+            for server in listening:
+                server.should_exit = True
             serving = tasks - {running}
             await signals.wait_for_interrupt(serving)
-            server.force_exit = signals.interrupted
+            for server in listening:
+                server.force_exit = signals.interrupted
             await asyncio.wait(serving)
     finally:
         ended = [task for task in tasks if task.done()]
@@ -134,13 +178,19 @@ async def serve(service: Service, app: FastAPI | None, listener: socket.socket |
         sys.exit(1)
 
 
-async def _serve_connections(server: _Server, connections: Connections, listener: socket.socket) -> None:
+async def _serve_connections(servers: Sequence[_Server], connections: Connections) -> None:
+    """Serves until every server has stopped, which the end of one causes."""
     watching = asyncio.create_task(connections.watch(), name="connections")
+    serving = [asyncio.create_task(server.run_until_exit(), name="server") for server in servers]
     try:
-        await server.serve(sockets=[listener])
+        await asyncio.wait(serving, return_when=asyncio.FIRST_COMPLETED)
+        for server in servers:
+            server.should_exit = True
+        await asyncio.gather(*serving)
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        for task in (watching, *serving):
+            task.cancel()
+        await asyncio.gather(watching, *serving, return_exceptions=True)
 
 
 async def _drain(service: Service, signals: _Signals, tasks: set[asyncio.Task[None]]) -> None:

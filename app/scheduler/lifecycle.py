@@ -25,7 +25,7 @@ from app.kube.reflector import Timing
 from app.runtime.elector import Elector
 from app.runtime.leader_loop import LeaderLoop, Program
 from app.runtime.probes import LeaderHealth, UnavailableError, probe_application
-from app.runtime.server import run_process, serve
+from app.runtime.server import HttpServer, run_process, serve
 from app.scheduler.event_recorder import EventRecorder
 from app.scheduler.longhorn_cache import LonghornCache
 from app.scheduler.metrics import SchedulerMetrics
@@ -172,7 +172,7 @@ async def _run(
         metrics = SchedulerMetrics()
         lifecycle = build_lifecycle(client, config, options, metrics)
         app = probe_application(lifecycle.readiness, metrics.registry, LeaderHealth)
-        await serve(lifecycle, app, listener)
+        await serve(lifecycle, [HttpServer(app, listener)] if listener is not None else [])
     finally:
         await client.close()
 

@@ -16,12 +16,14 @@ from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.disk_schedule.allocation import claimed_bytes
 from scheduler_core.evaluation.competitors import identity
+from scheduler_core.extender.guard_health import GuardState
 from scheduler_core.extender.nudge import WaitingPod
 from scheduler_core.extender.overbooking_monitor import Overbooked, OverbookingReport
 from scheduler_core.extender.placement_monitor import Misplaced, PlacementReport, Stuck
 from scheduler_core.longhorn.space import DiskSpace
 from scheduler_core.model import longhorn
 from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
+from scheduler_core.model.replica_placement import Placement
 from scheduler_core.offers.ledger import Ledger
 from scheduler_core.offers.outstanding_offer import Offer
 from scheduler_core.volumes.resolve import PodVolume
@@ -52,6 +54,33 @@ class OutstandingState:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardActivity:
+    """What the placement guard did since this process leads.
+
+    Attributes:
+        health: what may be relied on; None while the guard is off or this process does not lead
+        awaited: placements that it allowed and that no watch has shown yet, oldest first
+        outcomes: how many placements it answered, by outcome
+        observations: how many placements a watch has shown, by what they showed
+    """
+
+    health: GuardState | None = None
+    awaited: tuple[Placement, ...] = ()
+    outcomes: Mapping[str, int] = field(default_factory=dict[str, int])
+    observations: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementGuardState:
+    """Whether API servers can call the placement guard, and what it did; /state shows it as `PlacementGuardAnswer`."""
+
+    mode: str
+    published: bool
+    problem: str
+    activity: GuardActivity = field(default_factory=GuardActivity)
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceState:
     """Which process answers, and with which settings; /state shows it as `ServiceAnswer`."""
 
@@ -66,6 +95,7 @@ class ServiceState:
     reserved_nodes: Sequence[str]
     outstanding: OutstandingState = field(default_factory=OutstandingState)
     unreadable: Sequence[str] = ()
+    guard: PlacementGuardState | None = None
 
 
 class DiskScheduleState(Answer):
@@ -194,6 +224,34 @@ class StuckAnswer(Answer):
     waited_seconds: float = Field(serialization_alias="waitedSeconds", description="since this process saw it begin")
 
 
+class AwaitedPlacementAnswer(Answer):
+    """A placement that the guard allowed and that no watch has shown yet."""
+
+    replica: str
+    volume: str
+    node: str
+    disk: str = Field(description="UUID of the disk, as it was to be written")
+    size: int = Field(description="bytes")
+
+
+class PlacementGuardAnswer(Answer):
+    """Whether API servers can call the placement guard of this process, and what it did since it leads."""
+
+    mode: str = Field(description="the setting placement-guard: off, observe or enforce")
+    published: bool = Field(description="whether its Service leads to this process")
+    problem: str = Field(description="why it cannot be called, or soon cannot; empty if nothing is wrong")
+    health: str = Field(
+        description="unproven, proven or tampered; empty while the guard is off or this process does not lead"
+    )
+    outcomes: dict[str, int] = Field(
+        description="placements that it was asked about, by outcome: left, changed, no-plan, refused-shape, "
+        "not-guarded, late"
+    )
+    observations: dict[str, int] = Field(description="placements that a watch has shown: confirmed, bypassed, tampered")
+    awaited: list[AwaitedPlacementAnswer] = Field(description="oldest first")
+    awaited_count: int = Field(serialization_alias="awaitedCount")
+
+
 class ServiceAnswer(Answer):
     """Who answers, by which settings, and what is not settled yet."""
 
@@ -221,6 +279,9 @@ class ServiceAnswer(Answer):
     overbooked_count: int = Field(serialization_alias="overbookedCount")
     stuck: list[StuckAnswer] = Field(description="by node and name")
     stuck_count: int = Field(serialization_alias="stuckCount")
+    placement_guard: PlacementGuardAnswer | None = Field(
+        serialization_alias="placementGuard", description="null without one"
+    )
 
 
 class StateAnswer(Answer):
@@ -280,6 +341,26 @@ def _service_answer(state: ServiceState) -> ServiceAnswer:
         overbooked_count=len(outstanding.overbookings.overbooked),
         stuck=[_stuck_answer(entry, report.time) for entry in report.stuck[:MAX_LISTED]],
         stuck_count=len(report.stuck),
+        placement_guard=_guard_answer(state.guard) if state.guard is not None else None,
+    )
+
+
+def _guard_answer(state: PlacementGuardState) -> PlacementGuardAnswer:
+    activity = state.activity
+    return PlacementGuardAnswer(
+        mode=state.mode,
+        published=state.published,
+        problem=state.problem,
+        health=activity.health.value if activity.health is not None else "",
+        outcomes=dict(activity.outcomes),
+        observations=dict(activity.observations),
+        awaited=[
+            AwaitedPlacementAnswer(
+                replica=entry.replica, volume=entry.volume, node=entry.node, disk=entry.disk, size=entry.size
+            )
+            for entry in activity.awaited[:MAX_LISTED]
+        ],
+        awaited_count=len(activity.awaited),
     )
 
 

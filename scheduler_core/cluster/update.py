@@ -9,7 +9,7 @@ A change of Longhorn's settings or of a backing image concerns every disk. It is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from operator import attrgetter
@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from rpds import HashTrieMap
 
-from scheduler_core.cluster.free_space import Replicas, free_space_of, unlisted_replicas
+from scheduler_core.cluster.free_space import FreeSpace, Replicas, free_space_of, unlisted_replicas
 from scheduler_core.cluster.growth import requested_size
 from scheduler_core.cluster.multimap import add_member, discard_member, put
+from scheduler_core.cluster.nodes_by_name import NodesByName
 from scheduler_core.cluster.view import (
     Indexes,
     View,
@@ -71,8 +72,7 @@ def update(view: View, changes: Changes, now: datetime) -> Update:
         old = builder.put(field, key, value)
         if old == value:
             continue
-        if field in _REBUILDING_FIELDS:
-            rebuild = True
+        rebuild = rebuild or field in _REBUILDING_FIELDS
         effect = _EFFECTS.get(field)
         if effect is not None:
             effect(builder, old, value)
@@ -92,45 +92,12 @@ def build_view(snapshot: Snapshot, now: datetime, version: int) -> View:
         view,
         cluster=replace(
             cluster,
-            nodes=_NodesByName(tuple(cluster.nodes), snapshot.longhorn_nodes),
+            nodes=NodesByName(tuple(cluster.nodes), snapshot.longhorn_nodes),
             replicas_by_volume=HashTrieMap(cluster.replicas_by_volume),
             instance_managers=HashTrieMap(cluster.instance_managers or {}),
             engine_images=HashTrieMap(cluster.engine_images or {}),
         ),
     )
-
-
-class _NodesByName(Mapping[str, longhorn.Node]):
-    """Longhorn's nodes, sorted by name.
-
-    A changed node costs nothing, an added or deleted node costs a sort.
-    """
-
-    __slots__ = ("_names", "_nodes")
-
-    def __init__(self, names: tuple[str, ...], nodes: Mapping[str, longhorn.Node]) -> None:
-        self._names = names
-        self._nodes = nodes
-
-    def __getitem__(self, name: str) -> longhorn.Node:
-        return self._nodes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._nodes
-
-    def updated(self, nodes: Mapping[str, longhorn.Node], changed: Mapping[str, longhorn.Node | None]) -> _NodesByName:
-        """Returns the mapping over `nodes`.
-
-        Only the `changed` nodes may be new or deleted.
-        """
-        same_names = all((name in self._nodes) == (node is not None) for name, node in changed.items())
-        return _NodesByName(self._names if same_names else tuple(sorted(nodes)), nodes)
 
 
 class _Builder:
@@ -190,22 +157,29 @@ class _Builder:
                 self.changed_nodes.add(name)
             else:
                 self.unlisted_replicas = self.unlisted_replicas.discard(uuid)
-        schedules = self.snapshot.disk_schedules
         for name in self.changed_nodes:
             for disk in nodes[name].disks if name in nodes else ():
                 unlisted = unlisted_replicas(disk, self.replicas_by_disk.get(disk.uuid) or ())
                 self.unlisted_replicas = put(self.unlisted_replicas, disk.uuid, unlisted or None)
         self._update_growth(nodes)
-        for name in self.changed_nodes:
-            node = nodes.get(name)
-            if node is None:
-                self.free_space = self.free_space.discard(name)
-                continue
-            space = free_space_of(node, self._view.settings, self.unlisted_replicas, schedules, self.growth)
-            self.free_space = self.free_space.insert(name, space)
+        if self.changed_nodes:
+            self.free_space = self._updated_free_space(nodes)
         self.pods_to_schedule -= count_to_schedule(self.pods, self._view.snapshot)
         self.pods_to_schedule += count_to_schedule(self.pods, self.snapshot)
         return Update(self._assemble(nodes, now), frozenset(self.changed_nodes))
+
+    def _updated_free_space(self, nodes: Mapping[str, longhorn.Node]) -> Mapping[str, FreeSpace]:
+        """Returns a copy with the changed nodes: every request reads all nodes, and updates are few."""
+        free_space = dict(self.free_space)
+        settings = self._view.settings
+        schedules = self.snapshot.disk_schedules
+        for name in self.changed_nodes:
+            node = nodes.get(name)
+            if node is None:
+                free_space.pop(name, None)
+            else:
+                free_space[name] = free_space_of(node, settings, self.unlisted_replicas, schedules, self.growth)
+        return free_space
 
     def _update_growth(self, nodes: Mapping[str, longhorn.Node]) -> None:
         """Updates the growth that claims request.
@@ -237,7 +211,7 @@ class _Builder:
         nodes = self._view.cluster.nodes
         if not self.longhorn_nodes:
             return nodes
-        if not isinstance(nodes, _NodesByName):
+        if not isinstance(nodes, NodesByName):
             raise TypeError("only a view made by build_view() can be updated")
         return nodes.updated(self.snapshot.longhorn_nodes, self.longhorn_nodes)
 
@@ -333,14 +307,15 @@ def _update_volume(builder: _Builder, old: longhorn.Volume | None, new: longhorn
 
 def _update_replica(builder: _Builder, old: longhorn.Replica | None, new: longhorn.Replica | None) -> None:
     builder.handles.update(replica.volume for replica in (old, new) if replica is not None)
+    builder.disks.update(replica.disk_id for replica in (old, new) if replica is not None and replica.disk_id)
     if old is not None:
         builder.replicas_by_volume = discard_member(builder.replicas_by_volume, old.volume, old)
-        builder.replicas_by_disk = discard_member(builder.replicas_by_disk, old.disk_id, old)
-        builder.disks.add(old.disk_id)
+        if old.disk_id:
+            builder.replicas_by_disk = discard_member(builder.replicas_by_disk, old.disk_id, old)
     if new is not None:
         builder.replicas_by_volume = add_member(builder.replicas_by_volume, new.volume, new, _BY_NAME)
-        builder.replicas_by_disk = add_member(builder.replicas_by_disk, new.disk_id, new, _BY_NAME)
-        builder.disks.add(new.disk_id)
+        if new.disk_id:
+            builder.replicas_by_disk = add_member(builder.replicas_by_disk, new.disk_id, new, _BY_NAME)
 
 
 def _update_longhorn_node(builder: _Builder, old: longhorn.Node | None, new: longhorn.Node | None) -> None:

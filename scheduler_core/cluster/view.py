@@ -54,7 +54,7 @@ class Indexes:
     """
 
     unlisted_replicas: HashTrieMap[str, Replicas]
-    free_space: HashTrieMap[str, FreeSpace]
+    free_space: Mapping[str, FreeSpace]
     volumes_by_claim_ref: HashTrieMap[ClaimRef, tuple[str, ...]]
     available_volumes: HashTrieMap[str, tuple[kube.PersistentVolume, ...]]
     pods_by_claim: HashTrieMap[NamespacedName, tuple[kube.Pod, ...]]
@@ -72,7 +72,7 @@ class Indexes:
         snapshot = cluster.snapshot
         nodes = cluster.nodes.values()
         volumes = snapshot.persistent_volumes.values()
-        replicas = ((replica.disk_id, replica) for replica in snapshot.replicas.values())
+        replicas = ((replica.disk_id, replica) for replica in snapshot.replicas.values() if replica.disk_id)
         by_disk = group_by_key(replicas, attrgetter("name"))
         unlisted: dict[str, Replicas] = {}
         for node in nodes:
@@ -96,7 +96,7 @@ class Indexes:
         pods = ((claim, pod) for pod in snapshot.pods.values() for claim in claims_of(pod))
         return cls(
             unlisted_replicas=HashTrieMap(unlisted),
-            free_space=HashTrieMap(free_space),
+            free_space=free_space,
             volumes_by_claim_ref=HashTrieMap(
                 group_by_key(((volume.claim, volume.name) for volume in volumes if volume.claim), str)
             ),

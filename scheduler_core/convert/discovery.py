@@ -1,4 +1,4 @@
-"""The EndpointSlice of the Service: wire type of discovery.k8s.io/v1, conversion to a model, and bodies to write."""
+"""The EndpointSlice of a Service: wire type of discovery.k8s.io/v1, conversion to a model, and bodies to write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from scheduler_core.convert.meta import Metadata, Wire, decode_json
-from scheduler_core.leadership.endpoint_slice import DEFAULT_PORT, PORT_NAME, Endpoint, Slice
+from scheduler_core.leadership.endpoint_slice import Endpoint, LeaderService, Slice
 
 _TCP: Final = "TCP"
 
@@ -39,7 +39,7 @@ class EndpointSlice(Wire):
     ports: list[_Port] | None = None
 
 
-def endpoint_slice(raw: bytes) -> Slice:
+def endpoint_slice(raw: bytes, service: LeaderService) -> Slice:
     """The endpoints and labels of an EndpointSlice, as kube-proxy reads them.
 
     kube-proxy uses only the first address of an endpoint; it takes an absent ``ready`` as true.
@@ -60,22 +60,22 @@ def endpoint_slice(raw: bytes) -> Slice:
             for port in ports
         ),
         labels=wire.metadata.labels or {},
-        plain=_has_only_http_port(ports) and len(ready) == len(endpoints),
+        plain=_has_only_port(ports, service.port_name) and len(ready) == len(endpoints),
     )
 
 
-def new_slice(namespace: str, name: str, desired: Slice) -> dict[str, Any]:
+def new_slice(namespace: str, service: LeaderService, desired: Slice) -> dict[str, Any]:
     """The body that creates a slice."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
-        "metadata": {"name": name, "namespace": namespace, "labels": dict(desired.labels)},
+        "metadata": {"name": service.name, "namespace": namespace, "labels": dict(desired.labels)},
         "addressType": desired.address_type,
-        **_content(desired),
+        **_content(service, desired),
     }
 
 
-def update_slice(raw: bytes, desired: Slice) -> dict[str, Any]:
+def update_slice(raw: bytes, service: LeaderService, desired: Slice) -> dict[str, Any]:
     """The body that replaces the slice read as `raw`, at that version.
 
     It keeps foreign labels and annotations.
@@ -83,7 +83,7 @@ def update_slice(raw: bytes, desired: Slice) -> dict[str, Any]:
     body: dict[str, Any] = msgspec.json.decode(raw)
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     metadata["labels"] = {**(metadata.get("labels") or {}), **desired.labels}
-    return {**body, "metadata": metadata, **_content(desired)}
+    return {**body, "metadata": metadata, **_content(service, desired)}
 
 
 def version_precondition(raw: bytes) -> dict[str, Any]:
@@ -95,8 +95,8 @@ def version_precondition(raw: bytes) -> dict[str, Any]:
     return {"preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}}
 
 
-def _has_only_http_port(ports: Sequence[_Port]) -> bool:
-    return len(ports) == 1 and ports[0].name == PORT_NAME and ports[0].protocol in {None, _TCP}
+def _has_only_port(ports: Sequence[_Port], name: str) -> bool:
+    return len(ports) == 1 and ports[0].name == name and ports[0].protocol in {None, _TCP}
 
 
 def _canonical(address: str) -> str:
@@ -106,8 +106,8 @@ def _canonical(address: str) -> str:
         return address  # a host name, in a slice of type FQDN
 
 
-def _content(desired: Slice) -> dict[str, Any]:
-    port = desired.endpoints[0].port if desired.endpoints else DEFAULT_PORT
+def _content(service: LeaderService, desired: Slice) -> dict[str, Any]:
+    port = desired.endpoints[0].port if desired.endpoints else service.port
     return {
         "endpoints": [
             {
@@ -117,5 +117,5 @@ def _content(desired: Slice) -> dict[str, Any]:
             }
             for endpoint in desired.endpoints
         ],
-        "ports": [{"name": PORT_NAME, "port": port, "protocol": _TCP}],
+        "ports": [{"name": service.port_name, "port": port, "protocol": _TCP}],
     }

@@ -6,10 +6,16 @@ Absent booleans and numbers are Go's zero values, as Longhorn itself would decod
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from scheduler_core.convert.meta import Metadata, Subject, Wire, WireCondition, conditions
 from scheduler_core.model import longhorn
+
+# Longhorn finds the replicas of a node and of a disk by these labels.
+NODE_LABEL: Final = "longhornnode"
+DISK_LABEL: Final = "longhorndiskuuid"
 
 
 class _SpecDisk(Wire):
@@ -211,10 +217,14 @@ class _ReplicaStatus(Wire):
     current_state: str | None = None
 
 
+class _ReplicaMetadata(Metadata):
+    generation: int | None = None
+
+
 class Replica(Wire):
     """longhorn.io Replica."""
 
-    metadata: Metadata
+    metadata: _ReplicaMetadata
     spec: _ReplicaSpec | None = None
     status: _ReplicaStatus | None = None
 
@@ -222,6 +232,7 @@ class Replica(Wire):
 def replica(wire: Replica) -> longhorn.Replica:
     """A replica, placed or not."""
     spec = wire.spec or _ReplicaSpec()
+    labels = wire.metadata.labels or {}
     subject = Subject("Replica.longhorn.io", wire.metadata)
     return longhorn.Replica(
         name=wire.metadata.name,
@@ -241,6 +252,9 @@ def replica(wire: Replica) -> longhorn.Replica:
         linked_clone_source=spec.linked_clone_src_replica_name or "",
         current_state=(wire.status.current_state if wire.status else None) or "",
         deleting=wire.metadata.deletion_timestamp is not None,
+        node_label=labels.get(NODE_LABEL, ""),
+        disk_label=labels.get(DISK_LABEL, ""),
+        generation=wire.metadata.generation or 0,
     )
 
 

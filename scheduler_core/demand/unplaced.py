@@ -22,7 +22,7 @@ from rpds import HashTrieMap, HashTrieSet
 
 from scheduler_core.cluster.view import View
 from scheduler_core.demand.derive import unplaced_claim, unplaced_volume
-from scheduler_core.volumes.resolve import PodVolume
+from scheduler_core.volumes.resolve import PodVolume, future_volume_name
 
 UNPLACED_LIFETIME: Final = timedelta(seconds=30)
 Subject = str | tuple[str, str]
@@ -164,12 +164,9 @@ def _key(subject: Subject) -> str:
 
 
 def _future_volume_name(subject: Subject, view: View) -> str:
-    """Returns the name of a claim's future Longhorn volume.
-
-    "" for none. Kubernetes' provisioner names it after the claim's UID.
-    """
+    """Returns the name of a claim's future Longhorn volume, "" for none."""
     claim = None if isinstance(subject, str) else view.snapshot.claims.get(subject)
-    return f"pvc-{claim.uid}" if claim is not None and claim.uid else ""
+    return "" if claim is None else future_volume_name(claim)
 
 
 def _unplaced_volume(subject: Subject, view: View) -> PodVolume | None:

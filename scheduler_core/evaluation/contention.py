@@ -1,7 +1,7 @@
 """Volumes of other pods that compete for a node, so that one more pod is evaluated jointly with them.
 
-Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together, demand before offers, older before
-younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with older demand is
+Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`fitting_volumes.py`), demand before
+offers, older before younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with older demand is
 *hopeless* (a stuck pod, a removed disk): it is left out, or it would block every pod. An offer that does not fit can lead
 nowhere either: Longhorn's disks changed since it was made. Volumes that go to other nodes then (`roaming.py`) count on every node where they
 fit. Volumes that may go to any node (`demand/unplaced.py`) count last: n replicas over N nodes count as the n / N largest on each, rounded
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import merge
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -24,11 +25,11 @@ from scheduler_core.demand.derive import Demand
 from scheduler_core.demand.index import DemandIndex
 from scheduler_core.demand.unplaced import UnplacedVolumes, replica_count
 from scheduler_core.evaluation.competitors import CompetitorGroups, Competitors, Requester, Volumes, identity
+from scheduler_core.evaluation.fitting_volumes import fitting_volumes
 from scheduler_core.evaluation.offered_volumes import (
     CompetingVolumes,
     OfferedVolumes,
     by_certainty,
-    offer_parts,
     without_matched_claims,
 )
 from scheduler_core.evaluation.roaming import (
@@ -359,32 +360,11 @@ class Contention:
     def _fitting_competitors(
         self, query: ContentionQuery, name: str, competing: CompetingVolumes
     ) -> Cooperative[Competitors]:
-        """Returns the competing volumes that fit on the node together.
-
-        If not all of them fit, demand comes before offers, older before younger, and holds come last: a pod of higher priority was
-        offered what is held for another one.
-        """
-        demanded = {identity(volume): volume for volume in competing.demanded}
-        held = {identity(volume): volume for part in competing.held for volume in part}
-        candidates = demanded | {identity(volume): volume for part in competing.offered for volume in part} | held
-        if (yield from volumes_fit(query.state.profiles, query.budget, name, list(candidates.values()))):
-            return self._competitors_of(demanded | held, candidates)
-        fitting: dict[str, PodVolume] = {}
-        if (yield from volumes_fit(query.state.profiles, query.budget, name, list(demanded.values()))):
-            fitting = demanded
-        else:
-            for key, volume in demanded.items():
-                if (yield from volumes_fit(query.state.profiles, query.budget, name, [*fitting.values(), volume])):
-                    fitting[key] = volume
-        volumes = dict(fitting)
-        for part in offer_parts((*competing.offered, *competing.held)):
-            trial = volumes | {identity(volume): volume for volume in part}
-            if (yield from volumes_fit(query.state.profiles, query.budget, name, list(trial.values()))):
-                volumes = trial
-        left_out = [volume for key, volume in candidates.items() if key not in volumes]
-        placeable = yield from volumes_with_open_disk(query.state.profiles, name, left_out)
-        fitting = fitting | {key: volume for key, volume in volumes.items() if key in held}
-        return self._competitors_of(fitting, volumes, placeable)
+        """Returns the competing volumes that fit on the node together."""
+        profiles = query.state.profiles
+        fitting = yield from fitting_volumes(competing, partial(volumes_fit, profiles, query.budget, name))
+        placeable = yield from volumes_with_open_disk(profiles, name, fitting.left_out)
+        return self._competitors_of(fitting.demanded, fitting.volumes, placeable)
 
     def _competitors_of(
         self, demanded: dict[str, PodVolume], volumes: dict[str, PodVolume], left_out: Volumes = ()

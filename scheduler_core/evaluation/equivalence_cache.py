@@ -11,11 +11,9 @@ computed for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-
-from rpds import HashTrieMap
 
 from scheduler_core.cluster.changelog import ChangeLog, nodes_changed_since
 from scheduler_core.cluster.view import View
@@ -92,7 +90,7 @@ class _Results:
     """
 
     version: _Version
-    by_node: HashTrieMap[str, _NodeResult]
+    by_node: Mapping[str, _NodeResult]
     order: _NodeOrder
     reasons: Sequence[Reason]
     own_nodes: frozenset[str]
@@ -110,12 +108,13 @@ class _Lookup:
     """What the cache has for a request.
 
     Attributes:
+        by_node: a copy without the nodes that changed
         reasons: in the order of the request; those of `missing` nodes are to be replaced
         missing: the nodes to evaluate now
     """
 
     order: _NodeOrder
-    by_node: HashTrieMap[str, _NodeResult]
+    by_node: dict[str, _NodeResult]
     reasons: list[Reason]
     missing: list[str]
 
@@ -126,7 +125,7 @@ class CompetitorsByNode(Mapping[str, Competitors]):
     Nodes without competitors are left out.
     """
 
-    def __init__(self, cached: HashTrieMap[str, _NodeResult], new: Mapping[str, Competitors | None]) -> None:
+    def __init__(self, cached: Mapping[str, _NodeResult], new: Mapping[str, Competitors | None]) -> None:
         self._cached = cached
         self._new = new
 
@@ -141,6 +140,19 @@ class CompetitorsByNode(Mapping[str, Competitors]):
         competitors: Competitors | None = self.get(name)
         if competitors is None:
             raise KeyError(name)
+        return competitors
+
+    def on_nodes(self, names: Iterable[str]) -> dict[str, Competitors]:
+        """Returns the competitors of some nodes at once: each `get` costs a call."""
+        cached = self._cached.get
+        competitors = {
+            name: result[1] for name in names if (result := cached(name)) is not None and result[1] is not None
+        }
+        for name, on_node in self._new.items():
+            if on_node:
+                competitors[name] = on_node
+            else:
+                competitors.pop(name, None)
         return competitors
 
     def with_nodes(self, competitors: Mapping[str, Competitors]) -> CompetitorsByNode:
@@ -185,7 +197,7 @@ class EquivalenceCache:
                 yield
             lookup.reasons[lookup.order.positions[name]] = reasons[name]
             if exact and name not in own_nodes:
-                by_node = by_node.insert(name, (reasons[name], competitors.get(name)))
+                by_node[name] = (reasons[name], competitors.get(name))
         if exact:
             self._store(key, _Results(query.version, by_node, lookup.order, tuple(lookup.reasons), own_nodes))
         return lookup.reasons, CompetitorsByNode(by_node, {name: competitors.get(name) for name in lookup.missing})
@@ -195,10 +207,10 @@ class EquivalenceCache:
         changed = cached.changed_nodes(version) if cached is not None else None
         if cached is None or changed is None:
             order = cached.order if cached is not None and cached.order.names == names else _NodeOrder.of(names)
-            return _Lookup(order, HashTrieMap(), [Reason.UNDECIDED] * len(names), list(order.positions))
-        by_node = cached.by_node
+            return _Lookup(order, {}, [Reason.UNDECIDED] * len(names), list(order.positions))
+        by_node = dict(cached.by_node)
         for name in changed:
-            by_node = by_node.discard(name)
+            by_node.pop(name, None)
         if cached.order.names == names:
             positions = cached.order.positions
             affected = (name for name in changed | own_nodes | cached.own_nodes if name in positions)

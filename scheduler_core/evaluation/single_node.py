@@ -6,7 +6,7 @@ case, and for `explain`, which shows disks by name. For every other node it give
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation import fit, stale_safety
@@ -94,6 +94,12 @@ def evaluate_node(view: View, resolution: Resolution, name: str, competitors: Vo
     """
     unplaced = [volume for volume in resolution.local if name not in nodes_with_replica(volume, view.cluster)]
     required = requirements((*unplaced, *competitors) if unplaced else (), resolution.volumes)
+    evaluation = evaluate_requirements(view, required, name)
+    return replace(evaluation, competing_claims=frozenset(volume.claim for volume in competitors))
+
+
+def evaluate_requirements(view: View, required: Requirements, name: str) -> NodeEvaluation:
+    """Evaluates one node for volumes that have no kept replica there."""
     disks = profile_node(view, required.classes, name)
     if isinstance(disks, Refused):
         return NodeEvaluation(required, disks)
@@ -106,7 +112,7 @@ def evaluate_node(view: View, resolution: Resolution, name: str, competitors: Vo
             # With soft anti-affinity Longhorn uses the other disks when these are full.
             if not SoftAntiAffinity.of(volume.volume, view.settings).disk:
                 allowed[index] = mask
-    return NodeEvaluation(required, None, disks, allowed, frozenset(volume.claim for volume in competitors))
+    return NodeEvaluation(required, None, disks, allowed)
 
 
 def _disks_anti_affinity_allows(view: View, volume: PodVolume, name: str, disks: tuple[OpenDisk, ...]) -> int | Refused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -63,6 +63,7 @@ class FilterOptions:
         steps: how many search steps one request may use (`packing/budget.py`)
         rank_safety: whether order safety and stale safety are examined even if they do not decide which nodes are offered
         match_volumes: whether the scheduler binds unbound claims to existing PersistentVolumes first, as kube-scheduler does
+        guarded: whether the placement guard keeps the plan of every node
     """
 
     packing: Packing = Packing.AUTO
@@ -70,6 +71,14 @@ class FilterOptions:
     steps: int = STEPS_PER_REQUEST
     match_volumes: bool = True
     rank_safety: bool = False
+    guarded: bool = False
+
+    def with_guard(self) -> FilterOptions:
+        """Returns the options while the placement guard keeps the plan of every node.
+
+        AUTO then offers every node with a packing: the guard makes all of them safe. The other modes are what an administrator asked for.
+        """
+        return replace(self, guarded=True, packing=Packing.EXACT if self.packing is Packing.AUTO else self.packing)
 
     @property
     def examines_safety(self) -> bool:

@@ -60,6 +60,7 @@ class _Node:
         sentences: about the pod's volumes
         competitors: the volumes of other pods that were counted
         left_out: those that do not fit there and matter to stale safety alone (`Competitors.left_out`)
+        guarded: whether the placement guard keeps the plan
     """
 
     view: View
@@ -70,6 +71,7 @@ class _Node:
     competitors: Volumes
     left_out: Volumes
     budget: Budget
+    guarded: bool
 
 
 def explain_nodes(
@@ -110,7 +112,7 @@ def explain_nodes(
             # What these reasons mean shows only from all volumes that the pod may have.
             resolution = decision.resolution
         about_volumes = sentences.setdefault(id(resolution), VolumeSentences(state.view, resolution))
-        node = _Node(state.view, resolution, name, reason, about_volumes, volumes, left_out, share)
+        node = _Node(state.view, resolution, name, reason, about_volumes, volumes, left_out, share, options.guarded)
         verdict = yield from _explain_node(node)
         verdicts.append(replace(verdict, competing=_competing_volumes(volumes, state.view)) if volumes else verdict)
         yield
@@ -180,6 +182,8 @@ def _explain_fitting(node: _Node, evaluation: NodeEvaluation) -> Cooperative[Ver
         parts.append("a packing exists, but the budget did not suffice to write it out")
     if safety.answer is PackingAnswer.UNDECIDED:
         parts.append("not proven to fit in every order")
+    if node.guarded and not stale_safe:
+        parts.append("the placement guard keeps Longhorn to a plan like this one")
     return Verdict(
         node.reason,
         "; ".join(part for part in parts if part),

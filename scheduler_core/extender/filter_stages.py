@@ -96,17 +96,17 @@ def evaluate_stages(request: FilterRequest) -> Cooperative[tuple[list[Reason], M
         competitors |= evaluated.competitors
     # The common case, in which no stage decides a node, keeps lists as they are: candidates may be thousands.
     names = [name for name in candidates if name not in decided] if decided else candidates
-    reasons, counted = yield from _evaluate_undecided(request, names, competitors)
+    reasons, counted = yield from _evaluate_others(request, names, competitors)
     if decided:
         decided |= zip(names, reasons, strict=True)
         reasons = [decided[name] for name in candidates]
     return (yield from _placeable(request, reasons)), counted
 
 
-def _evaluate_undecided(
+def _evaluate_others(
     request: FilterRequest, names: Sequence[str], competitors: Mapping[str, Competitors]
 ) -> Cooperative[tuple[list[Reason], Mapping[str, Competitors]]]:
-    """Returns the reasons of nodes that no stage decides, and all competitors counted."""
+    """Returns the reasons of the nodes that no stage decides, and all competitors counted."""
     if not names:
         # A pod that returns home needs no profiles, and must not replace what the caches hold for equal pods.
         return [], competitors

@@ -55,10 +55,10 @@ class Observation:
     seen: bool
 
 
-def make_offer(pod: Pod, decision: Decision, view: View, competing: int) -> tuple[Offered, Decision]:
+def make_offer(pod: Pod, decision: Decision, view: View, competing: int, recent: int = 0) -> tuple[Offered, Decision]:
     """Returns a pod's offer, and the decision as answered.
 
-    `competing` other offers are outstanding.
+    `competing` other offers are outstanding, and `recent` were made lately in a burst.
     """
     volumes = volumes_to_offer(decision.resolution)
     on_pod_node = volumes_on_pod_node(decision.resolution)
@@ -72,7 +72,7 @@ def make_offer(pod: Pod, decision: Decision, view: View, competing: int) -> tupl
         return offered, decision
     fitting = decision.fitting_nodes
     takes_space = decision.takes_space or decision.prefers_space
-    nodes = choose_nodes(decision, view, competing) if takes_space else frozenset(fitting)
+    nodes = choose_nodes(decision, view, competing, recent) if takes_space else frozenset(fitting)
     if len(nodes) == len(fitting):
         return replace(offered, nodes=nodes, volumes=volumes), decision
     left_out = frozenset(fitting) - nodes

@@ -4,10 +4,10 @@ Without competing offers these are all of them: kube-scheduler's scoring decides
 where room is short. So a node with plenty of room stays in: one that could take this pod, all that is offered there, and as many bytes
 again. Of the other nodes, with n competing offers, about 1 of n + 1 is offered (`offers/ledger.py:offer_width`).
 
-An offer of a pod that needs space leaves room for the pods that kube-scheduler has yet to ask about, at least n + 1: each counts as one
-more pod of this size on these nodes. What they really take is not known here, so this is an estimate. While there are such pods, at most
-`MAX_NODES_WITH_PLENTY` nodes are offered, because every node of an offer is evaluated again for the next pod. The first node of all is
-always offered. The order is:
+An offer of a pod that needs space leaves room for the pods that kube-scheduler has yet to ask about, at least n + 1, and at least as many
+as had an offer lately in this burst: each counts as one more pod of this size on these nodes. What they really take is not known here, so
+this is an estimate. While there are such pods, `MAX_OF_MANY_NODES` of more than `MANY_NODES` nodes are offered at most, because every node
+of an offer is evaluated again for the next pod. The first node of all is always offered. The order is:
 
 1. those that hold most of the pod's data: bytes of its volumes with a kept replica there;
 2. of these, those where the fewest bytes must be rebuilt: bytes written to its volumes without a healthy replica there;
@@ -17,39 +17,45 @@ always offered. The order is:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace, nsmallest
 from itertools import islice
 from typing import Final
 
 from scheduler_core.cluster.view import View
 from scheduler_core.evaluation.competitors import Competitors
+from scheduler_core.evaluation.equivalence_cache import CompetitorsByNode
 from scheduler_core.extender.decision import Decision, volumes_on_pod_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import offer_width
 from scheduler_core.volumes.existing_replicas import ReplicaUse, replica_uses
 from scheduler_core.volumes.resolve import PodVolume
 
-# kube-scheduler itself stops looking for more nodes to score once it has 100 (minFeasibleNodesToFind).
-MAX_NODES_WITH_PLENTY: Final = 100
+# kube-scheduler too looks at all of up to 100 nodes, and at a sample of more (minFeasibleNodesToFind).
+MANY_NODES: Final = 100
+MAX_OF_MANY_NODES: Final = 32
 _SAFETY: Final = {None: 0, Reason.STALE_UNSAFE: 1, Reason.ORDER_UNSAFE: 2}
 
 
-def choose_nodes(decision: Decision, view: View, competing: int) -> frozenset[str]:
-    """Returns the nodes to offer while `competing` other offers are outstanding."""
+def choose_nodes(decision: Decision, view: View, competing: int, recent: int = 0) -> frozenset[str]:
+    """Returns the nodes to offer while `competing` other offers are outstanding.
+
+    `recent` offers were made lately in a burst (`Ledger.recent_offers`).
+    """
     fitting = decision.fitting_nodes
-    to_come = _pods_to_come(view, competing) if decision.takes_space else 0
+    to_come = _pods_to_come(view, competing, recent) if decision.takes_space else 0
     if offer_width(len(fitting), max(competing, to_come)) == len(fitting):
         return frozenset(fitting)
     room = _Room(decision, view, fitting)
     spare = len(fitting)
     if to_come:
         # Every node of an offer is evaluated again for the next pod.
-        spare = max(1, min(room.count_pods(to_come + len(fitting)) - to_come, MAX_NODES_WITH_PLENTY))
+        most = MAX_OF_MANY_NODES if len(fitting) > MANY_NODES else len(fitting)
+        spare = max(1, min(room.count_pods(to_come + len(fitting)) - to_come, most))
     width = min(offer_width(len(fitting), competing), spare)
     if width == len(fitting):
         return frozenset(fitting)
-    limit = min(max(MAX_NODES_WITH_PLENTY, width), spare)
+    limit = min(max(MANY_NODES, width), spare)
     # The last place is for the node with the pod's data.
     nodes = room.nodes_with_plenty(limit - 1 if room.data else limit)
     if len(nodes) < limit:
@@ -61,13 +67,14 @@ def choose_nodes(decision: Decision, view: View, competing: int) -> frozenset[st
     return nodes | room.best_nodes(fitting, 1)
 
 
-def _pods_to_come(view: View, competing: int) -> int:
+def _pods_to_come(view: View, competing: int, recent: int) -> int:
     """Returns how many pods kube-scheduler will ask about before it decides about this one.
 
-    At least as many again as have offers.
+    At least as many again as have offers, or had one lately in this burst: most of its pods may not be created yet.
     """
     # Pods with an outstanding offer are among those to schedule, and so is this one.
-    return max(view.indexes.pods_to_schedule - competing - 1, competing + 1 if competing else 0)
+    in_cluster = view.indexes.pods_to_schedule - competing - 1
+    return max(in_cluster, competing + 1 if competing else 0, recent)
 
 
 def choose_one_node(decision: Decision, view: View) -> frozenset[str]:
@@ -87,16 +94,16 @@ class _Room:
         self._decision = decision
         self._volumes = volumes_on_pod_node(decision.resolution)
         self.data = _data_on_nodes(self._volumes, view)
-        self._competitors: dict[str, Competitors | None] = {}
+        competitors = decision.competitors
+        self._competitors: Mapping[str, Competitors] = (
+            competitors.on_nodes(fitting) if isinstance(competitors, CompetitorsByNode) else competitors
+        )
+        space_of = view.indexes.free_space.get
         # Upper bounds: free bytes of disks that are not open to the pod count too.
-        self._bounds: dict[str, int] = {}
-        free_space = view.indexes.free_space
-        for name in fitting:
-            on_node = decision.competitors.get(name)
-            space = free_space.get(name)
-            free = space.free if space is not None else 0
-            self._competitors[name] = on_node
-            self._bounds[name] = free if on_node is None else free - on_node.total
+        self._bounds = {name: space.free if (space := space_of(name)) is not None else 0 for name in fitting}
+        for name, on_node in self._competitors.items():
+            if name in self._bounds:
+                self._bounds[name] -= on_node.total
 
     def count_pods(self, limit: int) -> int:
         """For how many pods like this one there is room, at most `limit`."""
@@ -116,15 +123,18 @@ class _Room:
         twice = 2 * _total_size(self._volumes)
         names: set[str] = set()
         for tier in self._by_safety(self._bounds):
-            for usable, name in _by_free_space(((self._bounds[name], name) for name in tier), self._usable):
+            for usable, name in _by_free_space(self._with_bounds(tier), self._usable):
                 if usable < twice or len(names) == limit:
                     break
-                on_node = self._competitors[name]
+                on_node = self._competitors.get(name)
                 if on_node is None or usable >= twice + on_node.offered_total:
                     names.add(name)
         return frozenset(names)
 
-    def _by_safety(self, names: Iterable[str]) -> Iterable[Iterable[str]]:
+    def _with_bounds(self, names: Collection[str]) -> Iterable[tuple[int, str]]:
+        return zip(map(self._bounds.__getitem__, names), names, strict=True)
+
+    def _by_safety(self, names: Collection[str]) -> Iterable[Collection[str]]:
         """Returns the nodes by `_SAFETY`, the safest first."""
         unsafe = self._decision.unsafe
         if not unsafe:
@@ -147,8 +157,7 @@ class _Room:
         }
         best = set(nsmallest(count, with_data, key=ranks.__getitem__))
         for tier in self._by_safety([name for name in names if name not in data]):
-            bounds = ((self._bounds[name], name) for name in tier)
-            best |= nodes_with_most_free_space(bounds, count - len(best), self._usable)
+            best |= nodes_with_most_free_space(self._with_bounds(tier), count - len(best), self._usable)
         return frozenset(best)
 
     def _usable(self, name: str, bound: int) -> int:
@@ -161,7 +170,7 @@ class _Room:
         if profile is None:
             return bound
         free = sum(profile.free)
-        on_node = self._competitors[name]
+        on_node = self._competitors.get(name)
         for volume_class, size in on_node.bytes_by_class if on_node is not None else ():
             if volume_class in self._decision.volume_classes:
                 free -= size

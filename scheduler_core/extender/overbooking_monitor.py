@@ -229,10 +229,10 @@ class OverbookingReport:
         limits = [disk.limit] if earlier is None else [disk.limit, earlier.limit]
         # It is not known whether a limit was lowered before or after the placements; then they have the benefit of the doubt.
         caused = disk.booked - size <= disk.limit and disk.booked > max(limits)
-        return _Meeting(disk, _met(recent or new, disk)) if caused else None
+        return _Meeting(disk, _uncounted_placements(recent or new, disk)) if caused else None
 
 
-def _met(placements: tuple[_Placement, ...], disk: _Disk) -> tuple[_Placement, ...]:
+def _uncounted_placements(placements: tuple[_Placement, ...], disk: _Disk) -> tuple[_Placement, ...]:
     """Returns the last placements, from the first one that Longhorn cannot have counted.
 
     Longhorn placed the last replica, so what it had counted left space for that.

@@ -1,6 +1,6 @@
 """The extender's own settings: resolves them from several sources, each of which may change at run time.
 
-They are the proposal's three settings, under its names.
+They are the proposal's three settings, under its names, and the placement guard's mode.
 
 Data flow: sources in the order of their precedence, each a mapping of texts → `SettingsHistory.resolve` → one frozen value per
 setting and the source it came from. A value that does not parse is refused and named; the source's last good value stays, or,
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 from scheduler_core.longhorn.settings import parse_bool
@@ -18,8 +19,21 @@ from scheduler_core.longhorn.settings import parse_bool
 ENABLED: Final = "scheduler-extender-enabled"
 POD_SCHEDULING_TIMEOUT: Final = "scheduler-extender-pod-scheduling-timeout"
 NODE_RESERVATION_TIMEOUT: Final = "scheduler-extender-node-reservation-timeout"
+PLACEMENT_GUARD: Final = "placement-guard"
 DEFAULTS: Final = "defaults"
 _MAX_SECONDS: Final = 3600
+
+
+class GuardMode(StrEnum):
+    """What the placement guard does with Longhorn's placements.
+
+    OFF: it is not asked. OBSERVE: it decides, counts and logs, and leaves every placement as Longhorn chose. ENFORCE: it changes those
+    that would break the plan.
+    """
+
+    OFF = "off"
+    OBSERVE = "observe"
+    ENFORCE = "enforce"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +55,7 @@ class ExtenderSettings:
         enabled: whether pods are evaluated at all
         pod_scheduling_timeout: seconds to wait for a pod's spec.nodeName; 0: no waiting
         node_reservation_timeout: seconds a node stays reserved for replicas not listed yet; 0: no reservation
+        placement_guard: what the placement guard does
         origins: by setting, the name of the source its value came from
         problems: one sentence per refused value
     """
@@ -48,6 +63,7 @@ class ExtenderSettings:
     enabled: bool = False
     pod_scheduling_timeout: int = 5
     node_reservation_timeout: int = 5
+    placement_guard: GuardMode = GuardMode.OFF
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: tuple[str, ...] = ()
 
@@ -58,10 +74,18 @@ def _parse_seconds(text: str) -> int:
     return int(text)
 
 
+def _parse_guard_mode(text: str) -> GuardMode:
+    try:
+        return GuardMode(text)
+    except ValueError as error:
+        raise ValueError(f"one of {', '.join(GuardMode)}") from error
+
+
 _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     ENABLED: ("enabled", parse_bool),
     POD_SCHEDULING_TIMEOUT: ("pod_scheduling_timeout", _parse_seconds),
     NODE_RESERVATION_TIMEOUT: ("node_reservation_timeout", _parse_seconds),
+    PLACEMENT_GUARD: ("placement_guard", _parse_guard_mode),
 }
 
 

@@ -1,6 +1,6 @@
-"""The Service's EndpointSlice: compares the desired slice with the current one and plans the change.
+"""A Service's EndpointSlice: compares the desired slice with the current one and plans the change.
 
-The Service has no selector, so no controller of Kubernetes writes its EndpointSlice. The leader does: one endpoint, its own
+The Services have no selector, so no controller of Kubernetes writes their EndpointSlices. The leader does: one endpoint, its own
 address; no endpoint while no process answers. A slice's address type cannot be changed, so a leader of the other IP family
 deletes the slice and creates a new one.
 """
@@ -14,14 +14,36 @@ from typing import Final
 
 from scheduler_core.errors import CoreError
 
-NAME: Final = "longhorn-scheduler-extender"
-PORT_NAME: Final = "http"
-DEFAULT_PORT: Final = 9504
 SERVICE_LABEL: Final = "kubernetes.io/service-name"
 MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
-# A value of our own: Kubernetes' controllers delete unknown slices that bear theirs.
-LABELS: Final[Mapping[str, str]] = {SERVICE_LABEL: NAME, MANAGED_BY_LABEL: NAME}
 _MAX_PORT: Final = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderService:
+    """A Service without a selector, which leads to the leader.
+
+    Attributes:
+        name: of the Service and of its EndpointSlice
+        port_name: of its one port
+        port: which an empty slice names
+    """
+
+    name: str
+    port_name: str
+    port: int
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels of its slice.
+
+        The manager is a value of our own: Kubernetes' controllers delete unknown slices that bear theirs.
+        """
+        return {SERVICE_LABEL: self.name, MANAGED_BY_LABEL: self.name}
+
+
+EXTENDER: Final = LeaderService("longhorn-scheduler-extender", "http", 9504)
+PLACEMENT_GUARD: Final = LeaderService("longhorn-scheduler-extender-placement-guard", "https", 9507)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +57,11 @@ class Endpoint:
     """
 
     address: str
-    port: int = DEFAULT_PORT
+    port: int = EXTENDER.port
     node: str = ""
 
     @classmethod
-    def at(cls, address: str, port: int = DEFAULT_PORT, node: str = "") -> Endpoint:
+    def at(cls, address: str, port: int = EXTENDER.port, node: str = "") -> Endpoint:
         """An endpoint, validated as the API server would.
 
         Raises:
@@ -69,7 +91,7 @@ class Slice:
         address_type: ``IPv4``, ``IPv6`` or ``FQDN``; cannot be changed
         endpoints: the ready ones, each with every port
         labels: all its labels
-        plain: whether it holds nothing but ready endpoints and one TCP port `PORT_NAME`
+        plain: whether it holds nothing but ready endpoints and one TCP port with the Service's name for it
     """
 
     address_type: str
@@ -100,9 +122,9 @@ class DeleteSlice:
 SliceChange = CreateSlice | ReplaceSlice | DeleteSlice
 
 
-def plan_publish(leader: Endpoint, current: Slice | None) -> SliceChange | None:
+def plan_publish(service: LeaderService, leader: Endpoint, current: Slice | None) -> SliceChange | None:
     """The change that points the Service to the leader; None if it points there."""
-    desired = Slice(leader.address_type, (leader,), LABELS)
+    desired = Slice(leader.address_type, (leader,), service.labels)
     if current is None:
         return CreateSlice(desired)
     if current.address_type != desired.address_type:
@@ -110,7 +132,7 @@ def plan_publish(leader: Endpoint, current: Slice | None) -> SliceChange | None:
     return None if _matches(current, desired) else ReplaceSlice(desired)
 
 
-def plan_withdraw(former: Endpoint, current: Slice | None) -> SliceChange | None:
+def plan_withdraw(service: LeaderService, former: Endpoint, current: Slice | None) -> SliceChange | None:
     """The change that points the Service nowhere.
 
     None if the Service does not point to `former`, so that a successor's endpoint stays.
@@ -119,8 +141,8 @@ def plan_withdraw(former: Endpoint, current: Slice | None) -> SliceChange | None
         (endpoint.address, endpoint.port) != (former.address, former.port) for endpoint in current.endpoints
     ):
         return None
-    return ReplaceSlice(Slice(current.address_type, (), LABELS))
+    return ReplaceSlice(Slice(current.address_type, (), service.labels))
 
 
 def _matches(current: Slice, desired: Slice) -> bool:
-    return current.plain and current.endpoints == desired.endpoints and LABELS.items() <= current.labels.items()
+    return current.plain and current.endpoints == desired.endpoints and desired.labels.items() <= current.labels.items()

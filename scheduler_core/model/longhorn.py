@@ -139,7 +139,12 @@ class Volume:
 class Replica:
     """A replica (replicas.longhorn.io).
 
-    It is placed once it has a node and a disk. `size` is spec.volumeSize.
+    It is placed once it has a node and a disk.
+
+    Attributes:
+        size: spec.volumeSize
+        node_label, disk_label: the labels by which Longhorn finds the replicas of a node and of a disk
+        generation: 1 until the spec is changed for the first time, 0 if unknown; replicas that differ in it alone are equal
     """
 
     name: str
@@ -159,6 +164,9 @@ class Replica:
     linked_clone_source: str = ""
     current_state: str = ""
     deleting: bool = False
+    node_label: str = ""
+    disk_label: str = ""
+    generation: int = field(default=0, compare=False)
 
     @property
     def potentially_reusable(self) -> bool:

@@ -61,6 +61,7 @@ from scheduler_core.offers.events import (
 )
 from scheduler_core.offers.ordered_set import PersistentOrderedSet
 from scheduler_core.offers.outstanding_offer import NEVER, Offer, Outcome, OutcomeKind
+from scheduler_core.offers.recent_offers import RecentOffers
 
 MAX_INDEXED_NODES: Final = 200
 _NO_NODES: Final[frozenset[str]] = frozenset()
@@ -85,6 +86,7 @@ class Ledger:
         by_unschedulable_since: the UIDs of offers with an `unschedulable_since`, earliest first
         narrowed: the UIDs of narrowed offers
         holds: the UIDs of holds
+        recent: how many offers were made lately while others competed
         changelog: which nodes' offers have changed
     """
 
@@ -99,6 +101,7 @@ class Ledger:
     by_unschedulable_since: PersistentOrderedSet = field(default_factory=PersistentOrderedSet)
     narrowed: HashTrieSet[str] = field(default_factory=HashTrieSet)
     holds: HashTrieSet[str] = field(default_factory=HashTrieSet)
+    recent: RecentOffers = field(default_factory=RecentOffers)
     changelog: ChangeLog = field(default_factory=ChangeLog, compare=False)
 
     @property
@@ -131,6 +134,11 @@ class Ledger:
         own = uid in self.offers and uid not in self.narrowed
         without_nodes = sum(1 for key in self.uids_with_unplaced_volumes if key != uid and not self.offers[key].nodes)
         return undecided - own - without_nodes
+
+    @property
+    def recent_offers(self) -> int:
+        """How many offers were made lately while others competed: none, unless in a burst."""
+        return self.recent.count(self.time)
 
     def offers_on(self, node: str) -> tuple[Offer, ...]:
         """The offers that count on a node, oldest first, ties by UID."""
@@ -251,7 +259,8 @@ def _add_offer(ledger: Ledger, offered: Offered) -> Ledger:
         unplaced_volumes=offered.unplaced_volumes,
         priority=offered.priority,
     )
-    return replace(_insert_offer(ledger, offer), offers_made=offer.number)
+    recent = ledger.recent.add(ledger.time) if ledger.competing_offers(pod.uid) else ledger.recent
+    return replace(_insert_offer(ledger, offer), offers_made=offer.number, recent=recent)
 
 
 def _insert_offer(ledger: Ledger, offer: Offer) -> Ledger:

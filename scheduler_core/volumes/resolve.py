@@ -207,6 +207,14 @@ def future_volume(claim: kube.Claim, view: View) -> PodVolume | None:
     return PodVolume(name=claim.name, claim=full, volume=volume, bound=False, local=is_local(volume))
 
 
+def future_volume_name(claim: kube.Claim) -> str:
+    """Returns the name that a claim's Longhorn volume will have.
+
+    "" without a UID. Kubernetes' provisioner names the volume after the claim's UID.
+    """
+    return f"pvc-{claim.uid}" if claim.uid else ""
+
+
 def current_volume(volume: PodVolume, view: View) -> PodVolume:
     """Returns a resolved volume as this view has it.
 

@@ -1,4 +1,4 @@
-"""Replica objects, written as Longhorn's newReplicaCR writes them, and patches of their spec."""
+"""Replica objects, written as Longhorn's newReplicaCR writes them, and changes of their spec."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from app.kube.resources import LONGHORN_NAMESPACE, LONGHORN_REPLICAS
 from scheduler_core.longhorn.disk_choice import DiskCandidate
 from scheduler_core.model.longhorn import FAILED_REPLICA_MAX_RETRY_COUNT
 from simulator.actions import CreateObject, PatchObject
-from simulator.objects import DATA_FINALIZER, FINALIZER, Json
-from simulator.volumes.observation import STOPPED, Replica, VolumeObservation, patch_replica_spec
-
-VOLUME_LABEL = "longhornvolume"
-NODE_LABEL = "longhornnode"
-DISK_LABEL = "longhorndiskuuid"
+from simulator.objects import DATA_FINALIZER, FINALIZER, VOLUME_LABEL, Json
+from simulator.volumes.observation import STOPPED, Replica, VolumeObservation, patch_replica_spec, place_labels
 
 
 def new_replica(
@@ -46,7 +42,7 @@ def new_replica(
     metadata: Json = {
         "name": name,
         "namespace": LONGHORN_NAMESPACE,
-        "labels": {VOLUME_LABEL: model.name, NODE_LABEL: "", DISK_LABEL: ""},
+        "labels": {VOLUME_LABEL: model.name, **place_labels(spec)},
         "finalizers": [FINALIZER, DATA_FINALIZER] if observation.config.disk_schedules else [FINALIZER],
         "ownerReferences": [
             {
@@ -61,20 +57,13 @@ def new_replica(
     return CreateObject(LONGHORN_REPLICAS, {"metadata": metadata, "spec": spec}, event, counter="replicas_created")
 
 
-def placement_patch(observation: VolumeObservation, candidate: DiskCandidate, spec: Json) -> Json:
-    """The patch that places a replica on a disk (scheduleReplicaToDisk)."""
-    node = candidate.node
-    disk = candidate.disk
-    directory = f"{observation.model.name}-{observation.rng.getrandbits(32):08x}"
+def place(observation: VolumeObservation, candidate: DiskCandidate) -> Json:
+    """The fields of a replica's spec that place it on a disk (scheduleReplicaToDisk)."""
     return {
-        "metadata": {"labels": {NODE_LABEL: node.name, DISK_LABEL: disk.uuid}},
-        "spec": {
-            **spec,
-            "nodeID": node.name,
-            "diskID": disk.uuid,
-            "diskPath": disk.path,
-            "dataDirectoryName": directory,
-        },
+        "nodeID": candidate.node.name,
+        "diskID": candidate.disk.uuid,
+        "diskPath": candidate.disk.path,
+        "dataDirectoryName": f"{observation.model.name}-{observation.rng.getrandbits(32):08x}",
     }
 
 

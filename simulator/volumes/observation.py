@@ -16,7 +16,7 @@ from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
 from simulator.actions import DeleteObject, PatchObject
 from simulator.config import Config
 from simulator.disk_schedule_grants import Schedules, granted_size, is_granted
-from simulator.objects import EVICTING, Json, KubeObject, timestamp
+from simulator.objects import DISK_LABEL, EVICTING, NODE_LABEL, Json, KubeObject, timestamp
 
 Volume = KubeObject[longhorn.Volume]
 Replica = KubeObject[longhorn.Replica]
@@ -175,8 +175,19 @@ def patch_replica_status(replica: Replica, status: Json, event: str) -> PatchObj
 
 
 def patch_replica_spec(replica: Replica, spec: Json, event: str, counter: str = "") -> PatchObject:
-    """Writes some fields of a replica's spec."""
-    return PatchObject(LONGHORN_REPLICAS, replica, {"spec": spec}, event, counter=counter)
+    """Writes some fields of a replica's spec, and the labels that follow from it.
+
+    Mirrors Longhorn's UpdateReplica: so labels that another process left as they were are right after the next write.
+    """
+    labels = place_labels({**replica.spec, **spec})
+    changed = {name: value for name, value in labels.items() if replica.labels.get(name, "") != value}
+    body = {"metadata": {"labels": changed}, "spec": spec} if changed else {"spec": spec}
+    return PatchObject(LONGHORN_REPLICAS, replica, body, event, counter=counter)
+
+
+def place_labels(spec: Json) -> dict[str, str]:
+    """The labels of a replica with this spec: its node and the UUID of its disk."""
+    return {NODE_LABEL: spec.get("nodeID") or "", DISK_LABEL: spec.get("diskID") or ""}
 
 
 def delete_replica(replica: Replica, event: str) -> DeleteObject:

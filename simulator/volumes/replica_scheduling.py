@@ -17,15 +17,16 @@ from scheduler_core.longhorn.placement import Reasons, schedule_replica
 from scheduler_core.longhorn.replenish import replenishments
 from scheduler_core.model import longhorn
 from scheduler_core.model.longhorn import STRICT_LOCAL
-from simulator.actions import Action, AfterDelay, PatchObject, RequeueAfter
+from simulator.actions import Action, AfterDelay, Replacement, ReplaceObjects, RequeueAfter
 from simulator.objects import Json, condition
-from simulator.volumes.manifests import placement_patch
+from simulator.volumes.manifests import place
 from simulator.volumes.observation import (
     Replica,
     VolumeObservation,
     is_unplaced,
     patch_replica_spec,
     patch_volume_status,
+    place_labels,
 )
 
 SCHEDULED = "Scheduled"
@@ -45,7 +46,8 @@ def schedule_replicas(observation: VolumeObservation) -> list[Action]:
     """Places replicas in random order, and writes the Scheduled condition.
 
     The replicas of a new volume are placed in the sync that creates them, all others after a delay. A placement reads the nodes'
-    status as it is then: without the replicas of other volumes that were placed a moment before.
+    status as it is then: without the replicas of other volumes that were placed a moment before. A refused write of a replica leaves the
+    condition as it was, and the volume is tried again (`LonghornQueue`).
     """
     unplaced = [replica for replica in observation.replicas if is_unplaced(replica)]
     if waits_for_attachment(observation.model):
@@ -55,6 +57,7 @@ def schedule_replicas(observation: VolumeObservation) -> list[Action]:
     observation.rng.shuffle(unplaced)
     replicas = {replica.name: replica.model for replica in observation.replicas}
     actions: list[Action] = []
+    placements: list[Replacement] = []
     failures: list[_SchedulingFailure] = []
     retries: list[Action] = []
     for replica in unplaced:
@@ -66,13 +69,13 @@ def schedule_replicas(observation: VolumeObservation) -> list[Action]:
             continue
         choice = observation.rng.choice(result.choices).candidate
         replicas[replica.name] = replace(wanted, node_id=choice.node.name, disk_id=choice.disk.uuid)
-        spec = {"hardNodeAffinity": wanted.hard_node_affinity}
+        spec = {**place(observation, choice), "hardNodeAffinity": wanted.hard_node_affinity}
         misplaced = _is_misplacement(observation, choice.node.name)
         counter = "misplacements" if misplaced else "replicas_placed"
         event = "replica placed on another node than its volume's" if misplaced else "replica placed"
-        actions.append(
-            PatchObject(LONGHORN_REPLICAS, replica, placement_patch(observation, choice, spec), event, counter=counter)
-        )
+        placements.append(Replacement(replica, place_labels(spec), spec, event, counter))
+    if placements:
+        actions.append(ReplaceObjects(LONGHORN_REPLICAS, tuple(placements)))
     actions += _update_condition(observation, tuple(replicas.values()), failures)
     if failures:
         local = any(failure.local for failure in failures)

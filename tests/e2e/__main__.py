@@ -20,7 +20,18 @@ from rich.console import Console
 
 from devcluster import kubernetes_version
 from scheduler_core.extender.decision import Packing
-from tests.e2e import backlog, comparisons, goals, hand_over, size, static_volumes, tight_burst, versions
+from tests.e2e import (
+    backlog,
+    comparisons,
+    goals,
+    hand_over,
+    harsh_burst,
+    size,
+    static_volumes,
+    tight_burst,
+    tight_nodes,
+    versions,
+)
 from tests.e2e.comparisons import Compared, Comparison
 from tests.e2e.goals import Row
 from tests.e2e.size import Outcome
@@ -43,6 +54,8 @@ class Section(StrEnum):
     BURST_200 = "burst-200"
     SLOW = "slow"
     TIGHT_BURST = "tight-burst"
+    HARSH_BURST = "harsh-burst"
+    TIGHT_NODES = "tight-nodes"
     HAND_OVER = "hand-over"
     SIZE = "size"
     BACKLOG = "backlog"
@@ -55,6 +68,10 @@ _BACKLOGS: Final = (1500, 3000)
 _SEEDS: Final = 40
 # Random tight bursts of some forty pods.
 _TIGHT_BURSTS: Final = 5
+# Random tight clusters, whose bursts are computed.
+_TIGHT_CLUSTERS: Final = 100
+# Random bursts of eight pods whose claims fill the disks exactly.
+_HARSH_BURSTS: Final = 5
 _COMPARISONS: Final = {
     Section.GOAL_1: comparisons.GOAL_1,
     Section.BURST_100: comparisons.BURST_100,
@@ -76,6 +93,9 @@ def main(  # noqa: PLR0917 # the options of the command
         Packing,
         typer.Option(help="Which nodes with room the part `size` offers; with auto, misplacements are only counted."),
     ] = Packing.ORDER_SAFE,
+    placement_guard: Annotated[
+        bool, typer.Option(help="Also run the part `harsh-burst` with the placement guard, which keeps to the plan.")
+    ] = False,
     version: Annotated[
         str | None,
         typer.Option(
@@ -110,6 +130,10 @@ def main(  # noqa: PLR0917 # the options of the command
             report.versions()
         elif section is Section.TIGHT_BURST:
             report.tight_burst(repetitions or _TIGHT_BURSTS)
+        elif section is Section.HARSH_BURST:
+            report.harsh_burst(repetitions or _HARSH_BURSTS, guard=placement_guard)
+        elif section is Section.TIGHT_NODES:
+            report.tight_nodes(repetitions or _TIGHT_CLUSTERS)
         elif section is Section.BINDINGS:
             report.bindings(repetitions or _SEEDS)
         else:
@@ -191,6 +215,24 @@ class _Report:
             self._failures.append(f"tight burst, stale-safe: {stale_safe}")
         self._write(Section.TIGHT_BURST, {way: asdict(tally) for way, tally in tallies.items()})
         self._console.print(tight_burst.table(tallies))
+
+    def harsh_burst(self, seeds: int, *, guard: bool) -> None:
+        """Runs and prints harsh bursts without the placement guard, and with it."""
+        guards = [harsh_burst.WITHOUT, *([harsh_burst.ENFORCE] if guard else [])]
+        outcomes = harsh_burst.run(self._folder / Section.HARSH_BURST, range(1, seeds + 1), guards)
+        self._failures += harsh_burst.failures(outcomes)
+        self._write(
+            Section.HARSH_BURST, {mode or "none": [asdict(each) for each in runs] for mode, runs in outcomes.items()}
+        )
+        self._console.print(harsh_burst.table(outcomes))
+
+    def tight_nodes(self, clusters: int) -> None:
+        """Computes and prints bursts on tight clusters, with each packing mode and with the placement guard."""
+        seeds = range(1, clusters + 1)
+        tallies = tight_nodes.run(seeds)
+        self._failures += tight_nodes.failures(tallies)
+        self._write(Section.TIGHT_NODES, {way: asdict(tally) for way, tally in tallies.items()})
+        self._console.print(tight_nodes.table(tallies, seeds))
 
     def finish(self) -> None:
         """Prints the notes and the failures.

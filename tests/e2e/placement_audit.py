@@ -79,6 +79,12 @@ class Overbookings:
         with self._lock:
             return [str(event) for event in self._events]
 
+    @property
+    def bytes_over(self) -> int:
+        """The bytes that were too many on these disks, each at its worst."""
+        with self._lock:
+            return sum(event.bytes_over for event in self._events)
+
     def note_node(self, kind: str, raw: Object, _at: float) -> None:
         """Follows a node of Longhorn."""
         with self._lock:
@@ -185,3 +191,8 @@ class PlacementAudit:
     def overbooked(self) -> list[str]:
         """The disks that were overbooked so far, mended ones included, with the volumes that met."""
         return self._overbookings.events
+
+    @property
+    def bytes_overbooked(self) -> int:
+        """The bytes that were too many on these disks, each at its worst."""
+        return self._overbookings.bytes_over

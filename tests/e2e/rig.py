@@ -25,6 +25,7 @@ from app.kube.resources import (
     LONGHORN_REPLICAS,
     LONGHORN_SETTINGS,
     LONGHORN_VOLUMES,
+    NODES,
     PERSISTENT_VOLUMES,
     PODS,
     STORAGE_CLASSES,
@@ -53,7 +54,7 @@ _Value = TypeVar("_Value")
 class Rig:
     """One stack, which entering it starts, and a test's calls to it.
 
-    An empty `reservation` is the extender's default. Few tests read the audit log.
+    An empty `reservation` is the extender's default. Few tests read the audit log. `placement_guard` is as in `StackOptions`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Rig:
         more_arguments: Sequence[str] = (),
         audit: bool = False,
         extra_args: Mapping[str, Sequence[str]] | None = None,
+        placement_guard: str = "",
     ) -> None:
         options = StackOptions(
             candidates=candidates,
@@ -75,6 +77,7 @@ class Rig:
             simulator=dict(simulator or {}),
             audit=audit,
             extra_args=extra_args or {},
+            placement_guard=placement_guard,
         )
         self._stack = Stack(folder / "cluster", options)
         self.cluster = self._stack.cluster
@@ -173,6 +176,16 @@ class Rig:
         roomy = {name for name, each in disks.items() if any(isinstance(disk, str) for disk in each)}
         self.until("their capacity is reported", lambda: self._has_capacity(roomy), _CAPACITY_SECONDS)
 
+    def remove_nodes(self, *names: str) -> None:
+        """Deletes nodes without pods, and their Longhorn nodes."""
+        for name in names:
+            self.cluster.api.delete(NODES.path(name=name))
+            self.cluster.api.delete(LONGHORN_NODES.path(NAMESPACE, name))
+        self.until(
+            "the nodes are gone",
+            lambda: not {_name(raw) for raw in self.items(LONGHORN_NODES.path(NAMESPACE))} & set(names),
+        )
+
     def _has_capacity(self, nodes: Iterable[str]) -> bool:
         """Whether each node has capacity for every class that waits for a consumer.
 
@@ -239,8 +252,11 @@ class Rig:
             pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"] for pod in pods
         )
 
-    def misplaced_pods(self, app: str) -> list[str]:
-        """The app's pods with a local volume without a replica on their node."""
+    def misplaced_pods(self, app: str, *, placed: bool = False) -> list[str]:
+        """The app's pods with a local volume without a replica on their node.
+
+        With `placed`, only a volume counts that has a replica on another node.
+        """
         claims = {_name(entry): entry for entry in self.items("/api/v1/namespaces/default/persistentvolumeclaims")}
         handles = {
             _name(volume): volume["spec"]["csi"]["volumeHandle"]
@@ -259,7 +275,8 @@ class Rig:
                 if not node or claim is None:
                     continue
                 handle = handles.get(claim["spec"].get("volumeName", ""), "")
-                if node not in homes.get(handle, set()):
+                nodes = homes.get(handle, set()) - ({""} if placed else set())
+                if node not in nodes and (nodes or not placed):
                     misplaced_pods.add(_name(pod))
         return sorted(misplaced_pods)
 

@@ -29,6 +29,7 @@ def test_volumes_that_meet_are_recorded_once() -> None:
     for name, at in (("x", 1.0), ("y", 1.016), ("z", 1.2)):
         place(overbookings, name, 60, at)
     assert overbookings.events == ["a disk-1: 80Gi over, 3 volumes within 200 ms: vol-x vol-y vol-z"]
+    assert overbookings.bytes_over == 80 * 2**30
 
 
 def test_a_mended_disk_stays_recorded() -> None:

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import random
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +22,7 @@ from app.kube.resources import CLAIMS, PODS
 from scheduler_core.extender.decision import Packing
 from tests.e2e.objects import Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
+from tests.e2e.pod_states import PodState, wait_until_quiet
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 APP: Final = "tight"
@@ -33,17 +32,6 @@ _DISK_SIZES: Final = (60, 80, 100, 120)
 _CLAIM_SIZES: Final = (8, 16, 24, 32, 48)
 _SHARE: Final = 0.9
 _WITHOUT: Final = "without"
-# Longhorn tries a replica again after 30 s.
-_QUIET_SECONDS: Final = 35.0
-_SETTLED_SECONDS: Final = 10.0
-_MAX_SECONDS: Final = 180.0
-_POLL: Final = 0.5
-
-
-class _State(StrEnum):
-    RUNNING = "running"
-    BOUND = "bound"
-    WAITING = "waiting"
 
 
 @dataclass(slots=True)
@@ -123,40 +111,15 @@ def _run_once(rig: Rig, burst: _Burst, tally: Tally, *, asks: bool) -> None:
     try:
         with PlacementAudit(rig) as audit:
             rig.post(entry for entry in objects if entry["kind"] == PODS.kind)
-            states = _wait_until_quiet(rig)
-            misplaced = {name for name in rig.misplaced_pods(APP) if states[name] is not _State.WAITING}
-            tally.pods += len(states)
-            tally.bound += sum(state is not _State.WAITING for state in states.values())
-            tally.stuck += sum(state is _State.BOUND for state in states.values())
-            tally.misplaced += len(misplaced)
+            settled = wait_until_quiet(rig, APP, audit.started)
+            tally.pods += len(settled.states)
+            tally.bound += len(settled.bound)
+            tally.stuck += settled.count(PodState.BOUND)
+            tally.misplaced += len(settled.bound.intersection(rig.misplaced_pods(APP)))
             tally.mended += audit.misplacements
             tally.overbooked += len(audit.overbooked)
     finally:
         rig.remove(APP)
-
-
-def _wait_until_quiet(rig: Rig) -> dict[str, _State]:
-    """Waits until the pods no longer change; returns the state of each."""
-    started = time.monotonic()
-    states: dict[str, _State] = {}
-    changed = started
-    while (now := time.monotonic()) - started < _MAX_SECONDS:
-        current = {pod["metadata"]["name"]: _state(pod) for pod in rig.pods(APP)}
-        if current != states:
-            states = current
-            changed = now
-        # A pod whose replica waits for space may still come to run.
-        quiet = _QUIET_SECONDS if _State.BOUND in states.values() else _SETTLED_SECONDS
-        if now - changed > quiet:
-            break
-        time.sleep(_POLL)
-    return states
-
-
-def _state(pod: Object) -> _State:
-    if pod["status"].get("phase") == "Running":
-        return _State.RUNNING
-    return _State.BOUND if pod["spec"].get("nodeName") else _State.WAITING
 
 
 def table(tallies: dict[str, Tally]) -> Table:

@@ -1,9 +1,9 @@
-"""An API server in memory, with the parts that decisions rely on: versions, merge patches, finalizers, watches."""
+"""An API server in memory, with the parts that decisions rely on: versions, merge patches, finalizers, admission, watches."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,14 +12,23 @@ from app.kube.client import ApiError
 from simulator.store import Store, Table
 
 Json = dict[str, Any]
+Admission = Callable[[Json, Json], Json]
+"""Receives an object before and after a PUT; returns what is to be written, or raises an ApiError."""
 _DELETED_AT = "2026-01-01T00:00:00Z"
 
 
 class MemoryApi:
-    """Stands in for KubeClient; the store gets every write at once, as from a watch without lag."""
+    """Stands in for KubeClient; the store gets every write at once, as from a watch without lag.
+
+    Attributes:
+        writes: how many writes succeeded
+        admission: changes or refuses the PUTs of objects
+    """
 
     def __init__(self, store: Store) -> None:
         self.writes = 0
+        self.admission: Admission = lambda _, new: new
+        self._held: list[Callable[[], None]] | None = None
         self.freed: list[Json] = []
         self._tables: dict[str, Table[Any, Any]] = {
             table.resource.plural + table.resource.group: table for table in store.tables
@@ -45,11 +54,15 @@ class MemoryApi:
         return self._store(name, _merge(current, body))
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """PUT."""
+        """PUT, of an object without its status, or of its status alone."""
         name, current = self._find(path)
         if body["metadata"]["resourceVersion"] != current["metadata"]["resourceVersion"]:
             raise ApiError(f"PUT {path}", 409, "Conflict", "the object has changed")
-        return self._store(name, {**current, "status": body["status"]})
+        if path != name:
+            return self._store(name, {**current, "status": body["status"]})
+        status = {"status": current["status"]} if "status" in current else {}
+        wanted = {**{key: value for key, value in body.items() if key != "status"}, **status}
+        return self._store(name, self.admission(current, wanted))
 
     async def delete(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         """DELETE: at once, or when the last finalizer goes."""
@@ -58,6 +71,17 @@ class MemoryApi:
         if uid not in (None, current["metadata"]["uid"]):
             raise ApiError(f"DELETE {path}", 409, "Conflict", "another object")
         return self._store(name, _merge(current, {"metadata": {"deletionTimestamp": _DELETED_AT}}))
+
+    def hold_watches(self) -> None:
+        """Holds back all events until `release_watches`."""
+        self._held = []
+
+    def release_watches(self) -> None:
+        """Delivers the events that were held back, in their order."""
+        events = self._held or []
+        self._held = None
+        for deliver in events:
+            deliver()
 
     def _find(self, path: str) -> tuple[str, Json]:
         name = path.removesuffix("/status")
@@ -74,11 +98,17 @@ class MemoryApi:
         if body["metadata"].get("deletionTimestamp") and not body["metadata"].get("finalizers"):
             self._objects.pop(name, None)
             self.freed.append(body)
-            table.changed(key, None)
+            self._deliver(lambda: table.changed(key, None))
         else:
             self._objects[name] = body
-            table.changed(key, value)
+            self._deliver(lambda: table.changed(key, value))
         return answer
+
+    def _deliver(self, event: Callable[[], None]) -> None:
+        if self._held is None:
+            event()
+        else:
+            self._held.append(event)
 
     def _table(self, name: str) -> Table[Any, Any]:
         parts = name.split("/")

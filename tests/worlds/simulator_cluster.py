@@ -106,13 +106,22 @@ class Scene:
 
     def add_nodes(self, *sizes: str) -> list[str]:
         """Adds nodes with one disk each, and waits for Longhorn's nodes and the storage capacities."""
-        names = [f"{self.name}-{index}" for index in range(1, len(sizes) + 1)]
-        for name, size in zip(names, sizes, strict=True):
-            disks = json.dumps([{"name": "disk-1", "size": size}])
-            self.rig.cluster.create_node(name, {"scene": self.name}, {"simulator/disks": disks})
-        self.nodes = names
+        names = [self._create_node(size) for size in sizes]
         until("nodes ready", lambda: all(self._ready(name) for name in names))
         return names
+
+    def add_node(self, *sizes: str) -> str:
+        """Adds a node with a disk of each size, and waits for it as `add_nodes`."""
+        name = self._create_node(*sizes)
+        until("node ready", lambda: self._ready(name))
+        return name
+
+    def _create_node(self, *sizes: str) -> str:
+        name = f"{self.name}-{len(self.nodes) + 1}"
+        self.nodes.append(name)
+        disks = [{"name": f"disk-{number}", "size": size} for number, size in enumerate(sizes, start=1)]
+        self.rig.cluster.create_node(name, {"scene": self.name}, {"simulator/disks": json.dumps(disks)})
+        return name
 
     def _ready(self, name: str) -> bool:
         node = self.rig.find(LONGHORN_NODES, name)

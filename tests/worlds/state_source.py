@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from app.decisions.state_source import LiveStateSource
+from app.kube.cluster_cache import ChangeObserver
 from scheduler_core.cluster.update import build_view, empty_snapshot
 from scheduler_core.convert.snapshot_kinds import KINDS, Key, group_of
 from scheduler_core.evaluation.state import ClusterState
@@ -27,7 +28,7 @@ class FakeStateSource:
     def __init__(self, *objects: Object | list[Object]) -> None:
         self._state = ClusterState.of(build_view(empty_snapshot(), NOW, 0))
         self.listeners: dict[tuple[str, Key], set[asyncio.Event]] = {}
-        self.observers: dict[str, list[Callable[[object | None], None]]] = {}
+        self.observers: dict[str, list[ChangeObserver]] = {}
         self.elsewhere: dict[str, Object] = {}
         self.fetch_seconds = 0.0
         self.fetched: list[str] = []
@@ -67,7 +68,7 @@ class FakeStateSource:
                 if not self.listeners[key]:
                     del self.listeners[key]
 
-    def subscribe(self, field: str, observer: Callable[[object | None], None]) -> None:
+    def subscribe(self, field: str, observer: ChangeObserver) -> None:
         """Passes every later change of a field's objects to an observer."""
         self.observers.setdefault(field, []).append(observer)
 
@@ -80,12 +81,13 @@ class FakeStateSource:
         self._update(dict.fromkeys(_read(raw)[:2] for raw in objects))
 
     def _update(self, changes: dict[tuple[str, Key], object | None]) -> None:
+        before = self._state.view.snapshot
         self._state = self._state.updated(changes, NOW)
-        for (field, _), value in changes.items():
+        for (field, key), value in changes.items():
             for observer in self.observers.get(field, ()):
-                observer(value)
-        for key in changes:
-            for event in self.listeners.get(key, ()):
+                observer(getattr(before, field).get(key), value)
+        for changed in changes:
+            for event in self.listeners.get(changed, ()):
                 event.set()
 
 

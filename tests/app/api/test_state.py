@@ -19,7 +19,14 @@ from app.extender.verbs import Verbs
 from app.policy.in_force import PolicyInForce
 from app.runtime.connections import ServerMetrics
 from app.runtime.memory_budget import MemoryBudget
-from app.schemas.state import MAX_LISTED, MAX_NODES_LISTED, MAX_VOLUMES_LISTED, OutstandingState, ServiceState
+from app.schemas.state import (
+    MAX_LISTED,
+    MAX_NODES_LISTED,
+    MAX_VOLUMES_LISTED,
+    OutstandingState,
+    PlacementGuardState,
+    ServiceState,
+)
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.demand.derive import DemandSource
 from scheduler_core.evaluation.contention import Contention
@@ -270,6 +277,7 @@ class FakeLifecycle:
             reserved_nodes=["node-9"],
             outstanding=self.outstanding,
             unreadable=self.unreadable,
+            guard=PlacementGuardState("observe", published=False, problem="no certificate"),
         )
 
 
@@ -313,6 +321,16 @@ async def test_state_of_a_live_cluster_shows_the_leader() -> None:
         "reservedNodes": ["node-9"],
         **lists,
         **counts,
+        "placementGuard": {
+            "mode": "observe",
+            "published": False,
+            "problem": "no certificate",
+            "health": "",
+            "outcomes": {},
+            "observations": {},
+            "awaited": [],
+            "awaitedCount": 0,
+        },
     }
 
 
@@ -487,11 +505,11 @@ async def test_counters_of_outcomes_exist_from_the_start() -> None:
 async def test_counters_of_outcomes_count() -> None:
     """Each outcome has its own label."""
     metrics = Metrics()
-    metrics.misplaced()
-    metrics.overbooked()
-    metrics.nudged("patched")
-    metrics.would_refuse()
-    metrics.offer_ended(OutcomeKind.DECIDED.value)
+    metrics.count_misplaced()
+    metrics.count_overbooked()
+    metrics.count_nudge("patched")
+    metrics.count_would_refuse()
+    metrics.count_offer_end(OutcomeKind.DECIDED.value)
     async with http_client(_live(FakeStateSource(two_nodes()), FakeLifecycle(), metrics)) as client:
         samples = _parse_samples((await client.get("/metrics")).text)
     counted = {key for key, value in samples.items() if key[0].endswith("_total") and PREFIX in key[0] and value}
@@ -530,6 +548,7 @@ async def test_every_metric_is_documented() -> None:
     metrics.outstanding(lambda: OUTSTANDING)
     metrics.caches(dict, lambda: 0.0)
     metrics.request_memory(MemoryBudget(1))
+    metrics.guard_proven(lambda: False)
     ServerMetrics(metrics.registry)
     document = (Path(__file__).parents[3] / "docs/http-api.md").read_text()
     documented = set(re.findall(rf"^\| `{PREFIX}_([a-z_]+)`", document, re.MULTILINE))

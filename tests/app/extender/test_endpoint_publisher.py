@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -13,10 +13,11 @@ from app.kube.client import KubeClient
 from app.kube.resources import ENDPOINT_SLICES
 from devcluster import ClusterOptions, DevCluster
 from scheduler_core.errors import CoreError
-from scheduler_core.leadership.endpoint_slice import NAME, Endpoint
+from scheduler_core.leadership.endpoint_slice import EXTENDER, Endpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("publishing")]
 
+NAME: Final = EXTENDER.name
 _numbers = itertools.count()
 
 

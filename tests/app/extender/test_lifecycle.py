@@ -11,13 +11,16 @@ from typing import Any, cast
 
 import pytest
 
+from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.guard_endpoint import GuardEndpoint
 from app.extender.lifecycle import ExtenderLifecycle, ExtenderParts, LiveSettings
 from app.extender.metrics import Metrics
 from app.extender.node_reservation import NodeReservations
+from app.extender.serving_certificate import ServingCertificate
 from app.kube.client import ApiError
 from app.runtime.metrics import PREFIX
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, POD_SCHEDULING_TIMEOUT
+from scheduler_core.extender.settings import ENABLED, NODE_RESERVATION_TIMEOUT, PLACEMENT_GUARD, POD_SCHEDULING_TIMEOUT
 from scheduler_core.offers.events import ObservedPod, Offered, RecordedOffer
 from scheduler_core.offers.handover_record import HandoverRecord, RecordError, RecordHead
 from tests import builders as make
@@ -154,8 +157,9 @@ class FakePublisher:
         hangs: whether calls do not return
     """
 
-    def __init__(self, story: list[str]) -> None:
+    def __init__(self, story: list[str], name: str = "") -> None:
         self.story = story
+        self._name = name
         self.error: ApiError | None = None
         self.calls = 0
         self.hangs = False
@@ -166,7 +170,7 @@ class FakePublisher:
             await asyncio.sleep(60)
         if self.error is not None:
             raise self.error
-        self.story.append(event)
+        self.story.append(f"{self._name}{event}")
 
     async def publish(self) -> bool:
         """Points the Service here."""
@@ -176,6 +180,13 @@ class FakePublisher:
     async def withdraw(self) -> None:
         """Points the Service nowhere."""
         await self._call("withdrawn")
+
+
+class FakeCertificate:
+    """A certificate that is always accepted."""
+
+    ready = True
+    problem = ""
 
 
 class FakeReservations:
@@ -259,12 +270,15 @@ class World:
         self.config_map = FakeConfigMap()
         self.elector = FakeElector(self.story)
         self.publisher = FakePublisher(self.story)
+        self.guard_publisher = FakePublisher(self.story, "guard ")
+        certificate = cast("ServingCertificate", FakeCertificate())
+        guard = GuardEndpoint(certificate, cast("EndpointPublisher", self.guard_publisher), self.elector.leading)
         self.reservations = FakeReservations(self.story)
         self.metrics = Metrics()
         self.store = FakeStore()
         fakes: dict[str, Any] = {
             "cache": self.cache, "config_map": self.config_map, "elector": self.elector, "publisher": self.publisher,
-            "offer_store": self.store,
+            "offer_store": self.store, "guard": guard,
         }  # fmt: skip
         parts = ExtenderParts(**fakes, metrics=self.metrics, environment=environment or {}, node_name="host")
         settings = LiveSettings(parts.cache, parts.config_map, parts.environment)
@@ -305,7 +319,7 @@ async def running_world(*, leader_task: bool = False) -> AsyncIterator[World]:
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the intervals."""
     monkeypatch.setattr("app.runtime.leader_loop._STEP_INTERVAL", 0.01)
-    monkeypatch.setattr("app.extender.lifecycle._PUBLISH_RETRY_INTERVAL", PUBLISH_RETRY_INTERVAL)
+    monkeypatch.setattr("app.extender.published_service.RETRY_INTERVAL", PUBLISH_RETRY_INTERVAL)
     monkeypatch.setattr("app.extender.lifecycle.SILENT_SECONDS", 0.05)
 
 
@@ -316,7 +330,12 @@ async def test_settings_come_from_the_first_source_that_has_them() -> None:
     world.cache.settings = {POD_SCHEDULING_TIMEOUT: "4", ENABLED: "true", "other": "x"}
     state = world.lifecycle.state()
     assert (state.enabled, state.pod_scheduling_timeout, state.node_reservation_timeout) == (True, 3, 2)
-    assert list(state.origins.values()) == ["Setting", "environment", "ConfigMap longhorn-scheduler-extender"]
+    assert {name: origin.partition(" ")[0] for name, origin in state.origins.items()} == {
+        ENABLED: "Setting",
+        NODE_RESERVATION_TIMEOUT: "environment",
+        POD_SCHEDULING_TIMEOUT: "ConfigMap",
+        PLACEMENT_GUARD: "defaults",
+    }
 
 
 async def test_until_the_settings_are_known_the_refusal_is_not_that_it_is_disabled() -> None:
@@ -546,7 +565,7 @@ async def test_the_lease_runs_out_if_offers_cannot_be_handed_over() -> None:
 async def test_draining_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any step may hang."""
     monkeypatch.setattr("app.runtime.leader_loop.DRAIN_TIMEOUT", 0.1)
-    monkeypatch.setattr("app.extender.lifecycle.WITHDRAW_TIMEOUT", 0.1)
+    monkeypatch.setattr("app.extender.published_service.WITHDRAW_TIMEOUT", 0.1)
     async with running_world() as world:
         await world.lead_and_publish()
         world.reservations.free.clear()
@@ -603,3 +622,67 @@ async def test_a_process_disabled_after_it_lost_the_lead_points_the_service_nowh
         world.config_map.data = {ENABLED: "false"}
         world.elector.holder = ""
         await until("withdrawn", lambda: "withdrawn" in world.story)
+
+
+async def test_the_placement_guard_is_published_by_the_leader_while_it_is_switched_on() -> None:
+    """A change of the setting takes effect at run time."""
+    async with running_world() as world:
+        await world.lead_and_publish()
+        assert world.guard_publisher.calls == 0
+        world.config_map.data |= {PLACEMENT_GUARD: "observe"}
+        await until("the guard", lambda: "guard published" in world.story)
+        guard = world.lifecycle.state().guard
+        assert guard is not None
+        assert (guard.mode, guard.published, guard.problem) == ("observe", True, "")
+        world.config_map.data |= {PLACEMENT_GUARD: "off"}
+        await until("its end", lambda: "guard withdrawn" in world.story)
+        assert "withdrawn" not in world.story
+
+
+async def test_a_new_leader_points_the_placement_guard_here_while_it_catches_up() -> None:
+    """Until then API servers may wait for a process that has ended, a second for each placement."""
+    async with running_world() as world:
+        world.config_map.data |= {PLACEMENT_GUARD: "enforce"}
+        world.cache.caught_up.clear()
+        await world.wait_until_competing()
+        world.elector.win()
+        await until("the guard", lambda: "guard published" in world.story)
+        assert world.lifecycle.late_refusal() == "taking over from the last leader"
+        world.cache.caught_up.set()
+        await until("answering", lambda: not world.lifecycle.refusal())
+
+
+async def test_a_drained_leader_is_removed_from_both_services_before_it_returns() -> None:
+    """Both servers listen until then, and no placement is changed any more."""
+    async with running_world() as world:
+        world.config_map.data |= {PLACEMENT_GUARD: "enforce"}
+        await world.lead_and_publish()
+        await until("the guard", lambda: "guard published" in world.story)
+        await world.lifecycle.drain()
+        assert {"withdrawn", "guard withdrawn", "released"} <= set(world.story)
+        assert world.reservations.refusal_when_cleared != ""
+
+
+async def test_a_disabled_leader_is_removed_from_both_services() -> None:
+    """The guard knows no plan without the extender."""
+    async with running_world() as world:
+        world.config_map.data |= {PLACEMENT_GUARD: "enforce"}
+        await world.lead_and_publish()
+        await until("the guard", lambda: "guard published" in world.story)
+        world.config_map.data |= {ENABLED: "false"}
+        await until("the end", lambda: {"withdrawn", "guard withdrawn"} <= set(world.story))
+
+
+async def test_trouble_with_the_placement_guard_does_not_end_the_lead() -> None:
+    """kube-scheduler is answered as before."""
+    async with running_world() as world:
+        world.guard_publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not")
+        world.config_map.data |= {PLACEMENT_GUARD: "enforce"}
+        await world.lead_and_publish()
+        await until("the guard", lambda: world.guard_publisher.calls)
+        guard = world.lifecycle.state().guard
+        assert guard is not None
+        assert guard.problem == "PUT slice: may not"
+        assert world.lifecycle.refusal() == ""
+        await world.lifecycle.drain()
+        assert "released" in world.story

@@ -115,7 +115,7 @@ class World:
             self.on_patched(pod)
         return outcome
 
-    def nudged(self, result: str) -> None:
+    def count_nudge(self, result: str) -> None:
         """The metric."""
         self.results.append(result)
 

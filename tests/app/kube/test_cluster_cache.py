@@ -456,13 +456,14 @@ async def test_events_survive_a_failed_update_of_the_state(tmp_path: Path, monke
 
 
 async def test_observers_receive_every_object_as_it_is_delivered(tmp_path: Path) -> None:
-    """Also where several changes lead to one state, and only objects of their field."""
+    """With the object as it was, also where several changes lead to one state, and only objects of their field."""
     async with cached_cluster(tmp_path, two_nodes(), make.replica("old", "v", "a")) as world:
         await world.wait_for_sync()
-        delivered: list[object | None] = []
-        world.cache.subscribe("replicas", delivered.append)
+        delivered: list[tuple[object | None, object | None]] = []
+        world.cache.subscribe("replicas", lambda before, after: delivered.append((before, after)))
         await world.put(make.replica("r", "v"))
         await world.put(make.replica("r", "v", "a"), make.longhorn_node("c"))
         await world.remove(make.replica("r", "v"))
         await until("the deletion", lambda: len(delivered) == 3)
-        assert [getattr(value, "disk_id", None) for value in delivered] == ["", "a-disk-1", None]
+        disks = [tuple(getattr(value, "disk_id", None) for value in pair) for pair in delivered]
+        assert disks == [(None, ""), ("", "a-disk-1"), ("a-disk-1", None)]

@@ -282,10 +282,11 @@ async def test_the_service_is_ready_once_everything_the_policy_reads_is_listed(
     settings = Settings(policy=str(tmp_path / "policy.json"))
     async with serve(api.handle, tmp_path) as kubeconfig:
         options = LiveOptions(identity="me", kubeconfig=str(kubeconfig))
-        app, lifecycle, client = await live_application(options, settings, 1)
+        extender = await live_application(options, settings, 1)
+        lifecycle = extender.lifecycle
         running = asyncio.create_task(lifecycle.run())
         await until("all else", lambda: lifecycle.readiness_problem.startswith("policy: services not listed yet: "))
-        async with http_client(app) as http:
+        async with http_client(extender.app) as http:
             assert (await http.get("/readyz")).status_code == 503
             api.missing.clear()
             api.add(PATHS["Service"])
@@ -294,4 +295,4 @@ async def test_the_service_is_ready_once_everything_the_policy_reads_is_listed(
             assert (await http.get("/state")).json()["policy"]["priorities"] == {"ServiceSpreadingPriority": 1}
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await client.close()
+        await extender.client.close()

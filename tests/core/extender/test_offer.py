@@ -11,6 +11,7 @@ from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import Decision, FilterOptions
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offer import make_offer
+from scheduler_core.offers.events import ObservedPod
 from scheduler_core.offers.ledger import Ledger, step
 from tests import builders as make
 from tests.builders import Object
@@ -124,3 +125,39 @@ def test_every_pod_of_a_burst_that_fits_is_offered_a_node_before_any_decision(sl
         assert decision.fits, (name, decision.reasons)
         offered, _ = make_offer(pod, decision, state.view, ledger.competing_offers(pod.uid))
         ledger, _ = step(ledger, offered, 0.0)
+
+
+@given(
+    slots=st.lists(st.integers(1, 5), min_size=2, max_size=6).filter(lambda slots: sum(slots) > 3),
+    late_share=st.floats(0, 0.45),
+)
+@settings(max_examples=40)
+def test_pods_that_a_burst_creates_late_are_each_offered_a_node(slots: list[int], late_share: float) -> None:
+    """After a lull the burst goes on: each pod appears when kube-scheduler asks about it, and decisions show late.
+
+    Not more pods come late than came before.
+    """
+    names = tuple(f"n{number}" for number in range(len(slots)))
+    nodes = [make.longhorn_node(name, 10 * count) for name, count in zip(names, slots, strict=True)]
+    pods = [f"p{number}" for number in range(sum(slots))]
+    claims = [make.claim(name, 10) for name in pods]
+    ledger = Ledger()
+    bound: dict[str, str] = {}
+    first_wave = len(pods) - int(late_share * len(pods))
+    for number, name in enumerate(pods):
+        if number == first_wave:
+            bound |= {uid: min(offer.nodes) for uid, offer in ledger.offers.items()}
+            for uid, node in bound.items():
+                ledger, _ = step(ledger, ObservedPod(uid, node_name=node), 1.0)
+        created = [
+            make.pod(pod, name=pod, uid=f"uid-{pod}", node=bound.get(f"uid-{pod}", ""))
+            for pod in pods[: max(first_wave, number + 1)]
+        ]
+        state = make.state(make.storage_class(), nodes, claims, created)
+        contenders = make.competing(state, ledger)
+        pod = state.view.snapshot.pods["default", name]
+        decision = run_to_end(filter_nodes(pod, names, state, FilterOptions(), contenders))
+        assert decision.fits, (name, decision.reasons)
+        competing = ledger.competing_offers(pod.uid)
+        offered, _ = make_offer(pod, decision, state.view, competing, ledger.recent_offers)
+        ledger, _ = step(ledger, offered, 1.0)

@@ -9,7 +9,7 @@ import pytest
 from scheduler_core.cooperative import run_to_end
 from scheduler_core.extender.decision import FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
-from scheduler_core.extender.offered_nodes import MAX_NODES_WITH_PLENTY, choose_nodes, choose_one_node
+from scheduler_core.extender.offered_nodes import MANY_NODES, MAX_OF_MANY_NODES, choose_nodes, choose_one_node
 from scheduler_core.model.verdict import Reason
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
@@ -79,13 +79,16 @@ def test_no_room_is_left_for_pods_that_are_decided() -> None:
     assert chosen(nodes, make.claim("data", 10), decided, competing=0) == "abcd"
 
 
-@pytest.mark.parametrize(("pods", "expected"), [(0, 120), (1, MAX_NODES_WITH_PLENTY)])
-def test_while_pods_are_to_come_few_nodes_of_many_are_offered(pods: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("pods", "nodes", "expected"),
+    [(0, MANY_NODES + 1, MANY_NODES + 1), (1, MANY_NODES, MANY_NODES), (1, MANY_NODES + 1, MAX_OF_MANY_NODES)],
+)
+def test_while_pods_are_to_come_few_nodes_of_many_are_offered(pods: int, nodes: int, expected: int) -> None:
     """Every node of an offer is evaluated again for the next pod."""
-    names = tuple(f"n{number:03}" for number in range(120))
+    names = tuple(f"n{number:03}" for number in range(nodes))
     to_schedule = [make.pod("data", name=f"next-{number}", uid=f"next-{number}") for number in range(pods)]
-    nodes = nodes_of_size(dict.fromkeys(names, 500))
-    state = make.state(make.storage_class(), nodes, make.claim("data", 10), make.pod("data"), to_schedule)
+    longhorn_nodes = nodes_of_size(dict.fromkeys(names, 500))
+    state = make.state(make.storage_class(), longhorn_nodes, make.claim("data", 10), make.pod("data"), to_schedule)
     pod = make.as_pod(make.pod("data"))
     decision = run_to_end(filter_nodes(pod, names, state, FilterOptions(), make.competing(state)))
     assert len(choose_nodes(decision, state.view, competing=0)) == expected

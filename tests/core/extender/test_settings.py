@@ -7,7 +7,9 @@ import pytest
 from scheduler_core.extender.settings import (
     ENABLED,
     NODE_RESERVATION_TIMEOUT,
+    PLACEMENT_GUARD,
     POD_SCHEDULING_TIMEOUT,
+    GuardMode,
     SettingsHistory,
     SettingsSource,
 )
@@ -34,6 +36,7 @@ def test_each_setting_comes_from_the_first_source_that_has_it() -> None:
         ENABLED: "ConfigMap",
         POD_SCHEDULING_TIMEOUT: "Setting",
         NODE_RESERVATION_TIMEOUT: "environment",
+        PLACEMENT_GUARD: "defaults",
     }
 
 
@@ -66,3 +69,21 @@ def test_a_removed_value_is_forgotten() -> None:
     history.resolve([SettingsSource("ConfigMap", {ENABLED: "true"})])
     history.resolve([SettingsSource("ConfigMap", {})])
     assert not history.resolve([SettingsSource("ConfigMap", {ENABLED: "what"})]).enabled
+
+
+@pytest.mark.parametrize("mode", GuardMode)
+def test_the_placement_guards_mode_is_one_of_three_words(mode: GuardMode) -> None:
+    """Without a word it is off."""
+    assert SettingsHistory().resolve([]).placement_guard is GuardMode.OFF
+    settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {PLACEMENT_GUARD: mode.value})])
+    assert (settings.placement_guard, settings.problems) == (mode, ())
+
+
+@pytest.mark.parametrize("text", ["", "Enforce", "true", " off", "on"])
+def test_another_word_for_the_placement_guards_mode_is_refused(text: str) -> None:
+    """The problem lists the three."""
+    settings = SettingsHistory().resolve([SettingsSource("ConfigMap", {PLACEMENT_GUARD: text})])
+    assert settings.placement_guard is GuardMode.OFF
+    assert settings.problems == (
+        f"ConfigMap: {PLACEMENT_GUARD}: {text!r} is not one of off, observe, enforce; its next source counts",
+    )

@@ -10,8 +10,8 @@ import pytest
 from scheduler_core.convert.discovery import endpoint_slice, new_slice, update_slice, version_precondition
 from scheduler_core.errors import CoreError, ObjectError
 from scheduler_core.leadership.endpoint_slice import (
-    LABELS,
-    NAME,
+    EXTENDER,
+    PLACEMENT_GUARD,
     CreateSlice,
     DeleteSlice,
     Endpoint,
@@ -21,6 +21,7 @@ from scheduler_core.leadership.endpoint_slice import (
     plan_withdraw,
 )
 
+LABELS = EXTENDER.labels
 OWN = Endpoint.at("10.1.2.3", 9504, "node-1")
 OTHER = Endpoint.at("10.1.2.4", 9504, "node-2")
 
@@ -78,7 +79,7 @@ def test_the_address_type_follows_from_the_address(address: str, canonical: str,
 )
 def test_publishing_changes_only_what_differs(current: Slice | None, change: object) -> None:
     """A slice that is right already is not written."""
-    assert plan_publish(OWN, current) == change
+    assert plan_publish(EXTENDER, OWN, current) == change
 
 
 @pytest.mark.parametrize(
@@ -93,12 +94,12 @@ def test_publishing_changes_only_what_differs(current: Slice | None, change: obj
 )
 def test_withdrawing_removes_only_the_process_s_own_endpoint(current: Slice | None, change: object) -> None:
     """Only an endpoint that leads to this process is removed."""
-    assert plan_withdraw(OWN, current) == change
+    assert plan_withdraw(EXTENDER, OWN, current) == change
 
 
 def test_a_created_slice_is_read_back_as_it_was_planned() -> None:
     """The names are the Service's; so is the port's name."""
-    body = new_slice("ns", NAME, slice_of(OWN))
+    body = new_slice("ns", EXTENDER, slice_of(OWN))
     assert body == {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -114,23 +115,38 @@ def test_a_created_slice_is_read_back_as_it_was_planned() -> None:
         "endpoints": [{"addresses": ["10.1.2.3"], "conditions": {"ready": True}, "nodeName": "node-1"}],
         "ports": [{"name": "http", "port": 9504, "protocol": "TCP"}],
     }
-    assert endpoint_slice(json.dumps(body).encode()) == slice_of(OWN)
+    assert endpoint_slice(json.dumps(body).encode(), EXTENDER) == slice_of(OWN)
+
+
+def test_each_service_has_a_slice_of_its_own() -> None:
+    """Name, labels and the port's name are the Service's; a slice of the other one is not taken for it."""
+    service = PLACEMENT_GUARD
+    desired = Slice("IPv4", (OWN,), service.labels)
+    body = new_slice("ns", service, desired)
+    assert body["metadata"]["name"] == service.name != EXTENDER.name
+    assert body["metadata"]["labels"]["kubernetes.io/service-name"] == service.name
+    assert [(port["name"], port["port"]) for port in body["ports"]] == [("https", OWN.port)]
+    raw = json.dumps(body).encode()
+    assert plan_publish(service, OWN, endpoint_slice(raw, service)) is None
+    assert plan_publish(EXTENDER, OWN, endpoint_slice(raw, EXTENDER)) == ReplaceSlice(slice_of(OWN))
+    emptied = update_slice(raw, service, Slice("IPv4", (), service.labels))
+    assert [(port["name"], port["port"]) for port in emptied["ports"]] == [("https", service.port)]
 
 
 def test_outside_a_cluster_no_node_name_is_written() -> None:
     """An empty nodeName would be refused."""
-    assert "nodeName" not in new_slice("ns", NAME, slice_of(Endpoint.at("10.1.2.3")))["endpoints"][0]
+    assert "nodeName" not in new_slice("ns", EXTENDER, slice_of(Endpoint.at("10.1.2.3")))["endpoints"][0]
 
 
 def test_a_replacement_keeps_the_metadata_of_others() -> None:
     """Labels, annotations, UID and version; not the managed fields."""
-    before = new_slice("ns", NAME, slice_of(OTHER))
+    before = new_slice("ns", EXTENDER, slice_of(OTHER))
     before["metadata"] |= {"uid": "u", "resourceVersion": "8", "annotations": {"a": "b"}, "managedFields": [{}]}
     before["metadata"]["labels"]["team"] = "storage"
-    body = update_slice(json.dumps(before).encode(), slice_of(OWN))
+    body = update_slice(json.dumps(before).encode(), EXTENDER, slice_of(OWN))
     metadata = {key: value for key, value in before["metadata"].items() if key != "managedFields"}
     assert body["metadata"] == metadata
-    assert endpoint_slice(json.dumps(body).encode()).endpoints == (OWN,)
+    assert endpoint_slice(json.dumps(body).encode(), EXTENDER).endpoints == (OWN,)
     assert version_precondition(json.dumps(before).encode()) == {"preconditions": {"uid": "u", "resourceVersion": "8"}}
 
 
@@ -151,12 +167,12 @@ def test_a_slice_is_read_as_kube_proxy_reads_it(
     edit: dict[str, Any], endpoints: tuple[Endpoint, ...], plain: bool
 ) -> None:
     """Absent conditions mean ready, no port means unreachable."""
-    body = {**new_slice("ns", NAME, slice_of(OWN)), **edit}
-    current = endpoint_slice(json.dumps(body).encode())
+    body = {**new_slice("ns", EXTENDER, slice_of(OWN)), **edit}
+    current = endpoint_slice(json.dumps(body).encode(), EXTENDER)
     assert (current.endpoints, current.plain) == (endpoints, plain)
 
 
 def test_an_object_that_is_no_slice_is_refused() -> None:
     """The error names the kind."""
     with pytest.raises(ObjectError, match="EndpointSlice"):
-        endpoint_slice(b"<html>")
+        endpoint_slice(b"<html>", EXTENDER)

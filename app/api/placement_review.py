@@ -1,0 +1,132 @@
+"""The placement guard's own application: POST /review, which API servers call when Longhorn writes a replica's place.
+
+It takes and gives an AdmissionReview of admission.k8s.io/v1. Every review that can be read is allowed: the guard may change a
+placement, and never reject one. An error, a review that takes too long, and a process that does not lead leave it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Final, Protocol
+
+import msgspec
+import structlog
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+
+from app.api.body import read_body
+from app.api.errors import RequestError, install_error_handlers
+from app.extender.availability import Availability
+from app.extender.metrics import Metrics
+from app.runtime.memory_budget import Lease, MemoryBudget
+from scheduler_core.convert.admission import AdmissionRequest, JsonPatch, admission_request, admission_response
+from scheduler_core.errors import ObjectError
+
+log = structlog.get_logger("admission")
+
+PATH: Final = "/review"
+MAX_BODY: Final = 1024**2
+# What decoded JSON takes at most, as a multiple of its text: small objects and keys.
+_DECODED_FACTOR: Final = 32
+
+# API servers keep connections. The Service leads a new one to the leader, and an old one stays with the process that led before.
+_ONE_ANSWER: Final = {"Connection": "close"}
+
+router = APIRouter()
+
+
+class PlacementReviewer(Protocol):
+    """Decides about the placements that Longhorn writes."""
+
+    async def review(self, request: AdmissionRequest) -> JsonPatch:
+        """Returns the JSON patch (RFC 6902) for the object of a review, empty to leave it alone.
+
+        It is called only while this process leads, and what it returns is dropped if the process leads no more by then. It returns within
+        the second that API servers wait; whatever it raises leaves the object alone.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionState:
+    """What the route needs.
+
+    Attributes:
+        refusal: returns why this process must not change a placement now, or ""
+        budget: the memory that all requests of the process together may hold
+    """
+
+    reviewer: PlacementReviewer
+    refusal: Availability
+    metrics: Metrics
+    budget: MemoryBudget
+
+
+def guard_application(state: AdmissionState) -> FastAPI:
+    """Returns the application, which has one route."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.guard = state
+    app.include_router(router)
+    install_error_handlers(app)
+    return app
+
+
+def _state(request: Request) -> AdmissionState:
+    state = request.app.state.guard
+    if not isinstance(state, AdmissionState):
+        raise TypeError("the application was not made by guard_application")
+    return state
+
+
+async def _lease(request: Request) -> AsyncIterator[Lease]:
+    with _state(request).budget.lease(request.client.host if request.client else "") as lease:
+        yield lease
+
+
+@router.post(PATH)
+async def review(request: Request, lease: Annotated[Lease, Depends(_lease)]) -> Response:
+    """Answers one AdmissionReview."""
+    state = _state(request)
+    try:
+        asked = _decode_review(await read_body(request, MAX_BODY, lease), lease)
+    except RequestError:
+        state.metrics.count_review("refused")
+        raise
+    answer = admission_response(asked.uid, await _review(state, asked))
+    return Response(msgspec.json.encode(answer), media_type="application/json", headers=_ONE_ANSWER)
+
+
+def _decode_review(body: bytearray, lease: Lease) -> AdmissionRequest:
+    """Returns the request of an AdmissionReview.
+
+    Raises:
+        RequestError: it is none, or of another version
+        BudgetExceededError: there is not enough memory to decode it
+    """
+    lease.charge(_DECODED_FACTOR * len(body))
+    try:
+        return admission_request(msgspec.json.decode(body))
+    except RecursionError as error:
+        raise RequestError("the body is nested too deeply") from error
+    except msgspec.DecodeError as error:
+        raise RequestError(f"the body is not JSON: {error}") from error
+    except ObjectError as error:
+        raise RequestError(str(error)) from error
+
+
+async def _review(state: AdmissionState, asked: AdmissionRequest) -> JsonPatch:
+    """Returns the patch; none after an error, and while another process may lead."""
+    if state.refusal():
+        state.metrics.count_review("idle")
+        return []
+    try:
+        patch = await state.reviewer.review(asked)
+    except Exception:
+        # Whatever it is, Longhorn goes on.
+        log.exception("review failed, the placement stays", uid=asked.uid)
+        state.metrics.count_review("failed")
+        return []
+    if state.refusal():
+        state.metrics.count_review("idle")
+        return []
+    state.metrics.count_review("answered")
+    return patch

@@ -1,0 +1,188 @@
+"""Admission of a replica's placement: the request is read, its shape is checked, and a change becomes a JSON patch.
+
+Longhorn writes a placement as one update that sets spec.nodeID, spec.diskID, spec.diskPath and two labels of a replica that had none of them
+(scheduler/replica_scheduler.go: scheduleReplicaToDisk, datastore: UpdateReplica). The labels matter as much as the fields: Longhorn counts
+a disk's replicas by label, and writes nodeID and diskPath again for any replica that its label leads to. An update of any other shape is
+left alone.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from scheduler_core.convert.longhorn import DISK_LABEL, NODE_LABEL, Replica, replica
+from scheduler_core.convert.meta import Wire, decode_object
+from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
+from scheduler_core.errors import ObjectError
+from scheduler_core.model import longhorn
+from scheduler_core.model.replica_placement import Placement
+
+JsonPatch = list[dict[str, str]]
+_REVIEW_VERSION: Final = "admission.k8s.io/v1"
+_REVIEW_KIND: Final = "AdmissionReview"
+_MAX_SHOWN: Final = 64
+_REPLICA: Final = "Replica.longhorn.io"
+_UPDATE: Final = "UPDATE"
+
+
+class _Kind(Wire):
+    group: str = ""
+    kind: str = ""
+
+
+class _Request(Wire):
+    uid: str
+    kind: _Kind | None = None
+    operation: str = ""
+    dry_run: bool | None = None
+    new: Any = msgspec.field(default=None, name="object")
+    old: Any = msgspec.field(default=None, name="oldObject")
+
+
+class _Review(Wire):
+    request: _Request
+    api_version: str = ""
+    kind: str = ""
+
+
+class _MigrationSpec(Wire):
+    migration_engine_name: str | None = None
+
+
+class _Migration(Wire):
+    spec: _MigrationSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRequest:
+    """What the API server asks about.
+
+    Attributes:
+        uid: identifies the request in the answer
+        dry_run: whether nothing will be written
+        placement: the placement, or a sentence why the update does not have the shape of one
+    """
+
+    uid: str
+    dry_run: bool
+    placement: Placement | str
+
+
+def admission_request(review: object) -> AdmissionRequest:
+    """Reads a decoded AdmissionReview of admission.k8s.io/v1.
+
+    Raises:
+        ObjectError: it is no AdmissionReview with a request
+    """
+    wire = decode_object(_REVIEW_KIND, review, _Review)
+    for field, value, expected in (
+        ("apiVersion", wire.api_version, _REVIEW_VERSION),
+        ("kind", wire.kind, _REVIEW_KIND),
+    ):
+        if value != expected:
+            raise ObjectError(_REVIEW_KIND, field, f"is {value[:_MAX_SHOWN]!r}, not {expected!r}")
+    request = wire.request
+    if not request.uid:
+        raise ObjectError(_REVIEW_KIND, "request.uid", "is empty")
+    return AdmissionRequest(request.uid, bool(request.dry_run), _placement_of(request))
+
+
+def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
+    """The AdmissionReview that answers a request.
+
+    The update is always allowed. An empty patch leaves it as it is.
+    """
+    response: dict[str, Any] = {"uid": uid, "allowed": True}
+    if patch:
+        response |= {"patchType": "JSONPatch", "patch": b64encode(msgspec.json.encode(patch)).decode()}
+    return {"apiVersion": _REVIEW_VERSION, "kind": _REVIEW_KIND, "response": response}
+
+
+def placement_patch(before: Placement, after: Placement) -> JsonPatch:
+    """The JSON patch that moves a placement to another disk of its node; empty if it stays.
+
+    All values that it relies on are tested first, so the API server refuses it as a whole for an object of another shape.
+
+    Raises:
+        ValueError: another replica or node is named
+    """
+    if (before.replica, before.node) != (after.replica, after.node):
+        raise ValueError(f"replica {before.replica} would leave node {before.node}")
+    old = _fields(before)
+    new = _fields(after)
+    if old == new:
+        return []
+    tests = [{"op": "test", "path": path, "value": value} for path, value in old.items()]
+    changes = [{"op": "replace", "path": path, "value": value} for path, value in new.items() if value != old[path]]
+    return tests + changes
+
+
+def _fields(placement: Placement) -> dict[str, str]:
+    """Returns the values that a placement sets, by JSON pointer."""
+    return {
+        "/spec/nodeID": placement.node,
+        "/spec/diskID": placement.disk,
+        "/spec/diskPath": placement.disk_path,
+        f"/metadata/labels/{NODE_LABEL}": placement.node,
+        f"/metadata/labels/{DISK_LABEL}": placement.disk,
+    }
+
+
+def _placement_of(request: _Request) -> Placement | str:
+    kind = request.kind or _Kind()
+    if (kind.group, kind.kind) != (LONGHORN_GROUP, "Replica"):
+        return f"the object is no replica but a {kind.kind!r} of group {kind.group!r}"
+    if request.operation != _UPDATE:
+        # A replica that is created with a disk is a restore.
+        return f"the operation is {request.operation!r}, not {_UPDATE!r}"
+    try:
+        old = replica(decode_object(_REPLICA, request.old, Replica))
+        new = replica(decode_object(_REPLICA, request.new, Replica))
+        migration = decode_object(_REPLICA, request.new, _Migration)
+    except ObjectError as error:
+        return str(error)
+    if migration.spec is not None and migration.spec.migration_engine_name:
+        return "the replica belongs to a migration"
+    return _shape_problem(old, new) or Placement(
+        replica=new.name,
+        volume=new.volume,
+        size=new.size,
+        node=new.node_id,
+        disk=new.disk_id,
+        disk_path=new.disk_path,
+        data_engine=new.data_engine,
+        image=new.image,
+        hard_node_affinity=new.hard_node_affinity,
+        linked_clone_source=new.linked_clone_source,
+    )
+
+
+def _shape_problem(old: longhorn.Replica, new: longhorn.Replica) -> str:
+    """Returns why an update has not the shape of a placement, or ""."""
+    if old.disk_id or old.node_id:
+        return f"the replica had a place already: node {old.node_id!r}, disk {old.disk_id!r}"
+    if new.deleting:
+        return "the replica is being deleted"
+    if not new.active:
+        return "the replica is not active"
+    fields = {
+        "metadata.name": new.name,
+        "spec.volumeName": new.volume,
+        "spec.nodeID": new.node_id,
+        "spec.diskID": new.disk_id,
+        "spec.diskPath": new.disk_path,
+    }
+    for field, value in fields.items():
+        if not value:
+            return f"{field} is empty"
+    for label, value, expected in (
+        (NODE_LABEL, new.node_label, new.node_id),
+        (DISK_LABEL, new.disk_label, new.disk_id),
+    ):
+        if value != expected:
+            return f"label {label} is {value!r}, not {expected!r}"
+    return ""

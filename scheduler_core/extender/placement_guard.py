@@ -1,0 +1,344 @@
+"""Guards a placement: Longhorn's disk stays, unless what is still to come to the node would then no longer fit.
+
+Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has shown yet → the
+volume's demand on that node, or the offer of it that has the volume (without any, the replica is not the local one of a pod that was decided
+for it, and is left alone) → everything still to come to the node. If all of it packs with the volume on Longhorn's disk, the placement is left. Otherwise the disk is
+changed to that of a packing of all of it, among the disks of the same node that Longhorn's own rules allow for this replica. Otherwise
+there is no plan to keep, and Longhorn's choice stays. What does not fit in any case gives way first, in the order of
+`evaluation/fitting_volumes.py`: hopeless demand, then offers.
+
+Longhorn's rules are asked as Longhorn's scheduler asks them (`longhorn/placement.py`), with every disk's true load: what its status counts
+and what it does not count yet. So a disk that is allowed here is within Longhorn's limit by its status, too. If the view has Longhorn's
+disk closed to the volume, Longhorn has read other objects than the watches have shown, and nothing is changed. A search without an answer
+never changes anything by itself: a disk is only written if it is proven to keep the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from itertools import chain
+from typing import Final
+
+from scheduler_core.cluster.view import View
+from scheduler_core.cooperative import Cooperative
+from scheduler_core.demand.derive import Demand
+from scheduler_core.evaluation.competitors import identity
+from scheduler_core.evaluation.fit import allowed_masks, plan
+from scheduler_core.evaluation.fitting_volumes import all_volumes, fitting_volumes
+from scheduler_core.evaluation.offered_volumes import (
+    CompetingVolumes,
+    OfferedVolumes,
+    VolumesByOffer,
+    by_certainty,
+    without_matched_claims,
+)
+from scheduler_core.evaluation.room import FITTING
+from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.allowed_placements import longhorn_names, not_shown, with_coming_copies, with_placements
+from scheduler_core.longhorn.placement import find_candidates
+from scheduler_core.longhorn.replica_request import ReplicaRequest
+from scheduler_core.model import longhorn
+from scheduler_core.model.quantity import format_bytes
+from scheduler_core.model.replica_placement import Placement
+from scheduler_core.model.verdict import Reason
+from scheduler_core.offers.ledger import Ledger
+from scheduler_core.packing.budget import Budget
+from scheduler_core.volumes.requirements import requirements
+from scheduler_core.volumes.resolve import PodVolume
+
+# About 20 ms: the API server, and Longhorn behind it, wait for the answer.
+STEPS_PER_PLACEMENT: Final = 20_000
+
+Demands = Sequence[Demand]
+
+
+class GuardOutcome(StrEnum):
+    """What the guard does about a placement. The value is a metric's label.
+
+    LATE: it was not decided in time, and is left. NOT_GUARDED: it is not the local replica of a pod that was decided for the node.
+    """
+
+    LEFT = "left"
+    CHANGED = "changed"
+    NO_PLAN = "no-plan"
+    REFUSED_SHAPE = "refused-shape"
+    NOT_GUARDED = "not-guarded"
+    LATE = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardDecision:
+    """The decision about one placement.
+
+    Attributes:
+        allowance: the placement as it will be written; it takes space until a watch shows it, guarded or not
+        pod: the pod that needs the volume on the node, as ``namespace/name``; "" without one
+        detail: a sentence why, for people
+    """
+
+    outcome: GuardOutcome
+    allowance: Placement
+    pod: str = ""
+    detail: str = ""
+
+
+def guard_placement(
+    placement: Placement, state: ClusterState, ledger: Ledger, allowances: Iterable[Placement], budget: Budget
+) -> Cooperative[GuardDecision]:
+    """Decides about one placement.
+
+    Args:
+        placement: what Longhorn asks the API server to write
+        state: the cluster as the watches have shown it
+        ledger: the current offers
+        allowances: placements as they were allowed before; those that a watch has shown since count once, and an earlier one of the same
+            replica does not count, because this placement replaces it
+        budget: limits the searches, see `STEPS_PER_PLACEMENT`
+    """
+    problem = _disk_problem(placement, state.view)
+    if problem:
+        return GuardDecision(GuardOutcome.REFUSED_SHAPE, placement, detail=problem)
+    others = (entry for entry in allowances if entry.replica != placement.replica)
+    pending = not_shown(others, placement.node, state.view)
+    view = with_placements(state.view, pending)
+    placed = frozenset(entry.volume for entry in pending)
+    to_come = _VolumesToCome.of(view, state.demand.by_node.get(placement.node) or (), ledger, placement.node)
+    need = None if placement.volume in placed else to_come.need_of(placement.volume, view)
+    if need is None:
+        detail = f"no pod needs volume {placement.volume} on node {placement.node}"
+        return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
+    volume, pod = need
+    competing = to_come.competing({*placed, placement.volume}, view)
+    competing = competing.without(_placed_identities(competing, placed, view))
+    guard = _Guard(view, placement, volume, budget)
+    return replace((yield from guard.decide(competing)), pod=pod)
+
+
+def _disk_problem(placement: Placement, view: View) -> str:
+    """Returns why a placement's disk is not the one that the node lists, or ""."""
+    node = view.snapshot.longhorn_nodes.get(placement.node)
+    if node is None:
+        return f"there is no nodes.longhorn.io {placement.node}"
+    disk = next((disk for disk in node.disks if disk.uuid == placement.disk), None)
+    if disk is None:
+        return f"node {node.name} has no disk with UUID {placement.disk}"
+    if disk.path != placement.disk_path:
+        return f"disk {disk.name} of node {node.name} has path {disk.path}, not {placement.disk_path}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _VolumesToCome:
+    """The volumes of demand and offers that need space on a node."""
+
+    demands: Demands
+    offers: VolumesByOffer
+
+    @classmethod
+    def of(cls, view: View, demands: Demands, ledger: Ledger, node: str) -> _VolumesToCome:
+        """Returns all that need space there.
+
+        Each kind has a watch of its own, so a volume may be shown as attached before its claim is shown as bound. The volume counts then.
+        """
+        offers = ledger.offers_on(node)
+        counted = without_matched_claims(demands, offers, node)
+        shown = {demand.volume.volume.name for demand in counted if demand.volume.bound}
+
+        def counts(volume: PodVolume) -> bool:
+            return volume.bound or longhorn_names(volume, view).isdisjoint(shown)
+
+        by_offer = OfferedVolumes().on_node(offers, node, view)
+        return cls(
+            [demand for demand in counted if counts(demand.volume)],
+            [(offer, [volume for volume in volumes if counts(volume)]) for offer, volumes in by_offer],
+        )
+
+    def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
+        """Returns the volume with this name in Longhorn, and the pod that needs it as ``namespace/name``; None for none.
+
+        Longhorn places a volume after its pod was bound. So an offer that has it was decided for, though no watch has shown that yet.
+        """
+        for demand in self.demands:
+            if name in longhorn_names(demand.volume, view):
+                return demand.volume, demand.pod
+        for offer, volumes in self.offers:
+            for volume in volumes if offer.priority is None else ():
+                if name in longhorn_names(volume, view):
+                    return volume, f"{offer.pod.namespace}/{offer.pod.name}"
+        return None
+
+    def competing(self, placed: Collection[str], view: View) -> CompetingVolumes:
+        """Returns the volumes by how certain they are; offers with one of the placed volumes were decided for."""
+        decided = [
+            volumes
+            for offer, volumes in self.offers
+            if offer.priority is None and any(not longhorn_names(volume, view).isdisjoint(placed) for volume in volumes)
+        ]
+        competing = by_certainty(self.demands, self.offers)
+        return competing._replace(demanded=[*competing.demanded, *chain.from_iterable(decided)])
+
+
+def _placed_identities(competing: CompetingVolumes, allowed: Collection[str], view: View) -> frozenset[str]:
+    """Returns the identities of the competing volumes that are placed already.
+
+    They have one of the allowed names in Longhorn, or the view shows a replica of them with a disk though not that their claim is bound.
+    """
+    placed: set[str] = set()
+    for key, volume in all_volumes(competing).volumes.items():
+        names = longhorn_names(volume, view)
+        ahead = not volume.bound and any(replica.disk_id for name in names for replica in view.replicas_of(name))
+        if ahead or not names.isdisjoint(allowed):
+            placed.add(key)
+    return frozenset(placed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The choice of a disk for one volume, when all volumes of an evaluation are to fit.
+
+    Attributes:
+        index: of the volume among the required volumes
+    """
+
+    evaluation: NodeEvaluation
+    index: int
+
+    @classmethod
+    def of(cls, evaluation: NodeEvaluation, key: str) -> _Choice:
+        """Returns the choice for the volume with this identity."""
+        keys = [identity(volume) for volume in evaluation.required.volumes]
+        return cls(evaluation, keys.index(key))
+
+    def open_disks(self, uuids: Collection[str]) -> int:
+        """Returns a bit mask of those of the disks that are open to the volume."""
+        evaluation = self.evaluation
+        mask = allowed_masks(evaluation.required, evaluation.profile, evaluation.allowed)[self.index]
+        return mask & sum(1 << position for position, disk in enumerate(evaluation.disks) if disk.uuid in uuids)
+
+    def fits(self, disks: int, budget: Budget) -> bool:
+        """Whether all volumes are proven to fit with this one on one of the disks."""
+        return self._restrict(disks).reason(budget) is Reason.ROOM
+
+    def disk(self, disks: int, budget: Budget) -> str | None:
+        """Returns the UUID of one of the disks with which all volumes are proven to fit, None for none."""
+        evaluation = self._restrict(disks)
+        assignment = plan(evaluation.required, evaluation.profile, budget, evaluation.allowed)
+        return None if assignment is None else evaluation.disks[assignment[self.index]].uuid
+
+    def _restrict(self, disks: int) -> NodeEvaluation:
+        return replace(self.evaluation, allowed={**self.evaluation.allowed, self.index: disks})
+
+
+class _Guard:
+    """Decides about the placement of one volume that its node demands."""
+
+    def __init__(self, view: View, placement: Placement, volume: PodVolume, budget: Budget) -> None:
+        self._view = view
+        self._placement = placement
+        self._volume = volume
+        self._budget = budget
+        self._node = view.snapshot.longhorn_nodes[placement.node]
+
+    def decide(self, competing: CompetingVolumes) -> Cooperative[GuardDecision]:
+        """Decides with everything that competes for the node, the volume itself included."""
+        everything = all_volumes(competing)
+        decision = self._keep(everything.volumes)
+        if decision is not None:
+            return decision
+        yield
+        fitting = yield from fitting_volumes(competing, self._fit)
+        if identity(self._volume) not in fitting.demanded:
+            return self._no_plan(f"volume {self._placement.volume} does not fit there together with older demand")
+        for volumes in (fitting.volumes, fitting.demanded):
+            if len(volumes) < len(everything.volumes):
+                decision = self._keep(volumes)
+                if decision is not None:
+                    return decision
+                yield
+        where = f"with volume {self._placement.volume} on no disk that Longhorn allows"
+        return self._no_plan(f"{self._sentence(fitting.demanded)} is proven to fit {where}")
+
+    def _fit(self, volumes: Sequence[PodVolume]) -> Cooperative[bool]:
+        """Returns whether volumes fit on the node together.
+
+        As for other decisions, a search that gave up counts as yes; a disk is only written if it is proven.
+        """
+        yield
+        return not volumes or self._evaluate(volumes).reason(self._budget) in FITTING
+
+    def _keep(self, volumes: Mapping[str, PodVolume]) -> GuardDecision | None:
+        """Returns the decision with which all these volumes fit, None if there is none."""
+        evaluation = self._evaluate(list(volumes.values()))
+        key = identity(self._volume)
+        if evaluation.refused is not None or key not in volumes:
+            return None
+        choice = _Choice.of(evaluation, key)
+        disk = self._disk(self._placement.disk)
+        longhorns_disk = choice.open_disks({disk.uuid})
+        if not longhorns_disk:
+            return self._no_plan(f"the watches show disk {disk.name} as closed to volume {self._placement.volume}")
+        everything = self._sentence(volumes)
+        # The other disks need steps, too.
+        portion = self._budget.portion(self._budget.left // 2)
+        fits = choice.fits(longhorns_disk, portion)
+        self._budget.take_back([portion])
+        if fits:
+            detail = f"{everything} fits with volume {self._placement.volume} on disk {disk.name}"
+            return GuardDecision(GuardOutcome.LEFT, self._placement, detail=detail)
+        uuid = choice.disk(choice.open_disks(self._legal - {disk.uuid}), self._budget)
+        if uuid is None:
+            return None
+        other = self._disk(uuid)
+        changed = replace(self._placement, disk=other.uuid, disk_path=other.path)
+        fit = f"is proven to fit with volume {self._placement.volume} on disk {other.name}, not on disk {disk.name}"
+        return GuardDecision(GuardOutcome.CHANGED, changed, detail=f"{everything} {fit}")
+
+    @cached_property
+    def _legal(self) -> frozenset[str]:
+        return _legal_disks(self._view, self._placement, self._volume)
+
+    def _evaluate(self, volumes: Sequence[PodVolume]) -> NodeEvaluation:
+        required = requirements(volumes, volumes)
+        return with_coming_copies(self._view, evaluate_requirements(self._view, required, self._node.name))
+
+    def _no_plan(self, detail: str) -> GuardDecision:
+        return GuardDecision(GuardOutcome.NO_PLAN, self._placement, detail=detail)
+
+    def _disk(self, uuid: str) -> longhorn.Disk:
+        return next(disk for disk in self._node.disks if disk.uuid == uuid)
+
+    def _sentence(self, volumes: Mapping[str, PodVolume]) -> str:
+        total = format_bytes(sum(volume.volume.size for volume in volumes.values()))
+        count = f"{len(volumes)} volume{'s' if len(volumes) > 1 else ''}"
+        return f"everything to come to node {self._node.name} ({count}, {total})"
+
+
+def _legal_disks(view: View, placement: Placement, volume: PodVolume) -> frozenset[str]:
+    """UUIDs of the node's disks that Longhorn's scheduler would consider for the replica, by their true load."""
+    node = view.snapshot.longhorn_nodes[placement.node]
+    node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))
+    request = ReplicaRequest(
+        volume=volume.volume,
+        replica_size=placement.size,
+        data_engine=placement.data_engine,
+        image=placement.image,
+        hard_node_affinity=placement.hard_node_affinity,
+        linked_clone_source=placement.linked_clone_source,
+    )
+    # Longhorn has chosen the node already.
+    candidates = find_candidates(replace(view.cluster, nodes={node.name: node}), request, volume.replicas)
+    return frozenset(candidate.disk_uuid for candidate in candidates.disks)
+
+
+def _with_true_load(view: View, node: str, disk: longhorn.Disk) -> longhorn.Disk:
+    """Returns a disk as its status will be once it counts everything."""
+    listed = {replica.name: replica.size for replica in view.unlisted_on(disk)}
+    return replace(
+        disk,
+        storage_scheduled=disk.storage_scheduled + view.uncounted_bytes(node, disk),
+        scheduled_replicas={**disk.scheduled_replicas, **listed},
+    )

@@ -1,0 +1,181 @@
+"""When the placement guard's Service leads here: only from the leader, only while it is switched on and has a certificate."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.extender import published_service
+from app.extender.guard_endpoint import GuardEndpoint
+from app.kube.client import ApiError
+from scheduler_core.extender.settings import GuardMode
+
+
+class FakePublisher:
+    """The Service's endpoint.
+
+    Attributes:
+        story: the calls
+        error: every call raises it
+    """
+
+    def __init__(self) -> None:
+        self.story: list[str] = []
+        self.error: ApiError | None = None
+
+    async def publish(self) -> bool:
+        """Points the Service here."""
+        self.story.append("published")
+        if self.error is not None:
+            raise self.error
+        return True
+
+    async def withdraw(self) -> None:
+        """Points the Service nowhere."""
+        self.story.append("withdrawn")
+        if self.error is not None:
+            raise self.error
+
+
+class FakeCertificate:
+    """A certificate that is there or not."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.problem = ""
+
+
+class World:
+    """An endpoint among fakes, whose lead belongs to the test."""
+
+    def __init__(self, *, address: bool = True, listener_problem: str = "") -> None:
+        self.leads = True
+        self.publisher = FakePublisher()
+        self.certificate = FakeCertificate()
+        self.endpoint = GuardEndpoint(
+            cast("Any", self.certificate),
+            cast("Any", self.publisher) if address else None,
+            lambda: self.leads,
+            listener_problem=listener_problem,
+        )
+
+    @property
+    def story(self) -> list[str]:
+        """What was published."""
+        return self.publisher.story
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed call is repeated at once."""
+    monkeypatch.setattr(published_service, "RETRY_INTERVAL", 0.0)
+
+
+@pytest.mark.parametrize("mode", [GuardMode.OBSERVE, GuardMode.ENFORCE])
+async def test_a_guard_that_is_switched_on_is_published_once(mode: GuardMode) -> None:
+    """Until the interval is over, nothing is read again."""
+    world = World()
+    for _ in range(3):
+        await world.endpoint.keep(1, mode)
+    assert world.story == ["published"]
+    assert world.endpoint.state(mode).published
+    await world.endpoint.keep(2, mode)
+    assert world.story == ["published", "published"], "a new term"
+
+
+async def test_an_endpoint_is_checked_at_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The EndpointSlice may be edited by hand."""
+    monkeypatch.setattr(published_service, "RECHECK_INTERVAL", 0.0)
+    world = World()
+    for _ in range(2):
+        await world.endpoint.keep(1, GuardMode.ENFORCE)
+    assert world.story == ["published", "published"]
+
+
+async def test_a_guard_that_is_off_calls_nothing() -> None:
+    """Without the overlay it may neither read nor write."""
+    world = World()
+    world.certificate.problem = "no Secret"
+    await world.endpoint.keep(1, GuardMode.OFF)
+    await world.endpoint.withdraw()
+    assert world.story == []
+    state = world.endpoint.state(GuardMode.OFF)
+    assert (state.mode, state.published, state.problem) == ("off", False, "")
+
+
+async def test_switching_off_empties_the_slice() -> None:
+    """Switched on again, it is published again."""
+    world = World()
+    for mode in (GuardMode.ENFORCE, GuardMode.OFF, GuardMode.OFF, GuardMode.OBSERVE):
+        await world.endpoint.keep(1, mode)
+    assert world.story == ["published", "withdrawn", "published"]
+
+
+async def test_without_a_certificate_that_is_accepted_the_slice_is_empty() -> None:
+    """A call would fail after a handshake, and now fails at once."""
+    world = World()
+    world.certificate.ready = False
+    world.certificate.problem = "expired"
+    await world.endpoint.keep(1, GuardMode.ENFORCE)
+    assert world.story == []
+    assert world.endpoint.state(GuardMode.ENFORCE).problem == "expired"
+    world.certificate.ready = True
+    await world.endpoint.keep(1, GuardMode.ENFORCE)
+    world.certificate.ready = False
+    await world.endpoint.keep(1, GuardMode.ENFORCE)
+    assert world.story == ["published", "withdrawn"]
+
+
+async def test_a_certificate_with_a_problem_that_still_holds_is_published() -> None:
+    """The API server did not answer a check; the guard goes on."""
+    world = World()
+    world.certificate.problem = "no answer"
+    await world.endpoint.keep(1, GuardMode.ENFORCE)
+    assert world.story == ["published"]
+    assert world.endpoint.state(GuardMode.ENFORCE).problem == "no answer"
+
+
+@pytest.mark.parametrize(
+    ("world", "problem"),
+    [
+        (World(address=False), "there is no address that API servers could call; see --advertise"),
+        (World(address=False, listener_problem="cannot listen"), "cannot listen"),
+        (World(listener_problem="cannot listen"), "cannot listen"),
+    ],
+)
+async def test_what_cannot_be_called_is_not_published(world: World, problem: str) -> None:
+    """The problem is logged once and shown for as long as it lasts, unless the guard is off."""
+    with capture_logs() as lines:
+        for _ in range(2):
+            await world.endpoint.keep(1, GuardMode.ENFORCE)
+    assert world.story == []
+    assert [(line["log_level"], line["problem"]) for line in lines] == [("warning", problem)]
+    assert world.endpoint.state(GuardMode.ENFORCE).problem == problem
+    assert world.endpoint.state(GuardMode.OFF).problem == ""
+
+
+async def test_a_slice_that_cannot_be_written_is_tried_again() -> None:
+    """The permission may be missing."""
+    world = World()
+    world.publisher.error = ApiError("PUT slice", 403, "Forbidden", "may not")
+    await world.endpoint.keep(1, GuardMode.ENFORCE)
+    assert world.endpoint.state(GuardMode.ENFORCE).problem == "PUT slice: may not"
+    world.publisher.error = None
+    await world.endpoint.keep(1, GuardMode.ENFORCE)
+    state = world.endpoint.state(GuardMode.ENFORCE)
+    assert (state.published, state.problem) == (True, "")
+
+
+async def test_a_former_leader_leaves_the_slice_to_its_successor() -> None:
+    """It points here no more as soon as the lead is lost."""
+    world = World()
+    await world.endpoint.keep(1, GuardMode.ENFORCE)
+    world.leads = False
+    assert not world.endpoint.state(GuardMode.ENFORCE).published
+    await world.endpoint.withdraw()
+    world.endpoint.forget()
+    world.leads = True
+    assert not world.endpoint.state(GuardMode.ENFORCE).published
+    assert world.story == ["published"]

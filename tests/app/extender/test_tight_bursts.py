@@ -1,0 +1,89 @@
+"""Bursts on random tight clusters, from kube-scheduler's question to Longhorn's placements, with and without the placement guard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_core.extender.decision import Packing
+from tests.e2e import tight_nodes
+from tests.e2e.tight_nodes import EXACT, GUARD, ORDER_SAFE, STALE_SAFE, WAYS, Tally
+from tests.worlds.placement_bursts import Way, run_burst
+from tests.worlds.tight_clusters import TightCluster
+
+# In 74 the extender is asked about a pod between an answer of the guard and its watch. In 50 and 63 slow watches let volumes count twice.
+SEEDS = (1, 2, 3, 50, 63, 74)
+GUARDED = Way(Packing.EXACT, guard=True)
+FINE = {name: Tally(clusters=1, usable_nodes=5, placed=10) for name in WAYS} | {EXACT: Tally(1, 5, 1, 10, misplaced=2)}
+
+
+@pytest.mark.parametrize("watch_seconds", [0.1, 1.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_with_the_guard_nothing_goes_wrong(seed: int, watch_seconds: float) -> None:
+    """No volume is misplaced, no pod is stuck, no disk is overbooked, and every placement is confirmed, however far behind watches are."""
+    outcome = run_burst(TightCluster.draw(seed), replace(GUARDED, watch_seconds=watch_seconds))
+    assert (outcome.misplaced, outcome.stuck, outcome.overbooked_disks, outcome.overbooked_gi) == (0, 0, 0, 0)
+    assert outcome.proven
+    assert outcome.changed
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_with_the_guard_more_nodes_are_usable_than_order_safe_ones(seed: int) -> None:
+    """And at least as many pods get a node."""
+    cluster = TightCluster.draw(seed)
+    guarded = run_burst(cluster, GUARDED)
+    order_safe = run_burst(cluster, Way(Packing.ORDER_SAFE))
+    assert guarded.placed >= order_safe.placed
+    assert guarded.usable_nodes >= order_safe.usable_nodes
+    assert guarded.usable_nodes == run_burst(cluster, Way(Packing.EXACT)).usable_nodes
+
+
+def test_auto_is_exact_while_the_guard_is_proven() -> None:
+    """Every pod is offered the same nodes."""
+    cluster = TightCluster.draw(1)
+    assert run_burst(cluster, Way(Packing.AUTO, guard=True)) == run_burst(cluster, GUARDED)
+
+
+def test_without_the_guard_disks_are_overbooked() -> None:
+    """Otherwise these bursts would prove nothing."""
+    cluster = TightCluster.draw(1)
+    assert run_burst(cluster, Way(Packing.EXACT)).overbooked_gi
+    assert run_burst(cluster, Way(Packing.ORDER_SAFE)).overbooked_gi
+    assert not run_burst(cluster, Way(Packing.STALE_SAFE)).wrong
+
+
+def test_a_burst_is_the_same_each_time() -> None:
+    """Its seed decides everything."""
+    assert run_burst(TightCluster.draw(2), GUARDED) == run_burst(TightCluster.draw(2), GUARDED)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pods_need_more_than_a_tight_cluster_has(seed: int) -> None:
+    """Its disks are 60 to 95 % full, and so every way fills it as far as it can."""
+    cluster = TightCluster.draw(seed)
+    disks = [disk for node in cluster.nodes.values() for disk in node]
+    assert 8 <= len(cluster.nodes) <= 12
+    assert all(0.59 <= disk.booked / disk.size <= 0.96 for disk in disks)
+    assert sum(claim.size for pod in cluster.pods.values() for claim in pod) >= sum(disk.free for disk in disks)
+
+
+def test_the_report_accepts_what_is_expected() -> None:
+    """Nothing wrong with the guard and with stale-safe, something wrong with exact."""
+    assert tight_nodes.failures(FINE) == []
+
+
+@pytest.mark.parametrize(
+    ("way", "tally"),
+    [
+        (GUARD, Tally(1, 5, 1, 10, overbooked_disks=1)),
+        (GUARD, Tally(1, 5, 1, 10, unproven=1)),
+        (GUARD, Tally(1, 5, 1, 9)),
+        (STALE_SAFE, Tally(1, 5, 1, 10, stuck=1)),
+        (ORDER_SAFE, Tally(1, 5, 1, 11)),
+        (EXACT, Tally(1, 5, 1, 10)),
+    ],
+)
+def test_the_report_fails_if_something_else_happens(way: str, tally: Tally) -> None:
+    """It names what."""
+    assert tight_nodes.failures(FINE | {way: tally})

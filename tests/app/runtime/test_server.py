@@ -1,0 +1,287 @@
+"""`serve` with two servers on real sockets, one of them with TLS: handshakes, limits, and the order in which everything ends."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import http.client
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from app.runtime import connections, tls_listener
+from app.runtime.metrics import PREFIX
+from app.runtime.server import HttpServer, serve
+from devcluster.pki import CertificateAuthority
+from tests.worlds.fake_api import until
+
+LIMIT = 16
+# What an event loop opens when it needs it.
+FEW_FILES = 4
+
+
+def open_files() -> int:
+    """How many files this process has open, sockets included."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+class DrainingService:
+    """A service that drains when a test says so.
+
+    Attributes:
+        story: what happened, in order
+    """
+
+    def __init__(self) -> None:
+        self.story: list[str] = []
+        self.drained = asyncio.Event()
+        self.errors: list[BaseException] = []
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        await asyncio.Event().wait()
+
+    async def drain(self) -> None:
+        """Waits for the test."""
+        self.story.append("drain begins")
+        await self.drained.wait()
+        self.story.append("drain ends")
+
+    def log_failure(self, error: BaseException) -> None:
+        """Notes the error."""
+        self.errors.append(error)
+
+    def log_drain_failure(self, error: BaseException) -> None:
+        """Notes the error."""
+        self.errors.append(error)
+
+
+class World:
+    """Two servers of one process: plain HTTP, and HTTPS.
+
+    Attributes:
+        context: of the server with TLS; without a certificate at first
+        trust: what a client verifies certificates with
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.registry = CollectorRegistry()
+        self.app = FastAPI()
+        self.app.state.registry = self.registry
+        self.app.add_api_route("/hello", lambda: "hello")
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.trust = ssl.create_default_context()
+        self.service = DrainingService()
+        self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        self.plain_port, self.tls_port = (listener.getsockname()[1] for listener in self.listeners)
+
+    def issue(self, name: str) -> None:
+        """Replaces the server's certificate by one of a new authority, which clients trust, too."""
+        authority = CertificateAuthority.create(self.folder / name, f"authority of {name}")
+        pair = authority.server(name)
+        self.context.load_cert_chain(pair.certificate, pair.key)
+        self.trust.load_verify_locations(authority.bundle)
+
+    def connect(self) -> http.client.HTTPSConnection:
+        """A new connection to the server with TLS."""
+        return http.client.HTTPSConnection("localhost", self.tls_port, timeout=10, context=self.trust)
+
+    async def get(self, connection: http.client.HTTPConnection) -> bytes:
+        """GETs /hello on a connection, in another thread."""
+
+        def call() -> bytes:
+            connection.request("GET", "/hello")
+            return connection.getresponse().read()
+
+        return await asyncio.to_thread(call)
+
+    async def get_by_tls(self) -> bytes:
+        """GETs /hello on a new connection with TLS."""
+        connection = self.connect()
+        try:
+            return await self.get(connection)
+        finally:
+            connection.close()
+
+    async def get_plain(self) -> bytes:
+        """GETs /hello on a new connection without TLS."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.plain_port, timeout=10)
+        try:
+            return await self.get(connection)
+        finally:
+            connection.close()
+
+    def ended(self, reason: str) -> float:
+        """How many connections the process ended for a reason."""
+        return self.registry.get_sample_value(f"{PREFIX}_connections_ended_total", {"reason": reason}) or 0.0
+
+
+def run(world: World, test: Callable[[], Coroutine[Any, Any, None]], *, signalled: bool = False) -> None:
+    """Runs a test while both servers run, on the product's event loop; then ends them by a signal, unless the test has."""
+
+    async def main() -> None:
+        plain, tls = world.listeners
+        servers = [HttpServer(world.app, plain), HttpServer(world.app, tls, world.context)]
+        serving = asyncio.create_task(serve(world.service, servers))
+        try:
+            await world.get_plain()
+            await test()
+            assert signalled or not serving.done()
+        finally:
+            world.service.drained.set()
+            if not signalled:
+                signal.raise_signal(signal.SIGTERM)
+            await asyncio.wait_for(serving, 10)
+        assert world.service.errors == []
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Two listening sockets."""
+    return World(tmp_path)
+
+
+def test_one_process_serves_with_and_without_tls(world: World) -> None:
+    """The client verifies the certificate and its name."""
+
+    async def test() -> None:
+        world.issue("first")
+        assert await world.get_by_tls() == await world.get_plain() == b'"hello"'
+
+    run(world, test)
+
+
+def test_new_connections_get_the_new_certificate(world: World) -> None:
+    """An open connection goes on with the previous one."""
+
+    async def test() -> None:
+        world.issue("first")
+        with ExitStack() as stack:
+            first, second = (stack.enter_context(closing(world.connect())) for _ in range(2))
+            await world.get(first)
+            world.issue("second")
+            await world.get(second)
+            assert [_subject(first), _subject(second)] == ["first", "second"]
+            assert await world.get(first) == b'"hello"'
+
+    run(world, test)
+
+
+def _subject(connection: http.client.HTTPSConnection) -> str:
+    assert isinstance(connection.sock, ssl.SSLSocket)
+    certificate = connection.sock.getpeercert()
+    assert certificate is not None
+    subject: Any = certificate["subject"]
+    return str(subject[0][0][1])
+
+
+def test_without_a_certificate_no_handshake_succeeds(world: World) -> None:
+    """The other server is not affected, and the certificate may come later."""
+
+    async def test() -> None:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await world.get_by_tls()
+        assert await world.get_plain() == b'"hello"'
+        assert world.ended("handshake") == 1
+        world.issue("first")
+        assert await world.get_by_tls() == b'"hello"'
+
+    run(world, test)
+
+
+def test_a_caller_without_tls_gets_no_answer(world: World) -> None:
+    """Its bytes are no handshake."""
+
+    async def test() -> None:
+        world.issue("first")
+        with (
+            closing(http.client.HTTPConnection("127.0.0.1", world.tls_port, timeout=10)) as connection,
+            pytest.raises((http.client.HTTPException, ConnectionError)),
+        ):
+            await world.get(connection)
+        await until("the count", lambda: world.ended("handshake") == 1)
+
+    run(world, test)
+
+
+def test_a_handshake_that_does_not_end_is_cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection ends, and is counted."""
+    monkeypatch.setattr(tls_listener, "HANDSHAKE_SECONDS", 0.2)
+
+    async def test() -> None:
+        world.issue("first")
+        with socket.create_connection(("127.0.0.1", world.tls_port), timeout=10) as silent:
+            assert await asyncio.to_thread(silent.recv, 1) == b""
+        assert world.ended("handshake") == 1
+
+    run(world, test)
+
+
+def test_silent_callers_leave_room_for_others_on_both_ports(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections in their handshake count, together with those of the other port; the oldest give way."""
+    monkeypatch.setattr(connections.Connections.__init__, "__defaults__", (LIMIT,))
+
+    async def test() -> None:
+        world.issue("first")
+        files = open_files()
+        with ExitStack() as stack:
+            for _ in range(3 * LIMIT):
+                stack.enter_context(socket.create_connection(("127.0.0.1", world.tls_port), timeout=10))
+            await until("the limit", lambda: world.ended("limit") == 2 * LIMIT)
+            assert await world.get_by_tls() == await world.get_plain() == b'"hello"'
+            # The process has the clients' ends open, too.
+            await until("the sockets' end", lambda: open_files() <= files + 4 * LIMIT + FEW_FILES)
+        assert world.ended("handshake") == 0
+
+    run(world, test)
+
+
+def test_a_caller_that_hangs_up_in_its_handshake_leaves_nothing_open(world: World) -> None:
+    """The process has about as many open files as before."""
+
+    async def test() -> None:
+        world.issue("first")
+        files = open_files()
+        for _ in range(20):
+            socket.create_connection(("127.0.0.1", world.tls_port)).close()
+        await until("the counts", lambda: world.ended("handshake") == 20)
+        await until("the sockets' end", lambda: open_files() <= files + FEW_FILES)
+
+    run(world, test)
+
+
+def test_both_servers_answer_until_the_service_is_drained(world: World) -> None:
+    """A request that arrives meanwhile gets an answer; then both stop listening."""
+
+    async def test() -> None:
+        world.issue("first")
+        signal.raise_signal(signal.SIGTERM)
+        await until("the drain", lambda: world.service.story)
+        assert await world.get_by_tls() == await world.get_plain() == b'"hello"'
+        world.service.drained.set()
+        for port in (world.plain_port, world.tls_port):
+            await until("the port's end", functools.partial(_refuses, port))
+        assert world.service.story == ["drain begins", "drain ends"]
+
+    run(world, test, signalled=True)
+
+
+def _refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False

@@ -1,0 +1,199 @@
+"""Reviews of replicas' placements: which updates have the shape of one, and what is answered."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler_core.convert.admission import AdmissionRequest, admission_request, admission_response, placement_patch
+from scheduler_core.errors import ObjectError
+from scheduler_core.model.replica_placement import Placement
+from tests import builders as make
+from tests.builders import GI, Object
+from tests.worlds.placements import placement_review
+
+PLACEMENT = Placement("r1", "vol-a", 10 * GI, "n", "n-disk-1", "/disk-1/", image="longhornio/engine:v1")
+
+
+def _review() -> Object:
+    return placement_review(PLACEMENT)
+
+
+def _placement(review: Object) -> Placement | str:
+    return admission_request(review).placement
+
+
+def test_an_update_that_gives_a_replica_its_place_is_a_placement() -> None:
+    """With everything that Longhorn's rules read of the replica."""
+    assert admission_request(_review()) == AdmissionRequest("review-1", False, PLACEMENT)
+
+
+def test_a_strict_local_replica_brings_its_node() -> None:
+    """Longhorn sets hardNodeAffinity before it places the replica; a linked clone names its source."""
+    placement = replace(PLACEMENT, hard_node_affinity="n", linked_clone_source="r0", data_engine="v2")
+    assert _placement(placement_review(placement)) == placement
+
+
+def test_a_dry_run_is_known_as_one() -> None:
+    """Nothing may be remembered of it."""
+    review = _review()
+    review["request"]["dryRun"] = True
+    assert admission_request(review).dry_run
+
+
+def _set(*path: str, value: Any) -> Callable[[Object], None]:
+    def change(review: Object) -> None:
+        target = review["request"]
+        for key in path[:-1]:
+            target = target[key]
+        target[path[-1]] = value
+
+    return change
+
+
+def _remove_label(name: str) -> Callable[[Object], None]:
+    return lambda review: review["request"]["object"]["metadata"]["labels"].pop(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (_set("operation", value="CREATE"), "the operation is 'CREATE', not 'UPDATE'"),
+        (_set("operation", value="DELETE"), "the operation is 'DELETE', not 'UPDATE'"),
+        (
+            _set("kind", value={"group": "longhorn.io", "kind": "Engine"}),
+            "the object is no replica but a 'Engine' of group 'longhorn.io'",
+        ),
+        (_set("kind", value=None), "the object is no replica but a '' of group ''"),
+        (
+            _set("oldObject", "spec", "diskID", value="n-disk-1"),
+            "the replica had a place already: node '', disk 'n-disk-1'",
+        ),
+        (_set("oldObject", "spec", "nodeID", value="m"), "the replica had a place already: node 'm', disk ''"),
+        (_set("object", "metadata", "deletionTimestamp", value="2026-01-01T00:00:00Z"), "the replica is being deleted"),
+        (_set("object", "spec", "active", value=False), "the replica is not active"),
+        (_set("object", "spec", "migrationEngineName", value="e-1"), "the replica belongs to a migration"),
+        (_set("object", "metadata", "name", value=""), "metadata.name is empty"),
+        (_set("object", "spec", "volumeName", value=""), "spec.volumeName is empty"),
+        (_set("object", "spec", "nodeID", value=""), "spec.nodeID is empty"),
+        (_set("object", "spec", "diskID", value=""), "spec.diskID is empty"),
+        (_set("object", "spec", "diskPath", value=None), "spec.diskPath is empty"),
+        (_remove_label("longhornnode"), "label longhornnode is '', not 'n'"),
+        (_remove_label("longhorndiskuuid"), "label longhorndiskuuid is '', not 'n-disk-1'"),
+        (_set("object", "metadata", "labels", "longhornnode", value="m"), "label longhornnode is 'm', not 'n'"),
+        (_set("object", "metadata", "labels", value=None), "label longhornnode is '', not 'n'"),
+        (_set("object", "spec", "volumeSize", value="ten"), "spec.volumeSize"),
+        (_set("object", value=None), "Replica.longhorn.io"),
+        (_set("oldObject", value=None), "Replica.longhorn.io"),
+        (_set("oldObject", value="text"), "Replica.longhorn.io"),
+    ],
+)
+def test_an_update_of_another_shape_is_refused_with_a_sentence(change: Callable[[Object], Any], sentence: str) -> None:
+    """Restores, migrations, disks that moved, and whatever a later Longhorn writes."""
+    review = _review()
+    change(review)
+    placement = _placement(review)
+    assert isinstance(placement, str)
+    assert sentence in placement
+
+
+@pytest.mark.parametrize(
+    "review",
+    [
+        None,
+        [],
+        {},
+        {"apiVersion": "admission.k8s.io/v1"},
+        {"apiVersion": "admission.k8s.io/v1", "request": {}},
+        {"apiVersion": "admission.k8s.io/v1beta1", "request": {"uid": "1"}},
+        {"request": {"uid": "1"}},
+    ],
+)
+def test_what_is_no_review_is_an_error(review: object) -> None:
+    """Without the request's UID there is nothing to answer."""
+    with pytest.raises(ObjectError, match="AdmissionReview"):
+        admission_request(review)
+
+
+def _apply(patch: list[dict[str, str]], raw: Object) -> Object:
+    """Applies the operations of RFC 6902 that the guard uses."""
+    result = deepcopy(raw)
+    for operation in patch:
+        *parents, key = operation["path"].lstrip("/").split("/")
+        target = result
+        for parent in parents:
+            target = target[parent]
+        assert key in target
+        if operation["op"] == "test":
+            assert target[key] == operation["value"]
+        else:
+            target[key] = operation["value"]
+    return result
+
+
+def test_a_patch_changes_disk_path_and_disk_label_alone() -> None:
+    """The result is what Longhorn would have written for the other disk."""
+    after = replace(PLACEMENT, disk="n-disk-2", disk_path="/disk-2/")
+    patch = placement_patch(PLACEMENT, after)
+    before = _review()["request"]["object"]
+    assert _apply(patch, before) == placement_review(after)["request"]["object"]
+    assert [operation["path"] for operation in patch if operation["op"] == "replace"] == [
+        "/spec/diskID",
+        "/spec/diskPath",
+        "/metadata/labels/longhorndiskuuid",
+    ]
+
+
+def test_a_patch_tests_every_old_value_first() -> None:
+    """The API server then refuses it as a whole for an object of another shape."""
+    patch = placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2", disk_path="/disk-2/"))
+    operations = [operation["op"] for operation in patch]
+    assert operations == ["test"] * 5 + ["replace"] * 3
+
+
+def test_disks_of_one_path_keep_it() -> None:
+    """Only what differs is replaced."""
+    patch = placement_patch(PLACEMENT, replace(PLACEMENT, disk="n-disk-2"))
+    replaced = [operation["path"] for operation in patch if operation["op"] == "replace"]
+    assert replaced == ["/spec/diskID", "/metadata/labels/longhorndiskuuid"]
+
+
+def test_a_placement_that_stays_needs_no_patch() -> None:
+    """The API server then leaves the object as it is."""
+    assert placement_patch(PLACEMENT, PLACEMENT) == []
+
+
+@pytest.mark.parametrize("after", [replace(PLACEMENT, node="m"), replace(PLACEMENT, replica="r2")])
+def test_a_patch_never_moves_a_replica_to_another_node(after: Placement) -> None:
+    """Nor does it turn one replica into another."""
+    with pytest.raises(ValueError, match="r1"):
+        placement_patch(PLACEMENT, after)
+
+
+def test_every_answer_allows_the_update() -> None:
+    """With the patch in base64, as admission.k8s.io/v1 wants it."""
+    patch = [{"op": "replace", "path": "/spec/diskID", "value": "n-disk-2"}]
+    review = admission_response("review-1", patch)
+    response = review["response"]
+    assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert (response["uid"], response["allowed"], response["patchType"]) == ("review-1", True, "JSONPatch")
+    assert json.loads(b64decode(response["patch"])) == patch
+
+
+def test_an_answer_without_a_patch_has_no_patch_type() -> None:
+    """The API server refuses one without the other."""
+    assert admission_response("review-1", [])["response"] == {"uid": "review-1", "allowed": True}
+
+
+def test_a_replica_is_read_with_its_labels_and_generation() -> None:
+    """The guard's health compares them with what it answered."""
+    raw = make.replica("r1", "vol-a", "n")
+    raw["metadata"] |= {"labels": {"longhornnode": "n", "longhorndiskuuid": "n-disk-1"}, "generation": 2}
+    replica = make.snapshot(raw).replicas["r1"]
+    assert (replica.node_label, replica.disk_label, replica.generation) == ("n", "n-disk-1", 2)

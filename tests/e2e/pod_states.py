@@ -1,0 +1,81 @@
+"""The pods of a burst until they no longer change: running, bound to a node, or without one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tests.e2e.objects import Object
+from tests.e2e.rig import Rig
+
+# Longhorn tries a replica again after 30 s.
+_QUIET_SECONDS: Final = 35.0
+_SETTLED_SECONDS: Final = 10.0
+_MAX_SECONDS: Final = 180.0
+_POLL: Final = 0.2
+
+
+class PodState(StrEnum):
+    """How far a pod has come."""
+
+    RUNNING = "running"
+    BOUND = "bound"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The last states of an app's pods.
+
+    Attributes:
+        states: the state of each pod by its name
+        seconds: when the last pod changed, from the beginning
+    """
+
+    states: dict[str, PodState]
+    seconds: float
+
+    def count(self, state: PodState) -> int:
+        """The number of pods in a state."""
+        return sum(each is state for each in self.states.values())
+
+    @property
+    def bound(self) -> set[str]:
+        """The pods that have a node."""
+        return {name for name, state in self.states.items() if state is not PodState.WAITING}
+
+    @property
+    def seconds_until_ready(self) -> float | None:
+        """When the last pod came to run, None if not every pod does."""
+        return self.seconds if self.count(PodState.RUNNING) == len(self.states) else None
+
+
+def wait_until_quiet(rig: Rig, app: str, started: float) -> Settled:
+    """Waits until the pods of an app no longer change.
+
+    Args:
+        rig: where the app runs
+        app: the app
+        started: when its pods were created, in monotonic seconds
+    """
+    states: dict[str, PodState] = {}
+    changed = started
+    while (now := time.monotonic()) - started < _MAX_SECONDS:
+        current = {pod["metadata"]["name"]: _state(pod) for pod in rig.pods(app)}
+        if current != states:
+            states = current
+            changed = now
+        # A pod whose replica waits for space may still come to run.
+        quiet = _QUIET_SECONDS if PodState.BOUND in states.values() else _SETTLED_SECONDS
+        if now - changed > quiet:
+            break
+        time.sleep(_POLL)
+    return Settled(states, changed - started)
+
+
+def _state(pod: Object) -> PodState:
+    if pod["status"].get("phase") == "Running":
+        return PodState.RUNNING
+    return PodState.BOUND if pod["spec"].get("nodeName") else PodState.WAITING

@@ -1,0 +1,92 @@
+"""The harsh bursts: what their generator promises, and one burst without the placement guard."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from scheduler_core.extender.decision import Packing
+from tests.e2e import harsh_burst
+from tests.e2e.harsh_burst import MIN_FAILING_SHARE, STRICT, HarshBurst, HarshNode, Outcome
+from tests.e2e.objects import LOCAL
+from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+
+SEEDS = range(1, 6)
+_FINE = Outcome(seed=1, overbooked=0, misplaced=0, mended=0, stuck=0, waiting=0, seconds=12.0)
+_WRONG = Outcome(seed=2, overbooked=15, misplaced=1, mended=1, stuck=0, waiting=0, seconds=40.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_burst_fills_its_disks_exactly(seed: int) -> None:
+    """Eight pods of three or four claims; half of the claims are strict-local."""
+    burst = HarshBurst.of(seed)
+    pods = [pod for node in burst.nodes.values() for pod in node.pods]
+    classes = Counter(volume.storage_class for _, volumes in burst.volumes for volume in volumes)
+    assert (len(pods), {len(pod) for pod in pods}) == (8, {3, 4})
+    assert all(sum(node.disks) == sum(map(sum, node.pods)) for node in burst.nodes.values())
+    assert classes[LOCAL] - classes[STRICT] in (0, 1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_node_of_a_burst_has_an_exact_packing(seed: int) -> None:
+    """Its claims can be distributed over its disks so that each is full."""
+    for node in HarshBurst.of(seed).nodes.values():
+        assert _packs(sorted((size for pod in node.pods for size in pod), reverse=True), list(node.disks))
+
+
+def _packs(sizes: list[int], free: list[int]) -> bool:
+    if not sizes:
+        return True
+    return any(
+        _packs(sizes[1:], [*free[:index], room - sizes[0], *free[index + 1 :]])
+        for index, room in enumerate(free)
+        if room >= sizes[0]
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_most_orders_of_a_burst_fail(seed: int) -> None:
+    """At least 92 % of them do, by Longhorn's own choices; other orders are drawn here than by the generator."""
+    chance = random.Random(seed + 1000)  # noqa: S311 # repeatable, not secret
+    shares = [node.failing_share(chance) for node in HarshBurst.of(seed).nodes.values()]
+    assert min(shares) >= MIN_FAILING_SHARE - 0.05
+
+
+def test_share_of_failing_orders_is_that_of_longhorn_s_choices() -> None:
+    """None fails with a claim for each disk; with smaller claims, some end on the wrong disk."""
+    chance = random.Random(1)  # noqa: S311 # repeatable, not secret
+    assert HarshNode((60, 60), ((60,), (60,))).failing_share(chance) == 0
+    assert HarshNode((60, 60), ((60,), (30, 15), (15,))).failing_share(chance) > 0
+
+
+def test_seed_gives_the_same_burst_again() -> None:
+    """Another seed gives another one."""
+    assert HarshBurst.of(1) == HarshBurst.of(1) != HarshBurst.of(2)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "count"),
+    [
+        pytest.param({"": [_FINE, _WRONG]}, 0, id="wrong without the guard"),
+        pytest.param({"": [_FINE]}, 1, id="nothing wrong without the guard"),
+        pytest.param({"": [_WRONG], "enforce": [_FINE]}, 0, id="fine with the guard"),
+        pytest.param({"": [_WRONG], "enforce": [_FINE, _WRONG]}, 1, id="wrong with the guard"),
+    ],
+)
+def test_report_fails_if_the_guard_makes_no_difference(outcomes: dict[str, list[Outcome]], count: int) -> None:
+    """Without the guard something has to go wrong, and with it nothing."""
+    assert len(harsh_burst.failures(outcomes)) == count
+
+
+@pytest.mark.e2e
+@pytest.mark.xdist_group("harsh-burst")
+@pytest.mark.timeout(400)
+def test_a_harsh_burst_overbooks_disks_without_the_placement_guard(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A node with an exact packing is the right one, and Longhorn does not find the packing."""
+    folder = tmp_path_factory.mktemp("harsh")
+    arguments = ("--packing", Packing.EXACT)
+    with Rig(folder, config=RECOMMENDED_MANAGED, more_arguments=arguments) as rig:
+        outcome = harsh_burst.run_once(rig, seed=1)
+    assert outcome.overbooked > 0

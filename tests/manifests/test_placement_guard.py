@@ -1,0 +1,160 @@
+"""manifests/overlays/placement-guard: it never stops Longhorn, is called for placements only, and may write three objects of its own."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from app.api.placement_review import PATH
+from app.extender.guard import ANSWER_SECONDS
+from app.extender.serving_certificate import NAME as CERTIFICATE
+from app.extender.serving_certificate import WEBHOOK
+from app.kube.resources import LONGHORN_REPLICAS, MUTATING_WEBHOOKS
+from app.settings import DEFAULT_GUARD_PORT
+from devcluster.build import ensure_built
+from devcluster.components import KUBECTL
+from devcluster.kubectl import Kubectl
+from scheduler_core.extender.settings import PLACEMENT_GUARD, GuardMode
+from scheduler_core.leadership import endpoint_slice
+from tests.manifests.load import (
+    MANIFESTS,
+    NAME,
+    NAMESPACE,
+    OWN_OBJECTS,
+    ROOT,
+    Permission,
+    documents,
+    objects,
+    only,
+    permissions,
+)
+
+OVERLAY: Final = MANIFESTS / "overlays/placement-guard"
+ACCESS: Final = OVERLAY / "access"
+GUARD: Final = f"{NAME}-placement-guard"
+ROLE: Final[frozenset[Permission]] = frozenset(
+    {(verb, "", "secrets", GUARD) for verb in ("get", "patch")}
+    | {(verb, "discovery.k8s.io", "endpointslices", GUARD) for verb in ("delete", "get", "update")}
+)
+CLUSTER_ROLE: Final[frozenset[Permission]] = frozenset(
+    {(verb, MUTATING_WEBHOOKS.group, MUTATING_WEBHOOKS.plural, GUARD) for verb in ("get", "patch")}
+)
+(HOOK,) = only(MUTATING_WEBHOOKS.kind, ACCESS)["webhooks"]
+
+
+def test_no_webhook_may_stop_longhorn_or_kubernetes() -> None:
+    """`failurePolicy: Fail` in a webhook would: all of them are ignored if they fail, and answered or given up after a second."""
+    hooks = [
+        hook
+        for path in sorted(MANIFESTS.rglob("*.yaml"))
+        for document in documents(path)
+        if str(document.get("kind")).endswith("WebhookConfiguration")
+        for hook in document["webhooks"]
+    ]
+    assert hooks
+    assert [(hook["failurePolicy"], hook["timeoutSeconds"]) for hook in hooks] == [("Ignore", 1)] * len(hooks)
+    assert max(hook["timeoutSeconds"] for hook in hooks) > ANSWER_SECONDS
+
+
+def test_the_webhook_is_called_for_replicas_that_get_a_disk() -> None:
+    """One update in a replica's life; the kinds of all other namespaces are left alone."""
+    assert HOOK["rules"] == [
+        {
+            "apiGroups": [LONGHORN_REPLICAS.group],
+            "apiVersions": [LONGHORN_REPLICAS.version],
+            "operations": ["UPDATE"],
+            "resources": [LONGHORN_REPLICAS.plural],
+            "scope": "Namespaced",
+        }
+    ]
+    assert HOOK["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
+    (condition,) = HOOK["matchConditions"]
+    assert (
+        condition["expression"] == "oldObject.?spec.?diskID.orValue('') == '' && object.?spec.?diskID.orValue('') != ''"
+    )
+    assert (HOOK["sideEffects"], HOOK["reinvocationPolicy"], HOOK["matchPolicy"]) == (
+        "NoneOnDryRun", "Never", "Equivalent",
+    )  # fmt: skip
+
+
+def test_the_webhook_calls_what_the_program_serves() -> None:
+    """Names, path and port are the program's."""
+    service = only("Service", ACCESS)
+    (port,) = service["spec"]["ports"]
+    assert HOOK["clientConfig"] == {
+        "service": {"name": GUARD, "namespace": NAMESPACE, "path": PATH, "port": port["port"]}
+    }
+    assert HOOK["name"] == WEBHOOK
+    assert HOOK["admissionReviewVersions"] == ["v1"]
+    assert service["metadata"]["name"] == CERTIFICATE == endpoint_slice.PLACEMENT_GUARD.name == GUARD
+    assert (port["name"], port["targetPort"]) == (endpoint_slice.PLACEMENT_GUARD.port_name, DEFAULT_GUARD_PORT)
+    assert "selector" not in service["spec"]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("Role", ROLE), ("ClusterRole", CLUSTER_ROLE)])
+def test_the_roles_grant_three_objects_by_name(kind: str, expected: frozenset[Permission]) -> None:
+    """A widened permission fails here and needs a reason."""
+    granted = permissions(only(kind, ACCESS))
+    assert frozenset(granted) == expected
+    assert len(granted) == len(expected)
+    binding = only(f"{kind}Binding", ACCESS)
+    assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": GUARD}
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
+
+
+def test_the_secret_is_empty() -> None:
+    """Applying the manifests again must not remove the certificate."""
+    assert only("Secret", ACCESS).keys() == {"apiVersion", "kind", "metadata", "type"}
+
+
+def test_the_admission_policy_names_every_field_of_the_webhook_but_the_ca_bundle() -> None:
+    """With a stolen token the webhook could be sent every object of the cluster."""
+    policy = only("ValidatingAdmissionPolicy", ACCESS)["spec"]
+    compared = set(re.findall(r"variables\.after\.\??(?:clientConfig\.\?)?(\w+)", str(policy["validations"])))
+    fields = set(HOOK) | {"url", "service", "objectSelector"}
+    assert compared == fields - {"clientConfig"}
+    assert policy["failurePolicy"] == "Fail"
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["resources"]) == ([MUTATING_WEBHOOKS.group], [MUTATING_WEBHOOKS.plural])
+    assert policy["matchConditions"] == only("ValidatingAdmissionPolicy", name=NAME)["spec"]["matchConditions"]
+    binding = only("ValidatingAdmissionPolicyBinding", ACCESS)["spec"]
+    assert binding == {"policyName": GUARD, "validationActions": ["Deny"]}
+
+
+def test_the_extender_may_create_the_slices_of_its_services_and_no_lease_but_its_own() -> None:
+    """RBAC cannot limit `create` by name."""
+    name_rule, service_rule, *_ = only("ValidatingAdmissionPolicy", name=OWN_OBJECTS)["spec"]["validations"]
+    assert re.findall(r"'([^']*)'", name_rule["expression"]) == [NAME, GUARD]
+    assert f"(!variables.isLease && object.metadata.name == '{GUARD}')" in name_rule["expression"]
+    assert service_rule["expression"] == "variables.isLease || variables.service == object.metadata.name"
+
+
+def test_the_access_has_no_pods() -> None:
+    """The local cluster uses it for an extender that runs as a process."""
+    kinds = {entry["kind"] for entry in objects(ACCESS)}
+    assert not kinds & {"Deployment", "Namespace"}
+    (kustomization,) = documents(ACCESS / "kustomization.yaml")
+    assert kustomization["namespace"] == NAMESPACE
+
+
+@pytest.mark.e2e
+def test_the_overlay_adds_the_guard_to_the_base_and_changes_two_objects() -> None:
+    """The ConfigMap has the setting, which observes, and the Deployment the port."""
+    kubectl = Kubectl(ensure_built() / KUBECTL, ROOT / "no-kubeconfig", ROOT / "no-cache")
+
+    def build(folder: str) -> dict[tuple[str, str], Any]:
+        text = kubectl.run(("kustomize", str(MANIFESTS / folder)), None, check=True, seconds=60)
+        return {(entry["kind"], entry["metadata"]["name"]): entry for entry in yaml.safe_load_all(text) if entry}
+
+    base = build("base")
+    overlay = build("overlays/placement-guard")
+    assert {name for _, name in overlay.keys() - base.keys()} == {GUARD}
+    assert {key for key, entry in base.items() if overlay[key] != entry} == {("ConfigMap", NAME), ("Deployment", NAME)}
+    settings = overlay["ConfigMap", NAME]["data"]
+    assert settings == {**base["ConfigMap", NAME]["data"], PLACEMENT_GUARD: GuardMode.OBSERVE.value}
+    (container,) = overlay["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
+    assert {port["containerPort"] for port in container["ports"]} == {9504, DEFAULT_GUARD_PORT}
+    assert overlay["Secret", GUARD]["metadata"]["namespace"] == NAMESPACE

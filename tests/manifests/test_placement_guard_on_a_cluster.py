@@ -1,0 +1,168 @@
+"""The placement guard's manifests on a real API server: its certificate is written under its permissions, and nothing else can be."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from base64 import b64decode
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.extender.certificates import decode_certificates
+from app.extender.endpoint_publisher import EndpointPublisher
+from app.extender.metrics import Metrics
+from app.extender.serving_certificate import NAME, WEBHOOK, CertificateOptions, ServingCertificate
+from app.kube.client import STRATEGIC_MERGE_PATCH, ApiError, KubeClient
+from app.kube.resources import ENDPOINT_SLICES, MUTATING_WEBHOOKS, SECRETS
+from devcluster import ClusterOptions, DevCluster
+from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD, Endpoint
+from tests.manifests.load import MANIFESTS, NAMESPACE
+from tests.manifests.load import NAME as EXTENDER
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group("placement guard manifests")]
+CONFIGURATION = MUTATING_WEBHOOKS.path(name=NAME)
+SECRET = SECRETS.path(NAMESPACE, NAME)
+
+
+def wait_until(what: str, done: Callable[[], bool], seconds: float = 60) -> None:
+    """Returns once a condition is true; fails after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    """An API server with the access of the extender and of its placement guard, whose policies are in force."""
+    with DevCluster(tmp_path_factory.mktemp("guard"), ClusterOptions(audit=False)) as running:
+        for folder in ("test-cluster", "overlays/placement-guard/access"):
+            running.kubectl("apply", "--server-side", "-k", str(MANIFESTS / folder))
+        account = ("--as", f"system:serviceaccount:{NAMESPACE}:{EXTENDER}", "--as-group", "system:authenticated")
+        label = ("label", "mutatingwebhookconfiguration", NAME)
+        # Before the policy is in force, RBAC lets the extender do this.
+        wait_until(
+            "the admission policy",
+            lambda: (
+                "may not change" in running.kubectl(*label, "a=b", "--overwrite", *account, check=False)
+                or running.kubectl(*label, "a-") == ""
+            ),
+        )
+        yield running
+
+
+@pytest.fixture
+async def client(cluster: DevCluster) -> AsyncIterator[KubeClient]:
+    """A client with the extender's permissions."""
+    connected = await KubeClient.connect(str(cluster.service_account_kubeconfig(NAMESPACE, EXTENDER)))
+    yield connected
+    await connected.close()
+
+
+def certificate_of(client: KubeClient) -> ServingCertificate:
+    """The certificate of a process that leads."""
+    options = CertificateOptions(NAMESPACE, lambda: True, lambda: True, lambda: datetime.now(UTC))
+    return ServingCertificate(client, options, Metrics())
+
+
+def secret_of(cluster: DevCluster) -> dict[str, bytes]:
+    """The content of the Secret."""
+    return {key: b64decode(text) for key, text in cluster.api.get(SECRET)["data"].items()}
+
+
+def bundle_of(cluster: DevCluster) -> bytes:
+    """The caBundle that API servers trust."""
+    (webhook,) = cluster.api.get(CONFIGURATION)["webhooks"]
+    return b64decode(webhook["clientConfig"].get("caBundle", ""))
+
+
+async def test_the_leader_makes_the_certificate_and_keeps_the_ca_bundle(
+    cluster: DevCluster, client: KubeClient
+) -> None:
+    """Another apply of the manifests leaves both as they are."""
+    certificate = certificate_of(client)
+    await certificate._check()
+    assert (certificate.ready, certificate.problem) == (True, "")
+    assert decode_certificates(secret_of(cluster)).bundle == bundle_of(cluster)
+    assert ssl.create_default_context(cadata=bundle_of(cluster).decode()).cert_store_stats()["x509_ca"] >= 1
+    before = cluster.api.get(CONFIGURATION)["webhooks"]
+    cluster.kubectl("apply", "--server-side", "-k", str(MANIFESTS / "overlays/placement-guard/access"))
+    assert cluster.api.get(CONFIGURATION)["webhooks"] == before
+    version = cluster.api.get(SECRET)["metadata"]["resourceVersion"]
+    await certificate._check()
+    assert cluster.api.get(SECRET)["metadata"]["resourceVersion"] == version
+    cluster.api.patch(SECRET, {"data": None})
+    await certificate._check()
+    assert decode_certificates(secret_of(cluster)).bundle == bundle_of(cluster)
+
+
+async def test_the_slice_of_the_guards_service_is_written_under_its_permissions(
+    cluster: DevCluster, client: KubeClient
+) -> None:
+    """Created, emptied, and deleted for the other IP family."""
+    addresses = ("192.0.2.7", "2001:db8::7")
+    publishers = [
+        EndpointPublisher(client, NAMESPACE, Endpoint.at(address, 9507), lambda: True, PLACEMENT_GUARD)
+        for address in addresses
+    ]
+    for address, publisher in zip(addresses, publishers, strict=True):
+        assert await publisher.publish()
+        current = cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE, NAME))
+        assert [entry["addresses"] for entry in current["endpoints"]] == [[address]]
+        assert [(port["name"], port["port"]) for port in current["ports"]] == [("https", 9507)]
+    await publishers[-1].withdraw()
+    assert not cluster.api.get(ENDPOINT_SLICES.path(NAMESPACE, NAME))["endpoints"]
+
+
+FORBIDDEN: dict[str, tuple[dict[str, Any], str]] = {
+    "another service": ({"clientConfig": {"service": {"name": "other", "namespace": NAMESPACE}}}, "elsewhere"),
+    "more objects": ({"namespaceSelector": {"matchLabels": None}}, "called for"),
+    "other rules": (
+        {"rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}]},
+        "called for",
+    ),
+    "failure policy": ({"failurePolicy": "Fail"}, "nothing of the webhook but its caBundle"),
+    "time-out": ({"timeoutSeconds": 30}, "nothing of the webhook but its caBundle"),
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+async def test_nothing_of_the_webhook_but_its_ca_bundle_can_be_changed(
+    cluster: DevCluster, client: KubeClient, what: str
+) -> None:
+    """RBAC allows it; the admission policy does not."""
+    change, message = FORBIDDEN[what]
+    before = cluster.api.get(CONFIGURATION)["webhooks"]
+    with pytest.raises(ApiError, match=message) as refusal:
+        await client.patch(CONFIGURATION, {"webhooks": [{"name": WEBHOOK, **change}]}, STRATEGIC_MERGE_PATCH)
+    assert refusal.value.forbidden
+    assert cluster.api.get(CONFIGURATION)["webhooks"] == before
+
+
+async def test_no_other_webhook_and_no_other_secret_can_be_reached(client: KubeClient) -> None:
+    """By their names."""
+    for path in (MUTATING_WEBHOOKS.path(name="other"), SECRETS.path(NAMESPACE, "other"), SECRETS.path(NAMESPACE)):
+        with pytest.raises(ApiError) as refusal:
+            await client.get(path)
+        assert refusal.value.forbidden
+    webhook = {"name": "second.example.com", "clientConfig": {"url": "https://example.com"}, "sideEffects": "None"}
+    body = {"webhooks": [{**webhook, "admissionReviewVersions": ["v1"]}]}
+    with pytest.raises(ApiError, match="may add and remove no webhook"):
+        await client.patch(CONFIGURATION, body, STRATEGIC_MERGE_PATCH)
+
+
+def test_the_admission_policy_passes_the_type_check(cluster: DevCluster) -> None:
+    """The API server would warn about a field that webhook configurations do not have."""
+    path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{NAME}"
+    wait_until("the types to be checked", lambda: "typeChecking" in cluster.api.get(path).get("status", {}))
+    assert cluster.api.get(path)["status"]["typeChecking"] == {}
+
+
+def test_no_match_condition_is_refused(cluster: DevCluster) -> None:
+    """The API server compiles it when the object is written."""
+    (webhook,) = cluster.api.get(CONFIGURATION)["webhooks"]
+    assert json.dumps(webhook["matchConditions"]).count("diskID") == 2

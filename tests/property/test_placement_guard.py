@@ -1,0 +1,183 @@
+"""The guard of placements, compared with trying every assignment of volumes to disks, and with Longhorn's own rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.placement_guard import GuardOutcome
+from scheduler_core.model.replica_placement import Placement
+from tests import builders as make
+from tests.worlds.placements import decide, node_with_disks, placement, state_of, waiting_volume
+
+
+@dataclass(frozen=True)
+class World:
+    """A node, and the volumes that are to come to it, oldest first.
+
+    Attributes:
+        disks: bytes in Gi, and whether the disk is fast
+        volumes: bytes in Gi, and whether the volume needs a fast disk
+    """
+
+    disks: Sequence[tuple[int, bool]]
+    volumes: Sequence[tuple[int, bool]]
+
+    def state(self, placed: Mapping[int, int] | None = None) -> ClusterState:
+        """The cluster; of some volumes, the watches show the disks that they were placed on."""
+        disks = {
+            f"d{index}": make.disk(size, tags=["fast"] if fast else []) for index, (size, fast) in enumerate(self.disks)
+        }
+        objects = node_with_disks(disks)
+        for index, (size, fast) in enumerate(self.volumes):
+            selector: dict[str, Any] = {"diskSelector": ["fast"]} if fast else {}
+            *volume, replica = waiting_volume(f"v{index}", size, index, **selector)
+            disk = (placed or {}).get(index)
+            if disk is not None:
+                replica = make.replica(f"r-v{index}", f"vol-v{index}", "n", size=size, disk=f"d{disk}", healthy=False)
+            objects += [*volume, replica]
+        return state_of(objects)
+
+    def placement(self, volume: int, disk: int) -> Placement:
+        """The placement of a volume on a disk."""
+        return placement(f"v{volume}", self.volumes[volume][0], f"d{disk}")
+
+    def is_open(self, volume: int, disk: int) -> bool:
+        """Whether Longhorn may choose the disk while its status shows none of the placements."""
+        size, needs_fast = self.volumes[volume]
+        free, fast = self.disks[disk]
+        return size <= free and (fast or not needs_fast)
+
+    def is_full(self, placed: Mapping[int, int]) -> bool:
+        """Whether placements overbook a disk."""
+        booked = Counter[int]()
+        for volume, disk in placed.items():
+            booked[disk] += self.volumes[volume][0]
+        return any(size > self.disks[disk][0] for disk, size in booked.items())
+
+    def packs(self, volumes: Sequence[int], placed: Mapping[int, int]) -> bool:
+        """Whether the volumes fit together with those that are placed: every assignment is tried."""
+        waiting = [volume for volume in volumes if volume not in placed]
+        return any(
+            all(self.is_open(volume, disk) for volume, disk in zip(waiting, choice, strict=True))
+            and not self.is_full({**placed, **dict(zip(waiting, choice, strict=True))})
+            for choice in product(range(len(self.disks)), repeat=len(waiting))
+        )
+
+    def fitting(self) -> list[int]:
+        """The volumes that are not hopeless: older before younger."""
+        fitting: list[int] = []
+        for volume in range(len(self.volumes)):
+            if self.packs([*fitting, volume], {}):
+                fitting.append(volume)
+        return fitting
+
+
+def disk_of(placed: Placement) -> int:
+    """The index of a placement's disk."""
+    return int(placed.disk.removeprefix("n-d"))
+
+
+fast_or_not = st.sampled_from((False, False, True))
+small_worlds = st.builds(
+    World,
+    st.lists(st.tuples(st.integers(4, 12), st.booleans()), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(1, 8), fast_or_not), min_size=1, max_size=4),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(small_worlds, st.integers(0, 3), st.integers(0, 2))
+def test_longhorns_choice_stays_whenever_the_rest_still_fits(world: World, volume: int, disk: int) -> None:
+    """Otherwise a disk is written with which the rest fits, if there is any."""
+    volume %= len(world.volumes)
+    disk %= len(world.disks)
+    if not world.is_open(volume, disk):
+        return
+    decision = decide(world.state(), world.placement(volume, disk))
+    written = disk_of(decision.allowance)
+    fitting = world.fitting()
+    if volume not in fitting:
+        assert (decision.outcome, written) == (GuardOutcome.NO_PLAN, disk)
+    elif world.packs(fitting, {volume: disk}):
+        assert (decision.outcome, written) == (GuardOutcome.LEFT, disk)
+    else:
+        assert decision.outcome is GuardOutcome.CHANGED
+        assert world.packs(fitting, {volume: written})
+
+
+@st.composite
+def full_worlds(draw: st.DrawFn, max_volumes: int) -> World:
+    """A node whose volumes fit, with little or no space left on some disks."""
+    disks = [[0, draw(fast_or_not)] for _ in range(draw(st.integers(2, 4)))]
+    volumes = []
+    for _ in range(draw(st.integers(2, max_volumes))):
+        disk = draw(st.sampled_from(disks))
+        size = draw(st.integers(1, 9))
+        disk[0] += size
+        volumes.append((size, bool(disk[1]) and draw(st.booleans())))
+    spare = draw(st.sampled_from((0, 0, 1, 3)))
+    return World([(disk[0] + spare, bool(disk[1])) for disk in disks], draw(st.permutations(volumes)))
+
+
+def _finished(world: World, state: ClusterState, allowed: Mapping[int, Placement]) -> Iterator[dict[int, int]]:
+    """Yields the places of all volumes, for every order and every choice that stale status allows."""
+    waiting = [volume for volume in range(len(world.volumes)) if volume not in allowed]
+    if not waiting:
+        yield {volume: disk_of(place) for volume, place in allowed.items()}
+    for volume in waiting:
+        for disk in range(len(world.disks)):
+            if world.is_open(volume, disk):
+                decision = decide(state, world.placement(volume, disk), allowed.values())
+                yield from _finished(world, state, {**allowed, volume: decision.allowance})
+
+
+@settings(max_examples=60, deadline=None)
+@given(full_worlds(3))
+def test_every_order_and_every_choice_of_longhorns_ends_with_all_volumes_placed(world: World) -> None:
+    """On status that never follows, with 0 bytes overbooked: exhaustively."""
+    ends = list(_finished(world, world.state(), {}))
+    assert ends
+    assert not any(world.is_full(places) for places in ends)
+
+
+@dataclass
+class Burst:
+    """Placements of all volumes one after the other, which the watches show late and Longhorn's status never.
+
+    Attributes:
+        allowed: the guard's decisions by volume
+        shown: the volumes whose places the watches have shown
+    """
+
+    world: World
+    allowed: dict[int, Placement] = field(default_factory=dict[int, Placement])
+    shown: list[int] = field(default_factory=list[int])
+
+    def place(self, volume: int, disk: int) -> GuardOutcome:
+        """Places a volume; what a watch has shown is sometimes still an allowance."""
+        state = self.world.state({number: disk_of(self.allowed[number]) for number in self.shown})
+        decision = decide(state, self.world.placement(volume, disk), self.allowed.values())
+        self.allowed[volume] = decision.allowance
+        return decision.outcome
+
+
+@settings(max_examples=150, deadline=None)
+@given(full_worlds(9), st.data())
+def test_any_order_and_any_choice_of_longhorns_ends_with_all_volumes_placed(world: World, data: st.DataObject) -> None:
+    """Whatever the watches have shown of it, and also if a placement is written twice."""
+    burst = Burst(world)
+    for volume in data.draw(st.permutations(range(len(world.volumes)))):
+        disks = [disk for disk in range(len(world.disks)) if world.is_open(volume, disk)]
+        for disk in data.draw(st.lists(st.sampled_from(disks), min_size=1, max_size=2)):
+            outcome = burst.place(volume, disk)
+            assert outcome in (GuardOutcome.LEFT, GuardOutcome.CHANGED)
+        burst.shown = data.draw(st.lists(st.sampled_from(sorted(burst.allowed)), unique=True))
+        assert world.packs(range(len(world.volumes)), {key: disk_of(place) for key, place in burst.allowed.items()})
