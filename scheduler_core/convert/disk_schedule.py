@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from scheduler_core.convert.longhorn import DISK_LABEL, NODE_LABEL
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
@@ -363,15 +364,20 @@ def _set_finalizer(raw: bytes | Json, *, add: bool) -> Json:
 def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
     """The body that sets a Replica's place, its size, or both.
 
-    It replaces the Replica read as `raw`, at that version. `place`: node, disk UUID and path.
+    It replaces the Replica read as `raw`, at that version. `place`: node, disk UUID and path. Node and disk are also written as
+    labels, because Longhorn counts the replicas of a disk by label (datastore: UpdateReplica).
     """
     body = _body(raw)
+    metadata = body["metadata"]
     spec = dict(_object_field(body, "spec"))
     if place is not None:
-        spec["nodeID"], spec["diskID"], spec["diskPath"] = place
+        node, disk, path = place
+        spec |= {"nodeID": node, "diskID": disk, "diskPath": path}
+        labels = {**_object_field(metadata, "labels"), NODE_LABEL: node, DISK_LABEL: disk}
+        metadata = {**metadata, "labels": labels}
     if size is not None:
         spec["volumeSize"] = str(size)
-    return {**body, "spec": spec}
+    return {**body, "metadata": metadata, "spec": spec}
 
 
 def with_copies(raw: bytes, added: tuple[str, ...], dropped: tuple[str, ...]) -> Json:

@@ -27,15 +27,13 @@ from app.kube.resources import (
     Resource,
 )
 from devcluster import ClusterOptions, DevCluster, Process
-from devcluster.stack import FAST_LEASE
 from scheduler_core.convert.disk_schedule import with_status
 from scheduler_core.model.disk_schedule import Allocation, AllocationState, DiskScheduleStatus
 from scheduler_core.model.kube import Condition
 from tests import builders
 from tests.builders import GI, Object
-from tests.e2e.burst import EXACT, Burst
-from tests.e2e.disk_schedule import ACCOUNT, LONGHORN, MANIFESTS, Longhorn, install, replica
-from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
+from tests.e2e import disk_schedule_burst
+from tests.e2e.disk_schedule import ACCOUNT, LONGHORN, Longhorn, install, replica
 
 _WRITES: Final = ("create", "update", "patch", "delete", "get", "list")
 _POSTING: Final = 16
@@ -72,24 +70,12 @@ def _print(rows: Rows) -> None:
 
 def _with_extender(folder: Path) -> Rows:
     """The report's burst of 200 pods that exactly fits, without DiskSchedules and with them."""
-    seconds: dict[bool, float] = {}
-    for schedules in (False, True):
-        with Rig(folder / str(schedules), config=RECOMMENDED_MANAGED, simulator={"disk_schedules": schedules}) as rig:
-            longhorn: Longhorn | None = None
-            if schedules:
-                rig.cluster.apply(MANIFESTS)
-                longhorn = Longhorn(rig.cluster, rig.cluster.service_account_kubeconfig(LONGHORN, ACCOUNT), LONGHORN)
-                longhorn.wait_working(longhorn.start("one", *FAST_LEASE))
-            burst = Burst(disk=EXACT)
-            burst.add_nodes(rig)
-            began = time.monotonic()
-            burst.run(rig, asks=True, must=True)
-            seconds[schedules] = time.monotonic() - began
-            if longhorn is not None:
-                longhorn.stop()
-    ratio = seconds[True] / seconds[False]
-    yield "200 pods that exactly fit, without DiskSchedules: seconds", "", f"{seconds[False]:.1f}"
-    yield "the same with DiskSchedules", "≤ 1.25 times", f"{seconds[True]:.1f} ({ratio:.2f} times)"
+    results = disk_schedule_burst.run(folder, 1)
+    [without] = results[disk_schedule_burst.WITHOUT]
+    [with_schedules] = results[disk_schedule_burst.WITH]
+    yield "200 pods that exactly fit, without DiskSchedules: seconds", "", f"{without.seconds:.1f}"
+    times = f"{with_schedules.seconds:.1f} ({disk_schedule_burst.ratio(results):.2f} times)"
+    yield "the same with DiskSchedules", f"≤ {disk_schedule_burst.MAX_RATIO:g} times", times
 
 
 def _calls(longhorn: Longhorn) -> Counter[tuple[str, str, int]]:

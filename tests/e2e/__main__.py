@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +24,7 @@ from scheduler_core.extender.decision import Packing
 from tests.e2e import (
     backlog,
     comparisons,
+    disk_schedule_burst,
     goals,
     hand_over,
     harsh_burst,
@@ -56,6 +58,7 @@ class Section(StrEnum):
     TIGHT_BURST = "tight-burst"
     HARSH_BURST = "harsh-burst"
     TIGHT_NODES = "tight-nodes"
+    DISK_SCHEDULES = "disk-schedules"
     HAND_OVER = "hand-over"
     SIZE = "size"
     BACKLOG = "backlog"
@@ -70,6 +73,8 @@ _SEEDS: Final = 40
 _TIGHT_BURSTS: Final = 5
 # Random tight clusters, whose bursts are computed.
 _TIGHT_CLUSTERS: Final = 100
+# Bursts that exactly fit, without DiskSchedules and with them.
+_EXACT_BURSTS: Final = 1
 # Random bursts of eight pods whose claims fill the disks exactly.
 _HARSH_BURSTS: Final = 5
 _COMPARISONS: Final = {
@@ -117,6 +122,12 @@ def main(  # noqa: PLR0917 # the options of the command
     if version:
         os.environ[kubernetes_version.VARIABLE] = version  # for every cluster of this process
     report = _Report(Path(tempfile.mkdtemp(prefix="e2e-report-")), file, repetitions)
+    repeated: dict[Section, tuple[Callable[[int], None], int]] = {
+        Section.TIGHT_BURST: (report.tight_burst, _TIGHT_BURSTS),
+        Section.DISK_SCHEDULES: (report.disk_schedules, _EXACT_BURSTS),
+        Section.TIGHT_NODES: (report.tight_nodes, _TIGHT_CLUSTERS),
+        Section.BINDINGS: (report.bindings, _SEEDS),
+    }
     for section in sections or Section:
         if section is Section.PLAN:
             report.plan()
@@ -128,14 +139,11 @@ def main(  # noqa: PLR0917 # the options of the command
             report.backlog()
         elif section is Section.VERSIONS:
             report.versions()
-        elif section is Section.TIGHT_BURST:
-            report.tight_burst(repetitions or _TIGHT_BURSTS)
         elif section is Section.HARSH_BURST:
             report.harsh_burst(repetitions or _HARSH_BURSTS, guard=placement_guard)
-        elif section is Section.TIGHT_NODES:
-            report.tight_nodes(repetitions or _TIGHT_CLUSTERS)
-        elif section is Section.BINDINGS:
-            report.bindings(repetitions or _SEEDS)
+        elif section in repeated:
+            run, usual_repetitions = repeated[section]
+            run(repetitions or usual_repetitions)
         else:
             report.compare(section, _COMPARISONS[section])
     report.finish()
@@ -225,6 +233,13 @@ class _Report:
             Section.HARSH_BURST, {mode or "none": [asdict(each) for each in runs] for mode, runs in outcomes.items()}
         )
         self._console.print(harsh_burst.table(outcomes))
+
+    def disk_schedules(self, repetitions: int) -> None:
+        """Runs and prints a burst that exactly fits, without DiskSchedules and with them."""
+        results = disk_schedule_burst.run(self._folder / Section.DISK_SCHEDULES, repetitions)
+        self._failures += disk_schedule_burst.failures(results)
+        self._write(Section.DISK_SCHEDULES, {way: [asdict(each) for each in runs] for way, runs in results.items()})
+        self._console.print(disk_schedule_burst.table(results))
 
     def tight_nodes(self, clusters: int) -> None:
         """Computes and prints bursts on tight clusters, with each packing mode and with the placement guard."""

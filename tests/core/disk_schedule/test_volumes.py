@@ -697,6 +697,23 @@ def test_written_objects_keep_the_fields_of_other_controllers() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("place", "labels"),
+    [
+        (("a", "A", "/data"), {"longhornnode": "a", "longhorndiskuuid": "A"}),
+        (("", "", ""), {"longhornnode": "", "longhorndiskuuid": ""}),
+        (None, {"longhornnode": "b", "longhorndiskuuid": "B"}),
+    ],
+    ids=["placed", "taken off", "only resized"],
+)
+def test_labels_of_a_replica_follow_its_place(place: tuple[str, str, str] | None, labels: dict[str, str]) -> None:
+    """Longhorn counts the replicas of a disk by label; other labels stay."""
+    old_labels = {"longhornvolume": "v", "longhornnode": "b", "longhorndiskuuid": "B"}
+    raw = json.dumps({"metadata": {"name": "r0", "labels": old_labels}, "spec": {"volumeName": "v"}}).encode()
+    body = convert.with_replica_fields(raw, place=place, size=80)
+    assert body["metadata"]["labels"] == {"longhornvolume": "v", **labels}
+
+
 def gone(reason: str) -> Condition:
     """The condition of a DiskSchedule whose disk is not there."""
     return Condition("Schedulable", "False", reason, f"Disk disk on node a: {reason}")
