@@ -162,11 +162,9 @@ class Allocator(DiskController):
             for event in allocation_events(before, status):
                 self.context.events.record("DiskSchedule", cached.raw, event.reason, event.message, normal=event.normal)
         newest = self.cache.schedules.get(schedule.name)
-        if (
-            newest is not None
-            and isinstance(newest.value, DiskSchedule)
-            and self._reconcile(newest.value).remove_finalizer
-        ):
+        if newest is None or isinstance(newest.value, Fault) or not newest.value.deleting:
+            return
+        if self._reconcile(newest.value).remove_finalizer:
             await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(newest.raw))
 
     def _decide_status(self, schedule: DiskSchedule) -> DiskScheduleStatus | None:

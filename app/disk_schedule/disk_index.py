@@ -7,10 +7,10 @@ and `occupancy` compute the marked disks again. So a decision costs what has cha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from app.disk_schedule.informer import ImageObject, Informer, VolumeObject, volume_label
-from scheduler_core.disk_schedule.disk_space import DiskSpace, disk_space
+from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_space
 from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant, image_occupants, replica_occupant
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec, Fault
 from scheduler_core.model.longhorn import Node, Replica, Volume
@@ -45,7 +45,7 @@ class DiskIndex:
         self._volumes_of_image: defaultdict[str, set[str]] = defaultdict(set)
         self._disks_of_node: defaultdict[str, set[str]] = defaultdict(set)
         self._disks_of_request: defaultdict[str, set[str]] = defaultdict(set)
-        self._space: dict[str, DiskSpace] = {}
+        self._space = DiskSpaces()
         self._changed: set[str] = set()
         self._handlers: list[DiskHandler] = []
         replicas.subscribe(self._on_replica_change)
@@ -65,15 +65,15 @@ class DiskIndex:
             dict(self._image_occupants.get(uuid, {})),
         )
 
-    def space(self) -> Mapping[str, DiskSpace]:
+    def space(self) -> DiskSpaces:
         """What a newcomer can get on each disk now; valid until the caller awaits."""
         for uuid in self._changed:
             schedule = self._schedules.value(uuid)
             if isinstance(schedule, DiskSchedule):
                 node = self._nodes.value(schedule.spec.node)
-                self._space[uuid] = disk_space(schedule, node, self.occupancy(uuid))
+                self._space.set(uuid, disk_space(schedule, node, self.occupancy(uuid)))
             else:
-                self._space.pop(uuid, None)
+                self._space.set(uuid, None)
         self._changed.clear()
         return self._space
 

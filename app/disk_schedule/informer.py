@@ -195,13 +195,31 @@ def decoder(
     return decode
 
 
+def reuse_cached(informer: Informer[_Value], decode: Decode[InformerObject[_Value]]) -> Decode[InformerObject[_Value]]:
+    """Returns a decoder that returns the cached object if it has the same version.
+
+    The watch delivers every object that this process wrote once more.
+    """
+
+    def decode_if_new(raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value] | None]:
+        metadata = header(raw)
+        cached = informer.get(metadata.name)
+        if cached is not None and metadata.version and cached.version == metadata.version:
+            return metadata.name, cached
+        return decode(raw)
+
+    return decode_if_new
+
+
 def _body(raw: bytes | msgspec.Raw) -> bytes:
     """Returns an object without managedFields, which are large and never written back."""
     kept = bytes(raw)
     if b'"managedFields"' not in kept:
         return kept
-    body = msgspec.json.decode(kept)
-    body["metadata"].pop("managedFields", None)
+    body = msgspec.json.decode(kept, type=dict[str, msgspec.Raw])
+    metadata = msgspec.json.decode(body["metadata"], type=dict[str, msgspec.Raw])
+    metadata.pop("managedFields", None)
+    body["metadata"] = msgspec.Raw(msgspec.json.encode(metadata))
     return msgspec.json.encode(body)
 
 

@@ -19,6 +19,7 @@ from app.disk_schedule.informer import (
     decoder,
     model_reader,
     read_image,
+    reuse_cached,
 )
 from app.kube import resources
 from app.kube.client import KubeClient
@@ -67,7 +68,7 @@ class ControllerCache:
             reflector = Reflector(
                 client,
                 resource,
-                decode,
+                reuse_cached(informer, decode),
                 informer,
                 timing,
                 namespace=namespace if resource.group == LONGHORN_GROUP else "",

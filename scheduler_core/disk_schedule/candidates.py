@@ -6,14 +6,14 @@ replica needs there.
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
 from scheduler_core.disk_schedule.allocation import claim
-from scheduler_core.disk_schedule.disk_space import DiskSpace
+from scheduler_core.disk_schedule.disk_space import DiskSpace, DiskSpaces
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_choice import DiskCandidate
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
@@ -23,9 +23,9 @@ from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume
 from scheduler_core.model.quantity import format_bytes
 
-# Nodes of a large cluster that are evaluated for one replica.
-_MAX_EVALUATED: Final = 32
-_MIN_PER_ZONE: Final = 4
+# Nodes that are evaluated for one replica: so many, or else more, or else all.
+_EVALUATED_NODES: Final = (12, 96, math.inf)
+_MIN_IN_UNUSED_ZONES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class PlacementView:
 
     cluster: Cluster
     schedules: Mapping[str, DiskSchedule]
-    space: Mapping[str, DiskSpace]
+    space: DiskSpaces
 
 
 def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas: Iterable[Replica]) -> DiskChoice:
@@ -82,39 +82,47 @@ def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas:
 
 
 def _evaluated_nodes(view: PlacementView, needs: _Needs, hosts: AbstractSet[str]) -> Iterator[Mapping[str, Node]]:
-    """Yields the nodes to evaluate: first some of them, then all that would grant the request.
+    """Yields the nodes to evaluate: first few of them, then more, then all that would grant the request.
 
-    In a large cluster, as in kube-scheduler (percentageOfNodesToScore), the nodes with the most space left are evaluated, of
-    each zone some. The nodes of the volume's replicas are always there, because anti-affinity depends on them.
+    As in kube-scheduler (percentageOfNodesToScore), few nodes suffice, and those with the most space left come first. The nodes of the
+    volume's replicas are always there, because anti-affinity depends on them.
     """
-    roomy = [(-space.free, space.node, uuid) for uuid, space in view.space.items() if space.free >= needs.size]
-    roomy.sort()
-    if len(roomy) > _MAX_EVALUATED:
-        yield needs.closed_nodes(hosts | _roomiest_nodes(view, needs, [(name, uuid) for _, name, uuid in roomy]))
-    yield needs.closed_nodes(hosts | {name for _, name, uuid in roomy if needs.grants(uuid)})
+    for limit in _EVALUATED_NODES:
+        names, complete = _roomiest_nodes(view, needs, hosts, limit)
+        yield needs.closed_nodes(hosts | names)
+        if complete:
+            return
 
 
-def _roomiest_nodes(view: PlacementView, needs: _Needs, disks: Iterable[tuple[str, str]]) -> set[str]:
-    """Returns the first nodes that would grant the request, and the first of each zone.
+def _roomiest_nodes(
+    view: PlacementView, needs: _Needs, hosts: AbstractSet[str], limit: float
+) -> tuple[AbstractSet[str], bool]:
+    """Returns the first `limit` nodes that would grant the request, and whether there are no others.
 
-    `disks` are node names and disk UUIDs, those with the most space left first.
+    Some of them are in zones without replicas, if there are any.
     """
     nodes = view.cluster.nodes
-    zones = len({node.zone for node in nodes.values()})
+    used_zones = _zones_of(view.cluster, hosts)
     selected: set[str] = set()
-    by_zone = Counter[str]()
-    full_zones = 0
-    for name, uuid in disks:
-        if len(selected) >= _MAX_EVALUATED and (full_zones == zones or zones > _MAX_EVALUATED // _MIN_PER_ZONE):
-            break
-        if name not in nodes or name in selected or not needs.grants(uuid):
+    in_unused_zones = 0
+    complete = True
+    for name, uuid in view.space.roomiest(needs.size):
+        if len(selected) >= limit and in_unused_zones >= _MIN_IN_UNUSED_ZONES:
+            return selected, False
+        if name not in nodes or name in selected:
             continue
-        zone = nodes[name].zone
-        if len(selected) < _MAX_EVALUATED or by_zone[zone] < _MIN_PER_ZONE:
+        in_unused_zone = nodes[name].zone not in used_zones
+        if len(selected) >= limit and not in_unused_zone:
+            complete = False
+        elif needs.grants(uuid):
             selected.add(name)
-            by_zone[zone] += 1
-            full_zones += by_zone[zone] == _MIN_PER_ZONE
-    return selected
+            in_unused_zones += in_unused_zone
+    return selected, complete
+
+
+def _zones_of(cluster: Cluster, names: Iterable[str]) -> AbstractSet[str]:
+    """Returns the zones of some nodes."""
+    return {cluster.nodes[name].zone for name in names if name in cluster.nodes}
 
 
 def _is_first_choice(
@@ -126,7 +134,7 @@ def _is_first_choice(
     """
     if len(evaluated) >= len(cluster.nodes):
         return True
-    used_zones = {cluster.nodes[name].zone for name in hosts if name in cluster.nodes}
+    used_zones = _zones_of(cluster, hosts)
     if best.node.zone not in used_zones:
         return True
     unused_zone = any(node.zone not in used_zones for name, node in cluster.nodes.items() if name not in evaluated)

@@ -6,7 +6,8 @@ the next, and computes it again for the disks that changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scheduler_core.disk_schedule.allocation import taken_bytes
@@ -45,6 +46,49 @@ class DiskSpace:
         return f"disk {self.disk} on node {self.node} has {format_bytes(max(0, self.free))} left"
 
 
+class DiskSpaces(Mapping[str, DiskSpace]):
+    """The space of every disk by UUID, kept in the order of the free bytes.
+
+    So the disks with the most space are found without looking at the others.
+    """
+
+    def __init__(self, spaces: Mapping[str, DiskSpace] | None = None) -> None:
+        self._spaces = dict(spaces or {})
+        self._ranking = sorted(_rank(uuid, space) for uuid, space in self._spaces.items())
+
+    def __getitem__(self, uuid: str) -> DiskSpace:
+        """Returns the space of a disk; KeyError if it is not known."""
+        return self._spaces[uuid]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the UUIDs."""
+        return iter(self._spaces)
+
+    def __len__(self) -> int:
+        """Number of disks."""
+        return len(self._spaces)
+
+    def set(self, uuid: str, space: DiskSpace | None) -> None:
+        """Replaces the space of a disk; None: there is no such disk."""
+        old = self._spaces.pop(uuid, None)
+        if old is not None:
+            del self._ranking[bisect_left(self._ranking, _rank(uuid, old))]
+        if space is not None:
+            self._spaces[uuid] = space
+            insort(self._ranking, _rank(uuid, space))
+
+    def roomiest(self, size: int) -> Iterator[tuple[str, str]]:
+        """Yields node and UUID of the disks with at least `size` free bytes, those with the most first, ties by node and UUID."""
+        for free, node, uuid in self._ranking:
+            if -free < size:
+                return
+            yield node, uuid
+
+
+def _rank(uuid: str, space: DiskSpace) -> tuple[int, str, str]:
+    return -space.free, space.node, uuid
+
+
 def disk_space(schedule: DiskSchedule, node: NodeLookup, occupancy: DiskOccupancy = NO_OCCUPANTS) -> DiskSpace:
     """Returns what a newcomer can get on the disk of a DiskSchedule."""
     limit = limit_of(schedule, node)
@@ -58,9 +102,10 @@ def disk_space(schedule: DiskSchedule, node: NodeLookup, occupancy: DiskOccupanc
 
 def disk_spaces(
     schedules: Mapping[str, DiskSchedule], nodes: Mapping[str, NodeLookup], occupancy: Mapping[str, DiskOccupancy]
-) -> dict[str, DiskSpace]:
+) -> DiskSpaces:
     """Returns what a newcomer can get on each disk, by UUID."""
-    return {
+    spaces = {
         uuid: disk_space(schedule, nodes.get(schedule.spec.node), occupancy.get(uuid, NO_OCCUPANTS))
         for uuid, schedule in schedules.items()
     }
+    return DiskSpaces(spaces)

@@ -32,7 +32,7 @@ from scheduler_core.disk_schedule.conditions import (
     condition_matches,
     disk_problem,
 )
-from scheduler_core.disk_schedule.disk_space import DiskSpace
+from scheduler_core.disk_schedule.disk_space import DiskSpaces
 from scheduler_core.disk_schedule.expansion import expand
 from scheduler_core.disk_schedule.replica_stage import ReplicaAllocation, Stage, has_run, replica_allocation
 from scheduler_core.disk_schedule.writes import AssignReplica, SetReplicaSize, SetRequirement, SetVolumeCondition, Write
@@ -66,7 +66,7 @@ class VolumeSnapshot:
     volume: Volume
     replicas: tuple[Replica, ...]
     schedules: Mapping[str, DiskSchedule]
-    space: Mapping[str, DiskSpace]
+    space: DiskSpaces
     condition: Condition | None = None
     image_fault: str = ""
     requested_disks: Mapping[str, AbstractSet[str]] | None = None

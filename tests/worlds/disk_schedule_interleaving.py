@@ -14,7 +14,7 @@ import pytest
 
 from scheduler_core.disk_schedule.backing_image_placement import candidate_disks, disks_that_need_image
 from scheduler_core.disk_schedule.backing_images import ImageSnapshot, decide_image
-from scheduler_core.disk_schedule.disk_space import DiskSpace, disk_spaces
+from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_spaces
 from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, new_schedule, sync_disks
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import reconcile
@@ -207,7 +207,7 @@ def occupancy_of(api: World) -> dict[str, DiskOccupancy]:
     )
 
 
-def space_of(api: World, schedules: dict[str, tuple[int, Any]]) -> dict[str, DiskSpace]:
+def space_of(api: World, schedules: dict[str, tuple[int, Any]]) -> DiskSpaces:
     """What is left on each disk, by UUID."""
     return disk_spaces({uuid: entry[1] for uuid, entry in schedules.items()}, api.nodes(), occupancy_of(api))
 

@@ -21,7 +21,7 @@ from app.kube.resources import (
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule import backing_images, volumes
 from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION
-from scheduler_core.disk_schedule.disk_space import DiskSpace, disk_spaces
+from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_spaces
 from scheduler_core.disk_schedule.node_sync import Create, new_schedule, sync_disks
 from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import reconcile
@@ -81,7 +81,7 @@ class DiskScheduling:
         return occupancy_by_disk(store.replicas.models.values(), store.volumes.models, readable)
 
     @property
-    def space(self) -> dict[str, DiskSpace]:
+    def space(self) -> DiskSpaces:
         """What is left on each disk, by UUID."""
         return disk_spaces(self.schedules, dict(self.world.store.longhorn_nodes.models), self.occupancy)
 

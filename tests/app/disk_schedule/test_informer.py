@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from app.disk_schedule.informer import (
     Informer,
     InformerObject,
+    decode_volume,
     decoder,
     model_reader,
     read_image,
     read_schedule,
     read_volume,
+    reuse_cached,
 )
 from app.disk_schedule.orphan_requests import OrphanRequests
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
@@ -95,6 +98,34 @@ def test_an_unreadable_object_is_stored_with_its_name_and_its_fault() -> None:
     assert (decoded.name, decoded.version) == ("r", "7")
     assert isinstance(decoded.value, Fault)
     assert str(decoded.value) == "spec.volumeSize '-5' is negative"
+
+
+def test_an_object_is_decoded_once_per_version() -> None:
+    """The watch delivers what the response to a write has brought already; an object without a version may differ."""
+    informer, _ = subscribed_informer()
+    decoded: list[bytes] = []
+
+    def read(raw: bytes | msgspec.Raw) -> str:
+        decoded.append(bytes(raw))
+        return str(len(decoded))
+
+    decode = reuse_cached(informer, decoder(read))
+    for version in ("7", "7", "8", "", ""):
+        key, value = decode(json.dumps({"metadata": {"name": "r", "resourceVersion": version}}).encode())
+        assert value is not None
+        informer.changed(key, value)
+    assert len(decoded) == 4
+
+
+def test_kept_bytes_are_the_object_without_managed_fields() -> None:
+    """Every other field stays as it is, also an unknown one."""
+    metadata = {"name": "v", "labels": {"a": "b"}}
+    raw = {"metadata": metadata, "spec": {"size": "10", "unknown": [1, None]}, "status": {}}
+    managed = {**raw, "metadata": {**metadata, "managedFields": [{"manager": "it"}]}}
+    for written in (raw, managed):
+        _, decoded = decode_volume(json.dumps(written).encode())
+        assert decoded is not None
+        assert json.loads(decoded.raw) == raw
 
 
 def test_a_volume_is_read_with_its_condition() -> None:
