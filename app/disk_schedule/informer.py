@@ -85,6 +85,8 @@ class Informer(Generic[_Value]):
         self._objects: dict[str, InformerObject[_Value]] = {}
         self._handlers: list[EventHandler[_Value]] = []
         self._waiting: dict[str, asyncio.Event] = {}
+        # By name, the version before the last write of this process; the watch may have yet to deliver it.
+        self._replaced_versions: dict[str, str] = {}
 
     def subscribe(self, handler: EventHandler[_Value]) -> None:
         """Adds a handler for every change from now on.
@@ -138,6 +140,12 @@ class Informer(Generic[_Value]):
         cached = self._objects.get(written.name)
         if cached is not None and _is_newer(written.version, cached.version):
             self._set(written.name, written)
+            self._replaced_versions[written.name] = cached.version
+
+    def knows(self, name: str, version: str) -> bool:
+        """Whether the cache has this version of an object, or a newer one that this process wrote right after it."""
+        cached = self._objects.get(name)
+        return cached is not None and bool(version) and version in (cached.version, self._replaced_versions.get(name))
 
     async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
         """Waits until the cache has another version of an object than this one, or none; returns whether it has.
@@ -159,6 +167,7 @@ class Informer(Generic[_Value]):
         old = self._objects.get(name)
         if new is None:
             self._objects.pop(name, None)
+            self._replaced_versions.pop(name, None)
         else:
             self._objects[name] = new
         old_value = old.value if old else None
@@ -196,7 +205,7 @@ def decoder(
 
 
 def reuse_cached(informer: Informer[_Value], decode: Decode[InformerObject[_Value]]) -> Decode[InformerObject[_Value]]:
-    """Returns a decoder that returns the cached object if it has the same version.
+    """Returns a decoder that returns the cached object for a version that the cache knows.
 
     The watch delivers every object that this process wrote once more.
     """
@@ -204,7 +213,7 @@ def reuse_cached(informer: Informer[_Value], decode: Decode[InformerObject[_Valu
     def decode_if_new(raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value] | None]:
         metadata = header(raw)
         cached = informer.get(metadata.name)
-        if cached is not None and metadata.version and cached.version == metadata.version:
+        if cached is not None and informer.knows(metadata.name, metadata.version):
             return metadata.name, cached
         return decode(raw)
 
@@ -288,15 +297,6 @@ def read_schedule(raw: bytes | msgspec.Raw) -> DiskSchedule | Fault:
 decode_schedule: Final = decoder(read_schedule, keep=True)
 decode_volume: Final = decoder(read_volume, keep=True)
 decode_replica: Final = decoder(model_reader(LONGHORN_GROUP, "Replica", Replica), keep=True)
-
-
-def schedule_object(raw: bytes) -> InformerObject[DiskSchedule]:
-    """Returns the DiskSchedule in the response to a write.
-
-    Raises:
-        ObjectError: the response is no object
-    """
-    return decoded_object(decode_schedule, raw)
 
 
 def decoded_object(decode: Decode[InformerObject[_Value]], raw: bytes) -> InformerObject[_Value]:

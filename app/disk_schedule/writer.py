@@ -16,8 +16,10 @@ from app.disk_schedule.informer import (
     Informer,
     InformerObject,
     decode_replica,
+    decode_schedule,
     decode_volume,
-    schedule_object,
+    decoded_object,
+    reuse_cached,
 )
 from app.disk_schedule.schedule_writer import ScheduleWriter
 from app.disk_schedule.watches import ControllerCache
@@ -170,7 +172,7 @@ class ObjectWriter:
             NotNowError: this process may not write
         """
         raw = await self._replace(DISK_SCHEDULES, name, body, subresource)
-        written = schedule_object(raw)
+        written = decoded_object(reuse_cached(self._cache.schedules, decode_schedule), raw)
         self._cache.schedules.store_written(written)
         return written
 
@@ -264,9 +266,7 @@ class ObjectWriter:
 
 def store_raw(informer: Informer[_Value], decode: Decode[InformerObject[_Value]], raw: bytes) -> None:
     """Stores an object in the cache as it was just read or written, unless the cache is newer."""
-    _, decoded = decode(raw)
-    if decoded is not None:
-        informer.store_written(decoded)
+    informer.store_written(decoded_object(reuse_cached(informer, decode), raw))
 
 
 def _replica_change(

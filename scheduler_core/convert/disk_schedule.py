@@ -27,6 +27,7 @@ KEEP_LABEL: Final = "longhorn.io/disk-schedule-keep-requests"
 # JSON: what was on the disk when the object was created (`model.Adoption`). It is created together with the requests.
 ADOPTION_ANNOTATION: Final = "longhorn.io/disk-schedule-adopted"
 _FIELDS: Final = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backingImages"}
+_STATES: Final = {each.value: each for each in AllocationState}
 Json = dict[str, Any]
 
 
@@ -48,6 +49,10 @@ class _BackingImage(Wire):
     metadata: _Metadata
     spec: Any = None
     status: Any = None
+
+
+class _WithMetadata(Wire):
+    metadata: Metadata
 
 
 class _WithConditions(Wire):
@@ -128,12 +133,13 @@ def _allocations(status: Mapping[str, Any], kind: RequestKind, faults: list[Faul
     allocations: dict[str, Allocation] = {}
     for name, value in sorted(_object(status.get(_FIELDS[kind]), field, faults, in_status=True).items()):
         entry = value if isinstance(value, dict) else {}
-        state = entry.get("state")
+        name_of_state = entry.get("state")
+        state = _STATES.get(name_of_state) if isinstance(name_of_state, str) else None
         size = _size(entry.get("scheduledSize", 0))
-        if size is None or state not in {each.value for each in AllocationState}:
+        if size is None or state is None:
             faults.append(Fault(f"{field}.{name}", f"is {_excerpt(value)}, not an answer", in_status=True))
         else:
-            allocations[name] = Allocation(AllocationState(state), size)
+            allocations[name] = Allocation(state, size)
     return allocations
 
 
@@ -239,6 +245,14 @@ def volume_condition(raw: bytes, kind: str) -> Condition | None:
         return None
     entries = conditions(wire.status.conditions if wire.status else None)
     return next((entry for entry in entries if entry.type == kind), None)
+
+
+def creation_time(raw: bytes) -> str:
+    """When an object was created, RFC 3339; "" if that cannot be read."""
+    try:
+        return msgspec.json.decode(raw, type=_WithMetadata).metadata.creation_timestamp or ""
+    except msgspec.DecodeError:
+        return ""
 
 
 def new_disk_schedule(namespace: str, schedule: model.DiskSchedule) -> Json:

@@ -24,8 +24,8 @@ from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Vol
 from scheduler_core.model.quantity import format_bytes
 
 # Nodes that are evaluated for one replica: so many, or else more, or else all.
-_EVALUATED_NODES: Final = (12, 96, math.inf)
-_MIN_IN_UNUSED_ZONES: Final = 4
+_EVALUATED_NODES: Final = (6, 64, math.inf)
+_MIN_IN_UNUSED_ZONES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class VolumeSnapshot:
         space: what a newcomer can get on each disk, by UUID
         condition: the volume's condition DiskAllocation, None if it has none
         image_fault: why the volume's backing image cannot be read; "" if it can, or does not exist
+        created: when the volume was created, RFC 3339; "" if that does not matter, because it has a condition
         requested_disks: the UUIDs of the DiskSchedules that have requests for the volume's replicas, by the replica's name; None
             to look into each DiskSchedule
     """
@@ -69,6 +70,7 @@ class VolumeSnapshot:
     space: DiskSpaces
     condition: Condition | None = None
     image_fault: str = ""
+    created: str = ""
     requested_disks: Mapping[str, AbstractSet[str]] | None = None
 
     def disks_with_request(self, replica: str) -> AbstractSet[str]:
@@ -137,14 +139,20 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     placement = _place_next_replica(snapshot, allocations)
     contradictions = tuple(_contradictions(snapshot, allocations))
     condition = growth.condition or _condition(snapshot, allocations, placement, contradictions)
-    # The condition is written first: an expansion must not be forgotten half-way (see `expansion`).
-    condition_writes = _condition_writes(snapshot.condition, condition, now)
     strays = _stray_withdrawals(snapshot, allocations)
     unresolved = bool(placement.without_disk or contradictions)
+    requeue = growth.requeue or unresolved or any(map(_needs_requeue, allocations))
+    writes = (*strays, *sizes, *growth.writes, *requests, *placement.writes)
+    # The condition is written first: an expansion must not be forgotten half-way (see `expansion`).
+    condition_writes = (
+        ()
+        if _is_new(snapshot, condition, now) and (requeue or writes)
+        else _condition_writes(snapshot.condition, condition, now)
+    )
     return VolumeDecision(
-        writes=(*condition_writes, *strays, *sizes, *growth.writes, *requests, *placement.writes),
+        writes=(*condition_writes, *writes),
         ready=frozenset(entry.name for entry in allocations if entry.stage is Stage.ALLOCATED and not entry.obstacle),
-        requeue=growth.requeue or unresolved or any(map(_needs_requeue, allocations)),
+        requeue=requeue,
     )
 
 
@@ -191,17 +199,26 @@ def _condition_writes(current: Condition | None, wanted: Condition, now: str) ->
     """
     if condition_matches(current, wanted):
         return ()
-    if current is not None and current.reason == wanted.reason == ALLOCATION_PENDING and _is_recent(current, now):
+    if (
+        current is not None
+        and current.reason == wanted.reason == ALLOCATION_PENDING
+        and _is_recent(current.last_transition_time, now)
+    ):
         return ()
     same_status = current is not None and current.status == wanted.status
     since = current.last_transition_time if current is not None and same_status else now
     return (SetVolumeCondition(replace(wanted, last_transition_time=since or now)),)
 
 
-def _is_recent(current: Condition, now: str) -> bool:
-    """Whether a condition's status changed within the last seconds; an unreadable time is long ago."""
+def _is_new(snapshot: VolumeSnapshot, wanted: Condition, now: str) -> bool:
+    """Whether a volume without a condition is just being placed: it gets none before it is placed, or that takes long."""
+    return snapshot.condition is None and wanted.reason == ALLOCATION_PENDING and _is_recent(snapshot.created, now)
+
+
+def _is_recent(time: str, now: str) -> bool:
+    """Whether something happened within the last seconds; an unreadable time is long ago."""
     try:
-        age = datetime.fromisoformat(now) - datetime.fromisoformat(current.last_transition_time)
+        age = datetime.fromisoformat(now) - datetime.fromisoformat(time)
     except ValueError:
         return False
     return age < _PLACING_TIME

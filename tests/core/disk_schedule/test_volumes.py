@@ -112,6 +112,7 @@ def decide(
     others: tuple[Replica, ...] = (),
     images: tuple[BackingImage, ...] = (),
     unreadable_nodes: Mapping[str, NodeLookup] = MappingProxyType({}),
+    created: str = "",
     **volume: Any,
 ) -> VolumeDecision:
     """Decides about the volume `v` in a cluster of the nodes a and b.
@@ -129,7 +130,7 @@ def decide(
     copies = [BackingImageCopies(each.name, each.real_size, wanted_disks=frozenset(each.disks)) for each in images]
     occupancy = occupancy_by_disk((*others, *replicas), {"v": described}, copies)
     space = disk_spaces(schedules_by_uuid, {**cluster.nodes, **unreadable_nodes}, occupancy)
-    snapshot = VolumeSnapshot(cluster, described, tuple(replicas), schedules_by_uuid, space, condition)
+    snapshot = VolumeSnapshot(cluster, described, tuple(replicas), schedules_by_uuid, space, condition, created=created)
     return volumes.decide_volume(snapshot, NOW)
 
 
@@ -526,6 +527,28 @@ def test_the_replicas_whose_answers_changed_are_named() -> None:
 def image(*wanted_disks: str, **fields: Any) -> BackingImageCopies:
     """A backing image of 50 bytes."""
     return BackingImageCopies("i", **{"size": 50, "wanted_disks": frozenset(wanted_disks), **fields})
+
+
+@pytest.mark.parametrize(
+    ("created", "reasons"),
+    [("2025-12-31T23:59:58Z", []), ("2025-12-31T23:59:57Z", ["AllocationPending"]), ("", ["AllocationPending"])],
+    ids=["new", "takes long", "unknown"],
+)
+def test_a_new_volume_gets_no_condition_while_it_is_being_placed(created: str, reasons: list[str]) -> None:
+    """It usually takes less than a second; then one write says that it is allocated."""
+    placed = decide([replica_on("")], [schedule("a")], created=created)
+    waiting = decide([replica_on("a")], [schedule("a", r0=(50, None))], created=created)
+    for decision in (placed, waiting):
+        assert [write.condition.reason for write in decision.writes if isinstance(write, SetVolumeCondition)] == reasons
+    assert waiting.requeue
+
+
+def test_a_new_volume_says_at_once_what_no_event_ends_soon() -> None:
+    """That it is allocated, has no disk, or waits to be attached."""
+    allocated = decide([replica_on("a")], [schedule("a", r0=(50, grant(50)))], created=NOW)
+    full = decide([replica_on("")], [schedule("a", x=(90, grant(90)))], created=NOW)
+    idle = decide([replica_on("")], [schedule("a")], data_locality="strict-local", created=NOW)
+    assert [reason(each) for each in (allocated, full, idle)] == ["", "NoDiskWithRoom", "AllocationPending"]
 
 
 def decide_image(
