@@ -20,7 +20,7 @@ from app.disk_schedule.watches import ReadableObjects
 from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
-from scheduler_core.convert.disk_schedule import creation_time
+from scheduler_core.convert.object_header import header
 from scheduler_core.disk_schedule.conditions import (
     ALLOCATION_PENDING,
     DISK_ALLOCATION,
@@ -184,7 +184,7 @@ class VolumeController(Controller):
             self.cache.disks.space(),
             volume.condition,
             self._image_fault(volume.volume.backing_image),
-            creation_time(raw) if volume.condition is None else "",
+            header(raw).created if volume.condition is None else "",
             requested,
         )
         return decide_volume(snapshot, self.context.timestamp), read_objects

@@ -51,10 +51,6 @@ class _BackingImage(Wire):
     status: Any = None
 
 
-class _WithMetadata(Wire):
-    metadata: Metadata
-
-
 class _WithConditions(Wire):
     class _Status(Wire):
         conditions: list[WireCondition] | None = None
@@ -247,14 +243,6 @@ def volume_condition(raw: bytes, kind: str) -> Condition | None:
     return next((entry for entry in entries if entry.type == kind), None)
 
 
-def creation_time(raw: bytes) -> str:
-    """When an object was created, RFC 3339; "" if that cannot be read."""
-    try:
-        return msgspec.json.decode(raw, type=_WithMetadata).metadata.creation_timestamp or ""
-    except msgspec.DecodeError:
-        return ""
-
-
 def new_disk_schedule(namespace: str, schedule: model.DiskSchedule) -> Json:
     """The body that creates a DiskSchedule: its requests, what it adopts, and Longhorn's finalizer."""
     metadata: Json = {"name": schedule.name, "namespace": namespace, "finalizers": [model.FINALIZER]}
@@ -378,17 +366,15 @@ def _set_finalizer(raw: bytes | Json, *, add: bool) -> Json:
 def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
     """The body that sets a Replica's place, its size, or both.
 
-    It replaces the Replica read as `raw`, at that version. `place`: node, disk UUID and path. Node and disk are also written as
-    labels, because Longhorn counts the replicas of a disk by label (datastore: UpdateReplica).
+    It replaces the Replica read as `raw`, at that version. `place`: node, disk UUID and path. Longhorn counts replicas by label.
     """
     body = _body(raw)
     metadata = body["metadata"]
     spec = dict(_object_field(body, "spec"))
     if place is not None:
-        node, disk, path = place
-        spec |= {"nodeID": node, "diskID": disk, "diskPath": path}
-        labels = {**_object_field(metadata, "labels"), NODE_LABEL: node, DISK_LABEL: disk}
-        metadata = {**metadata, "labels": labels}
+        spec["nodeID"], spec["diskID"], spec["diskPath"] = place
+        place_labels = {NODE_LABEL: spec["nodeID"], DISK_LABEL: spec["diskID"]}
+        metadata = {**metadata, "labels": {**_object_field(metadata, "labels"), **place_labels}}
     if size is not None:
         spec["volumeSize"] = str(size)
     return {**body, "metadata": metadata, "spec": spec}

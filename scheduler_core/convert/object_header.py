@@ -15,6 +15,7 @@ class _Metadata(Wire):
     name: str = ""
     uid: str = ""
     resource_version: str = ""
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     finalizers: list[str] | None = None
 
@@ -36,13 +37,14 @@ _Shape = TypeVar("_Shape", _Object, _ObjectWithPhase)
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """An object's name, version, deletion, finalizers and UID."""
+    """An object's name, version, deletion, finalizers, UID and time of creation (RFC 3339)."""
 
     name: str
     version: str
     deleting: bool
     finalizers: tuple[str, ...]
     uid: str = ""
+    created: str = ""
 
 
 def header(raw: bytes | msgspec.Raw) -> Header:
@@ -58,6 +60,7 @@ def header(raw: bytes | msgspec.Raw) -> Header:
         deleting=metadata.deletion_timestamp is not None,
         finalizers=tuple(metadata.finalizers or ()),
         uid=metadata.uid,
+        created=metadata.creation_timestamp or "",
     )
 
 

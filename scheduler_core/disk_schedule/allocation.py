@@ -141,7 +141,7 @@ class _Draft:
         return sorted(
             name
             for name, occupant in self._occupancy.replicas.items()
-            if occupant.backing_image == image and not self.size((RequestKind.REPLICA, name))
+            if occupant.waits_for == image and not self.size((RequestKind.REPLICA, name))
         )
 
     def _may_decide_replica(self, replica: str) -> bool:
@@ -151,9 +151,9 @@ class _Draft:
         """
         key = (RequestKind.REPLICA, replica)
         occupant = self._occupancy.replicas.get(replica)
-        if occupant is None or not occupant.backing_image or self.size(key):
+        if occupant is None or not occupant.waits_for or self.size(key):
             return True
-        image = (RequestKind.BACKING_IMAGE, occupant.backing_image)
+        image = (RequestKind.BACKING_IMAGE, occupant.waits_for)
         if self.size(image):
             return True
         if image in self.held:

@@ -31,12 +31,17 @@ class Occupant:
     Attributes:
         size: bytes it needs there, without a growth
         has_data: whether it may have data there, so that it never leaves for lack of space
-        backing_image: the backing image that a replica without data needs on its disk; "" for none
+        backing_image: the backing image that a replica needs on its disk; "" for none
     """
 
     size: int
     has_data: bool = True
     backing_image: str = ""
+
+    @property
+    def waits_for(self) -> str:
+        """The backing image that has to be granted together with a replica; "" for none, as for one with data."""
+        return "" if self.has_data else self.backing_image
 
 
 @dataclass(frozen=True, slots=True)

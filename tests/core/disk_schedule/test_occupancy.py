@@ -143,6 +143,15 @@ def test_an_image_that_is_on_the_disk_already_does_not_hold_up_a_replica() -> No
     assert (status.replicas, status.backing_images) == ({"r": grant(2)}, {"i": grant(30), "other": grant(5)})
 
 
+def test_a_replica_with_data_does_not_wait_for_its_backing_image() -> None:
+    """It has the image's data already; so the decision is final, and made again it stays."""
+    spec = DiskScheduleSpec(replicas={"r": 20}, backing_images={"i": None})
+    occupancy = DiskOccupancy({"r": Occupant(20, has_data=True, backing_image="i")})
+    status = allocate(spec, DiskScheduleStatus(), Limit(100), occupancy)
+    assert status.replicas == {"r": grant(20)}
+    assert allocate(spec, status, Limit(100), occupancy) == status
+
+
 def test_what_occupants_lack_counts_as_taken() -> None:
     """Data in full; others only until they have requested something; a rejected newcomer is about to leave."""
     schedule = DiskSchedule(
