@@ -19,7 +19,7 @@ from app.kube.reflector import Key, Phase, Reflector, Timing
 from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.disk_schedule.replica_stage import has_run
-from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, Fault, RequestKind
+from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, DiskScheduleStatus, Fault, RequestKind
 from scheduler_core.model.longhorn import Replica
 
 _START_SECONDS = 20.0
@@ -45,6 +45,7 @@ class DiskScheduleMonitor:
         self._namespace = namespace
         # By disk UUID; the last version of one that is gone stays.
         self._schedules: dict[str, DiskSchedule] = {}
+        self._statuses: dict[str, DiskScheduleStatus] = {}
         self._replicas = Informer[Replica]()
         self._listed = threading.Event()
         self._end = threading.Event()
@@ -96,17 +97,21 @@ class DiskScheduleMonitor:
             self._faults.append((value.version, f"{name}: {value.value}"))
             return
         before = self._schedules.get(name, DiskSchedule(name))
+        is_new_status = value.value.status not in (before.status, self._statuses.get(name))
+        self._statuses[name] = value.value.status
         if value.value.decided:
             # A new object keeps what its predecessor had granted, and says so with its first status.
             self._schedules[name] = value.value
+        total = value.value.status.storage_scheduled
+        held = _held_bytes(value.value)
+        if total != held and is_new_status:
+            # A forged sum also stands in later versions, until a controller replaces it.
+            self._faults.append((value.version, f"{name}: storageScheduled is {total}, the sum is {held}"))
         self._check(before, value.value, value.version)
 
     def _check(self, before: DiskSchedule, now: DiskSchedule, version: str) -> None:
         status = now.status
-        total = sum(entry.size for kind in RequestKind for entry in status.allocations(kind).values())
-        if status.storage_scheduled != total and status != before.status:
-            fault = f"{now.name}: storageScheduled is {status.storage_scheduled}, the sum is {total}"
-            self._faults.append((version, fault))
+        total = _held_bytes(now)
         for kind in RequestKind:
             for name, entry in status.allocations(kind).items():
                 previous = before.status.allocations(kind).get(name)
@@ -138,3 +143,7 @@ class DiskScheduleMonitor:
         if total + sum(lacking.values()) > available:
             fault = f"{now.name}: {newcomer} got the bytes of {lacking}: {total} of {available} are held"
             self._faults.append((version, fault))
+
+
+def _held_bytes(schedule: DiskSchedule) -> int:
+    return sum(entry.size for kind in RequestKind for entry in schedule.status.allocations(kind).values())
