@@ -114,10 +114,14 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     A replica without a place gets one, which is noted in the Replica, and its size is requested there. A replica that was
     rejected before it ever ran, or whose disk is gone by then, loses request and place and is tried on another disk; a replica
     with data stays and keeps its request. A place without a request is given up, too, if the disk has no room for it any more. A request on a disk that is not the replica's is withdrawn. A replica without a size gets one, or it would never
-    count as one that has to grow. A volume that is being deleted is left to the replica controller.
+    count as one that has to grow. A volume that is being deleted is left to the replica controller. A new volume gets its first
+    condition when it is placed, or when that takes long: most are placed within a second.
     """
     if snapshot.volume.deleting:
         return VolumeDecision()
+    is_new = snapshot.condition is None and _is_recent(snapshot.created, now)
+    if is_new and not snapshot.replicas:
+        return VolumeDecision(requeue=True)
     placed = {replica.disk_id for replica in snapshot.replicas if replica.disk_id}
     disks = _listed_disks(snapshot.cluster) if placed - snapshot.schedules.keys() else frozenset[str]()
     allocations = [
@@ -144,11 +148,9 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     requeue = growth.requeue or unresolved or any(map(_needs_requeue, allocations))
     writes = (*strays, *sizes, *growth.writes, *requests, *placement.writes)
     # The condition is written first: an expansion must not be forgotten half-way (see `expansion`).
-    condition_writes = (
-        ()
-        if _is_new(snapshot, condition, now) and (requeue or writes)
-        else _condition_writes(snapshot.condition, condition, now)
-    )
+    condition_writes = _condition_writes(snapshot.condition, condition, now)
+    if is_new and condition.reason == ALLOCATION_PENDING and (requeue or writes):
+        condition_writes = ()
     return VolumeDecision(
         writes=(*condition_writes, *writes),
         ready=frozenset(entry.name for entry in allocations if entry.stage is Stage.ALLOCATED and not entry.obstacle),
@@ -208,11 +210,6 @@ def _condition_writes(current: Condition | None, wanted: Condition, now: str) ->
     same_status = current is not None and current.status == wanted.status
     since = current.last_transition_time if current is not None and same_status else now
     return (SetVolumeCondition(replace(wanted, last_transition_time=since or now)),)
-
-
-def _is_new(snapshot: VolumeSnapshot, wanted: Condition, now: str) -> bool:
-    """Whether a volume without a condition is just being placed: it gets none before it is placed, or that takes long."""
-    return snapshot.condition is None and wanted.reason == ALLOCATION_PENDING and _is_recent(snapshot.created, now)
 
 
 def _is_recent(time: str, now: str) -> bool:

@@ -543,6 +543,13 @@ def test_a_new_volume_gets_no_condition_while_it_is_being_placed(created: str, r
     assert waiting.requeue
 
 
+@pytest.mark.parametrize(("created", "conditions"), [(NOW, 0), ("2025-12-31T23:59:57Z", 1)], ids=["new", "takes long"])
+def test_a_new_volume_is_not_allocated_before_its_replicas_exist(created: str, conditions: int) -> None:
+    """They are about to be created; a volume without any is allocated."""
+    decision = decide([], [schedule("a")], created=created)
+    assert (len(decision.writes), decision.requeue) == (conditions, not conditions)
+
+
 def test_a_new_volume_says_at_once_what_no_event_ends_soon() -> None:
     """That it is allocated, has no disk, or waits to be attached."""
     allocated = decide([replica_on("a")], [schedule("a", r0=(50, grant(50)))], created=NOW)
