@@ -85,8 +85,8 @@ class Informer(Generic[_Value]):
         self._objects: dict[str, InformerObject[_Value]] = {}
         self._handlers: list[EventHandler[_Value]] = []
         self._waiting: dict[str, asyncio.Event] = {}
-        # By name, the version before the last write of this process; the watch may have yet to deliver it.
-        self._replaced_versions: dict[str, str] = {}
+        # By name, the version that this process wrote last, and the one before; the watch may have yet to deliver them.
+        self._written_versions: dict[str, tuple[str, str]] = {}
 
     def subscribe(self, handler: EventHandler[_Value]) -> None:
         """Adds a handler for every change from now on.
@@ -140,12 +140,11 @@ class Informer(Generic[_Value]):
         cached = self._objects.get(written.name)
         if cached is not None and _is_newer(written.version, cached.version):
             self._set(written.name, written)
-            self._replaced_versions[written.name] = cached.version
+            self._written_versions[written.name] = (cached.version, written.version)
 
-    def knows(self, name: str, version: str) -> bool:
-        """Whether the cache has this version of an object, or a newer one that this process wrote right after it."""
-        cached = self._objects.get(name)
-        return cached is not None and bool(version) and version in (cached.version, self._replaced_versions.get(name))
+    def wrote(self, name: str, version: str) -> bool:
+        """Whether the cache has this version of an object, or a newer one, because this process wrote it."""
+        return version in self._written_versions.get(name, ())
 
     async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
         """Waits until the cache has another version of an object than this one, or none; returns whether it has.
@@ -167,7 +166,7 @@ class Informer(Generic[_Value]):
         old = self._objects.get(name)
         if new is None:
             self._objects.pop(name, None)
-            self._replaced_versions.pop(name, None)
+            self._written_versions.pop(name, None)
         else:
             self._objects[name] = new
         old_value = old.value if old else None
@@ -204,16 +203,16 @@ def decoder(
     return decode
 
 
-def reuse_cached(informer: Informer[_Value], decode: Decode[InformerObject[_Value]]) -> Decode[InformerObject[_Value]]:
-    """Returns a decoder that returns the cached object for a version that the cache knows.
+def reuse_written(informer: Informer[_Value], decode: Decode[InformerObject[_Value]]) -> Decode[InformerObject[_Value]]:
+    """Returns a decoder for a watch, which delivers every object that this process wrote once more.
 
-    The watch delivers every object that this process wrote once more.
+    Such an object is not decoded again: the decoder returns the cached one.
     """
 
     def decode_if_new(raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value] | None]:
         metadata = header(raw)
         cached = informer.get(metadata.name)
-        if cached is not None and informer.knows(metadata.name, metadata.version):
+        if cached is not None and informer.wrote(metadata.name, metadata.version):
             return metadata.name, cached
         return decode(raw)
 

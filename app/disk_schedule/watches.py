@@ -19,7 +19,7 @@ from app.disk_schedule.informer import (
     decoder,
     model_reader,
     read_image,
-    reuse_cached,
+    reuse_written,
 )
 from app.kube import resources
 from app.kube.client import KubeClient
@@ -68,7 +68,7 @@ class ControllerCache:
             reflector = Reflector(
                 client,
                 resource,
-                reuse_cached(informer, decode),
+                reuse_written(informer, decode),
                 informer,
                 timing,
                 namespace=namespace if resource.group == LONGHORN_GROUP else "",

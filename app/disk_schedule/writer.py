@@ -19,7 +19,6 @@ from app.disk_schedule.informer import (
     decode_schedule,
     decode_volume,
     decoded_object,
-    reuse_cached,
 )
 from app.disk_schedule.schedule_writer import ScheduleWriter
 from app.disk_schedule.watches import ControllerCache
@@ -172,7 +171,7 @@ class ObjectWriter:
             NotNowError: this process may not write
         """
         raw = await self._replace(DISK_SCHEDULES, name, body, subresource)
-        written = decoded_object(reuse_cached(self._cache.schedules, decode_schedule), raw)
+        written = decoded_object(decode_schedule, raw)
         self._cache.schedules.store_written(written)
         return written
 
@@ -266,7 +265,7 @@ class ObjectWriter:
 
 def store_raw(informer: Informer[_Value], decode: Decode[InformerObject[_Value]], raw: bytes) -> None:
     """Stores an object in the cache as it was just read or written, unless the cache is newer."""
-    informer.store_written(decoded_object(reuse_cached(informer, decode), raw))
+    informer.store_written(decoded_object(decode, raw))
 
 
 def _replica_change(

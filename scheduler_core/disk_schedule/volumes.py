@@ -213,12 +213,12 @@ def _condition_writes(current: Condition | None, wanted: Condition, now: str) ->
 
 
 def _is_recent(time: str, now: str) -> bool:
-    """Whether something happened within the last seconds; an unreadable time is long ago."""
+    """Whether something happened within the last seconds, by two clocks; an unreadable time is long ago."""
     try:
         age = datetime.fromisoformat(now) - datetime.fromisoformat(time)
     except ValueError:
         return False
-    return age < _PLACING_TIME
+    return abs(age) < _PLACING_TIME
 
 
 def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import msgspec
 import pytest
 
 from app.disk_schedule.informer import (
@@ -16,7 +15,7 @@ from app.disk_schedule.informer import (
     read_image,
     read_schedule,
     read_volume,
-    reuse_cached,
+    reuse_written,
 )
 from app.disk_schedule.orphan_requests import OrphanRequests
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
@@ -100,21 +99,28 @@ def test_an_unreadable_object_is_stored_with_its_name_and_its_fault() -> None:
     assert str(decoded.value) == "spec.volumeSize '-5' is negative"
 
 
-def test_an_object_is_decoded_once_per_version() -> None:
-    """The watch delivers what the response to a write has brought already; an object without a version may differ."""
+def test_what_this_process_wrote_is_not_decoded_again() -> None:
+    """The watch delivers the version before the last write late, too; any other version is decoded."""
     informer, _ = subscribed_informer()
-    decoded: list[bytes] = []
+    informer.replaced({"a": object_at(5, "old")})
+    informer.store_written(object_at(6, "written"))
+    informer.store_written(object_at(7, "newest"))
+    decode = reuse_written(informer, decoder(lambda _: "decoded"))
+    values = []
+    for version in ("5", "6", "7", "8", ""):
+        _, decoded = decode(json.dumps({"metadata": {"name": "a", "resourceVersion": version}}).encode())
+        assert decoded is not None
+        values.append(decoded.value)
+    assert values == ["decoded", "newest", "newest", "decoded", "decoded"]
 
-    def read(raw: bytes | msgspec.Raw) -> str:
-        decoded.append(bytes(raw))
-        return str(len(decoded))
 
-    decode = reuse_cached(informer, decoder(read))
-    for version in ("7", "7", "8", "", ""):
-        key, value = decode(json.dumps({"metadata": {"name": "r", "resourceVersion": version}}).encode())
-        assert value is not None
-        informer.changed(key, value)
-    assert len(decoded) == 4
+def test_an_object_that_was_deleted_is_decoded_again() -> None:
+    """Its successor is another object."""
+    informer, _ = subscribed_informer()
+    informer.replaced({"a": object_at(5, "old")})
+    informer.store_written(object_at(6, "written"))
+    informer.changed("a", None)
+    assert not informer.wrote("a", "6")
 
 
 def test_kept_bytes_are_the_object_without_managed_fields() -> None:

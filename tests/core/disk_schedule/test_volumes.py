@@ -531,8 +531,13 @@ def image(*wanted_disks: str, **fields: Any) -> BackingImageCopies:
 
 @pytest.mark.parametrize(
     ("created", "reasons"),
-    [("2025-12-31T23:59:58Z", []), ("2025-12-31T23:59:57Z", ["AllocationPending"]), ("", ["AllocationPending"])],
-    ids=["new", "takes long", "unknown"],
+    [
+        ("2025-12-31T23:59:58Z", []),
+        ("2025-12-31T23:59:57Z", ["AllocationPending"]),
+        ("2026-01-01T01:00:00Z", ["AllocationPending"]),
+        ("", ["AllocationPending"]),
+    ],
+    ids=["new", "takes long", "by a clock that is ahead", "unknown"],
 )
 def test_a_new_volume_gets_no_condition_while_it_is_being_placed(created: str, reasons: list[str]) -> None:
     """It usually takes less than a second; then one write says that it is allocated."""
