@@ -6,9 +6,9 @@ FROM python:3.13-slim AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 RUN python -m venv /opt/extender && python -m venv /opt/build
-COPY requirements/build.lock requirements/runtime.lock requirements/
-RUN /opt/extender/bin/pip install --require-hashes --requirement requirements/runtime.lock \
- && /opt/build/bin/pip install --require-hashes --requirement requirements/build.lock
+COPY .ci/requirements/build.lock .ci/requirements/runtime.lock .ci/requirements/
+RUN /opt/extender/bin/pip install --require-hashes --requirement .ci/requirements/runtime.lock \
+ && /opt/build/bin/pip install --require-hashes --requirement .ci/requirements/build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY scheduler_core scheduler_core
 COPY app app
@@ -22,8 +22,8 @@ FROM build AS controlplane
 ENV PATH=/usr/local/go/bin:/opt/extender/bin:$PATH DEVCLUSTER_CACHE=/opt/devcluster \
     GOCACHE=/var/cache/go-build GOMODCACHE=/var/cache/go-mod
 COPY --from=go /usr/local/go /usr/local/go
-COPY requirements/dev.lock requirements/
-RUN /opt/extender/bin/pip install --require-hashes --requirement requirements/dev.lock
+COPY .ci/requirements/dev.lock .ci/requirements/
+RUN /opt/extender/bin/pip install --require-hashes --requirement .ci/requirements/dev.lock
 COPY devcluster devcluster
 RUN --mount=type=cache,target=/var/cache/go-build --mount=type=cache,target=/var/cache/go-mod \
     ln -s "$(python -m devcluster build)" /opt/controlplane

@@ -41,7 +41,7 @@ check: .venv/dev ## format, lint, types, architecture, unit tests and known vuln
 	@$(MAKE) --no-print-directory audit
 
 audit: .venv/dev ## look for known vulnerabilities of the locked dependencies (asks the package index)
-	$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r requirements/runtime.lock -r requirements/dev.lock
+	$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r .ci/requirements/runtime.lock -r .ci/requirements/dev.lock
 
 unit: .venv/dev
 	$(BIN)/pytest -n $(WORKERS) -m "not e2e" -q
@@ -59,9 +59,9 @@ lint: .venv/dev
 bench: .venv/dev ## measure /filter, packing and order safety against the budgets, as tables
 	$(BIN)/python -m tests.bench
 
-lock: ## resolve the newest allowed versions into requirements/*.lock
+lock: ## resolve the newest allowed versions into .ci/requirements/*.lock
 	$(PYTHON) -m venv .venv/uv && .venv/uv/bin/pip install --quiet uv
-	for part in build runtime dev; do sh requirements/resolve $$part || exit 1; done
+	for part in build runtime dev; do sh .ci/requirements/resolve $$part || exit 1; done
 
 clean: ## remove the environment and everything built
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -70,12 +70,12 @@ clean: ## remove the environment and everything built
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": set PYTHON=")'
 	$(PYTHON) -m venv .venv
 
-.venv/runtime: requirements/build.lock requirements/runtime.lock pyproject.toml | .venv/bin/python
+.venv/runtime: .ci/requirements/build.lock .ci/requirements/runtime.lock pyproject.toml | .venv/bin/python
 	@echo "installing the locked dependencies into .venv (once)"
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.lock -r requirements/runtime.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r .ci/requirements/build.lock -r .ci/requirements/runtime.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
 
-.venv/dev: requirements/dev.lock .venv/runtime
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+.venv/dev: .ci/requirements/dev.lock .venv/runtime
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r .ci/requirements/dev.lock
 	@touch $@

@@ -8,7 +8,7 @@ from __future__ import annotations
 from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
 from devcluster.errors import BuildError, ConfigError, DevClusterError, KubectlError, ProcessError
-from devcluster.process import Process, http_ok, logged
+from devcluster.process import Process, http_ok, log_has
 
 __all__ = [
     "BuildError",
@@ -20,5 +20,5 @@ __all__ = [
     "Process",
     "ProcessError",
     "http_ok",
-    "logged",
+    "log_has",
 ]

@@ -1,4 +1,6 @@
-"""``python -m devcluster``: the command line that runs a local cluster with everything a user of the extender runs.
+"""``python -m devcluster``: runs a local cluster from the command line.
+
+The cluster has everything that a user of the extender runs.
 
 See docs/development.md. Exit codes: 0 when `up` is stopped by Ctrl-C or SIGTERM, 1 when something crashed or did not start, 2 for
 bad input, 130 when `build` is interrupted.

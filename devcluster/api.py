@@ -1,4 +1,7 @@
-"""A synchronous client of the API server: `KubeClient` on its own event loop, in its own thread."""
+"""A synchronous client of the API server.
+
+It is a `KubeClient` on its own event loop, in its own thread.
+"""
 
 from __future__ import annotations
 

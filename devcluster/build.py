@@ -1,4 +1,6 @@
-"""Builds the control plane and kwok once per version, into a cache that all clusters of this user share.
+"""Builds the control plane and kwok once per version.
+
+All clusters of this user share the cache of builds.
 
 The cache's key is a hash of everything that determines the result. A build happens under a lock, in a temporary folder that is
 renamed when it is complete: an interrupted build leaves nothing that looks finished, and a second build waits for the first. Each
@@ -62,7 +64,7 @@ def pinned_version() -> str:
     Raises:
         BuildError: go.mod requires none
     """
-    return kubernetes_version.pinned((MODULE / "go.mod").read_text())
+    return kubernetes_version.pinned_version((MODULE / "go.mod").read_text())
 
 
 def key(module: Path = MODULE, version: str | None = None) -> str:

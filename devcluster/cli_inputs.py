@@ -1,4 +1,7 @@
-"""Checks the options of the command line, such as sizes of disks and files, before anything is started."""
+"""Checks the command line's options before anything is started.
+
+Examples are the sizes of disks, and the names of files.
+"""
 
 from __future__ import annotations
 

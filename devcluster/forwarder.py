@@ -1,4 +1,6 @@
-"""A stand-in for kube-proxy on one machine: forwards a local port to the ready endpoints of a Service.
+"""A stand-in for kube-proxy on one machine.
+
+It forwards a local port to the ready endpoints of a Service.
 
     python -m devcluster.forwarder --kubeconfig F --namespace N --service S --listen 127.0.0.1:PORT
 
@@ -102,7 +104,7 @@ class Endpoints:
         self._on_change = on_change
         self._listed = False
 
-    def replaced(self, objects: Mapping[Key, tuple[Address, ...]]) -> None:
+    def replace(self, objects: Mapping[Key, tuple[Address, ...]]) -> None:
         """Replaces all slices."""
         self._slices = dict(objects)
         self._notify()
@@ -110,7 +112,7 @@ class Endpoints:
             log.info(READY)
         self._listed = True
 
-    def changed(self, key: Key, value: tuple[Address, ...] | None) -> None:
+    def change(self, key: Key, value: tuple[Address, ...] | None) -> None:
         """Adds, replaces or removes one slice."""
         if value is None:
             self._slices.pop(key, None)

@@ -20,7 +20,7 @@ _ETCD_SERVER: Final = "go.etcd.io/etcd/server/v3"
 _PATTERN: Final = re.compile(r"v?(1\.\d+\.\d+)")
 
 
-def pinned(go_mod: str) -> str:
+def pinned_version(go_mod: str) -> str:
     """The version of Kubernetes that a go.mod requires, without ``v``.
 
     Raises:

@@ -17,8 +17,10 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from app.extender.certificates import key_usage, private_pem
 
 _VALIDITY: Final = timedelta(days=365)
 _CLOCK_SKEW: Final = timedelta(minutes=5)
@@ -51,7 +53,7 @@ class CertificateAuthority:
         folder.chmod(0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        usage = _key_usage(signs_certificates=True)
+        usage = key_usage(signs_certificates=True)
         builder = _certificate_builder(subject, subject, key.public_key()).add_extension(usage, critical=True)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         authority = cls(folder, builder.sign(key, hashes.SHA256()), key)
@@ -82,14 +84,14 @@ class CertificateAuthority:
     ) -> CertificatePair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _certificate_builder(subject, self.certificate.subject, key.public_key())
-        builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)
+        builder = builder.add_extension(key_usage(signs_certificates=False), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         if hosts:
             names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
         pair = CertificatePair(self.folder / f"{file}.crt", self.folder / f"{file}.key")
         pair.certificate.write_bytes(builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM))
-        write_private(pair.key, _private_pem(key))
+        write_private(pair.key, private_pem(key))
         return pair
 
 
@@ -105,7 +107,7 @@ class SigningKey:
         """Creates a key pair, ``service-account.key`` and ``.pub`` in the folder."""
         key = ec.generate_private_key(ec.SECP256R1())
         paths = cls(folder / "service-account.key", folder / "service-account.pub")
-        write_private(paths.private, _private_pem(key))
+        write_private(paths.private, private_pem(key))
         paths.public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
         return paths
 
@@ -132,26 +134,8 @@ def _certificate_builder(
     )
 
 
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
 def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

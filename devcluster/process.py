@@ -1,4 +1,6 @@
-"""A supervised child process: its log file, its readiness, and operations to stop, kill, pause and restart it.
+"""A supervised child process: its log file and its readiness.
+
+It can be stopped, killed, paused and restarted.
 
 Children run in their own session, so that Ctrl-C reaches only the parent, which stops them in order. They are killed with the parent
 however it ends (see `parent_death.py`). Linux ties that to the thread that forked them, so one thread forks all of them, and lives as
@@ -279,7 +281,7 @@ def http_ok(url: str, context: ssl.SSLContext | None = None, accept: Callable[[b
     return probe
 
 
-def logged(text: str) -> Ready:
+def log_has(text: str) -> Ready:
     """A readiness probe: the process has logged this text."""
 
     def probe(process: Process) -> bool:

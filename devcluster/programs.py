@@ -19,7 +19,7 @@ from devcluster import forwarder, prometheus
 from devcluster.dev_cluster import DevCluster
 from devcluster.directories import Directories
 from devcluster.errors import ConfigError, DevClusterError
-from devcluster.process import Process, Ready, http_ok, logged
+from devcluster.process import Process, Ready, http_ok, log_has
 
 SERVICE: Final = "longhorn-scheduler-extender"
 NAMESPACE: Final = LONGHORN_NAMESPACE
@@ -129,7 +129,7 @@ def start_forwarder(  # noqa: PLR0913 # each is an option of the program
     address = f"{LOOPBACK}:{port or cluster.free_port()}"
     argv = [sys.executable, "-m", forwarder.__name__, "--kubeconfig", str(cluster.kubeconfig)]
     argv += ["--namespace", namespace, "--service", service, "--listen", address]
-    _spawn(cluster, name, argv, logged(forwarder.READY), wait=wait)
+    _spawn(cluster, name, argv, log_has(forwarder.READY), wait=wait)
     return address
 
 

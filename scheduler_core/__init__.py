@@ -1,1 +1,4 @@
-"""The pure half: decides where pods and replicas can go. No I/O, no clock, no Kubernetes client."""
+"""The pure half: decides where pods and replicas can go.
+
+It has no I/O, no clock and no Kubernetes client.
+"""

@@ -93,7 +93,7 @@ def _continue_call(observation: AttachmentObservation, volume: Volume, call: Pub
     """Reports the volume as attached, waits on, or gives up after `publish_timeout`."""
     node = observation.attachment.model.node
     if call.until_poll <= 0:
-        if _is_attached_for(volume, node):
+        if _has_attachment_to(volume, node):
             return AttachmentDecision(_report_attachment(observation))
         if call.seconds >= observation.config.publish_timeout:
             problem = (
@@ -104,7 +104,10 @@ def _continue_call(observation: AttachmentObservation, volume: Volume, call: Pub
 
 
 def _wait_for_volume(observation: AttachmentObservation, volume: Volume, until_poll: float) -> AttachmentDecision:
-    """Requests the volume's attachment, unless that is done, and looks at the volume again at the next poll."""
+    """Requests the volume's attachment, unless that is done.
+
+    Looks at the volume again at the next poll.
+    """
     node = observation.attachment.model.node
     actions: list[Action] = [RequeueAfter(until_poll)]
     if not volume.model.node_id or EVICTING in volume.annotations:
@@ -114,7 +117,7 @@ def _wait_for_volume(observation: AttachmentObservation, volume: Volume, until_p
     return AttachmentDecision(actions, Publish.IN_PROGRESS)
 
 
-def _is_attached_for(volume: Volume, node: str) -> bool:
+def _has_attachment_to(volume: Volume, node: str) -> bool:
     """Whether the volume is attached for a node.
 
     A shared volume may be attached anywhere: it is served over the network.

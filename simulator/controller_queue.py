@@ -76,7 +76,9 @@ class ControllerQueue(WorkQueue[_Key]):
 
 
 class LonghornQueue(ControllerQueue[_Key]):
-    """Work queue of a Longhorn controller: a refused write is tried again three times, after 5, 10 and 20 ms.
+    """Work queue of a Longhorn controller.
+
+    A refused write is tried again three times, after 5, 10 and 20 ms.
 
     After that the key is dropped until its next event, or until the informers' resync. A conflict is tried again at once, and ends the
     count of refusals. Mirrors handleErr of Longhorn's controllers and client-go's rate limiter (measured with v1.12.1's control code).
@@ -126,8 +128,8 @@ class _NoMetrics:
     def depth(self, controller: str, keys: int, /) -> None:
         """Does nothing."""
 
-    def retried(self, controller: str, why: Requeue, /) -> None:
+    def note_retry(self, controller: str, why: Requeue, /) -> None:
         """Does nothing."""
 
-    def reconciled(self, controller: str, seconds: float, /) -> None:
+    def note_reconciliation(self, controller: str, seconds: float, /) -> None:
         """Does nothing."""

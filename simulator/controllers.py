@@ -145,7 +145,7 @@ class Controllers:
             now=now,
             kubernetes_status=self._kubernetes_status(volume),
             write_target=self._write_target(volume),
-            abandoned=self._lost_claim(volume),
+            abandoned=self._lacks_claim(volume),
             disks_awaiting_image=self._disks_awaiting_image(volume),
             auto_salvage=_is_auto_salvage_on(store),
             schedules=store.disk_schedules.models,
@@ -187,7 +187,7 @@ class Controllers:
                 log.warning("annotation cannot be read", annotation=WRITE, volume=volume.name, error=str(error))
         return max(sizes)
 
-    def _lost_claim(self, volume: Volume) -> bool:
+    def _lacks_claim(self, volume: Volume) -> bool:
         key = claim_reference(volume)
         bound_before = (volume.status.get("kubernetesStatus") or {}).get("pvName")
         if key is None or bound_before or self.store.persistent_volumes_by_handle.get(volume.name):

@@ -1,4 +1,6 @@
-"""What DiskSchedules have granted: which replicas may start, how far a volume has grown, where an image may be copied.
+"""What DiskSchedules have granted to replicas and images.
+
+Grants say which replicas may start, how far a volume has grown, and where an image may be copied.
 
 The simulator requests nothing. The DiskSchedule controllers place the replicas and write the requests.
 """
@@ -13,7 +15,7 @@ from scheduler_core.model.longhorn import BackingImage, Replica, Volume
 Schedules = Mapping[str, DiskSchedule]
 
 
-def is_granted(schedules: Schedules, replica: Replica) -> bool:
+def has_grant(schedules: Schedules, replica: Replica) -> bool:
     """Whether a replica's disk has granted its size."""
     return bool(replica.disk_id) and _granted_bytes(
         schedules, replica.disk_id, RequestKind.REPLICA, replica.name

@@ -127,7 +127,10 @@ class EventRouter:
             self._queues.nodes.add_later(name, max(self._queues.config.status_lag[0], 0.001))
 
     def _on_longhorn_node(self, name: str, old: _Node, new: _Node) -> None:
-        """Enqueues a node, its volumes if its readiness changed, and the volumes that wait for space on any node."""
+        """Enqueues a node, and the volumes that its change may concern.
+
+        These are its volumes if its readiness changed, and the volumes that wait for space on any node.
+        """
         self._queues.nodes.add(name)
         if old is None or new is None or old.model.ready != new.model.ready:
             self._enqueue_volumes_on(name)
@@ -139,7 +142,7 @@ class EventRouter:
         Mirrors Longhorn's VolumeController.enqueueNodeChange (measured with v1.12.1's control code: freed space is taken at once).
         A replica that waits for its volume's attachment is placed on no node, so its volume is left out.
         """
-        for replica in self._store.unplaced_or_failed_replicas.unordered(WAITING):
+        for replica in self._store.unplaced_or_failed_replicas.unordered_objects(WAITING):
             volume = self._store.volumes.models.get(replica.model.volume)
             if volume is not None and (replica.model.failed_at or not waits_for_attachment(volume)):
                 self._queues.volumes.add(volume.name)

@@ -1,4 +1,7 @@
-"""Engine image and backing images, which have to be on a node, or on a disk, before a replica can run there."""
+"""The engine image and backing images.
+
+They have to be on a node, or on a disk, before a replica can run there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Longhorn nodes: their objects, which an annotation of the Kubernetes node describes, their status, and eviction requests."""
+"""Longhorn nodes: their objects, their status, and eviction requests.
+
+An annotation of the Kubernetes node describes the objects.
+"""
 
 from __future__ import annotations
 
@@ -323,9 +326,10 @@ def _write_conditions(conditions: Sequence[Condition], before: list[Json] | None
 
 
 def _correct_places(observation: NodeObservation) -> list[Action]:
-    """Writes node and path of each replica that a disk's status lists by its label, where its spec differs.
+    """Writes node and path of each replica that a disk's status lists.
 
-    Longhorn does so for a disk that moved to another node (syncDiskStatus), without a look at spec.diskID.
+    The status lists replicas by their label. It is written where the replica's spec differs. Longhorn does so for a
+    disk that moved to another node (syncDiskStatus), without a look at spec.diskID.
     """
     node = observation.longhorn_node
     if node is None or not node.model.ready:

@@ -1,4 +1,7 @@
-"""Pods become Running when their volumes are attached; until then the reason why they wait is reported."""
+"""Pods become Running when their volumes are attached.
+
+Until then the reason why they wait is reported.
+"""
 
 from __future__ import annotations
 

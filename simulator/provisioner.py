@@ -1,6 +1,7 @@
-"""The CSI provisioner: creates a Longhorn volume and a PersistentVolume per claim, and reclaims them by reclaim policy.
+"""The CSI provisioner: a Longhorn volume and a PersistentVolume per claim.
 
-Mirrors external-provisioner's controller and longhorn-manager's csi/util.go:getVolumeOptions and CreateVolume.
+It reclaims them by reclaim policy. Mirrors external-provisioner's controller and longhorn-manager's
+csi/util.go:getVolumeOptions and CreateVolume.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The publish calls of external-attacher, each of which holds one of its workers until its volume is attached or it fails."""
+"""The publish calls of external-attacher.
+
+Each holds one of its workers until its volume is attached or it fails.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from scheduler_core.errors import CoreError
 from scheduler_core.longhorn.space import scheduling_limit
 from scheduler_core.model.longhorn import DISABLED
 from simulator.controllers import Controllers
-from simulator.disk_schedule_grants import is_granted
+from simulator.disk_schedule_grants import has_grant
 from simulator.objects import Json
 from simulator.pods import Pod
 from simulator.volumes.observation import ATTACHED
@@ -45,8 +45,8 @@ def report(controllers: Controllers, *, ready: bool) -> Json:
         "replicas": len(store.replicas.models),
         "unplaced": sorted(name for name, replica in store.replicas.models.items() if not replica.node_id),
         "ungranted": sorted(_ungranted_replicas(controllers)),
-        "misplaced": list(misplaced(controllers)),
-        "overbooked": list(overbooked(controllers)),
+        "misplaced": list(misplaced_volumes(controllers)),
+        "overbooked": list(overbooked_disks(controllers)),
         "waiting": [
             {"pod": "/".join(key), "reason": reason} for key, (_, reason) in sorted(controllers.waiting_pods.items())
         ],
@@ -64,11 +64,11 @@ def _ungranted_replicas(controllers: Controllers) -> Iterator[str]:
     """
     schedules = controllers.store.disk_schedules.models
     for name, replica in controllers.store.replicas.models.items():
-        if controllers.config.disk_schedules and replica.node_id and not is_granted(schedules, replica):
+        if controllers.config.disk_schedules and replica.node_id and not has_grant(schedules, replica):
             yield name
 
 
-def misplaced(controllers: Controllers) -> Iterator[Json]:
+def misplaced_volumes(controllers: Controllers) -> Iterator[Json]:
     """Local volumes whose replicas are all on other nodes than their pod."""
     store = controllers.store
     for _, pod in sorted(store.pods.objects.items()):
@@ -89,7 +89,7 @@ def misplaced(controllers: Controllers) -> Iterator[Json]:
                 yield {"volume": handle, "pod": pod.model.key, "node": pod.model.node_name, "replicas": nodes}
 
 
-def overbooked(controllers: Controllers) -> Iterator[Json]:
+def overbooked_disks(controllers: Controllers) -> Iterator[Json]:
     """Disks on which more is scheduled than their limit.
 
     They arise when volumes are placed faster than a node's status is written.

@@ -1,4 +1,7 @@
-"""The delay between a replica's change and the status of its node: Longhorn's node controller is busy, and syncs now and then."""
+"""The delay between a replica's change and its node's status.
+
+Longhorn's node controller is busy, and syncs now and then.
+"""
 
 from __future__ import annotations
 

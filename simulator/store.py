@@ -1,4 +1,6 @@
-"""The simulator's cache of the cluster: one table per kind, filled by watches and by the answers to its own writes.
+"""The simulator's cache of the cluster: one table per kind.
+
+Watches fill it, and the answers to the simulator's own writes.
 
 A write's answer goes into the table at once, so the next decision sees it. An older watch event is dropped. The answer to a placement is
 discarded, as in Longhorn: only the watch shows where the replica is.
@@ -69,14 +71,14 @@ class Table(Generic[Name, Model]):
             return key, KubeObject(body, model)  # type: ignore[arg-type] # the registry's conversion of this kind
         return str(body["metadata"]["name"]), KubeObject(body, None)  # type: ignore[arg-type] # a kind without a model
 
-    def replaced(self, objects: Mapping[Any, KubeObject[Model]]) -> None:
+    def replace(self, objects: Mapping[Any, KubeObject[Model]]) -> None:
         """Replaces all objects by those of a list."""
         for key in [key for key in self.objects if key not in objects]:
             self._drop(key)
         for key, value in objects.items():
             self._upsert(key, value)
 
-    def changed(self, key: Any, value: KubeObject[Model] | None) -> None:
+    def change(self, key: Any, value: KubeObject[Model] | None) -> None:
         """Applies one watch event; None: the object is gone."""
         if value is None:
             self._drop(key)
@@ -124,9 +126,9 @@ class Index(Generic[Model]):
 
     def get(self, value: Any) -> list[KubeObject[Model]]:
         """Returns the objects with a value, ordered by name."""
-        return sorted(self.unordered(value), key=lambda obj: (obj.namespace, obj.name))
+        return sorted(self.unordered_objects(value), key=lambda obj: (obj.namespace, obj.name))
 
-    def unordered(self, value: Any) -> Iterable[KubeObject[Model]]:
+    def unordered_objects(self, value: Any) -> Iterable[KubeObject[Model]]:
         """Returns the objects with a value, without the time that ordering thousands of them takes."""
         return self._objects.get(value, {}).values()
 

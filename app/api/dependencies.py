@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from fastapi import Depends, Request
 
@@ -15,6 +15,8 @@ from app.runtime.memory_budget import Lease, MemoryBudget
 
 if TYPE_CHECKING:  # the Kubernetes client takes a second to import; a snapshot file needs none
     from app.extender.lifecycle import ExtenderLifecycle
+
+_State = TypeVar("_State")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +39,22 @@ class AppState:
     observes: bool = False
 
 
-def state_of(request: Request) -> AppState:
-    """Returns the application's state."""
-    state = request.app.state.extender
-    if not isinstance(state, AppState):
-        raise TypeError("the application was not made by app.bootstrap")
+def state_of(request: Request, kind: type[_State]) -> _State:
+    """Returns what the application of a request was made with.
+
+    Raises:
+        TypeError: the application was not made with a state of this kind
+    """
+    state = request.app.state.services
+    if not isinstance(state, kind):
+        raise TypeError(f"the application was made without {kind.__name__}")
     return state
 
 
 async def _lease(request: Request) -> AsyncIterator[Lease]:
     """The request's share of the memory budget, until its answer is sent."""
-    with state_of(request).budget.lease(request.client.host if request.client else "") as lease:
+    budget: MemoryBudget = request.app.state.services.budget
+    with budget.lease(request.client.host if request.client else "") as lease:
         yield lease
 
 

@@ -55,7 +55,7 @@ def install_error_handlers(app: FastAPI) -> None:
         return JSONResponse({"error": str(error)}, 408, headers={"Connection": "close"})
 
     @app.exception_handler(CallerGoneError)
-    async def caller_gone(request: Request, error: CallerGoneError) -> JSONResponse:
+    async def lost_caller(request: Request, error: CallerGoneError) -> JSONResponse:
         log.info("caller has gone", path=request.url.path, error=str(error))
         return JSONResponse({"error": "the caller hung up"}, 499)
 

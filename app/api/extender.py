@@ -75,7 +75,7 @@ async def filter_verb(request: Request, lease: RequestLease) -> Response:
 
     The answer has the form of the request.
     """
-    state = state_of(request)
+    state = state_of(request, AppState)
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
@@ -144,7 +144,7 @@ async def prioritize(request: Request, lease: RequestLease) -> Response:
     Nothing is offered or recorded. A pod that cannot be decided about has 0 everywhere, and so has every pod while refusals are only
     observed: kube-scheduler then chooses as if no extender had been asked.
     """
-    state = state_of(request)
+    state = state_of(request, AppState)
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     started = perf_counter()
@@ -182,7 +182,7 @@ async def preempt(request: Request, lease: RequestLease) -> Response:
 
     Their victims stay as they are. Evicting pods frees no Longhorn space, so a node without room is dropped whatever its victims.
     """
-    state = state_of(request)
+    state = state_of(request, AppState)
     state.verbs.check()
     body = await read_body(request, state.max_body, lease)
     args = decode_preempt(body, lease.charge, whole=state.verbs.reads_whole_pod)
@@ -211,7 +211,7 @@ async def explain(request: Request, lease: RequestLease) -> Response:
     The answer about a pod that cannot be resolved is an error, with status 200 as from /filter. A node that fits has a plan, any other
     what it lacks.
     """
-    state = state_of(request)
+    state = state_of(request, AppState)
     state.verbs.check()
     args = await run_in_slices(decode_filter(await read_body(request, state.max_body, lease), lease.charge))
     lease.charge(_EXPLANATION_BYTES * len(args.candidates))

@@ -1,20 +1,21 @@
-"""The placement guard's own application: POST /review, which API servers call when Longhorn writes a replica's place.
+"""The placement guard's own application: POST /review.
 
-It takes and gives an AdmissionReview of admission.k8s.io/v1. Every review that can be read is allowed: the guard may change a
-placement, and never reject one. An error, a review that takes too long, and a process that does not lead leave it as it is.
+API servers call it when Longhorn writes a replica's place. It takes and gives an AdmissionReview of
+admission.k8s.io/v1. Every review that can be read is allowed: the guard may change a placement, and never reject one.
+An error, a review that takes too long, and a process that does not lead leave it as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Annotated, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 import structlog
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 
 from app.api.body import read_body
+from app.api.dependencies import RequestLease, state_of
 from app.api.errors import RequestError, install_error_handlers
 from app.extender.availability import Availability
 from app.extender.metrics import Metrics
@@ -29,8 +30,8 @@ MAX_BODY: Final = 1024**2
 # What decoded JSON takes at most, as a multiple of its text: small objects and keys.
 _DECODED_FACTOR: Final = 32
 
-# API servers keep connections. The Service leads a new one to the leader, and an old one stays with the process that led before.
-_ONE_ANSWER: Final = {"Connection": "close"}
+# API servers keep connections, and an old one stays with the process that led before. The Service leads a new one to the leader.
+_LAST_ANSWER: Final = {"Connection": "close"}
 
 router = APIRouter()
 
@@ -39,10 +40,11 @@ class PlacementReviewer(Protocol):
     """Decides about the placements that Longhorn writes."""
 
     async def review(self, request: AdmissionRequest) -> JsonPatch:
-        """Returns the JSON patch (RFC 6902) for the object of a review, empty to leave it alone.
+        """Returns the JSON patch (RFC 6902) for the object of a review.
 
-        It is called only while this process leads, and what it returns is dropped if the process leads no more by then. It returns within
-        the second that API servers wait; whatever it raises leaves the object alone.
+        An empty patch leaves the object as it is. It is called only while this process leads, and what it returns is
+        dropped if the process leads no more by then. It returns within the second that API servers wait; whatever it
+        raises leaves the object alone.
         """
 
 
@@ -64,35 +66,24 @@ class AdmissionState:
 def guard_application(state: AdmissionState) -> FastAPI:
     """Returns the application, which has one route."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.guard = state
+    app.state.services = state
     app.include_router(router)
     install_error_handlers(app)
     return app
 
 
-def _state(request: Request) -> AdmissionState:
-    state = request.app.state.guard
-    if not isinstance(state, AdmissionState):
-        raise TypeError("the application was not made by guard_application")
-    return state
-
-
-async def _lease(request: Request) -> AsyncIterator[Lease]:
-    with _state(request).budget.lease(request.client.host if request.client else "") as lease:
-        yield lease
-
-
 @router.post(PATH)
-async def review(request: Request, lease: Annotated[Lease, Depends(_lease)]) -> Response:
+async def review(request: Request, lease: RequestLease) -> Response:
     """Answers one AdmissionReview."""
-    state = _state(request)
+    state = state_of(request, AdmissionState)
     try:
         asked = _decode_review(await read_body(request, MAX_BODY, lease), lease)
     except RequestError:
         state.metrics.count_review("refused")
         raise
     answer = admission_response(asked.uid, await _review(state, asked))
-    return Response(msgspec.json.encode(answer), media_type="application/json", headers=_ONE_ANSWER)
+    headers = _LAST_ANSWER if state.refusal() else None
+    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
 
 
 def _decode_review(body: bytearray, lease: Lease) -> AdmissionRequest:

@@ -1,7 +1,8 @@
-"""Full nodes inside a request's body: located, named and sent back as bytes, never parsed into objects.
+"""Full nodes inside a request's body, kept as bytes.
 
-The JSON decoder delimits the items. `node_names` reads their names, and `locate_nodes` their positions in the body. So the answer
-sends nodes as views of the request, byte for byte and without a copy.
+They are located, named and sent back, never parsed into objects. The JSON decoder delimits the items. `node_names`
+reads their names, and `locate_nodes` their positions in the body. So the answer sends nodes as views of the request,
+byte for byte and without a copy.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ async def state(request: Request, lease: RequestLease) -> Response:
 
     In a cluster also which process answers, and what other pods will take.
     """
-    app_state = state_of(request)
+    app_state = state_of(request, AppState)
     readiness(app_state)
     service = app_state.lifecycle.state() if app_state.lifecycle else None
     answer = state_answer(app_state.evaluator.view, service, app_state.verbs.policy_answer())

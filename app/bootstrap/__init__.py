@@ -69,7 +69,7 @@ def application(state: AppState) -> FastAPI:
         version=version(DISTRIBUTION),
         description="Offers a pod only the nodes whose Longhorn disks can hold all of its volumes.",
     )
-    app.state.extender = state
+    app.state.services = state
     app.include_router(extender.router)
     install_probes(app, lambda: state_routes.readiness(state), CacheHealth)
     install_metrics(app, state.metrics.registry, in_thread=True)
@@ -104,7 +104,10 @@ class SnapshotService:
         """Does nothing: nothing is reserved over a snapshot."""
 
     def log_failure(self, error: BaseException) -> None:
-        """Raises the error: a policy file that cannot be read is none, so only a bug ends the service."""
+        """Raises the error: only a bug ends the service.
+
+        A policy file that cannot be read is no error of this task.
+        """
         raise error
 
     def log_drain_failure(self, error: BaseException) -> None:

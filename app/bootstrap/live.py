@@ -160,7 +160,7 @@ def _placement_guard(shared: _Shared, contenders: Callable[[], Contenders]) -> P
     settings = shared.live_settings
     context = GuardContext(lambda: settings().placement_guard, contenders)
     guard = PlacementGuard(shared.cache, shared.evaluator, context, shared.metrics, monotonic)
-    shared.cache.subscribe("replicas", guard.delivered)
+    shared.cache.subscribe("replicas", guard.note_delivery)
     shared.evaluator.follow_guard(lambda: guard.proven, lambda: guard.allowances)
     shared.metrics.guard_proven(lambda: guard.proven)
     return guard
@@ -198,7 +198,7 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
     store = OfferStore(shared.client, shared.options.namespace, elector, lambda: cache.versions, monotonic)
     offers = Offers(cache, evaluator, shared.live_settings, metrics, monotonic, store=store)
     placements = Placements(cache, evaluator, offers.contenders, metrics, monotonic)
-    cache.subscribe("replicas", placements.delivered)
+    cache.subscribe("replicas", placements.note_delivery)
     patch = NudgePatch(shared.client)
     nudger = Nudger(cache, evaluator, offers.contenders, patch, metrics, clock=monotonic, now=_now)
     # If refusals are only observed, no pod is refused.

@@ -1,4 +1,7 @@
-"""`longhorn-extender explain`: why a pod fits or does not fit on each node, or why a volume's replica can or cannot be placed."""
+"""`longhorn-extender explain`: why a pod fits or does not fit on each node.
+
+With `--volume`: why a volume's replica can or cannot be placed.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,9 @@ def explain(
     context: ContextOption = None,
     namespace: NamespaceOption = DEFAULT_NAMESPACE,
 ) -> None:
-    """Tell for every node whether the pod's Longhorn volumes fit, on which disks, and what is missing.
+    """Tell on which nodes the pod's Longhorn volumes fit, and why not elsewhere.
+
+    For every node: the disks that the volumes would use, and what is missing.
 
     Space that other pods' volumes will take counts, as it does in /filter; --alone leaves it out.
 

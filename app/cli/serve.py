@@ -192,9 +192,10 @@ def serve(  # one parameter per flag
     log_format: ExtenderLogFormatOption = "auto",
     log_level: ExtenderLogLevelOption = "info",
 ) -> None:
-    """Serve /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs for a cluster, or for a snapshot of one.
+    """Answer kube-scheduler for a cluster, or for a snapshot of one.
 
-    For a cluster several of these may run; the one that holds the Lease answers.
+    Serves /filter, /prioritize, /preempt, /explain, /state, /metrics and /docs. For a cluster several of these may run;
+    the one that holds the Lease answers.
     """
     options = filter_options(best_effort, packing)
     if alone and snapshot is None:
@@ -305,7 +306,10 @@ async def _run_live(
 
     extender = await live_application(options, settings, listeners[0].getsockname()[1])
     servers = [HttpServer(extender.app, listeners[0])]
-    servers += [HttpServer(extender.guard_app, listener, extender.guard_tls) for listener in listeners[1:]]
+    servers += [
+        HttpServer(extender.guard_app, listener, extender.guard_tls, lambda: not extender.lifecycle.late_refusal())
+        for listener in listeners[1:]
+    ]
     try:
         connected()
         await serve_until_signal(extender.lifecycle, servers)

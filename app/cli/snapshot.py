@@ -1,4 +1,7 @@
-"""`longhorn-extender snapshot`: writes the live cluster to a file, for a bug report or as input of `explain` and `serve`."""
+"""`longhorn-extender snapshot`: writes the live cluster to a file.
+
+The file is for a bug report, or an input of `explain` and `serve`.
+"""
 
 from __future__ import annotations
 

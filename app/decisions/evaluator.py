@@ -1,4 +1,7 @@
-"""Evaluates pods against the current state, and fetches objects that a pod names and no watch has delivered yet."""
+"""Evaluates pods against the current state.
+
+Fetches objects that a pod names and no watch has delivered yet.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision
 from scheduler_core.extender.explain import Explanation, explain_nodes
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.longhorn_facts import PlanCache
-from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT
+from scheduler_core.extender.placement_guard import STEPS_PER_PLACEMENT, guards_every_node
 from scheduler_core.generic.longhorn_facts import LonghornFacts
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.model.replica_placement import Placement
@@ -61,7 +64,9 @@ class Evaluator:
         self._explanation = asyncio.Lock()
 
     def follow_guard(self, proven: Callable[[], bool], allowances: Callable[[], Sequence[Placement]] = tuple) -> None:
-        """Counts what the placement guard allowed, and decides as `FilterOptions.with_guard` for as long as it is proven.
+        """Makes later decisions count what the placement guard allowed.
+
+        As long as the guard is proven, decisions are made as `FilterOptions.with_guard` says.
 
         `allowances`: returns the placements that it allowed and that no watch may have shown yet.
         """
@@ -71,7 +76,8 @@ class Evaluator:
     @property
     def options(self) -> FilterOptions:
         """How pods are decided about."""
-        return self._options_with_guard if self._guard_proven() else self._options
+        guarded = self._guard_proven() and guards_every_node(self.view)
+        return self._options_with_guard if guarded else self._options
 
     @property
     def explanations(self) -> int:

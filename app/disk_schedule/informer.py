@@ -1,7 +1,8 @@
-"""Informers: caches of the objects of one kind that notify subscribers of changes; and how the objects are decoded.
+"""Informers: caches of one kind that notify subscribers of changes.
 
-An object that cannot be read is kept as a `Fault`, so that its name and its problem are known. DiskSchedules, Volumes and
-Replicas are kept together with the bytes they were read from, because every write is based on them.
+The module also decodes the objects. An object that cannot be read is kept as a `Fault`, so that its name and its
+problem are known. DiskSchedules, Volumes and Replicas are kept together with the bytes they were read from, because
+every write is based on them.
 """
 
 from __future__ import annotations
@@ -116,14 +117,14 @@ class Informer(Generic[_Value]):
         """Returns the faults of the objects that cannot be read."""
         return {name: each.value for name, each in self._objects.items() if isinstance(each.value, Fault)}
 
-    def replaced(self, objects: Mapping[Key, InformerObject[_Value]]) -> None:
+    def replace(self, objects: Mapping[Key, InformerObject[_Value]]) -> None:
         """Replaces the whole cache; called by the reflector."""
         for name in [name for name in self._objects if name not in objects]:
             self._set(name, None)
         for new in objects.values():
             self._set(new.name, new)
 
-    def changed(self, key: Key, value: InformerObject[_Value] | None) -> None:
+    def change(self, key: Key, value: InformerObject[_Value] | None) -> None:
         """Replaces or removes one object; called by the reflector.
 
         An event that is older than the response to a write is ignored.

@@ -52,11 +52,11 @@ class ManagerPods:
         problem = cache_problem("pods of longhorn-manager", status, self._clock(), self._stale_after)
         return problem or refusal(self._pods)
 
-    def replaced(self, objects: Mapping[Key, str]) -> None:
+    def replace(self, objects: Mapping[Key, str]) -> None:
         """Replaces all pods; called by the reflector."""
         self._pods = set(objects.values())
 
-    def changed(self, key: Key, value: str | None) -> None:
+    def change(self, key: Key, value: str | None) -> None:
         """Adds or removes one pod; called by the reflector."""
         if value is None:
             self._pods.discard(str(key))

@@ -117,11 +117,11 @@ class ControllerMetrics:
         """Sets the number of keys that are due or in work."""
         self._depth.labels(controller=controller).set(keys)
 
-    def retried(self, controller: str, why: Requeue) -> None:
+    def note_retry(self, controller: str, why: Requeue) -> None:
         """Counts a key that is requeued."""
         self._retries.labels(controller=controller, why=why.value).inc()
 
-    def reconciled(self, controller: str, seconds: float) -> None:
+    def note_reconciliation(self, controller: str, seconds: float) -> None:
         """Records the duration of a reconciliation."""
         self._duration.labels(controller=controller).observe(seconds)
 

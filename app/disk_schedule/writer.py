@@ -1,7 +1,7 @@
-"""Carries out decisions: one write after the other, each against the version that was read, until one fails.
+"""Carries out decisions: one write after the other, until one fails.
 
-409 means that another writer was faster. It is raised like every other failure; the work queue then requeues the key, and
-everything is read and decided again.
+Each write is made against the version that was read. 409 means that another writer was faster. It is raised like every
+other failure; the work queue then requeues the key, and everything is read and decided again.
 """
 
 from __future__ import annotations

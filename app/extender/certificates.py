@@ -1,4 +1,6 @@
-"""The placement guard's certificates: an authority, and the serving certificate that it signs. The time is an argument.
+"""The placement guard's certificates: an authority, and what it signs.
+
+The time is an argument.
 
     an authority, for ten years → a serving certificate for one host name, for 90 days
     two thirds of a life are over → a new one; a new authority is trusted together with the previous ones
@@ -156,7 +158,7 @@ class Certificates:
         """Returns the content of a Secret, which `decode_certificates` reads."""
         return {
             AUTHORITIES_KEY: self.bundle,
-            AUTHORITY_KEY_KEY: _private_pem(self.authority_key),
+            AUTHORITY_KEY_KEY: private_pem(self.authority_key),
             CHAIN_KEY: self.serving.chain,
             SERVING_KEY_KEY: self.serving.key,
         }
@@ -172,7 +174,7 @@ def issue(host: str, now: datetime) -> Certificates:
         _builder(subject, subject, key.public_key(), now, now + AUTHORITY_VALIDITY)
         .serial_number(serial)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(key_usage(signs_certificates=True), critical=True)
     )
     authority = builder.sign(key, hashes.SHA256())
     return Certificates((authority,), key, _sign_serving(authority, key, host, now))
@@ -221,7 +223,7 @@ def _sign_serving(
         _builder(_subject("serving"), authority.subject, key.public_key(), now, expires)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         .add_extension(
@@ -230,7 +232,7 @@ def _sign_serving(
         )
     )
     certificate = builder.sign(authority_key, hashes.SHA256())
-    return ServingPair(certificate, certificate.public_bytes(Encoding.PEM), _private_pem(key))
+    return ServingPair(certificate, certificate.public_bytes(Encoding.PEM), private_pem(key))
 
 
 def _builder(
@@ -256,7 +258,8 @@ def _subject(name: str) -> x509.Name:
     )
 
 
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    """Returns the key usage of an authority, or of a certificate that it signs."""
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,
@@ -325,7 +328,8 @@ def _belongs(certificate: x509.Certificate, key: PrivateKeyTypes) -> bool:
     return certificate.public_key().public_bytes(*form) == key.public_key().public_bytes(*form)
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Returns a private key in PEM form, without a password."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 

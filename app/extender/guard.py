@@ -178,12 +178,18 @@ class PlacementGuard:
         return placement_patch(wanted, written)
 
     def _has_offers(self, node: str, contenders: Competing) -> bool:
-        """Whether the offers on a node are still those of the contenders; an offer that was made meanwhile is to be kept, too."""
+        """Whether the offers on a node are still those of the contenders.
+
+        An offer that was made meanwhile is to be kept, too.
+        """
         current = self._context.contenders()
         return isinstance(current, Competing) and current.ledger.offers_on(node) == contenders.ledger.offers_on(node)
 
-    def delivered(self, before: object | None, after: object | None) -> None:
-        """Compares a replica that a watch delivers with what was answered; for every change of a replica."""
+    def note_delivery(self, before: object | None, after: object | None) -> None:
+        """Compares a replica that a watch delivers with the guard's answer.
+
+        Called for every change of a replica.
+        """
         if not self._leads or self._context.mode() is GuardMode.OFF:
             return
         if not isinstance(after, Replica):
@@ -243,12 +249,12 @@ class _Term:
             return
         self.allowances.pop(wanted.replica, None)
         self.allowances[wanted.replica] = _Allowance(written, now)
-        self.health = self.health.answered(wanted, written, now)
+        self.health = self.health.with_answer(wanted, written, now)
         self.drop_old(now)
 
     def observe(self, before: Replica | None, after: Replica, now: float) -> Observation | None:
         """Returns what a replica shows about a placement."""
-        health, observation = self.health.seen(before, after, now)
+        health, observation = self.health.observe(before, after, now)
         if observation is Observation.BYPASSED and now - self.started_at < _TAKEOVER_SECONDS:
             # The previous leader may have answered it.
             return None

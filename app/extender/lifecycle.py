@@ -1,4 +1,6 @@
-"""The extender in a live cluster: when it competes, when it answers, and how it takes over and hands over.
+"""The extender in a live cluster: when it competes and answers.
+
+It also says how a leader takes over and hands over.
 
     caches filled, enabled → compete for the Lease → elected → point the Service here, and catch up with everything that happened
     before → adopt what the previous leader had reserved → answer → Lease lost, disabled or caches stale → answer 503
@@ -166,7 +168,7 @@ class ExtenderLifecycle(Program):
             node_reservation_timeout=settings.node_reservation_timeout,
             origins=dict(sorted(settings.origins.items())),
             refused_settings=list(settings.problems),
-            reserved_nodes=sorted(self._reservations.reserved()),
+            reserved_nodes=sorted(self._reservations.reserved_nodes()),
             outstanding=self._outstanding(),
             unreadable=self.unreadable,
             guard=self._parts.guard.state(settings.placement_guard) if self._parts.guard is not None else None,
@@ -360,7 +362,7 @@ class ExtenderLifecycle(Program):
 
     async def settle(self) -> None:
         """Returns once a successor can know every decision, or would have to wait for them."""
-        self._may_release = await self._reservations.settled()
+        self._may_release = await self._reservations.settle()
         if not self._may_release and self._parts.elector.leading():
             log.warning("the Lease runs out by itself, because decisions may not be visible yet")
 

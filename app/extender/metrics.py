@@ -116,6 +116,16 @@ class _BudgetCollector(Collector):
         )
 
 
+def _labelled_counter(
+    registry: CollectorRegistry, name: str, text: str, label: str, values: Iterable[str]
+) -> CounterMetric:
+    """Returns a counter that shows 0 for each value of its label."""
+    counter = CounterMetric(f"{PREFIX}_{name}", text, [label], registry=registry)
+    for value in values:
+        counter.labels(value)
+    return counter
+
+
 class _OutcomeCounters:
     """Counters of how pods, volumes and offers ended."""
 
@@ -130,24 +140,21 @@ class _OutcomeCounters:
             "Disks that exceeded Longhorn's limit because volumes were placed there at once, each time they began to",
             registry=registry,
         )
-        self.nudges = CounterMetric(
-            f"{PREFIX}_nudges",
+        self.nudges = _labelled_counter(
+            registry,
+            "nudges",
             "Refused pods that fit now and were to be retried at once, by result: patched, gone (the pod is), failed",
-            ["result"],
-            registry=registry,
+            "result",
+            ("patched", "gone", "failed"),
         )
         self.would_refuse = CounterMetric(
             f"{PREFIX}_would_refuse",
             "Pods that would have been refused on every node, were refusals not only observed",
             registry=registry,
         )
-        self.offers_ended = CounterMetric(
-            f"{PREFIX}_offers_ended", "Offers that ended, by outcome", ["became"], registry=registry
+        self.offers_ended = _labelled_counter(
+            registry, "offers_ended", "Offers that ended, by outcome", "became", _OFFER_ENDS
         )
-        for result in ("patched", "gone", "failed"):
-            self.nudges.labels(result=result)
-        for end in _OFFER_ENDS:
-            self.offers_ended.labels(became=end)
 
 
 class _PolicyCounters:
@@ -159,31 +166,35 @@ class _PolicyCounters:
             "Nodes that a predicate of the policy file refused in /filter",
             registry=registry,
         )
-        self.reloads = CounterMetric(
-            f"{PREFIX}_policy_reloads",
+        self.reloads = _labelled_counter(
+            registry,
+            "policy_reloads",
             "Other contents of the policy file, by result: loaded, or refused (the policy before stays)",
-            ["result"],
-            registry=registry,
+            "result",
+            ("loaded", "refused"),
         )
-        for result in ("loaded", "refused"):
-            self.reloads.labels(result=result)
 
 
 class _GuardMetrics:
-    """What the placement guard was asked, what it did, what came of it, and how long its certificate holds."""
+    """Metrics of the placement guard.
+
+    What it was asked, what it did, what came of it, and how long its certificate holds.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.placements = CounterMetric(
-            f"{PREFIX}_placement_guard_placements",
+        self.placements = _labelled_counter(
+            registry,
+            "placement_guard_placements",
             "Placements of replicas that the API server asked about, by outcome",
-            ["outcome"],
-            registry=registry,
+            "outcome",
+            (outcome.value for outcome in GuardOutcome),
         )
-        self.observations = CounterMetric(
-            f"{PREFIX}_placement_guard_observations",
+        self.observations = _labelled_counter(
+            registry,
+            "placement_guard_observations",
             "Placements that a watch has shown: confirmed, bypassed (not asked about, or answered too late) or tampered",
-            ["observation"],
-            registry=registry,
+            "observation",
+            (observation.value for observation in Observation),
         )
         self.duration = Histogram(
             f"{PREFIX}_placement_guard_duration_seconds",
@@ -191,24 +202,19 @@ class _GuardMetrics:
             buckets=BUCKETS,
             registry=registry,
         )
-        for outcome in GuardOutcome:
-            self.placements.labels(outcome=outcome.value)
-        for observation in Observation:
-            self.observations.labels(observation=observation.value)
-        self.reviews = CounterMetric(
-            f"{PREFIX}_placement_guard_reviews",
+        self.reviews = _labelled_counter(
+            registry,
+            "placement_guard_reviews",
             "Reviews that the API server asked for, by result: answered, idle (this process does not lead), "
             "failed (allowed as they were), refused (not readable)",
-            ["result"],
-            registry=registry,
+            "result",
+            ("answered", "idle", "failed", "refused"),
         )
         self.certificate_expiry = Gauge(
             f"{PREFIX}_placement_guard_certificate_expiry_timestamp_seconds",
             "When the certificate that the placement guard shows expires; 0 without one",
             registry=registry,
         )
-        for result in ("answered", "idle", "failed", "refused"):
-            self.reviews.labels(result=result)
 
 
 class Metrics:
@@ -222,25 +228,31 @@ class Metrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self._verdicts = CounterMetric(
-            f"{PREFIX}_verdicts", "Nodes judged by /filter, by reason", ["reason"], registry=self.registry
+        self._verdicts = _labelled_counter(
+            self.registry,
+            "verdicts",
+            "Nodes judged by /filter, by reason",
+            "reason",
+            (reason.name.lower() for reason in Reason),
         )
-        self._requests = CounterMetric(
-            f"{PREFIX}_filter_requests",
+        self._requests = _labelled_counter(
+            self.registry,
+            "filter_requests",
             "Pods asked about, by result: fits (on some node), refused (on all), error (nothing decided)",
-            ["result"],
-            registry=self.registry,
+            "result",
+            ("fits", "refused", "error"),
         )
         self._gave_up = CounterMetric(
             f"{PREFIX}_packing_gave_up",
             "Searches, for a packing or for order safety, that ran out of their budget; the answer is then no",
             registry=self.registry,
         )
-        self._unsafe_answers = CounterMetric(
-            f"{PREFIX}_unsafe_answers",
+        self._unsafe_answers = _labelled_counter(
+            self.registry,
+            "unsafe_answers",
             "Pods that were sent to nodes of which some are not stale-safe, by the worst reason that applies",
-            ["reason"],
-            registry=self.registry,
+            "reason",
+            (reason.name.lower() for reason in UNSAFE),
         )
         self._heartbeat = Gauge(
             f"{PREFIX}_heartbeat",
@@ -268,12 +280,6 @@ class Metrics:
         for label in _BOOLEANS:
             self._scheduling_wait.labels(pod_scheduled=label)
             self._node_reservation.labels(replicas_scheduled=label)
-        for reason in Reason:
-            self._verdicts.labels(reason=reason.name.lower())
-        for reason in UNSAFE:
-            self._unsafe_answers.labels(reason=reason.name.lower())
-        for result in ("fits", "refused", "error"):
-            self._requests.labels(result=result)
 
     def count_decision(self, reasons: Iterable[Reason], gave_up: int) -> Counter[Reason]:
         """Counts one answer of /filter; returns how often each reason occurred."""

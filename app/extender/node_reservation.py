@@ -16,7 +16,7 @@ than the proposal says: nodes stay reserved for that long, and so does the node 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import structlog
@@ -26,7 +26,7 @@ from app.decisions.state_source import LiveStateSource
 from app.extender.availability import HungUp, check_caller
 from app.extender.metrics import Metrics
 from scheduler_core.errors import ResolutionError
-from scheduler_core.extender.decision import Contenders, Decision, ExcludedNodes
+from scheduler_core.extender.decision import NO_SCORES, Contenders, Decision, ExcludedNodes
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.model.kube import Pod, is_same_pod
 from scheduler_core.offers.handover_record import HandoverRecord
@@ -68,15 +68,17 @@ class NodeReservations:
         self._recovers_until = 0.0
         self._forgotten: set[asyncio.Task[str] | asyncio.Task[bool]] = set()
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Returns the nodes that take no new volumes now."""
         return frozenset(node for _, node in self._replica_waits.values())
 
     def contenders(self) -> Contenders:
         """Returns the reserved nodes."""
-        return ExcludedNodes(self.reserved())
+        return ExcludedNodes(self.reserved_nodes())
 
-    async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
+    async def filter(
+        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
+    ) -> Decision:
         """Decides about a pod once the lock is free.
 
         If the pod takes space, the lock stays held until the pod is bound.
@@ -85,11 +87,13 @@ class NodeReservations:
             pod: as kube-scheduler sent it
             candidates: names of the nodes in the request
             hung_up: checked once the lock is held, and again before anything is reserved; may raise to refuse the request
+            scores: every node that fits is returned, so that they decide nothing
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
             CallerGoneError: the caller did not wait
         """
+        del scores
         if not pod.volumes:
             return await self._evaluator.filter(pod, candidates)
         if not await self._evaluator.has_pod(pod):
@@ -130,9 +134,9 @@ class NodeReservations:
         self._recovers_until = self._clock() + ADOPTED_SECONDS
         for pod, node in (*pods_awaiting_replicas(view, require_best_effort=required), *decided_pods(view)):
             self._reserve(pod, node)
-        log.info("adopted", reserved=sorted(self.reserved()))
+        log.info("adopted", reserved=sorted(self.reserved_nodes()))
 
-    async def settled(self) -> bool:
+    async def settle(self) -> bool:
         """Returns True once no request waits for its pod's placement."""
         async with self._lock:
             return True

@@ -193,7 +193,7 @@ class Nudger:
         self._wake = asyncio.Event()
         self._logged_failures: set[tuple[int, str]] = set()
 
-    def refused(self, pod: Pod, candidates: Sequence[str]) -> None:
+    def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
         """Remembers a pod that was refused on all these nodes.
 
         A pod with too many volumes is not remembered, because no change of the cluster can help it.
@@ -207,7 +207,7 @@ class Nudger:
             self._schedule_review(refusal)
             self._wake.set()
 
-    def requested(self, pod: Pod) -> None:
+    def note_request(self, pod: Pod) -> None:
         """Ends the pod's pending nudge, because a request names it.
 
         If the pod is offered nodes, what it takes counts as an offer from now on.
@@ -223,7 +223,7 @@ class Nudger:
         view = self._cache.state().view
         nodes = tuple(sorted(view.snapshot.longhorn_nodes))
         for pod in previously_refused_pods(view):
-            self.refused(pod, nodes)
+            self.note_refusal(pod, nodes)
 
     def clear(self) -> None:
         """Forgets everything: another process leads."""
@@ -372,9 +372,9 @@ class Nudger:
         """
         contenders = self._contenders()
         if isinstance(contenders, Competing):
-            ledger = self._pending.added_to(contenders.ledger)
+            ledger = self._pending.add_to(contenders.ledger)
             return replace(contenders, ledger=ledger, equivalence=EquivalenceCache())
-        return Competing(self._no_demand, self._pending.added_to(self._no_offers), self._contention, EquivalenceCache())
+        return Competing(self._no_demand, self._pending.add_to(self._no_offers), self._contention, EquivalenceCache())
 
     def _nudge(self, pod: Pod, view: View, refusal: RefusedPod, decision: Decision, patches: asyncio.TaskGroup) -> None:
         now = self._clock()

@@ -144,7 +144,10 @@ class OfferStore:
         self._active = False
 
     async def write_final(self, ledger: Ledger) -> bool:
-        """Records all offers of a leader that answers nothing more; returns whether a successor can read them."""
+        """Records all offers of a leader that answers nothing more.
+
+        Returns whether a successor can read them.
+        """
         self._active = False
         try:
             async with asyncio.timeout(FINAL_SECONDS):
@@ -188,7 +191,9 @@ class OfferStore:
             return
 
     async def _record(self, ledger: Ledger, *, final: bool) -> int | None:
-        """Writes the record; returns its size in bytes, None if it was not written or a final one is not complete.
+        """Writes the record; returns its size in bytes.
+
+        Returns None if it was not written, or if a final record is not complete.
 
         The caller reads the ledger and calls this without a pause between, so that `versions` are not older than the ledger.
         """
@@ -230,7 +235,9 @@ class OfferStore:
         return False
 
     async def _get(self) -> bytes:
-        """Returns the stored record, b"" if there is none; the next write is based on this version.
+        """Returns the stored record, b"" if there is none.
+
+        The next write is based on this version.
 
         Raises:
             ApiError: the ConfigMap does not exist or cannot be read

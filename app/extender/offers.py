@@ -1,4 +1,6 @@
-"""`reservation: capacity`: pods are packed jointly with what other pods will take, and requests never block each other.
+"""`reservation: capacity`: pods are packed with what other pods will take.
+
+Requests never block each other.
 
     request → evaluate together with derived demand and outstanding offers → offer some of the nodes that fit → answer
     the pod is bound, or a claim of it has a selected node → the offer ends: it is derived demand from then on
@@ -13,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import structlog
@@ -31,7 +33,7 @@ from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.competitors import NO_REQUESTER
 from scheduler_core.evaluation.contention import Contention, ContentionQuery
 from scheduler_core.evaluation.equivalence_cache import EquivalenceCache
-from scheduler_core.extender.decision import NO_CONTENDERS, Competing, Contenders, Decision
+from scheduler_core.extender.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.extender.offer import (
     current_pod,
     exclude,
@@ -93,17 +95,17 @@ class _Answer:
 class RequestObserver(Protocol):
     """Observes requests and refusals (`app/extender/nudger.py`)."""
 
-    def requested(self, pod: Pod) -> None:
+    def note_request(self, pod: Pod) -> None:
         """A request for the pod has come."""
 
-    def refused(self, pod: Pod, candidates: Sequence[str]) -> None:
+    def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
         """None of these nodes was offered to the pod."""
 
 
 class DecisionObserver(Protocol):
     """Observes kube-scheduler's decisions (`app/extender/placements.py`)."""
 
-    def decided(self, pod: Pod, node: str, offered_at: float) -> None:
+    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
         """kube-scheduler chose a node for a pod that was offered some at this time."""
 
 
@@ -164,11 +166,13 @@ class Offers:
             return NO_CONTENDERS
         return Competing(self._cache.state().demand, self.ledger, self._contention, self._equivalence)
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Returns no node: none is reserved as a whole."""
         return frozenset()
 
-    async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
+    async def filter(
+        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
+    ) -> Decision:
         """Decides about a pod, and offers it some of the fitting nodes.
 
         Raises:
@@ -182,28 +186,30 @@ class Offers:
         try:
             if not await self._evaluator.has_pod(pod):
                 return await self._evaluator.filter(pod, candidates, self.contenders)
-            return await self._filter(pod, candidates, hung_up)
+            return await self._filter(pod, candidates, hung_up, scores)
         finally:
             self._requests -= 1
             if not self._requests:
                 self._no_request.set()
 
-    async def _filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
+    async def _filter(
+        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]
+    ) -> Decision:
         if self._request_observer is not None:
-            self._request_observer.requested(pod)
+            self._request_observer.note_request(pod)
         until = self._clock() + min(self._settings().pod_scheduling_timeout, MAX_WAIT)
         while True:
-            answer = await self._decide(pod, candidates, hung_up)
+            answer = await self._decide(pod, candidates, hung_up, scores)
             remaining = until - self._clock()
             if not answer.waiting or remaining <= 0:
                 break
             await self._wait_for_outcome(remaining)
             await check_caller(hung_up)
         if answer.number:
-            await self._withdraw_if_gone(pod, answer.number, hung_up)
+            await self._withdraw_without_caller(pod, answer.number, hung_up)
         # Without candidates, no change of Longhorn's objects can help the pod.
         if self._request_observer is not None and candidates and not answer.decision.fits:
-            self._request_observer.refused(pod, candidates)
+            self._request_observer.note_refusal(pod, candidates)
         return answer.decision
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
@@ -230,7 +236,7 @@ class Offers:
                 self._start_watching(pod)
         return decision
 
-    async def _withdraw_if_gone(self, pod: Pod, number: int, hung_up: HungUp) -> None:
+    async def _withdraw_without_caller(self, pod: Pod, number: int, hung_up: HungUp) -> None:
         """Withdraws the offer if the caller cannot be answered."""
         answered = False
         try:
@@ -308,7 +314,7 @@ class Offers:
             names = tuple(state.view.cluster.nodes)
             await self._evaluator.run(self._contention.competitors(query, names))
 
-    async def settled(self) -> bool:
+    async def settle(self) -> bool:
         """Answers accepted requests and hands the offers over; returns whether a successor may answer at once.
 
         If the offers cannot be recorded, waits until none is outstanding, at most for `SETTLE_TIMEOUT`. A leader that has not adopted
@@ -339,7 +345,7 @@ class Offers:
         for _, task in watchers:
             task.cancel()
 
-    async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> _Answer:
+    async def _decide(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
         """Answers from a state that has every object the pod names.
 
         An object that is deleted meanwhile is fetched again.
@@ -348,13 +354,13 @@ class Offers:
         while True:
             await self._evaluator.fetch_missing(pod)
             try:
-                return await self._answer(pod, candidates, hung_up)
+                return await self._answer(pod, candidates, hung_up, scores)
             except MissingObjectError:
                 tries += 1
                 if tries == _MAX_TRIES:
                     raise
 
-    async def _answer(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> _Answer:
+    async def _answer(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int]) -> _Answer:
         async with self._lock:
             generation = self._generation
             decision, contenders = await self._evaluate(pod, candidates)
@@ -370,6 +376,7 @@ class Offers:
                 return _Answer(decision, waiting=Reason.WAITING in decision.reasons)
             view = self._cache.state().view
             competing = self._ledger.competing_offers(pod.uid)
+            decision = replace(decision, scores=scores)
             offered, answered = make_offer(pod, decision, view, competing, self._ledger.recent_offers)
             self._apply(offered)
             offer = self._ledger.offer_of(pod.uid)
@@ -437,7 +444,7 @@ class Offers:
             del self._watchers[uid]
             watcher.cancel()
         if pod is not None and self._decision_observer is not None and decided:
-            self._decision_observer.decided(pod, outcome.node, outcome.offer.made_at)
+            self._decision_observer.note_decision(pod, outcome.node, outcome.offer.made_at)
 
     def _start_watching(self, pod: Pod) -> None:
         """Updates the ledger from the cluster until the pod's offer ends."""
@@ -447,9 +454,9 @@ class Offers:
         seen = current_pod(pod, self._cache.state().view) is not None
         task = asyncio.create_task(self._watch_pod(pod, seen=seen), name=f"offer {pod.key}")
         self._watchers[pod.uid] = (pod, task)
-        task.add_done_callback(lambda done: self._on_watch_done(pod, done))
+        task.add_done_callback(lambda done: self._end_watch(pod, done))
 
-    def _on_watch_done(self, pod: Pod, task: asyncio.Task[None]) -> None:
+    def _end_watch(self, pod: Pod, task: asyncio.Task[None]) -> None:
         uid = pod.uid
         if uid in self._watchers and self._watchers[uid][1] is task:
             del self._watchers[uid]

@@ -1,4 +1,6 @@
-"""Monitors how pods fare after the decision: whether Longhorn places their volumes, which it misplaces, and which disks it overbooks.
+"""Monitors how pods fare after the decision.
+
+It reports whether Longhorn places their volumes, which it misplaces, and which disks it overbooks.
 
     kube-scheduler has decided for a pod that had an offer → its volumes are followed → Longhorn lists them on the node: placed
                                                              → the pod is gone, is bound elsewhere, or it takes too long: not placed
@@ -171,7 +173,7 @@ class Placements:
         self._report = PlacementReport()
         self._overbookings = OverbookingReport()
 
-    def decided(self, pod: Pod, node: str, offered_at: float) -> None:
+    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
         """Follows a pod that kube-scheduler has decided a node for.
 
         The same decision again changes nothing; another node starts over.
@@ -183,8 +185,11 @@ class Placements:
             self._followed_pods[pod.uid] = _FollowedPod(pod, node, offered_at, self._clock())
             self._wake.set()
 
-    def delivered(self, _before: object | None, replica: object | None) -> None:
-        """Notes when a watch first delivers a replica with its disk; for every change of a replica."""
+    def note_delivery(self, _before: object | None, replica: object | None) -> None:
+        """Notes when a watch first delivers a replica with its disk.
+
+        Called for every change of a replica.
+        """
         if self._leads and isinstance(replica, Replica) and replica.disk_id:
             self._deliveries.setdefault((replica.name, replica.disk_id), self._clock())
 
@@ -227,7 +232,7 @@ class Placements:
             ledger = contenders.ledger
         previous = self._report
         required = self._evaluator.options.require_best_effort
-        update = previous.updated(self._cache.state(), contention, ledger, self._clock(), require_best_effort=required)
+        update = previous.update(self._cache.state(), contention, ledger, self._clock(), require_best_effort=required)
         report = await self._evaluator.run(update)
         cleared = self._report is not previous or not self._leads
         if cleared:
@@ -246,7 +251,7 @@ class Placements:
         deliveries = self._deliveries
         self._deliveries = {}
         previous = self._overbookings
-        report = await self._evaluator.run(previous.updated(self._cache.state().view, deliveries, self._clock()))
+        report = await self._evaluator.run(previous.update(self._cache.state().view, deliveries, self._clock()))
         cleared = self._overbookings is not previous or not self._leads
         if cleared:
             return
@@ -273,13 +278,13 @@ class Placements:
         current = current_pod(followed.pod, view)
         if current is not None and decided_node(current, view) not in ("", followed.node):
             return _FollowEnd.ELSEWHERE
-        if self._is_placed(followed, view):
+        if self._has_place(followed, view):
             return _FollowEnd.PLACED
         gone = followed.seen if current is None else not current.live
         followed.seen |= current is not None
         return _FollowEnd.GONE if gone else late
 
-    def _is_placed(self, followed: _FollowedPod, view: View) -> bool:
+    def _has_place(self, followed: _FollowedPod, view: View) -> bool:
         required = self._evaluator.options.require_best_effort
         try:
             return not unlisted_volumes(followed.pod, followed.node, view, require_best_effort=required)

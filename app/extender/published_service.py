@@ -1,4 +1,7 @@
-"""Whether one Service leads to this process: pointed here in each term, checked at an interval, and pointed away at the end."""
+"""Whether one Service leads to this process.
+
+It is pointed here in each term, checked at an interval, and pointed away at the end.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ class PublishedService:
         await self._change(term)
 
     async def keep(self, term: int) -> None:
-        """Points the Service here in a new term, and checks at an interval that it still does."""
+        """Points the Service here in a new term.
+
+        Checks at an interval that the Service still leads here.
+        """
         if self._term != term or asyncio.get_running_loop().time() >= self._recheck_at:
             await self._change(term)
 

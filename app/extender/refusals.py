@@ -1,6 +1,7 @@
-"""Pods that were refused on every node, bounded in number; equal lists of candidates are stored once.
+"""Pods that were refused on every node, bounded in number.
 
-A pod that a new request names is set aside, not dropped: if it is refused again, its age and its back-off continue.
+Equal lists of candidates are stored once. A pod that a new request names is set aside, not dropped: if it is refused
+again, its age and its back-off continue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The placement guard's serving certificate: kept in a Secret, trusted through the webhook's caBundle, and renewed by the leader.
+"""The placement guard's serving certificate, which the leader renews.
+
+It is kept in a Secret, and trusted through the webhook's caBundle.
 
     Secret empty → the leader makes an authority and a serving certificate → Secret → every candidate serves it → caBundle
     two thirds of its life over → the leader signs a new one → Secret → new connections get it
@@ -139,7 +141,10 @@ class ServingCertificate:
 
     @property
     def problem(self) -> str:
-        """Why there is no certificate, or why it cannot be renewed or trusted; "" if nothing is wrong or it is not wanted."""
+        """Why the certificate is missing, or cannot be renewed or trusted.
+
+        "" if nothing is wrong, or if no certificate is wanted.
+        """
         return self._problem if self._options.wanted() else ""
 
     @property
@@ -192,7 +197,7 @@ class ServingCertificate:
         certificates = await self._certificates(secret, leading=leading)
         self._use(certificates.serving)
         if leading:
-            await self._have_trusted(self._next or certificates)
+            await self._write_ca_bundle(self._next or certificates)
 
     async def _certificates(self, secret: _Secret, *, leading: bool) -> Certificates:
         """Returns what the Secret holds, after what must be made or renewed."""
@@ -254,7 +259,7 @@ class ServingCertificate:
         log.info("serving certificate renewed", expires=certificates.serving.expires.isoformat())
         return certificates
 
-    async def _have_trusted(self, certificates: Certificates) -> None:
+    async def _write_ca_bundle(self, certificates: Certificates) -> None:
         """Has API servers trust the authorities."""
         raw = await self._client.get(self._webhook_path, seconds=CALL_SECONDS)
         configuration = decode_json(MUTATING_WEBHOOKS.kind, raw, _WebhookConfiguration)

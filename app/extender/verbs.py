@@ -15,8 +15,9 @@ from app.extender.availability import ALWAYS_AVAILABLE, Availability, HungUp, ch
 from app.policy.in_force import PolicyInForce
 from app.runtime.probes import UnavailableError
 from app.schemas.policy import PolicyAnswer
-from scheduler_core.extender.decision import NO_CONTENDERS, Contenders, Decision
+from scheduler_core.extender.decision import NO_CONTENDERS, NO_SCORES, Competing, Contenders, Decision
 from scheduler_core.extender.explain import Explanation
+from scheduler_core.extender.offered_nodes import may_narrow
 from scheduler_core.generic.longhorn_facts import NO_FACTS
 from scheduler_core.generic.policy_filter import PolicyRefusal, policy_refusals, priorities_read_longhorn
 from scheduler_core.generic.scheduler import prioritize_names
@@ -37,11 +38,15 @@ class Decider(Protocol):
     def contenders(self) -> Contenders:
         """Returns what other pods have that counts for a pod that is evaluated now."""
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Names of the nodes that take no new volumes now."""
 
-    async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
+    async def filter(
+        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
+    ) -> Decision:
         """Decides about a pod, and reserves what it will take.
+
+        Of the nodes that fit, `scores` says which ones are wanted most, if not all of them can be returned.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
@@ -65,7 +70,7 @@ class Reservations(Decider, Protocol):
         `undisturbed`: seconds since it may last have answered. `record`: the offers that it recorded, None if there is no record of it.
         """
 
-    async def settled(self) -> bool:
+    async def settle(self) -> bool:
         """Returns once nothing is reserved that only this process knows of.
 
         False if that took too long: a successor must wait then.
@@ -86,17 +91,19 @@ class WithoutReservations:
         """Returns what other pods have in the snapshot."""
         return self._contenders
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Returns no names."""
         return frozenset()
 
-    async def filter(self, pod: Pod, candidates: Sequence[str], hung_up: HungUp) -> Decision:
+    async def filter(
+        self, pod: Pod, candidates: Sequence[str], hung_up: HungUp, scores: Mapping[str, int] = NO_SCORES
+    ) -> Decision:
         """Decides about a pod.
 
         Raises:
             ResolutionError: an object the pod names does not exist or contradicts it
         """
-        del hung_up
+        del hung_up, scores
         return await self.preempt(pod, candidates)
 
     async def preempt(self, pod: Pod, candidates: Sequence[str]) -> Decision:
@@ -176,9 +183,9 @@ class Verbs:
         """
         check(self._availability)
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Names of the nodes that take no new volumes now."""
-        return self._decider.reserved()
+        return self._decider.reserved_nodes()
 
     async def filter(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str], hung_up: HungUp) -> FilterAnswer:
         """Decides which nodes can hold the pod's volumes, and reserves.
@@ -195,11 +202,12 @@ class Verbs:
         candidates = [name for name in names if name not in refusals] if refusals else names
         self.check()
 
-        async def caller_gone() -> bool:
+        async def poll_caller() -> bool:
             check(self._late_availability)
             return await hung_up()
 
-        decision = await self._decider.filter(pod, candidates, caller_gone)
+        scores = await self._offer_scores(pod, whole, candidates)
+        decision = await self._decider.filter(pod, candidates, poll_caller, scores)
         check(self._late_availability)
         return FilterAnswer(decision, refusals)
 
@@ -238,6 +246,18 @@ class Verbs:
             ResolutionError, UnavailableError: as filter
         """
         self.check()
+        return await self._scores(pod, whole, names)
+
+    async def _offer_scores(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Mapping[str, int]:
+        """Returns the scores of a policy file if they may decide which nodes are offered."""
+        contenders = self._decider.contenders()
+        if whole is None or not self._policy.policy.priorities or not isinstance(contenders, Competing):
+            return NO_SCORES
+        if not may_narrow(self._evaluator.view, contenders.ledger.outstanding):
+            return NO_SCORES
+        return await self._scores(pod, whole, names)
+
+    async def _scores(self, pod: Pod, whole: generic.Pod | None, names: Sequence[str]) -> Mapping[str, int]:
         policy = self._policy.policy
         state = await self._evaluator.run(self._policy.state(names))
         facts = NO_FACTS

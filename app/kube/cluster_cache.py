@@ -1,4 +1,6 @@
-"""The cache of the live cluster: one reflector per kind that decisions read, and the state that they keep current.
+"""The cache of the live cluster: one reflector per kind.
+
+The reflectors keep the state current that decisions read.
 
 Data flow: reflectors → `_FieldHandler` → `pending`, the latest value of each changed object → `state()` makes the next state from
 them when a request needs it. So an event costs one dictionary entry, and a burst of events costs one update.
@@ -62,11 +64,11 @@ class _FieldHandler:
         self._cache = cache
         self._field = field
 
-    def replaced(self, objects: Mapping[Key, object]) -> None:
-        self._cache.replaced(self._field, objects)
+    def replace(self, objects: Mapping[Key, object]) -> None:
+        self._cache.replace(self._field, objects)
 
-    def changed(self, key: Key, value: object | None) -> None:
-        self._cache.changed(self._field, key, value)
+    def change(self, key: Key, value: object | None) -> None:
+        self._cache.change(self._field, key, value)
 
 
 class ClusterCache:
@@ -147,7 +149,7 @@ class ClusterCache:
         state = self._state or self._start()
         if state is None:
             raise RuntimeError("the cache has not been filled")
-        self._state = state.updated(self._pending, self._now())
+        self._state = state.update(self._pending, self._now())
         # Only after the update: if it fails, no change may be lost.
         self._pending = {}
         return self._state
@@ -236,7 +238,7 @@ class ClusterCache:
             key, value = kind.decode(raw)
         except ObjectError as error:
             raise ResolutionError(f"{error}, so nothing can be decided") from error
-        self.changed(kind.field, key, value)
+        self.change(kind.field, key, value)
 
     @contextmanager
     def listening(self, *keys: ObjectKey) -> Iterator[asyncio.Event]:
@@ -258,7 +260,10 @@ class ClusterCache:
                     del self._listeners[key]
 
     def subscribe(self, field: str, observer: ChangeObserver) -> None:
-        """Passes every later change of a field's objects to an observer, at the moment of its delivery."""
+        """Passes every later change of a field's objects to an observer.
+
+        The observer is called at the moment of the delivery.
+        """
         self._observers.setdefault(field, []).append(observer)
 
     def _decoder(self, kind: SnapshotKind) -> Decode[object]:
@@ -287,7 +292,7 @@ class ClusterCache:
         objects: Mapping[Key, object] = getattr(self._state.view.snapshot, field)
         return objects
 
-    def replaced(self, field: str, objects: Mapping[Key, object]) -> None:
+    def replace(self, field: str, objects: Mapping[Key, object]) -> None:
         """Replaces all objects of a kind; called by reflectors."""
         if self._initial is not None:
             self._initial[field] = dict(objects)
@@ -297,14 +302,14 @@ class ClusterCache:
         deleted = {key for key in current if key not in objects}
         for pending_field, key in list(self._pending):
             if pending_field == field:
-                self.changed(field, key, objects.get(key))
+                self.change(field, key, objects.get(key))
         for key in deleted:
-            self.changed(field, key, None)
+            self.change(field, key, None)
         for key, value in objects.items():
             if current.get(key) is not value:
-                self.changed(field, key, value)
+                self.change(field, key, value)
 
-    def changed(self, field: str, key: Key, value: object | None) -> None:
+    def change(self, field: str, key: Key, value: object | None) -> None:
         """Adds, changes or deletes (None) one object; called by reflectors."""
         if self._initial is not None and field in self._initial:
             objects = self._initial[field]

@@ -43,11 +43,11 @@ class ConfigMapCache:
             return ""
         return "ConfigMap not read yet" + (f": {status.problem}" if status.problem else "")
 
-    def replaced(self, objects: Mapping[Key, Mapping[str, str]]) -> None:
+    def replace(self, objects: Mapping[Key, Mapping[str, str]]) -> None:
         """Takes the listed ConfigMap, if it exists; called by the reflector."""
         self.data = next(iter(objects.values()), {})
 
-    def changed(self, key: Key, value: Mapping[str, str] | None) -> None:
+    def change(self, key: Key, value: Mapping[str, str] | None) -> None:
         """Takes the changed or deleted (None) ConfigMap; called by the reflector."""
         del key
         self.data = value or {}

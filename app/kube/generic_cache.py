@@ -1,7 +1,8 @@
-"""The cache of a live cluster's nodes, pods and services, which the rules of a policy read in addition to Longhorn's objects.
+"""The cache of a live cluster's nodes, pods and services.
 
-A kind is watched only while it is wanted. Data flow: reflectors → `_KindHandler` → the objects of each kind, and the keys of changed
-objects → `state()` updates the state from them when a request needs it. The cost is proportional to the changes.
+The rules of a policy read them in addition to Longhorn's objects. A kind is watched only while it is wanted. Data flow:
+reflectors → `_KindHandler` → the objects of each kind, and the keys of changed objects → `state()` updates the state
+from them when a request needs it. The cost is proportional to the changes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class CacheObserver(Protocol):
     It may know more of a pod than the cache does, and must not block the event loop.
     """
 
-    def changed(self, kind: str, key: Any, before: Any, value: Any) -> None:
+    def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
         """Called after an object was added, changed or deleted (None).
 
         The next state has the change.
@@ -54,7 +55,7 @@ class CacheObserver(Protocol):
 class _NoObserver:
     """Ignores changes, and counts pods as they were delivered."""
 
-    def changed(self, kind: str, key: Any, before: Any, value: Any) -> None:
+    def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
         pass
 
     def effective_pod(self, pod: PendingPod) -> Pod:
@@ -120,11 +121,11 @@ class _KindHandler:
         self._cache = cache
         self._kind = kind
 
-    def replaced(self, objects: Mapping[Key, Any]) -> None:
-        self._cache.replaced(self._kind, objects)
+    def replace(self, objects: Mapping[Key, Any]) -> None:
+        self._cache.replace(self._kind, objects)
 
-    def changed(self, key: Key, value: Any) -> None:
-        self._cache.changed(self._kind, key, value)
+    def change(self, key: Key, value: Any) -> None:
+        self._cache.change(self._kind, key, value)
 
 
 class GenericCache:
@@ -212,7 +213,7 @@ class GenericCache:
         """Makes the next state ask the observer for this pod again."""
         self._note("pods", pod)
 
-    def replaced(self, kind: str, objects: Mapping[Key, Any]) -> None:
+    def replace(self, kind: str, objects: Mapping[Key, Any]) -> None:
         """Replaces all objects of a kind; called by reflectors."""
         # The reflector of a kind that is not wanted any more may deliver once more.
         if kind not in self._reflectors:
@@ -221,11 +222,11 @@ class GenericCache:
             self._objects[kind] = {}
             self._state = None
         for key in [key for key in self._objects[kind] if key not in objects]:
-            self.changed(kind, key, None)
+            self.change(kind, key, None)
         for key, value in objects.items():
-            self.changed(kind, key, value)
+            self.change(kind, key, value)
 
-    def changed(self, kind: str, key: Key, value: Any) -> None:
+    def change(self, kind: str, key: Key, value: Any) -> None:
         """Adds, changes or deletes (None) one object; called by reflectors."""
         objects = self._objects.get(kind)
         if objects is None:
@@ -238,7 +239,7 @@ class GenericCache:
         else:
             objects[key] = value
         self._note(kind, key)
-        self._observer.changed(kind, key, before, value)
+        self._observer.on_change(kind, key, before, value)
 
     def _note(self, kind: str, key: Key) -> None:
         if self._state is None:

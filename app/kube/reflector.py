@@ -1,6 +1,8 @@
-"""A reflector lists and watches one kind, and passes the objects and their changes to a handler.
+"""A reflector lists and watches one kind of object.
 
-Data flow: paged list → `WatchHandler.replaced` with everything at once → watch from there → `WatchHandler.changed` per event, in
+It passes the objects and their changes to a handler.
+
+Data flow: paged list → `WatchHandler.replace` with everything at once → watch from there → `WatchHandler.change` per event, in
 order. After a clean end, silence or a broken connection the reflector watches again from the last resource version. After 410, an error
 event or an event that cannot be understood it lists again. A kind that does not exist (its CRD is missing) counts as empty and is
 retried. One object that cannot be decoded is left out, counted and named; the others are read all the same.
@@ -57,13 +59,13 @@ _Value_contra = TypeVar("_Value_contra", contravariant=True)
 class WatchHandler(Protocol[_Value_contra]):
     """Receives the results of list and watch."""
 
-    def replaced(self, objects: Mapping[Key, _Value_contra]) -> None:
+    def replace(self, objects: Mapping[Key, _Value_contra]) -> None:
         """Takes all objects of the kind.
 
         Every object that is not in `objects` was deleted.
         """
 
-    def changed(self, key: Key, value: _Value_contra | None) -> None:
+    def change(self, key: Key, value: _Value_contra | None) -> None:
         """Takes one object that was added, changed or deleted (None)."""
 
 
@@ -256,7 +258,7 @@ class Reflector(Generic[_Value]):
         self.status.resource_version = version
         self.status.changed_version = version
         self.status.lists += 1
-        self._handler.replaced(objects)
+        self._handler.replace(objects)
         self._note_connection()
         self._mark_caught_up(request)
 
@@ -375,7 +377,7 @@ class Reflector(Generic[_Value]):
             return
         self.status.unreadable.pop(name, None)
         self._key_of = _key_function(key)
-        self._handler.changed(key, None if event.type == "DELETED" else value)
+        self._handler.change(key, None if event.type == "DELETED" else value)
 
     def _leave_out(self, meta: _Meta, problem: str) -> None:
         """Removes an object that cannot be read, or that was deleted (no problem).
@@ -387,7 +389,7 @@ class Reflector(Generic[_Value]):
             self.status.unreadable[meta.namespace, meta.name] = problem
             log.warning("left out an object that cannot be read", problem=problem)
         if self._key_of is not None:
-            self._handler.changed(self._key_of(meta), None)
+            self._handler.change(self._key_of(meta), None)
 
     def _note_connection(self) -> None:
         self.status.phase = Phase.SYNCED
@@ -411,7 +413,7 @@ class Reflector(Generic[_Value]):
         if self.status.phase is not Phase.MISSING:
             self.status.phase = Phase.MISSING
             self.status.unreadable = {}
-            self._handler.replaced({})
+            self._handler.replace({})
         self._mark_caught_up(self._listing_for)
 
     async def _back_off(self) -> None:

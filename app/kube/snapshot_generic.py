@@ -1,4 +1,7 @@
-"""Reads snapshot files for the generic scheduler: nodes with their capacity, all pods, services, and Longhorn's objects on request."""
+"""Reads snapshot files for the generic scheduler.
+
+It reads nodes with their capacity, all pods, services, and Longhorn's objects on request.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reads the live cluster as a snapshot: every object that decisions read, with only the fields that they read."""
+"""Reads the live cluster as a snapshot.
+
+The snapshot has every object that decisions read, with only the fields that they read.
+"""
 
 from __future__ import annotations
 

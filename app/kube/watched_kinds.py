@@ -1,4 +1,7 @@
-"""The kinds that decisions read: they are watched, and written into a snapshot of a live cluster."""
+"""The kinds that decisions read.
+
+They are watched, and written into a snapshot of a live cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The HTTP connections of this process: how many there may be, and how long each may stay in one phase.
+"""The HTTP connections of this process, limited in number and time.
 
-There is always room for kube-scheduler and probes: at the limit a new connection replaces an old one. The old one belongs to the caller
-with the most connections, and has been silent for longest; one whose request is being answered goes last.
+Each may stay in one phase for a limited time. There is always room for kube-scheduler and probes: at the limit a new
+connection replaces an old one. The old one belongs to the caller with the most connections, and has been silent for
+longest; one whose request is being answered goes last.
 
 A timer looks at every connection once a second, which costs less than a timer for each.
 """
@@ -50,7 +51,10 @@ class Connection(Protocol):
 
 
 def owner_of(address: str) -> str:
-    """Returns the caller that an address counts for: an IPv4 address, or the /64 network of an IPv6 address."""
+    """Returns the caller that an address counts for.
+
+    That is the IPv4 address itself, or the /64 network of an IPv6 address.
+    """
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

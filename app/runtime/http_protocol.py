@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -61,6 +62,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def __init__(
         self,
         connections: Connections,
+        keeps_idle: Callable[[], bool],
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -68,6 +70,7 @@ class LimitedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._connections = connections
+        self._keeps_idle = keeps_idle
         self.owner = ""
         self._refusal: _RefusedError | None = None
         self._discarded_bytes = 0
@@ -99,7 +102,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Returns why the connection must end now, or ""."""
         if self._head_since is not None and now - self._head_since >= HEAD_SECONDS:
             return "headers"
-        if self._idle_since is not None and now - self._idle_since >= KEEP_ALIVE_SECONDS:
+        if self._idle_since is not None and (now - self._idle_since >= KEEP_ALIVE_SECONDS or not self._keeps_idle()):
             return "idle"
         if self._rest_since is not None and now - self._rest_since >= REST_SECONDS:
             return "body"

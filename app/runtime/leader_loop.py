@@ -1,4 +1,6 @@
-"""One loop that leads or follows: it competes for a Lease, and runs a program while this process leads.
+"""One loop that leads or follows.
+
+It competes for a Lease, and runs a program while this process leads.
 
     program can work → compete for the Lease → elected → catch up with everything that happened before → adopt → start
     Lease lost, or the program must stop → stop

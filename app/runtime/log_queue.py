@@ -61,7 +61,10 @@ class QueuedLogHandler(logging.Handler):
             self._changed.wait_for(lambda: not self._lines and not self._writing, timeout=_CLOSE_SECONDS)
 
     def close(self) -> None:
-        """Ends the thread once every queued line is written; `logging` calls this at the end of the process."""
+        """Ends the thread once every queued line is written.
+
+        `logging` calls this at the end of the process.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()

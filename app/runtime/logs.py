@@ -37,11 +37,11 @@ def configure(log_format: LogFormat = "auto", level: str = "INFO") -> None:
     renderer: list[structlog.typing.Processor] = (
         [
             structlog.processors.format_exc_info,
-            bound_fields,
+            limit_fields,
             structlog.dev.ConsoleRenderer(sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback),
         ]
         if console
-        else [_TRACEBACKS, bound_fields, structlog.processors.JSONRenderer()]
+        else [_TRACEBACKS, limit_fields, structlog.processors.JSONRenderer()]
     )
     handler = QueuedLogHandler(sys.stdout)
     handler.setFormatter(
@@ -76,10 +76,11 @@ def flush() -> None:
         handler.flush()
 
 
-def bound_fields(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def limit_fields(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Cuts every field of a log line to a bounded size."""
     return {
-        _bound_text(key, MAX_TEXT): _bound(value, _limit_of(key)) for key, value in list(fields.items())[:MAX_ITEMS]
+        _limit_text(key, MAX_TEXT): _limit_value(value, _limit_of(key))
+        for key, value in list(fields.items())[:MAX_ITEMS]
     }
 
 
@@ -87,18 +88,18 @@ def _limit_of(key: str) -> int:
     return MAX_TRACEBACK if key == "exception" else MAX_TEXT
 
 
-def _bound(value: Any, limit: int, depth: int = 0) -> Any:
+def _limit_value(value: Any, limit: int, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
-        return _bound_text(value, limit)
+        return _limit_text(value, limit)
     if isinstance(value, dict | list | tuple) and depth < _MAX_DEPTH:
         if isinstance(value, dict):
             items = list(value.items())[:MAX_ITEMS]
-            return {_bound_text(str(key), limit): _bound(item, limit, depth + 1) for key, item in items}
-        return [_bound(item, limit, depth + 1) for item in value[:MAX_ITEMS]]
-    return _bound_text(str(value), limit)
+            return {_limit_text(str(key), limit): _limit_value(item, limit, depth + 1) for key, item in items}
+        return [_limit_value(item, limit, depth + 1) for item in value[:MAX_ITEMS]]
+    return _limit_text(str(value), limit)
 
 
-def _bound_text(text: str, limit: int) -> str:
+def _limit_text(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"

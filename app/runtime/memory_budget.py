@@ -1,7 +1,8 @@
-"""One budget of memory for all requests: what arrives and what is made of it is charged before it is kept.
+"""One budget of memory for all requests.
 
-A request holds a lease, which ends when its answer is sent. A request that needs more than is left takes it from a body that does not
-arrive any more, then from the caller that holds the most; otherwise it is refused, and the caller tries again.
+What arrives and what is made of it is charged before it is kept. A request holds a lease, which ends when its answer is
+sent. A request that needs more than is left takes it from a body that does not arrive any more, then from the caller
+that holds the most; otherwise it is refused, and the caller tries again.
 """
 
 from __future__ import annotations
@@ -179,7 +180,10 @@ class MemoryBudget:
         self.used -= size
 
     def _victim(self, lease: Lease, size: int) -> Lease | None:
-        """Returns the request that gives way: a silent one first, then the largest of the caller that holds the most."""
+        """Returns the request that gives way to another one.
+
+        A silent request comes first, then the largest one of the caller that holds the most.
+        """
         others = [other for other in self._leases if other is not lease and other.evictable]
         if not others:
             return None

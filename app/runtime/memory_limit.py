@@ -60,7 +60,7 @@ def _with_ancestors(mount: Path, path: str, file: str) -> Iterator[Path]:
 
 
 def _read_limit(file: Path) -> int | None:
-    """Returns the limit in a file, or None if there is no such file or no limit."""
+    """Returns the limit in a file; None without file or limit."""
     try:
         text = file.read_text().strip()
     except OSError:

@@ -1,4 +1,7 @@
-"""What the metrics of several programs share: names, buckets, a registry, and the metrics of watch caches."""
+"""What the metrics of several programs share.
+
+These are names, buckets, a registry, and the metrics of watch caches.
+"""
 
 from __future__ import annotations
 

@@ -37,11 +37,13 @@ class HttpServer:
 
     Attributes:
         tls: None for plain HTTP. Its certificate may be replaced, or come later; until then no handshake succeeds
+        keeps_idle: returns whether idle connections are kept now; otherwise they end within about a second
     """
 
     app: FastAPI
     listener: socket.socket
     tls: ssl.SSLContext | None = None
+    keeps_idle: Callable[[], bool] = lambda: True
 
 
 class Service(Protocol):
@@ -81,12 +83,12 @@ def freeze_heap() -> None:
     gc.freeze()
 
 
-def server_config(app: FastAPI, connections: Connections) -> uvicorn.Config:
+def _server_config(server: HttpServer, connections: Connections) -> uvicorn.Config:
     """Returns how an application is served."""
     # uvicorn only calls it, with the arguments that follow.
-    protocol = cast("type[asyncio.Protocol]", functools.partial(LimitedProtocol, connections))
+    protocol = cast("type[asyncio.Protocol]", functools.partial(LimitedProtocol, connections, server.keeps_idle))
     return uvicorn.Config(
-        app,
+        server.app,
         http=protocol,
         ws="none",
         loop="uvloop",
@@ -103,7 +105,7 @@ class _Server(uvicorn.Server):
     """A server that leaves signals to `serve`, and may speak TLS."""
 
     def __init__(self, server: HttpServer, connections: Connections) -> None:
-        super().__init__(server_config(server.app, connections))
+        super().__init__(_server_config(server, connections))
         self._listener = server.listener
         self._tls = server.tls
         self._connections = connections

@@ -1,9 +1,11 @@
-"""A keyed work queue: one worker handles a key at a time, and handles it once more if it changed meanwhile.
+"""A keyed work queue: one worker handles a key at a time.
 
-Keys that may not have changed (a sweep over all objects at the start) are handled when no changed key is due.
+A key that changed meanwhile is handled once more. Keys that may not have changed (a sweep over all objects at the
+start) are handled when no changed key is due.
 
-A key whose handling has to be repeated without an event waits for longer each time: shortly after a conflict, longer when something
-is refused, longest after a failure. One run without such a result resets its back-off. A problem with one key never stops the others.
+A key whose handling has to be repeated without an event waits for longer each time: shortly after a conflict, longer
+when something is refused, longest after a failure. One run without such a result resets its back-off. A problem with
+one key never stops the others.
 """
 
 from __future__ import annotations
@@ -51,10 +53,10 @@ class QueueObserver(Protocol):
     def depth(self, controller: str, keys: int, /) -> None:
         """The number of keys that are due or in work has changed."""
 
-    def retried(self, controller: str, why: Requeue, /) -> None:
+    def note_retry(self, controller: str, why: Requeue, /) -> None:
         """A key will be handled again after a pause."""
 
-    def reconciled(self, controller: str, seconds: float, /) -> None:
+    def note_reconciliation(self, controller: str, seconds: float, /) -> None:
         """A key was handled."""
 
 
@@ -196,7 +198,7 @@ class WorkQueue(Generic[_Key]):
             began = loop.time()
             why = await self._handle_key(key)
             self._busy.discard(key)
-            self._observer.reconciled(self.name, loop.time() - began)
+            self._observer.note_reconciliation(self.name, loop.time() - began)
             self._schedule_next(key, why)
             self._observer.depth(self.name, len(self))
 
@@ -227,7 +229,7 @@ class WorkQueue(Generic[_Key]):
         if why is None:
             self._attempts.pop(key, None)
         else:
-            self._observer.retried(self.name, why)
+            self._observer.note_retry(self.name, why)
         if key in self._dirty:
             self._dirty.discard(key)
             self.add(key)

@@ -1,8 +1,9 @@
-"""API calls that scheduling does not wait for: one at a time, at most `MAX_WRITES_PER_SECOND`, and only the latest of each key.
+"""API calls that scheduling does not wait for.
 
-A call that fails stops no other. A call without an answer, or with an answer that may change later, is repeated after a pause that doubles,
-while other calls go on. Answers count: after `MAX_REFUSALS` that say "not now" the call is given up, because some say so for ever
-(a webhook that fails). Without any answer the call is repeated until there is one.
+They are made one at a time, at most `MAX_WRITES_PER_SECOND`, and only the latest of each key. A call that fails stops
+no other. A call without an answer, or with an answer that may change later, is repeated after a pause that doubles,
+while other calls go on. Answers count: after `MAX_REFUSALS` that say "not now" the call is given up, because some say
+so for ever (a webhook that fails). Without any answer the call is repeated until there is one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The cluster as the stand-alone scheduler sees it: watched nodes, services and pods, with assumed pods on their nodes.
+"""The cluster as the stand-alone scheduler sees it.
+
+It has watched nodes, services and pods, with assumed pods on their nodes.
 
 Data flow: `GenericCache` watches, and asks `SchedulerCache` how each pod counts → `GenericClusterState`; and a `PodQueueHandler`
 receives the pods that need a node, and a call whenever something has changed that may help unschedulable pods.
@@ -151,7 +153,7 @@ class SchedulerCache:
         assumed = self._assumed.get(pod.pod.key)
         return pod.pod if assumed is None else replace(assumed.pod, node_name=assumed.node)
 
-    def changed(self, kind: str, key: Any, before: Any, value: Any) -> None:
+    def on_change(self, kind: str, key: Any, before: Any, value: Any) -> None:
         """Takes a change; called by `GenericCache`."""
         if kind == "pods":
             self._update_pod(key, before, value)

@@ -1,4 +1,6 @@
-"""Events about pods: one Event object per pod and reason, which counts, instead of one per attempt. `Conditions` report the same.
+"""Records Events about pods: one Event object per pod and reason.
+
+The object counts, so there is not one per attempt. `Conditions` report the same.
 
 Data flow: `record` → the latest Event per pod and reason → an `ApiDispatcher`. An equal message within `QUIET_SECONDS` is only counted, and
 written with the next one. An Event that is refused, or that the API server cannot write for long, is logged and dropped.

@@ -1,4 +1,6 @@
-"""The stand-alone scheduler as a process: when it competes and schedules, how it hands over, and what its probes answer.
+"""The stand-alone scheduler as a process: when it competes and schedules.
+
+It also says how a leader hands over, and what the probes answer.
 
     caches filled → compete for the Lease → elected → catch up with everything that happened before → schedule
     Lease lost, or caches stale → no more decisions and Bindings

@@ -1,7 +1,8 @@
-"""What a policy's Longhorn rules read, with the volumes of pods bound before: of a live cluster, or of a snapshot.
+"""What a policy's Longhorn rules read, with pods bound before.
 
-A bound pod is all that its volumes need to count: the demand on nodes is derived from pods with a node (`scheduler_core/demand/derive.py`).
-So a pod that was bound and is not seen on its node yet is put on it in a state for one decision.
+It is read from a live cluster, or from a snapshot. A bound pod is all that its volumes need to count: the demand on
+nodes is derived from pods with a node (`scheduler_core/demand/derive.py`). So a pod that was bound and is not seen on
+its node yet is put on it in a state for one decision.
 
 `SchedulerCache` watches pods itself, and so does `ClusterCache`, whose watch may lag. A pod that the first watch shows on its node is put
 there in the state, too, until the second watch shows that, or a later pod of the name, or the first watch shows that the pod is gone.
@@ -155,4 +156,4 @@ def _bind(state: ClusterState, changes: Changes, now: datetime) -> ClusterState:
         return state
     # Derived before the update, so that the update takes it over. Otherwise it would be derived for every decision.
     _ = state.demand
-    return state.updated(changes, now)
+    return state.update(changes, now)

@@ -1,7 +1,8 @@
-"""The scheduling queue: pods that need a node, by priority; those that no node fits are tried again after a back-off.
+"""The scheduling queue: pods that need a node, by priority.
 
-Among pods of equal priority, new pods, by age, and retried pods, the least recently tried first, take turns. So neither many unschedulable
-pods nor many new ones keep a pod from being tried.
+Pods that no node fits are tried again after a back-off. Among pods of equal priority, new pods, by age, and retried
+pods, the least recently tried first, take turns. So neither many unschedulable pods nor many new ones keep a pod from
+being tried.
 
 Time is passed in, in seconds of any clock that never goes back. A back-off doubles from `MIN_BACKOFF` to `MAX_BACKOFF`. After a
 change that may help (`shorten_backoffs`) it doubles to `MAX_BACKOFF_AFTER_CHANGE`. It does not end at once: something always

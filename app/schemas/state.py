@@ -72,7 +72,10 @@ class GuardActivity:
 
 @dataclass(frozen=True, slots=True)
 class PlacementGuardState:
-    """Whether API servers can call the placement guard, and what it did; /state shows it as `PlacementGuardAnswer`."""
+    """Whether API servers can call the placement guard, and what it did.
+
+    /state shows it as `PlacementGuardAnswer`.
+    """
 
     mode: str
     published: bool
@@ -192,7 +195,10 @@ class WaitingAnswer(Answer):
 
 
 class MisplacedAnswer(Answer):
-    """A volume that Longhorn placed elsewhere when it was fresh, and that is still not where it is wanted."""
+    """A new volume that Longhorn placed on another node than its pod's.
+
+    It is still not on the node where its pod needs it.
+    """
 
     pod: str = Field(description="namespace/name; empty if none is known")
     volume: str = Field(description="the Longhorn volume")
@@ -235,7 +241,10 @@ class AwaitedPlacementAnswer(Answer):
 
 
 class PlacementGuardAnswer(Answer):
-    """Whether API servers can call the placement guard of this process, and what it did since it leads."""
+    """Whether API servers can call the placement guard, and what it did.
+
+    What it did is counted from when this process began to lead.
+    """
 
     mode: str = Field(description="the setting placement-guard: off, observe or enforce")
     published: bool = Field(description="whether its Service leads to this process")
@@ -452,7 +461,9 @@ def _disk_state(view: View, disk: longhorn.Disk, space: DiskSpace) -> DiskState:
         headroom=space.headroom,
         replicas=dict(sorted(disk.scheduled_replicas.items())),
         backing_images=dict(sorted(disk.scheduled_backing_images.items())),
-        not_yet_scheduled={replica.name: unlisted_bytes(disk, (replica,)) for replica in view.unlisted_on(disk)},
+        not_yet_scheduled={
+            replica.name: unlisted_bytes(disk, (replica,)) for replica in view.unlisted_replicas_on(disk)
+        },
         disk_schedule=_disk_schedule(view.schedule_of(disk), space),
     )
 

@@ -1,4 +1,7 @@
-"""Why a volume's next replica can or cannot be placed, as plain data: the stable JSON of `explain --volume`."""
+"""Why a volume's next replica can or cannot be placed.
+
+This is plain data: the stable JSON of `explain --volume`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ _SPACE_RULES = (Rule.ACTUAL_SPACE, Rule.SCHEDULING_SPACE)
 
 
 class RuleAnswer(Answer):
-    """One rule Longhorn applied to a node or disk, in its order; rules after the first that failed are not reached."""
+    """One rule of Longhorn, applied to a node or disk.
+
+    The rules are in Longhorn's order. Those after the first that failed are not reached.
+    """
 
     rule: str
     passed: bool
@@ -148,7 +154,10 @@ def _disk(view: View, volume: Volume, node: NodeExplanation, entry: DiskExplanat
 def _rules(
     order: Sequence[Rule], failed: Rule | None, detail: str, numbers: dict[Rule, str] | None = None
 ) -> Iterator[RuleAnswer]:
-    """Yields the rules up to the one that failed; one that is not in `order` was checked before all of them."""
+    """Yields the rules up to the one that failed.
+
+    A rule that is not in `order` was checked before all of them.
+    """
     reached = order[: order.index(failed)] if failed in order else order if failed is None else []
     for rule in reached:
         yield RuleAnswer(rule=rule.text, passed=True, detail=(numbers or {}).get(rule, ""))

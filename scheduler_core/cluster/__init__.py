@@ -1,4 +1,4 @@
-"""The cluster as immutable values: a view with its indexes, free space per disk, and how one view follows another.
+"""The cluster as immutable values, and how one follows another.
 
 view        a snapshot with the look-ups that a decision needs
 free_space  bytes that each disk can still take

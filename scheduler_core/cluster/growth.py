@@ -1,4 +1,6 @@
-"""Growth that claims request: it counts on the disks of a volume's replicas from the request on, before Longhorn grows them.
+"""Growth of volumes that claims request.
+
+It counts on the disks of a volume's replicas from the request on, before Longhorn grows them.
 
 Data flow: a claim that requests more than its PersistentVolume has → the size that Longhorn's CSI driver makes of the request → volumes
 that grow → bytes by disk. Kubernetes admits such a request only where the StorageClass allows expansion. Longhorn grows all replicas or

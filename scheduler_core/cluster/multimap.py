@@ -1,6 +1,7 @@
-"""Groups of values per key: built from pairs, and changed member by member in a persistent map.
+"""Groups of values per key, in a persistent map.
 
-A group is a tuple in a fixed order, and a key without members is absent.
+A map is built from pairs, and changed member by member. A group is a tuple in a fixed order, and a key without members
+is absent.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ class NodesByName(Mapping[str, longhorn.Node]):
     def __contains__(self, name: object) -> bool:
         return name in self._nodes
 
-    def updated(self, nodes: Mapping[str, longhorn.Node], changed: Mapping[str, longhorn.Node | None]) -> NodesByName:
+    def with_nodes(
+        self, nodes: Mapping[str, longhorn.Node], changed: Mapping[str, longhorn.Node | None]
+    ) -> NodesByName:
         """Returns the mapping over `nodes`.
 
         Only the `changed` nodes may be new or deleted.

@@ -1,4 +1,6 @@
-"""Makes the next view from the previous one and what changed. The cost follows the changes, not the cluster.
+"""Makes the next view from the previous one and the changes.
+
+The cost follows the changes, not the size of the cluster.
 
 Data flow: changes by (field of Snapshot, key) → changes that make no difference are dropped → each kind updates the indexes it
 affects → disks whose replicas or status changed are evaluated again → a new View, and the Longhorn nodes whose disk profiles may
@@ -213,7 +215,7 @@ class _Builder:
             return nodes
         if not isinstance(nodes, NodesByName):
             raise TypeError("only a view made by build_view() can be updated")
-        return nodes.updated(self.snapshot.longhorn_nodes, self.longhorn_nodes)
+        return nodes.with_nodes(self.snapshot.longhorn_nodes, self.longhorn_nodes)
 
     def _assemble(self, nodes: Mapping[str, longhorn.Node], now: datetime) -> View:
         view = self._view

@@ -185,7 +185,7 @@ class View:
         """
         return self.indexes.growing_volumes.get(name) or self.snapshot.volumes.get(name)
 
-    def unlisted_on(self, disk: longhorn.Disk) -> Replicas:
+    def unlisted_replicas_on(self, disk: longhorn.Disk) -> Replicas:
         """Returns the replicas on a disk that Longhorn's status does not list.
 
         A replica that is listed with its size before it grew is included.
@@ -200,7 +200,7 @@ class View:
         """
         if self.schedule_of(disk) is None:
             growth = self.indexes.growth.get(disk.uuid) or 0
-            return unlisted_bytes(disk, self.unlisted_on(disk)) + growth
+            return unlisted_bytes(disk, self.unlisted_replicas_on(disk)) + growth
         return scheduling_limit(disk, self.settings) - disk.storage_scheduled - self.free_space(node)[disk.name].free
 
     def schedule_of(self, disk: longhorn.Disk) -> DiskSchedule | None:
@@ -237,11 +237,11 @@ class View:
             # An unbound claim has the latest choice, in case an earlier node could not be provisioned.
             if not claim.spec.volume_name:
                 return claim.selected_node
-            if not provisioned and self._provisioned_for(pod, claim):
+            if not provisioned and self._counts_for(pod, claim):
                 provisioned = claim.selected_node
         return provisioned
 
-    def _provisioned_for(self, pod: kube.Pod, claim: kube.Claim) -> bool:
+    def _counts_for(self, pod: kube.Pod, claim: kube.Claim) -> bool:
         volume = self.snapshot.persistent_volumes.get(claim.spec.volume_name)
         # A volume that no watch has delivered yet must be new.
         if volume is None:

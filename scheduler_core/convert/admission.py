@@ -1,4 +1,6 @@
-"""Admission of a replica's placement: the request is read, its shape is checked, and a change becomes a JSON patch.
+"""Admission of a replica's placement, as Longhorn writes it.
+
+The request is read, its shape is checked, and a change becomes a JSON patch.
 
 Longhorn writes a placement as one update that sets spec.nodeID, spec.diskID, spec.diskPath and two labels of a replica that had none of them
 (scheduler/replica_scheduler.go: scheduleReplicaToDisk, datastore: UpdateReplica). The labels matter as much as the fields: Longhorn counts
@@ -103,9 +105,10 @@ def admission_response(uid: str, patch: JsonPatch) -> dict[str, Any]:
 
 
 def placement_patch(before: Placement, after: Placement) -> JsonPatch:
-    """The JSON patch that moves a placement to another disk of its node; empty if it stays.
+    """The JSON patch that moves a placement to another disk of its node.
 
-    All values that it relies on are tested first, so the API server refuses it as a whole for an object of another shape.
+    It is empty if the placement stays. All values that it relies on are tested first, so the API server refuses it as a
+    whole for an object of another shape.
 
     Raises:
         ValueError: another replica or node is named

@@ -1,4 +1,7 @@
-"""Pending pods, and the objects that a scheduler writes for them: Bindings, Events, and a claim's selected node."""
+"""Pending pods, and the objects that a scheduler writes for them.
+
+These are Bindings, Events, and a claim's selected node.
+"""
 
 from __future__ import annotations
 

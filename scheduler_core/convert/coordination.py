@@ -1,4 +1,7 @@
-"""The Lease of leader election: wire type of coordination.k8s.io/v1, conversion to a record, and bodies to write."""
+"""The Lease of leader election (coordination.k8s.io/v1).
+
+The module has its wire type, its conversion to a record, and the bodies to write.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Nodes, pods and services as the generic scheduler reads them: wire types and their conversion to `model/generic.py`.
+"""Nodes, pods and services as the generic scheduler reads them.
+
+The module has their wire types and their conversion to `model/generic.py`.
 
 Two of the API server's defaults are applied here as well, so that objects from files mean the same: a request that is not set
 equals the limit, and with hostNetwork a port without hostPort is the host's port of the same number.

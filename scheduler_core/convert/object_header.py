@@ -1,4 +1,7 @@
-"""Reads an object's header: the metadata that all kinds have, even if the rest of the object cannot be read."""
+"""Reads the metadata that objects of all kinds have.
+
+It can be read even if the rest of the object cannot.
+"""
 
 from __future__ import annotations
 

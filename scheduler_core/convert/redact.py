@@ -1,4 +1,6 @@
-"""Redacts objects for a bug report: only what decisions read stays, so that the snapshot file can be published.
+"""Redacts objects, so that a snapshot file can be published.
+
+Only what decisions read stays, so that the file can be part of a bug report.
 
 The wire types are the list of what is kept. Fields that they do not name (environment variables, secrets, commands, the last
 applied configuration) are never decoded. Where a wire type keeps a mapping whole, only entries that influence a decision are

@@ -1,6 +1,7 @@
-"""A DiskSchedule cut down to requests and answers: as decisions about pods read it, and as a bug report shows it.
+"""A DiskSchedule cut down to its requests and answers.
 
-The controllers read the same object through `convert/disk_schedule.py`, which keeps every field, because they write it back.
+Decisions about pods read it like that, and a bug report shows it. The controllers read the same object through
+`convert/disk_schedule.py`, which keeps every field, because they write it back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Registry of the kinds that a snapshot may hold: how each is read, and which field of the snapshot holds it."""
+"""Registry of the kinds that a snapshot may hold.
+
+It says how each kind is read, and which field of the snapshot holds it.
+"""
 
 from __future__ import annotations
 

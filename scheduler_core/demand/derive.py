@@ -1,4 +1,6 @@
-"""Derives the demand of one volume: space that it will take on a node where it has no replica yet.
+"""Derives the demand of one volume from the cluster.
+
+Demand is space that it will take on a node where it has no replica yet.
 
 Data flow: a local Longhorn volume, or an unbound claim that will become one, over a view → its node (the first `DemandSource` that
 names one) → if no replica is kept on that node, the volume *demands* space there. A kept replica on that node ends the demand and

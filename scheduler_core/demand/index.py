@@ -73,7 +73,7 @@ class DemandIndex:
             users,
             by_node=HashTrieMap(by_node),
             _by_subject=HashTrieMap(by_subject),
-            unplaced=unplaced.updated({*subjects, *unplaced.all}, view),
+            unplaced=unplaced.update({*subjects, *unplaced.all}, view),
         )
 
     @property
@@ -100,7 +100,7 @@ class DemandIndex:
         """Returns the VolumeAttachments of a PersistentVolume, sorted by name."""
         return self._attachments.get(persistent_volume) or ()
 
-    def updated(self, before: View, changes: Changes, view: View) -> DemandIndex:
+    def update(self, before: View, changes: Changes, view: View) -> DemandIndex:
         """Returns the demand of `view`.
 
         `self` is the demand of the view `before`, and `changes` are the difference between the two views.
@@ -130,7 +130,7 @@ class DemandIndex:
             users,
             by_node=by_node,
             _by_subject=by_subject,
-            unplaced=self.unplaced.updated(affected, view),
+            unplaced=self.unplaced.update(affected, view),
             changelog=self.changelog.append(frozenset(changed_nodes)),
         )
 

@@ -1,4 +1,6 @@
-"""Volumes that need no local space and have no placed replica yet: Longhorn may place them on any node.
+"""Volumes without a placed replica that need no local space.
+
+Longhorn may place them on any node.
 
 Data flow: what is unplaced now, by volume or claim (`unplaced_volume`, `unplaced_claim`) → volumes that are newly placed or newly unplaced
 since the last view → `UnplacedVolumes`. A volume counts for `UNPLACED_LIFETIME`: one that finds no place would count for ever and block
@@ -80,7 +82,7 @@ class UnplacedVolumes:
     all: HashTrieSet[Subject] = field(default_factory=HashTrieSet)
     _claims_by_future_volume: HashTrieMap[str, str] = field(default_factory=HashTrieMap, compare=False)
 
-    def updated(self, subjects: Iterable[Subject], view: View) -> UnplacedVolumes:
+    def update(self, subjects: Iterable[Subject], view: View) -> UnplacedVolumes:
         """Returns the unplaced volumes of a later view.
 
         Only `subjects` may have changed.

@@ -1,7 +1,8 @@
-"""The allocation rule: which requests of a DiskSchedule are granted, and which bytes count on its disk.
+"""The allocation rule: which requests of a DiskSchedule are granted.
 
-After `allocate` the sum of everything held exceeds `storageAvailable` only if it did before: then nothing is granted,
-and nothing is taken back either, because the bytes may be written. A rejected request is decided again each time.
+It also says which bytes count on the disk. After `allocate` the sum of everything held exceeds `storageAvailable` only
+if it did before: then nothing is granted, and nothing is taken back either, because the bytes may be written. A
+rejected request is decided again each time.
 
 Requests come from objects that have data on the disk (`occupancy`), and from newcomers. The bytes that an object with data
 lacks are reserved: no newcomer and no growth gets them, whether the object has requested them already or not. A new replica

@@ -1,4 +1,6 @@
-"""Finds the disks that need a backing image, and the disks where a further copy may be made.
+"""Finds the disks that need a backing image.
+
+It also finds the disks where a further copy may be made.
 
 Pure; the rules are Longhorn's for a further copy. Source: longhorn-manager datastore, GetReadyNodeDiskForBackingImage: nodes
 that are ready and schedulable, disks that are ready, open and not evicted, tags of both, the disk's type. Longhorn takes any

@@ -1,4 +1,7 @@
-"""Decides about a backing image: where copies are wanted, which requests they need, and where copies may be made."""
+"""Decides where copies of a backing image are wanted.
+
+It also decides which requests they need, and where copies may be made.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Conditions of DiskSchedules and volumes: types, reasons, how one is set, and why a disk grants nothing."""
+"""Conditions of DiskSchedules and volumes: types and reasons.
+
+The module also sets a condition, and says why a disk grants nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Decides about a volume that grows: no replica gets the new size before all disks have granted it.
+"""Decides about a volume that grows.
+
+No replica gets the new size before all disks have granted it.
 
 The direction is in the volume's condition, so that a controller that was stopped half-way goes on in the same direction:
 

@@ -1,4 +1,7 @@
-"""Writes that the volume, replica and backing image decisions return; the caller carries them out in order."""
+"""Writes that decisions about volumes, replicas and backing images return.
+
+The caller carries them out in order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Volumes of other pods that compete for a node, so that one more pod is evaluated jointly with them.
+"""Volumes of other pods that compete for a node.
+
+One more pod is evaluated jointly with them.
 
 Data flow: a node's demand (derived, oldest first) and offers → the volumes that fit there together (`fitting_volumes.py`), demand before
 offers, older before younger → `Competitors`, which are packed jointly with the pod's own volumes. Demand that does not fit together with older demand is
@@ -209,7 +211,7 @@ class Contention:
 
     def roaming_volumes(self, query: ContentionQuery) -> Volumes:
         """Returns the roaming volumes, largest first, without the requester's."""
-        roaming = self._roaming.counted(query.ledger, query.state.view.cluster.now)
+        roaming = self._roaming.volumes_on_every_node(query.ledger, query.state.view.cluster.now)
         own = query.requester
         return tuple(volume for volume in roaming if identity(volume) not in own.volumes) if roaming else ()
 

@@ -1,4 +1,6 @@
-"""Disk profiles: what a node's disks offer to some classes of volumes. Nodes with equal profiles are evaluated once.
+"""Disk profiles: what a node's disks offer to classes of volumes.
+
+Nodes with equal profiles are evaluated once.
 
 Data flow, for nodes that hold no replica of the pod's volumes (nearly all nodes):
 
@@ -18,7 +20,7 @@ from typing import Final
 from scheduler_core.cluster.view import View
 from scheduler_core.cooperative import Cooperative
 from scheduler_core.evaluation.node_rules import attach_refusal, new_replica_refusal
-from scheduler_core.evaluation.reasons import Refused, refused_by, refused_by_disks
+from scheduler_core.evaluation.reasons import Refused, reason_of, reason_of_disks
 from scheduler_core.longhorn.disk_stage import disk_refusal
 from scheduler_core.longhorn.node_stage import node_refusal
 from scheduler_core.longhorn.refusal_rules import Rule
@@ -103,10 +105,10 @@ def profile_node(view: View, classes: VolumeClasses, name: str) -> Refused | tup
 def _open_to(view: View, request: ReplicaRequest, node: longhorn.Node) -> Refused | list[int]:
     refusal = node_refusal(view.cluster, request, node)
     if refusal is not None:
-        return refused_by(refusal)
+        return reason_of(refusal)
     refusals = [disk_refusal(view.cluster, request, node, disk) for disk in node.disks]
     indexes = [index for index, refusal in enumerate(refusals) if refusal is None]
-    return indexes or refused_by_disks(node.name, (refusal for refusal in refusals if refusal is not None))
+    return indexes or reason_of_disks(node.name, (refusal for refusal in refusals if refusal is not None))
 
 
 def _open_disks(
@@ -159,7 +161,7 @@ class ProfileTable:
                 yield
         return self.profiles
 
-    def updated(self, view: View, changed_nodes: Iterable[str]) -> Cooperative[ProfileTable]:
+    def update(self, view: View, changed_nodes: Iterable[str]) -> Cooperative[ProfileTable]:
         """Returns the table of a later view.
 
         Only the changed nodes may have another profile. Equal profiles stay one object, so their results hold for both tables.

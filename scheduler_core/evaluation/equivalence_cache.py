@@ -1,4 +1,6 @@
-"""Cache of per-node results for equivalent pods. Only nodes that changed since the last lookup are evaluated again.
+"""Cache of per-node results for equivalent pods.
+
+Only nodes that changed since the last lookup are evaluated again.
 
 Data flow: the pod's requirements → the results that equal requirements had → without the nodes whose profile, demand or offers changed
 since (`cluster/changelog.py`) → the missing nodes are evaluated now → the next results. So a request costs one look-up per node, and
@@ -286,7 +288,7 @@ def evaluate_nodes(
 
 
 def _decide_by_counting(query: NodeQuery, profile: Profile, competitors: Competitors | None) -> Reason | None:
-    """Returns the reason of a node where every volume fits in every order, if counting proves it.
+    """Returns the reason of a node where counting proves every order safe.
 
     None proves nothing.
     """

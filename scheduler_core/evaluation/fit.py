@@ -1,4 +1,6 @@
-"""Whether the open disks of one node can take all required volumes, and otherwise the reason that says it best.
+"""Whether one node's open disks can take all required volumes.
+
+If they cannot, it finds the reason that says it best.
 
 This turns a profile and requirements into a question for `packing/`: sizes, free bytes, and per volume a bit mask of the disks
 it may use (its class, and Longhorn's actual-space rule, which is a test per volume and disk). A backing image that a disk lacks takes

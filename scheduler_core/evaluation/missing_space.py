@@ -1,4 +1,6 @@
-"""How much more space one disk of a node would have to have, so that all required volumes fit there.
+"""How much more space a node's disk needs.
+
+With that much more on one disk, all required volumes would fit there.
 
 More bytes on a disk never hurt, and they only help when the disk can take another set of volumes. So what a disk should have is a sum of
 sizes of volumes (and of backing images that it would have to copy), and the smallest such sum that helps is found by bisection. Each probe is
@@ -100,7 +102,10 @@ def missing_space(evaluation: NodeEvaluation, budget: Budget) -> Cooperative[Mis
 
 
 def _sizes_on_disk(evaluation: NodeEvaluation, masks: Sequence[int], disk: int) -> tuple[int, ...]:
-    """Returns the sizes of what may come onto a disk: volumes, and backing images that it lacks."""
+    """Returns the sizes of what may come onto a disk, in bytes.
+
+    These are volumes, and backing images that the disk lacks.
+    """
     required = evaluation.required
     volumes = [size for size, mask in zip(required.sizes, masks, strict=True) if mask >> disk & 1]
     images = [size for image, size in evaluation.disks[disk].copies if image in required.images]

@@ -1,9 +1,12 @@
-"""Rules that look at a node as a whole, before any of its disks: attaching, eviction, settings."""
+"""Rules that look at a node before any of its disks.
+
+They are about attaching, eviction and settings.
+"""
 
 from __future__ import annotations
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.reasons import Refused, refused_by
+from scheduler_core.evaluation.reasons import Refused, reason_of
 from scheduler_core.longhorn.disk_stage import space_setting_refusal
 from scheduler_core.longhorn.eviction import takes_new_replicas
 from scheduler_core.longhorn.node_stage import engine_refusal
@@ -20,7 +23,7 @@ def unready_volume(view: View, resolution: Resolution) -> Refused | None:
     for volume in resolution.volumes:
         refusal = readiness_refusal(volume.volume, volume.replicas, view.cluster) if volume.bound else None
         if refusal is not None:
-            return refused_by(refusal)
+            return reason_of(refusal)
     return None
 
 
@@ -36,7 +39,7 @@ def refusal_on_every_node(view: View, resolution: Resolution) -> Refused | None:
     for volume in requirements(resolution.local, ()).volumes:
         refusal = cluster_refusal(view.cluster, ReplicaRequest.for_volume(volume.volume))
         if refusal is not None:
-            return refused_by(refusal)
+            return reason_of(refusal)
     return None
 
 
@@ -53,7 +56,7 @@ def attach_refusal(view: View, classes: VolumeClasses, name: str) -> Refused | N
     for engine in classes.engines:
         refusal = engine_refusal(view.cluster, engine, node)
         if refusal is not None:
-            return refused_by(refusal)
+            return reason_of(refusal)
     return None
 
 
@@ -64,7 +67,7 @@ def new_replica_refusal(view: View, name: str) -> Refused | None:
     """
     setting = space_setting_refusal(view.cluster)
     if setting is not None:
-        return refused_by(setting)
+        return reason_of(setting)
     if not takes_new_replicas(view.snapshot.longhorn_nodes[name]):
         return Refused(Reason.NODE_EVICTING, f"eviction of Longhorn node {name} is requested")
     return None

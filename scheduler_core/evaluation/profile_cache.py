@@ -72,7 +72,7 @@ class ProfileCache:
             self._tables.put(classes, table)
         elif stale:
             # A copy, because a later cache may add to the set while this one pauses.
-            table = yield from table.updated(self._view, tuple(stale))
+            table = yield from table.update(self._view, tuple(stale))
             self._tables.put(classes, table)
         self._stale.pop(classes, None)
         return table
@@ -81,7 +81,7 @@ class ProfileCache:
     def _max_profiles(self) -> int:
         return _MAX_STALE_PROFILES * len(self._view.cluster.nodes) + MAX_TABLES
 
-    def updated(self, view: View, changed_nodes: frozenset[str] | None) -> ProfileCache:
+    def update(self, view: View, changed_nodes: frozenset[str] | None) -> ProfileCache:
         """Returns the cache of a later view.
 
         `changed_nodes` None: any profile may have changed.

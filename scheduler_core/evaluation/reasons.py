@@ -72,12 +72,12 @@ def closeness(rule: Rule) -> int:
     return _ORDER[rule]
 
 
-def refused_by(refusal: Refusal) -> Refused:
+def reason_of(refusal: Refusal) -> Refused:
     """Returns the reason for one of Longhorn's refusals."""
     return Refused(REASONS[refusal.rule], refusal.detail)
 
 
-def refused_by_disks(node: str, refusals: Iterable[Refusal]) -> Refused:
+def reason_of_disks(node: str, refusals: Iterable[Refusal]) -> Refused:
     """Returns the reason of the disk that came closest.
 
     The sentence has the details of all disks.

@@ -111,7 +111,10 @@ def nearest_disk(view: View, volume: PodVolume) -> Cooperative[str]:
 
 
 def _refused_places(view: View, volume: PodVolume, node: Node) -> Iterator[_RefusedPlace | None]:
-    """Yields the disks of a node, or the node; None for a disk that takes the volume."""
+    """Yields the disks of a node that refuse a volume, or the node.
+
+    Yields None for a disk that takes the volume.
+    """
     evicting = new_replica_refusal(view, node.name)
     if evicting is not None:
         yield _RefusedPlace(closeness(Rule.NODE_SCHEDULING_DISABLED), 0, (node.name, ""), evicting.detail)

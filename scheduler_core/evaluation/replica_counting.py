@@ -1,4 +1,6 @@
-"""Whether counting excludes a placement of a pod's replicas in the cluster, whichever node the pod runs on.
+"""Whether counting excludes a placement of a pod's replicas.
+
+It holds for the whole cluster, whichever node the pod runs on.
 
 This is for pods and clusters that are too large for a search (`whole_pod.py`). It refuses only what has no placement.
 """

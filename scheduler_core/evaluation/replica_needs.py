@@ -1,4 +1,6 @@
-"""Which replicas of a pod's volumes need a place before the pod can start, and which disks one more replica may use.
+"""Which replicas need a place before a pod can start.
+
+Also says which disks one more replica may use.
 
 Longhorn attaches a volume once one replica has a place, or only once all have one, if `allow-volume-creation-with-degraded-availability` is
 false (volume_controller.go: reconcileVolumeCondition). Replicas that are added to an attached volume later do not count.
@@ -98,7 +100,10 @@ def one_of_each_kind(needs: Iterable[ReplicaNeed]) -> tuple[ReplicaNeed, ...]:
 
 
 def has_disk_for(profile: Profile, size: int, written: int) -> bool:
-    """Whether a node has a disk for a replica of a size, of which some bytes are written already."""
+    """Whether a node has a disk for a replica of a size.
+
+    Some bytes of the replica are written already.
+    """
     if profile.reason is not None or profile.free[0] < size:
         return False
     pairs = zip(profile.free, profile.headroom, strict=True)
@@ -106,7 +111,10 @@ def has_disk_for(profile: Profile, size: int, written: int) -> bool:
 
 
 def open_disks(view: View, need: ReplicaNeed, name: str) -> Iterator[OpenDisk]:
-    """Yields the disks of a node that can take one more replica, as if it were the only volume."""
+    """Yields the disks of a node that can take one more replica.
+
+    The replica is looked at as if it were the only volume.
+    """
     disks = profile_node(view, need.required.classes, name)
     if isinstance(disks, Refused):
         return
@@ -139,7 +147,9 @@ def nodes_in_tiers(cluster: Cluster, need: ReplicaNeed) -> frozenset[str] | None
 
 
 def domain_of(cluster: Cluster, need: ReplicaNeed, node: longhorn.Node, uuid: str) -> object:
-    """Returns what at most one of the replicas may use: a zone, a node or a disk; SHARED for none.
+    """Returns what at most one of the replicas may use.
+
+    A zone, a node or a disk; SHARED if any number of replicas may use the disk.
 
     Anti-affinity of zones decides before that of nodes (`longhorn/anti_affinity.py`: TIER_ORDER).
     """

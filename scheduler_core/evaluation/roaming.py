@@ -48,7 +48,7 @@ class RoamingVolume:
     volume: PodVolume
     offer: Offer | None = None
 
-    def is_offered_still(self, ledger: Ledger) -> bool:
+    def counts_in(self, ledger: Ledger) -> bool:
         """Whether the ledger has the offer; true for demand."""
         current = None if self.offer is None else ledger.offer_of(self.offer.uid)
         return self.offer is None or (current is not None and current.number == self.offer.number)
@@ -134,7 +134,7 @@ class RoamingVolumes:
         else:
             self._by_node.pop(node, None)
 
-    def counted(self, ledger: Ledger, now: datetime) -> Volumes:
+    def volumes_on_every_node(self, ledger: Ledger, now: datetime) -> Volumes:
         """Returns the volumes that count on every node.
 
         The largest come first, at most `MAX_ROAMING`.
@@ -145,7 +145,7 @@ class RoamingVolumes:
         roaming: dict[str, RoamingVolume] = {}
         for name in sorted(self._by_node):
             for entry in self._by_node[name]:
-                if entry.is_offered_still(ledger):
+                if entry.counts_in(ledger):
                     roaming.setdefault(roaming_key(entry.volume), entry)
         self._since = {key: self._roaming_since(key, entry.volume, now) for key, entry in roaming.items()}
         young = [entry.volume for key, entry in roaming.items() if now - self._since[key][0] < ROAMING_LIFETIME]

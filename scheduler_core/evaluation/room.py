@@ -1,4 +1,7 @@
-"""Whether volumes fit on a node together, and on which nodes volumes that may go to any of them fit, too."""
+"""Whether volumes fit on a node together.
+
+Also says on which nodes volumes that may go to any of them fit, too.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ def fits_on_node(profiles: ProfileCache, budget: Budget, name: str, required: Re
 
 
 def volumes_with_open_disk(profiles: ProfileCache, name: str, volumes: Sequence[PodVolume]) -> Cooperative[Volumes]:
-    """Returns the volumes for which some disk of a node is open, whether it has room or not."""
+    """Returns the volumes for which some disk of a node is open.
+
+    The disk counts whether it has room or not.
+    """
     placeable: list[PodVolume] = []
     for volume in volumes:
         table = yield from profiles.table(requirements([volume], ()).classes)

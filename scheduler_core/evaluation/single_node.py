@@ -1,4 +1,6 @@
-"""Evaluates one node on its own: what the pod's volumes still need there, and which disks each may use.
+"""Evaluates one node on its own, without its disk profile.
+
+It finds what the pod's volumes still need there, and which disks each may use.
 
 This is the way for nodes that hold a replica of the pod's volumes, where anti-affinity and kept replicas make each volume a special
 case, and for `explain`, which shows disks by name. For every other node it gives the result of the node's profile.

@@ -1,4 +1,7 @@
-"""The state that decisions read: one view with the disk profiles and the demand that belong to it, updated together."""
+"""The state that decisions read.
+
+It is one view with the disk profiles and the demand that belong to it, updated together.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _MAX_PLACEMENTS: Final = 1024
 class ClusterState:
     """One version of the cluster with what is derived from it.
 
-    Only `updated` makes the next version.
+    Only `update` makes the next version.
 
     Attributes:
         view: the cluster itself
@@ -43,13 +46,13 @@ class ClusterState:
     def demand(self) -> DemandIndex:
         """The view's demand.
 
-        It is derived when first read, and from then on kept current by `updated`.
+        It is derived when first read, and from then on kept current by `update`.
         """
         if self._demand is None:
             self._demand = DemandIndex.of(self.view)
         return self._demand
 
-    def updated(self, changes: Changes, now: datetime) -> ClusterState:
+    def update(self, changes: Changes, now: datetime) -> ClusterState:
         """Returns the state at `now` after the changes.
 
         A value of None means that the object was deleted.
@@ -57,5 +60,5 @@ class ClusterState:
         result = update(self.view, changes, now)
         demand = self._demand
         if demand is not None:
-            demand = demand.updated(self.view, changes, result.view)
-        return ClusterState(result.view, self.profiles.updated(result.view, result.changed_nodes), demand)
+            demand = demand.update(self.view, changes, result.view)
+        return ClusterState(result.view, self.profiles.update(result.view, result.changed_nodes), demand)

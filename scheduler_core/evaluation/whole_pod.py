@@ -1,4 +1,6 @@
-"""Whether all volumes of a pod have a placement in the cluster together: local ones on the candidate, the others on any node.
+"""Whether all volumes of a pod have a placement together.
+
+Local volumes go to the candidate, the others to any node of the cluster.
 
 Data flow: the replicas that need a place (`replica_needs.py`) → none that may go to other nodes: nothing to decide → enough disks that could
 each take everything: every node is fine, which is the common case → otherwise the *useful* disks, which can take one of these replicas →
@@ -106,7 +108,7 @@ class WholePod:
         return any(need.volume.local and not need.soft.zone for need in self.spreading)
 
     def needs_space(self, name: str) -> tuple[bool, ...]:
-        """Returns for each local volume whether it needs space on a node if the pod runs there."""
+        """Returns for each local volume whether the pod's node needs space for it."""
         return tuple([name not in nodes for _, nodes in self.local])
 
 

@@ -1,4 +1,6 @@
-"""Placements that the guard has allowed and that no watch has shown yet, and the nodes that a pod cannot get because of them.
+"""Placements that the guard has allowed and no watch has shown.
+
+The module also finds the nodes that a pod cannot get because of them.
 
 Until then the view has the volume as demand, which any disk of its node may take. Where it really goes may leave no packing for one more
 pod. So a decision about a pod counts such placements where they are.
@@ -42,7 +44,7 @@ def await_allowed(
     awaited: set[str] = set()
     by_node = attrgetter("node")
     for name, on_node in groupby(sorted(allowances, key=by_node), by_node):
-        pending = not_shown(on_node, name, view)
+        pending = pending_allowances(on_node, name, view)
         if pending and name in fitting:
             if _evaluate(decision, with_placements(view, pending), pending).reason(budget) is not Reason.ROOM:
                 awaited.add(name)
@@ -66,7 +68,7 @@ def _evaluate(decision: Decision, view: View, placements: list[Placement]) -> No
     return with_coming_copies(view, evaluate_node(view, decision.resolution_on(name), name, others))
 
 
-def not_shown(allowances: Iterable[Placement], node: str, view: View) -> list[Placement]:
+def pending_allowances(allowances: Iterable[Placement], node: str, view: View) -> list[Placement]:
     """Returns the allowances on a node that the view does not show."""
     replicas = view.snapshot.replicas
     on_node = [entry for entry in allowances if entry.node == node]
@@ -105,7 +107,10 @@ def longhorn_names(volume: PodVolume, view: View) -> set[str]:
 
 
 def with_coming_copies(view: View, evaluation: NodeEvaluation) -> NodeEvaluation:
-    """Returns the evaluation of a node whose disks have the backing images that replicas there still wait for."""
+    """Counts the backing images that a node's replicas wait for as present.
+
+    Returns the evaluation of the node with them.
+    """
     return replace(evaluation, disks=tuple(_with_coming_copies(view, disk) for disk in evaluation.disks))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from scheduler_core.cluster.view import View
@@ -41,7 +42,7 @@ class Packing(StrEnum):
     ORDER_SAFE = "order-safe"
     EXACT = "exact"
 
-    def accepted(self, reasons: Collection[Reason]) -> frozenset[Reason]:
+    def acceptable_reasons(self, reasons: Collection[Reason]) -> frozenset[Reason]:
         """Returns the `UNSAFE` reasons with which nodes are offered.
 
         `reasons` are those of all nodes.
@@ -132,6 +133,9 @@ Contenders = NoContenders | ExcludedNodes | Competing
 NO_CONTENDERS: Final = NoContenders()
 
 
+NO_SCORES: Final[Mapping[str, int]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The answer to one request.
@@ -145,6 +149,7 @@ class Decision:
         volume_classes: of the volumes that take space on the pod's node; empty without competing pods
         profiles: by node, what it offers to these classes; empty without competing pods
         resolutions: by node, the volumes that its reason is about, where nodes differ in them (`volumes/volume_binding.py`)
+        scores: what the priorities of a policy file give to candidates; empty without a file
     """
 
     resolution: Resolution
@@ -156,6 +161,7 @@ class Decision:
     volume_classes: tuple[ReplicaRequest, ...] = ()
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     resolutions: Mapping[str, Resolution] = field(default_factory=dict)
+    scores: Mapping[str, int] = field(default_factory=lambda: NO_SCORES)
 
     def resolution_on(self, name: str) -> Resolution:
         """Returns the pod's volumes as a node was judged by them."""

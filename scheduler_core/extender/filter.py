@@ -185,7 +185,7 @@ def _decide_by_match(
             competitors = {}
         evaluated.append((request, reasons, competitors))
     worst = _worst_by_node(evaluated)
-    accepted = question.options.packing.accepted([reason for _, reason in worst.values()])
+    accepted = question.options.packing.acceptable_reasons([reason for _, reason in worst.values()])
     unsafe = {name: reason for name, (_, reason) in worst.items() if reason in accepted}
     evaluated = [(request, accept(reasons, accepted), counted) for request, reasons, counted in evaluated]
     if not any(reason.fits for _, reason in _worst_by_node(evaluated).values()):

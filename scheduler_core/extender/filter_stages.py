@@ -204,7 +204,7 @@ def home_names(request: FilterRequest, decided: Collection[str]) -> frozenset[st
 
 
 @without_pauses
-def _refused_everywhere(request: FilterRequest, decided: _Reasons) -> _Evaluated:
+def _refusals_everywhere(request: FilterRequest, decided: _Reasons) -> _Evaluated:
     """Refuses undecided nodes if Longhorn refuses a volume whatever the node."""
     refused = refusal_on_every_node(request.view, request.resolution)
     if refused is None:
@@ -275,7 +275,7 @@ _STAGES: Final[tuple[_Stage, ...]] = (
     _constrained_nodes,
     _whole_pod,
     _homes,
-    _refused_everywhere,
+    _refusals_everywhere,
     _excluded_nodes,
     _nodes_with_replicas,
 )
@@ -303,7 +303,7 @@ def mark_waiting(
             groups.setdefault(on_node.demand_group, []).append(name)
     packing = request.options.packing
     examine_safety = packing in (Packing.ORDER_SAFE, Packing.STALE_SAFE)
-    accepted = packing.accepted(()) | {Reason.ROOM}
+    accepted = packing.acceptable_reasons(()) | {Reason.ROOM}
     waiting: set[str] = set()
     for names in groups.values():
         demanded = competitors[names[0]].demanded
@@ -320,7 +320,7 @@ def finish(
     """Returns the reasons after what depends on all of them, and `Decision.unsafe`."""
     unsafe: dict[str, Reason] = {}
     if not UNSAFE.isdisjoint(reasons):
-        accepted = request.options.packing.accepted(reasons)
+        accepted = request.options.packing.acceptable_reasons(reasons)
         pairs = zip(request.candidates, reasons, strict=True)
         unsafe = {name: reason for name, reason in pairs if reason in accepted}
         reasons = accept(reasons, accepted)

@@ -116,11 +116,11 @@ class GuardHealth:
         """Number of entries of replicas with answers, at most twice `MAX_ANSWERS`."""
         return len(self._answers.recent) + len(self._answers.older)
 
-    def answered(self, wanted: Placement, written: Placement, now: float) -> GuardHealth:
+    def with_answer(self, wanted: Placement, written: Placement, now: float) -> GuardHealth:
         """Notes an answer, whether it changed the placement or not; never one of a dry run."""
         return replace(self, _answers=self._answers.put(_Answer(wanted, written, now)))
 
-    def seen(self, before: Replica | None, after: Replica, now: float) -> tuple[GuardHealth, Observation | None]:
+    def observe(self, before: Replica | None, after: Replica, now: float) -> tuple[GuardHealth, Observation | None]:
         """Compares a replica that a watch has shown with what was answered.
 
         Args:

@@ -1,4 +1,6 @@
-"""The rules of nudging: when a refused pod may be nudged, which pods are equivalent, and what nudged pods will take.
+"""The rules of nudging: when a refused pod may be nudged.
+
+Also says which pods are equivalent, and what nudged pods will take.
 
 kube-scheduler sees no change of Longhorn's objects, so a refused pod waits for up to five minutes. A *nudge* makes kube-scheduler retry
 it at once. Pure values, times in seconds on the caller's clock:
@@ -188,7 +190,7 @@ class PendingNudges:
         self._cached = None
         self.ended += 1
 
-    def added_to(self, ledger: Ledger) -> Ledger:
+    def add_to(self, ledger: Ledger) -> Ledger:
         """Returns the ledger with the pending nudges as offers.
 
         They are the youngest offers. A pod's own offer replaces its nudge.

@@ -9,10 +9,11 @@ as had an offer lately in this burst: each counts as one more pod of this size o
 this is an estimate. While there are such pods, `MAX_OF_MANY_NODES` of more than `MANY_NODES` nodes are offered at most, because every node
 of an offer is evaluated again for the next pod. The first node of all is always offered. The order is:
 
-1. those that hold most of the pod's data: bytes of its volumes with a kept replica there;
-2. of these, those where the fewest bytes must be rebuilt: bytes written to its volumes without a healthy replica there;
-3. of these, stale-safe nodes before order-safe ones, and these before all others, where that was examined;
-4. of these, those with most room after all demand and offers; ties by name.
+1. with a policy file, those with the highest score by its priorities;
+2. of these, those that hold most of the pod's data: bytes of its volumes with a kept replica there;
+3. of these, those where the fewest bytes must be rebuilt: bytes written to its volumes without a healthy replica there;
+4. of these, stale-safe nodes before order-safe ones, and these before all others, where that was examined;
+5. of these, those with most room after all demand and offers; ties by name.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ def choose_nodes(decision: Decision, view: View, competing: int, recent: int = 0
     if width == len(fitting):
         return frozenset(fitting)
     limit = min(max(MANY_NODES, width), spare)
-    # The last place is for the node with the pod's data.
-    nodes = room.nodes_with_plenty(limit - 1 if room.data else limit)
+    # The last place is for the first node of all.
+    nodes = room.nodes_with_plenty(limit - 1 if room.has_favourites and limit < len(fitting) else limit)
     if len(nodes) < limit:
         scarce = [name for name in fitting if name not in nodes] if nodes else fitting
         nodes |= room.best_nodes(scarce, min(len(scarce) // (competing + 1), limit - len(nodes)))
-    if nodes and not room.data:
+    if nodes and not room.has_favourites:
         return nodes
-    # The pod's data may be on a node with little room.
+    # It may have little room.
     return nodes | room.best_nodes(fitting, 1)
 
 
@@ -77,6 +78,11 @@ def _pods_to_come(view: View, competing: int, recent: int) -> int:
     return max(in_cluster, competing + 1 if competing else 0, recent)
 
 
+def may_narrow(view: View, outstanding: int) -> bool:
+    """Whether an offer may leave out nodes that fit, while so many offers are outstanding."""
+    return outstanding > 0 or view.indexes.pods_to_schedule > 1
+
+
 def choose_one_node(decision: Decision, view: View) -> frozenset[str]:
     """Returns the node to offer if only one may be; none if none fits."""
     fitting = decision.fitting_nodes
@@ -84,16 +90,12 @@ def choose_one_node(decision: Decision, view: View) -> frozenset[str]:
 
 
 class _Room:
-    """The bytes that competitors leave to the pod on each fitting node.
-
-    Attributes:
-        data: the rank of each node that holds some of the pod's data, see `_data_on_nodes`
-    """
+    """The bytes that competitors leave to the pod on each fitting node."""
 
     def __init__(self, decision: Decision, view: View, fitting: Sequence[str]) -> None:
         self._decision = decision
         self._volumes = volumes_on_pod_node(decision.resolution)
-        self.data = _data_on_nodes(self._volumes, view)
+        self._data = _data_on_nodes(self._volumes, view)
         competitors = decision.competitors
         self._competitors: Mapping[str, Competitors] = (
             competitors.on_nodes(fitting) if isinstance(competitors, CompetitorsByNode) else competitors
@@ -104,6 +106,11 @@ class _Room:
         for name, on_node in self._competitors.items():
             if name in self._bounds:
                 self._bounds[name] -= on_node.total
+
+    @property
+    def has_favourites(self) -> bool:
+        """Whether more than safety and room distinguishes the nodes: the pod's data, or scores."""
+        return bool(self._data or self._decision.scores)
 
     def count_pods(self, limit: int) -> int:
         """For how many pods like this one there is room, at most `limit`."""
@@ -118,11 +125,11 @@ class _Room:
     def nodes_with_plenty(self, limit: int) -> frozenset[str]:
         """Returns nodes where offering to this pod leaves room for others.
 
-        These are at most `limit`: the safest, and of these those with most room.
+        These are at most `limit`: those with the highest score, of these the safest, and of these those with most room.
         """
         twice = 2 * _total_size(self._volumes)
         names: set[str] = set()
-        for tier in self._by_safety(self._bounds):
+        for tier in self._tiers(self._bounds):
             for usable, name in _by_free_space(self._with_bounds(tier), self._usable):
                 if usable < twice or len(names) == limit:
                     break
@@ -134,31 +141,35 @@ class _Room:
     def _with_bounds(self, names: Collection[str]) -> Iterable[tuple[int, str]]:
         return zip(map(self._bounds.__getitem__, names), names, strict=True)
 
-    def _by_safety(self, names: Collection[str]) -> Iterable[Collection[str]]:
-        """Returns the nodes by `_SAFETY`, the safest first."""
+    def _tiers(self, names: Collection[str]) -> Iterable[Collection[str]]:
+        """Returns the nodes by score, and those with equal scores by `_SAFETY`, the best first."""
         unsafe = self._decision.unsafe
-        if not unsafe:
+        scores = self._decision.scores
+        if not unsafe and not scores:
             return (names,)
-        tiers: dict[Reason | None, list[str]] = {reason: [] for reason in _SAFETY}
+        tiers: dict[tuple[int, int], list[str]] = {}
         for name in names:
-            tiers[unsafe.get(name)].append(name)
-        return tiers.values()
+            tiers.setdefault((-scores.get(name, 0), _SAFETY[unsafe.get(name)]), []).append(name)
+        return [tiers[rank] for rank in sorted(tiers)]
 
     def best_nodes(self, names: Sequence[str], count: int) -> frozenset[str]:
         """Returns the `count` nodes that come first."""
         if not count:
             return frozenset()
-        data = self.data
-        with_data = [name for name in names if name in data]
-        unsafe = self._decision.unsafe
-        ranks = {
-            name: (*data[name], _SAFETY[unsafe.get(name)], -self._usable(name, self._bounds[name]), name)
-            for name in with_data
-        }
-        best = set(nsmallest(count, with_data, key=ranks.__getitem__))
-        for tier in self._by_safety([name for name in names if name not in data]):
+        if self._decision.scores:
+            return frozenset(nsmallest(count, names, key=self._rank))
+        with_data = [name for name in names if name in self._data]
+        best = set(nsmallest(count, with_data, key=self._rank))
+        for tier in self._tiers([name for name in names if name not in self._data]):
             best |= nodes_with_most_free_space(self._with_bounds(tier), count - len(best), self._usable)
         return frozenset(best)
+
+    def _rank(self, name: str) -> tuple[int, int, int, int, int, str]:
+        """Returns the rank of a node: the least comes first."""
+        decision = self._decision
+        kept, rebuilt = self._data.get(name, (0, 0))
+        safety = _SAFETY[decision.unsafe.get(name)]
+        return -decision.scores.get(name, 0), kept, rebuilt, safety, -self._usable(name, self._bounds[name]), name
 
     def _usable(self, name: str, bound: int) -> int:
         """Returns the bytes that the pod can use.

@@ -1,4 +1,6 @@
-"""Monitors disks: which ones new placements overbooked, which volumes met there, and how close together they were placed.
+"""Monitors which disks new placements overbook.
+
+Also reports which volumes met there, and how close together they were placed.
 
 A disk is *overbooked* if its replicas and backing images add up to more than Longhorn's scheduling limit. Longhorn places a replica on
 what a disk's status says, and the status follows later. So replicas of several volumes that are placed on the same status may overbook a
@@ -119,7 +121,7 @@ _Placements = Mapping[str, tuple[_Placement, ...]]
 class OverbookingReport:
     """The overbooked disks at one time.
 
-    A new report is empty. Only `updated` makes the next. The first one only notes where replicas are.
+    A new report is empty. Only `update` makes the next. The first one only notes where replicas are.
 
     Attributes:
         time: when it was made, in the caller's seconds
@@ -134,7 +136,7 @@ class OverbookingReport:
     _recent: _Placements = field(default_factory=dict[str, tuple[_Placement, ...]])
     _meetings: Mapping[str, _Meeting] = field(default_factory=dict[str, _Meeting])
 
-    def updated(self, view: View, deliveries: Deliveries, now: float) -> Cooperative[OverbookingReport]:
+    def update(self, view: View, deliveries: Deliveries, now: float) -> Cooperative[OverbookingReport]:
         """Returns the report at a later time.
 
         A disk is reported `SETTLE_TIME` after the last placement on it, or when a replica has left it before, once for as long as it is
@@ -254,7 +256,10 @@ def _on_disk(placements: Iterable[_Placement], uuid: str, view: View) -> tuple[_
 
 
 def _disk(view: View, uuid: str) -> _Disk | None:
-    """Returns a disk with its bytes; None if no node has it, its size is unknown, or a DiskSchedule promises its space."""
+    """Returns a disk with its bytes, or None if it is not monitored.
+
+    It is not monitored if no node has it, its size is unknown, or a DiskSchedule promises its space.
+    """
     node = view.snapshot.longhorn_nodes.get(view.indexes.node_of_disk.get(uuid) or "")
     for disk in node.disks if node is not None else ():
         if node is not None and disk.uuid == uuid and disk.storage_maximum > 0 and view.schedule_of(disk) is None:

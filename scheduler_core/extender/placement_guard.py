@@ -1,4 +1,6 @@
-"""Guards a placement: Longhorn's disk stays, unless what is still to come to the node would then no longer fit.
+"""Guards a placement: Longhorn's disk stays if everything else fits.
+
+Everything else is what is still to come to the node.
 
 Data flow: a placement that Longhorn is about to write → the view, with what was allowed a moment ago and no watch has shown yet → the
 volume's demand on that node, or the offer of it that has the volume (without any, the replica is not the local one of a pod that was decided
@@ -38,7 +40,12 @@ from scheduler_core.evaluation.offered_volumes import (
 from scheduler_core.evaluation.room import FITTING
 from scheduler_core.evaluation.single_node import NodeEvaluation, evaluate_requirements
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.allowed_placements import longhorn_names, not_shown, with_coming_copies, with_placements
+from scheduler_core.extender.allowed_placements import (
+    longhorn_names,
+    pending_allowances,
+    with_coming_copies,
+    with_placements,
+)
 from scheduler_core.longhorn.placement import find_candidates
 from scheduler_core.longhorn.replica_request import ReplicaRequest
 from scheduler_core.model import longhorn
@@ -102,8 +109,12 @@ def guard_placement(
     problem = _disk_problem(placement, state.view)
     if problem:
         return GuardDecision(GuardOutcome.REFUSED_SHAPE, placement, detail=problem)
+    scheduled = _disk_with_schedule(placement.node, state.view)
+    if scheduled:
+        detail = f"the space of disk {scheduled} of node {placement.node} is allocated through a DiskSchedule"
+        return GuardDecision(GuardOutcome.NOT_GUARDED, placement, detail=detail)
     others = (entry for entry in allowances if entry.replica != placement.replica)
-    pending = not_shown(others, placement.node, state.view)
+    pending = pending_allowances(others, placement.node, state.view)
     view = with_placements(state.view, pending)
     placed = frozenset(entry.volume for entry in pending)
     to_come = _VolumesToCome.of(view, state.demand.by_node.get(placement.node) or (), ledger, placement.node)
@@ -118,6 +129,14 @@ def guard_placement(
     return replace((yield from guard.decide(competing)), pod=pod)
 
 
+def guards_every_node(view: View) -> bool:
+    """Whether the guard keeps the plans of all nodes.
+
+    It leaves nodes alone where a disk's space is allocated through a DiskSchedule.
+    """
+    return all(schedule.mirrored for schedule in view.snapshot.disk_schedules.values())
+
+
 def _disk_problem(placement: Placement, view: View) -> str:
     """Returns why a placement's disk is not the one that the node lists, or ""."""
     node = view.snapshot.longhorn_nodes.get(placement.node)
@@ -129,6 +148,15 @@ def _disk_problem(placement: Placement, view: View) -> str:
     if disk.path != placement.disk_path:
         return f"disk {disk.name} of node {node.name} has path {disk.path}, not {placement.disk_path}"
     return ""
+
+
+def _disk_with_schedule(node: str, view: View) -> str:
+    """Returns the name of a disk of the node whose space is allocated through a DiskSchedule, or "".
+
+    The DiskSchedule has promised the space to a replica on that disk, and on no other one.
+    """
+    disks = view.snapshot.longhorn_nodes[node].disks
+    return next((disk.name for disk in disks if view.schedule_of(disk) is not None), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +186,9 @@ class _VolumesToCome:
         )
 
     def need_of(self, name: str, view: View) -> tuple[PodVolume, str] | None:
-        """Returns the volume with this name in Longhorn, and the pod that needs it as ``namespace/name``; None for none.
+        """Returns the volume with this name in Longhorn, and its pod.
+
+        The pod is ``namespace/name``. Returns None if no pod needs the volume.
 
         Longhorn places a volume after its pod was bound. So an offer that has it was decided for, though no watch has shown that yet.
         """
@@ -172,7 +202,10 @@ class _VolumesToCome:
         return None
 
     def competing(self, placed: Collection[str], view: View) -> CompetingVolumes:
-        """Returns the volumes by how certain they are; offers with one of the placed volumes were decided for."""
+        """Returns the volumes by how certain they are.
+
+        Offers with one of the placed volumes are decided already.
+        """
         decided = [
             volumes
             for offer, volumes in self.offers
@@ -198,7 +231,9 @@ def _placed_identities(competing: CompetingVolumes, allowed: Collection[str], vi
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The choice of a disk for one volume, when all volumes of an evaluation are to fit.
+    """The choice of a disk for one volume, with all others still fitting.
+
+    The others are the volumes of the same evaluation.
 
     Attributes:
         index: of the volume among the required volumes
@@ -224,7 +259,10 @@ class _Choice:
         return self._restrict(disks).reason(budget) is Reason.ROOM
 
     def disk(self, disks: int, budget: Budget) -> str | None:
-        """Returns the UUID of one of the disks with which all volumes are proven to fit, None for none."""
+        """Returns the UUID of a disk with which all volumes are proven to fit.
+
+        Returns None if there is none among the disks of the mask.
+        """
         evaluation = self._restrict(disks)
         assignment = plan(evaluation.required, evaluation.profile, budget, evaluation.allowed)
         return None if assignment is None else evaluation.disks[assignment[self.index]].uuid
@@ -318,7 +356,10 @@ class _Guard:
 
 
 def _legal_disks(view: View, placement: Placement, volume: PodVolume) -> frozenset[str]:
-    """UUIDs of the node's disks that Longhorn's scheduler would consider for the replica, by their true load."""
+    """Returns the UUIDs of disks that Longhorn's scheduler would consider.
+
+    These are disks of the node, by their true load, for this replica.
+    """
     node = view.snapshot.longhorn_nodes[placement.node]
     node = replace(node, disks=tuple(_with_true_load(view, node.name, disk) for disk in node.disks))
     request = ReplicaRequest(
@@ -336,7 +377,7 @@ def _legal_disks(view: View, placement: Placement, volume: PodVolume) -> frozens
 
 def _with_true_load(view: View, node: str, disk: longhorn.Disk) -> longhorn.Disk:
     """Returns a disk as its status will be once it counts everything."""
-    listed = {replica.name: replica.size for replica in view.unlisted_on(disk)}
+    listed = {replica.name: replica.size for replica in view.unlisted_replicas_on(disk)}
     return replace(
         disk,
         storage_scheduled=disk.storage_scheduled + view.uncounted_bytes(node, disk),

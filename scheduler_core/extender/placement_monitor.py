@@ -1,4 +1,6 @@
-"""Monitors demand: how much there is and why, and which of it went wrong, kept current change by change.
+"""Monitors demand: how much there is and why.
+
+Also reports which of it went wrong. It is kept current change by change.
 
 Data flow: the demand of a view and the previous report → the nodes whose demand or free space changed → only these are evaluated →
 the next `PlacementReport`. It costs one comparison per node with demand, and the evaluation of the changed nodes.
@@ -128,7 +130,7 @@ class _Situation:
 class PlacementReport:
     """The state of all demand at one time.
 
-    A new report is empty. Only `updated` makes the next.
+    A new report is empty. Only `update` makes the next.
 
     Attributes:
         time: when it was made, in the caller's seconds
@@ -162,7 +164,7 @@ class PlacementReport:
         """The stuck pods, sorted by node and name."""
         return tuple(entry for report in self._reports_with_problems() for entry in report.stuck)
 
-    def updated(
+    def update(
         self,
         state: ClusterState,
         contention: Contention,

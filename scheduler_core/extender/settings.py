@@ -1,4 +1,6 @@
-"""The extender's own settings: resolves them from several sources, each of which may change at run time.
+"""The extender's own settings, resolved from several sources.
+
+Each source may change at run time.
 
 They are the proposal's three settings, under its names, and the placement guard's mode.
 

@@ -1,4 +1,7 @@
-"""Sentences about a pod's volumes that explanations of many nodes share. What they take from the cluster is computed once."""
+"""Sentences about a pod's volumes, for explanations of many nodes.
+
+What they take from the cluster is computed once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Facts that the Longhorn rules of a policy read: Longhorn's own decision about one pod, per node.
+"""Facts that the Longhorn rules of a policy read.
+
+They are Longhorn's own decision about one pod, per node.
 
 `scheduler_core/extender/longhorn_facts.py` computes them: each node's reason, order safety and stale safety, the volumes that keep a
 replica there, and the bytes that the plan leaves free on each disk. This module does not know how.

@@ -1,4 +1,6 @@
-"""A policy: its predicates filter, its priorities score with weights. Parses the JSON file it is read from.
+"""A policy: its predicates filter, its priorities score with weights.
+
+The module parses the JSON file of a policy.
 
 A file replaces the default policy as a whole. It is checked as Kubernetes 1.1 did (factory/plugins.go, api/validation),
 in three stages: decode, validate, build. The first stage that finds a fault ends the reading. An entry that Kubernetes

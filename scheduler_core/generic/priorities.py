@@ -1,4 +1,6 @@
-"""The classic priorities: how good is a node for the pod, as a whole number from 0 to 10.
+"""The classic priorities: how good a node is for a pod.
+
+A score is a whole number from 0 to 10.
 
 A priority scores all feasible nodes at once, in the order given. Fractions are cut off. Sources: Kubernetes 1.1,
 plugin/pkg/scheduler/algorithm/priorities/; the function is named in each docstring.

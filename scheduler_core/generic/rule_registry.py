@@ -1,4 +1,6 @@
-"""Table of every rule by its name in a policy: a new predicate or priority is added here.
+"""Table of every rule by its name in a policy.
+
+A new predicate or priority is added here.
 
 A policy names a static rule. A configurable rule has a name that the administrator chooses; its argument says which rule
 it is.

@@ -1,6 +1,6 @@
-"""Leader election on a Lease: a pure state machine, and the proof that there is at most one leader.
+"""Leader election on a Lease, as a pure state machine.
 
-Only the leader answers kube-scheduler.
+The proof that there is at most one leader follows below. Only the leader answers kube-scheduler.
 
 Data flow: `plan(state, now, timestamp)` returns the next action (read, create, replace, wait); the driver performs it and reports
 the result as an event; `step(state, event)` returns the next state. Times are seconds on the candidate's own clock, which must

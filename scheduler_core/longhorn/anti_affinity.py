@@ -1,4 +1,7 @@
-"""Anti-affinity: the nodes and zones a volume's replicas use, and the tiers in which nodes are tried."""
+"""Anti-affinity: the nodes and zones that a volume's replicas use.
+
+Also orders the nodes in the tiers in which they are tried.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Requested evictions: which node takes no new replica, and which replica does not stay where it is.
+"""Requested evictions of nodes and of disks.
+
+They say which node takes no new replica, and which replica does not stay where it is.
 
 A disk whose eviction is requested takes no replica by Longhorn's own rules (`disk_stage.py`). Longhorn's scheduler does not read the node's
 request, which its webhook accepts only for nodes without scheduling; it counts because Longhorn's scheduler-extender proposal says so

@@ -1,4 +1,7 @@
-"""Explains a placement: every node and disk with the first rule that refuses it, and the numbers."""
+"""Explains a placement: every node and disk with the numbers.
+
+Each has the first rule that refuses it.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ DISABLE_V2_LABEL = "node.longhorn.io/disable-v2-data-engine"
 _DEPLOYED = ("deployed", "deploying")
 
 
-def v2_disabled(cluster: Cluster, node: str) -> bool:
+def disables_v2(cluster: Cluster, node: str) -> bool:
     """Whether v2 volumes cannot use a node (IsV2DataEngineDisabledForNode).
 
     They cannot if there is no such Kubernetes node, or if its label disables them.

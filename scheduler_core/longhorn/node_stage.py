@@ -7,7 +7,7 @@ from typing import Final
 
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.linked_clone import source_missing, sources
-from scheduler_core.longhorn.node_readiness import engine_image_ready, instance_manager_ready, v2_disabled
+from scheduler_core.longhorn.node_readiness import disables_v2, engine_image_ready, instance_manager_ready
 from scheduler_core.longhorn.refusal_rules import Refusal, Rule, missing_backing_image
 from scheduler_core.longhorn.replica_request import ReplicaRequest, is_v2
 from scheduler_core.longhorn.tags import selector_refusal
@@ -56,7 +56,7 @@ def _condition_refusal(rule: Rule, node: Node, kind: str) -> Refusal:
 
 
 def _v2_refusal(cluster: Cluster, data_engine: str, node: Node) -> Refusal | None:
-    if is_v2(data_engine) and v2_disabled(cluster, node.name):
+    if is_v2(data_engine) and disables_v2(cluster, node.name):
         return Refusal(Rule.V2_DISABLED, f"node {node.name} has the v2 data engine disabled, or no Kubernetes node")
     return None
 

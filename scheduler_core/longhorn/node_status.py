@@ -132,7 +132,10 @@ def schedulable_condition(cluster: Cluster, node: Node) -> Condition:
 
 
 def awaits_own_manager(disk: Disk) -> bool:
-    """Whether a disk was marked as not ready with its node, and the node's own manager has not written it since."""
+    """Whether a disk waits for its node's own manager to write it.
+
+    The disk was marked as not ready together with its node, and has not been written since.
+    """
     return condition(disk.conditions, "Ready").reason == _NODE_NOT_READY
 
 

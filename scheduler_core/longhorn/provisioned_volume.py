@@ -104,7 +104,9 @@ def _number_of_replicas(parameters: Mapping[str, str], locality: str, default: i
 
 
 def _choice(parameters: Mapping[str, str], key: str, choices: tuple[str, ...], subject: str) -> str:
-    """The value of a parameter that has a fixed set of values, "" if it is not given.
+    """The value of a parameter that has a fixed set of values.
+
+    "" if the parameter is not given.
 
     Raises:
         ResolutionError: Longhorn does not know the value

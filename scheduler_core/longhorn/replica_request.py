@@ -1,4 +1,7 @@
-"""The replica to place: its volume, and the fields that the replica itself contributes to the decision."""
+"""The replica to place, with its volume.
+
+It has the fields that the replica itself contributes to the decision.
+"""
 
 from __future__ import annotations
 

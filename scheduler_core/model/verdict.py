@@ -1,4 +1,7 @@
-"""The result for one node: a `Reason` out of a small fixed set, and the numbers behind it."""
+"""The result for one node: a `Reason`, and the numbers behind it.
+
+The reasons are a small fixed set.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Offers: nodes that were returned to kube-scheduler for a pod whose placement has not been observed yet.
+"""Offers: nodes that were returned to kube-scheduler for a pod.
+
+An offer is outstanding until the pod's placement is observed.
 
 events             what changes the ledger: requests, observed pods, ends, time
 outstanding_offer  one offer and when it ends

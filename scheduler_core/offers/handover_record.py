@@ -264,7 +264,10 @@ def _decode_sets(wire: _WireRecord) -> list[frozenset[str]]:
 
 
 def _bit_positions(text: str, count: int) -> Iterator[int]:
-    """Yields the positions of a bit set of at most `count` bits, and one that is too high if it has more."""
+    """Yields the positions of the bits in a bit set.
+
+    A set of more than `count` bits yields a position that is too high.
+    """
     try:
         bits = b64decode(text, validate=True)
     except ValueError as error:

@@ -230,9 +230,9 @@ def _observe_pod(ledger: Ledger, pod: ObservedPod) -> tuple[Ledger, tuple[Outcom
     if 0 < pod.version <= offer.version:
         return ledger, ()
     after = replace(offer, version=max(offer.version, pod.version))
-    if offer.unschedulable_since is None and offer.has_failed(pod):
+    if offer.unschedulable_since is None and offer.fails_with(pod):
         after = replace(after, unschedulable_since=ledger.time)
-    if not offer.is_decided_by(pod) or (offer.narrowed and len(offer.nodes) == 1):
+    if not offer.is_choice_of(pod) or (offer.narrowed and len(offer.nodes) == 1):
         return _replace_offer(ledger, offer, after), ()
     narrowed_at = ledger.time if offer.narrowed_at is None else offer.narrowed_at
     after = replace(after, nodes=frozenset((pod.nominated_node,)), narrowed_at=narrowed_at)

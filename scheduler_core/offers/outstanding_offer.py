@@ -1,4 +1,7 @@
-"""One outstanding offer, when it ends, and what an observation of its pod says about it. See `ledger.py`."""
+"""One outstanding offer, and when it ends.
+
+Also says what an observation of its pod means for it. See `ledger.py`.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ class Offer:
         nominated_before = self.pod.unschedulable != "" and self.pod.nominated_node in self.nodes
         return self.priority is not None or nominated_before
 
-    def has_failed(self, pod: ObservedPod) -> bool:
+    def fails_with(self, pod: ObservedPod) -> bool:
         """Whether an observation shows that the attempt failed for which the offer was made."""
         declared_unschedulable = pod.unschedulable not in ("", self.pod.unschedulable)
         stands = pod.nominated_node in self.nodes
@@ -106,7 +109,7 @@ class Offer:
         # Preemption writes its nomination together with the condition.
         return not stands and (declared_unschedulable or self.narrowed)
 
-    def is_decided_by(self, pod: ObservedPod) -> bool:
+    def is_choice_of(self, pod: ObservedPod) -> bool:
         """Whether an observed nomination names the offered node that was chosen."""
         if pod.nominated_node not in self.nodes:
             return False

@@ -1,4 +1,6 @@
-"""Searches for a blocking set: other volumes that leave a volume no disk. Order safety comes down to this.
+"""Searches for a blocking set: volumes that leave another no disk.
+
+Order safety comes down to this.
 
 Whatever the order and the choice of disks, a volume fails exactly when some of the others lie on its disks so that
 none has room for it. Which of them came first does not matter: what lies on a disk is possible in some order if its

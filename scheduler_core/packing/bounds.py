@@ -1,4 +1,7 @@
-"""Proofs that volumes do not fit, each cheaper than a search. None ever rules out a packing that exists."""
+"""Proofs that volumes do not fit, each cheaper than a search.
+
+None of them ever rules out a packing that exists.
+"""
 
 from __future__ import annotations
 

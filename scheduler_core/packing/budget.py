@@ -1,4 +1,6 @@
-"""The search budget of a request: counted steps, divided fairly among searches, and the three answers of a search.
+"""The search budget of a request, in counted steps.
+
+The budget is divided fairly among searches, and a search has three answers.
 
 Steps are counted so that the same input always gets the same answer: a clock would make answers depend on the
 machine's load. A step is one element operation of a search (about 1 µs of CPython 3.11 on the reference machine).
@@ -158,7 +160,10 @@ def _attempt(
     budget: Budget,
     tried: MutableMapping[_Instance, int],
 ) -> PackingAnswer:
-    """Solves one instance with a portion of the budget and records the steps if they do not suffice."""
+    """Solves one instance with a portion of the budget.
+
+    Records the steps if they do not suffice.
+    """
     steps = portion.left
     answer = solve(instance, portion)
     budget.take_back([portion])

@@ -1,6 +1,7 @@
-"""Exact search: gives whole patterns to disks, most constrained disk or item class first, remembering dead ends.
+"""Exact search: gives whole patterns to disks, remembering dead ends.
 
-It finds a packing, or proves that none exists, or runs out of budget. Three facts keep it small:
+The most constrained disk or item class comes first. It finds a packing, or proves that none exists, or runs out of
+budget. Three facts keep it small:
 
 * *Slack.* The bytes that will stay free in total are certain from the start, so every disk must be filled to within
   what is left of them, less what the other disks cannot help wasting.

@@ -1,4 +1,6 @@
-"""Whether the volumes fit the disks together: an exact answer, or UNDECIDED when the budget ends first.
+"""Whether the volumes fit the disks together.
+
+The answer is exact, or UNDECIDED when the budget ends first.
 
 Callers of the package start here. `fast_path` answers what needs no search; everything else goes through `solve`,
 which simplifies the problem, tries greedy packings and proofs, and then searches. All sizes are bytes.

@@ -1,4 +1,6 @@
-"""Minimum bin slack (Gupta and Ho): fills disks one by one as full as possible, for many volumes.
+"""Minimum bin slack (Gupta and Ho), for many volumes.
+
+It fills disks one by one, as full as possible.
 
 With dozens of volumes there are too many patterns to search among, but also so many full ones that some choice among
 them nearly always leaves a remainder that fits. An exact search packs the remainder. Only successes count: a failure

@@ -1,4 +1,6 @@
-"""Patterns: all the ways to fill a disk, as bits. The exact search works on this table.
+"""Patterns: all the ways to fill a disk, as bits.
+
+The exact search works on this table.
 
 A *pattern* (Gilmore and Gomory) is a set of volumes that may lie together on one disk. Volumes of equal size with
 equal restrictions are interchangeable, so they form an *item class*, and a pattern only says how many of each class it

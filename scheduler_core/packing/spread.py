@@ -1,4 +1,6 @@
-"""Whether replicas fit the disks together when those of one volume must not share a domain (a node, a zone or a disk).
+"""Whether replicas that must stay apart fit the disks together.
+
+Those of one volume must not share a domain (a node, a zone or a disk).
 
 Without such volumes and without copies this is the question of `feasible.py`, which also answers it without domains and copies first: what
 does not pack then does not pack at all. Otherwise each replica goes to the disk with the most bytes left, which often succeeds at once. If
@@ -86,9 +88,10 @@ def _fits_greedily(groups: Sequence[ReplicaGroup], free: Sequence[int], budget: 
 
 
 def _place_on_emptiest(group: ReplicaGroup, mask: int, left: list[int], copied: dict[str, int], used: set[int]) -> bool:
-    """Places the replicas of a group that may use the disks of a mask, and updates the bytes left.
+    """Places replicas of a group on the disks of a mask.
 
-    `copied` has the disks that were given a copy, by image, and `used` the domains of the group's replicas.
+    Updates the bytes left. `copied` has the disks that were given a copy, by image, and `used` the domains of the
+    group's replicas.
     """
     remaining = group.masks.count(mask)
     heap = [(_bytes_on(group, disk, copied) - left[disk], disk) for disk in range(len(left)) if mask >> disk & 1]
@@ -123,7 +126,10 @@ def _bytes_on(group: ReplicaGroup, disk: int, copied: Mapping[str, int]) -> int:
 
 
 def _search(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budget: Budget) -> PackingAnswer:
-    """Searches in both orders of the disks: each finds placements that the other misses within its steps."""
+    """Searches in both orders of the disks.
+
+    Each order finds placements that the other one misses within its steps.
+    """
     for descending in (True, False):
         portion = budget.portion(MAX_STEPS_PER_INSTANCE // 2)
         order = sorted(range(len(free)), key=free.__getitem__, reverse=descending)
@@ -144,7 +150,10 @@ def _without_spread(groups: Sequence[ReplicaGroup], free: tuple[int, ...], budge
 
 
 class _Search:
-    """A depth-first search over the groups, one replica after the other, which tries the disks in an order."""
+    """A depth-first search over the groups, one replica after the other.
+
+    It tries the disks in an order.
+    """
 
     def __init__(
         self, groups: Sequence[ReplicaGroup], free: tuple[int, ...], order: Sequence[int], budget: Budget
@@ -251,9 +260,10 @@ class _Search:
 
 
 def _shared_domain(domains: Sequence[int], disk: int) -> int:
-    """Returns the domain of a disk if another disk has the same one, otherwise a value for disks that are alone.
+    """Returns the domain that a disk shares with another disk.
 
-    Any number of replicas may use a disk that is SHARED, which sets it apart.
+    All disks that are alone in their domains get the same value. Any number of replicas may use a disk that is SHARED,
+    which sets it apart.
     """
     domain = domains[disk]
     if domain == SHARED:

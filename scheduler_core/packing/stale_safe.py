@@ -102,9 +102,10 @@ def _fit_together(volumes: UnplacedVolumes, meeting: Sequence[int], disk: Meetin
 
 
 class NewVolumes:
-    """New volumes that may use any disk: their stale safety takes a comparison or a look-up per disk.
+    """New volumes that may use any disk.
 
-    They come in one or more parts, such as those of the pod and those of other pods, none of them empty.
+    Their stale safety takes a comparison or a look-up per disk. They come in one or more parts, such as those of the
+    pod and those of other pods, none of them empty.
     """
 
     __slots__ = ("_largest", "_parts", "_smallest", "_total")

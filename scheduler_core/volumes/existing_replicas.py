@@ -1,4 +1,6 @@
-"""Restart: which nodes already hold a pod's local volumes, and where a volume needs no new space.
+"""Restart: which nodes already hold a pod's local volumes.
+
+Also says where a volume needs no new space.
 
 What one replica means on a ready node and a ready disk (Longhorn's scheduler-extender proposal, Filter step 3):
 

@@ -28,12 +28,12 @@ def is_valid(requirement: LabelRequirement, operators: Collection[str]) -> bool:
     return not requirement.values
 
 
-def all_met(requirements: Iterable[LabelRequirement], labels: Mapping[str, str]) -> bool:
+def meets_all(requirements: Iterable[LabelRequirement], labels: Mapping[str, str]) -> bool:
     """Whether labels meet every requirement, each of which is valid."""
-    return all(_is_met(requirement, labels.get(requirement.key)) for requirement in requirements)
+    return all(_meets(requirement, labels.get(requirement.key)) for requirement in requirements)
 
 
-def _is_met(requirement: LabelRequirement, value: str | None) -> bool:
+def _meets(requirement: LabelRequirement, value: str | None) -> bool:
     """Whether a label's value meets the requirement.
 
     None if there is no such label.

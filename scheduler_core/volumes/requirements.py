@@ -1,4 +1,7 @@
-"""What a pod's volumes require of any node, so that equal requirements are recognised whichever pod has them."""
+"""What a pod's volumes require of any node.
+
+Equal requirements are recognised, whichever pod has them.
+"""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from scheduler_core.model import kube
 from scheduler_core.volumes.label_selector import (
     LABEL_SELECTOR_OPERATORS,
     NODE_SELECTOR_OPERATORS,
-    all_met,
     is_valid,
+    meets_all,
 )
 from scheduler_core.volumes.resolve import PodVolume, Resolution, is_local, resolve_volumes, storage_class_of
 
@@ -226,7 +226,7 @@ def _fits(spec: kube.ClaimSpec, volume: kube.PersistentVolume) -> bool:
         and available.volume_mode == spec.volume_mode
         and available.attributes_class == spec.attributes_class
         and all(mode in available.access_modes for mode in spec.access_modes)
-        and all_met(spec.selector, available.labels)
+        and meets_all(spec.selector, available.labels)
     )
 
 
@@ -261,7 +261,7 @@ def _nodes_by_affinity(
     groups: dict[frozenset[_Affinity], list[str]] = {}
     for name in names:
         node = view.snapshot.nodes.get(name)
-        groups.setdefault(lookup.met_by(node.labels if node is not None else {}), []).append(name)
+        groups.setdefault(lookup.affinities_of(node.labels if node is not None else {}), []).append(name)
     # Without candidates (an object is only to be fetched) the volumes that every node admits count.
     return groups or {frozenset(): []}
 
@@ -284,21 +284,21 @@ class _AffinityLookup:
             else:
                 self._others.append(affinity)
 
-    def met_by(self, labels: Mapping[str, str]) -> frozenset[_Affinity]:
+    def affinities_of(self, labels: Mapping[str, str]) -> frozenset[_Affinity]:
         """Returns the affinities that a node with these labels meets."""
-        met = {affinity for affinity in self._others if _is_admitted(affinity, labels)}
+        met = {affinity for affinity in self._others if _admits(affinity, labels)}
         for key, values in self._by_value.items():
             met |= values.get(labels.get(key, ""), set()) if key in labels else set()
         return frozenset(met)
 
 
-def _is_admitted(affinity: _Affinity, labels: Mapping[str, str]) -> bool:
+def _admits(affinity: _Affinity, labels: Mapping[str, str]) -> bool:
     """Whether labels meet one term of the affinity.
 
     A term that is invalid is never met (component-helpers, LazyErrorNodeSelector).
     """
     return any(
-        all(is_valid(requirement, NODE_SELECTOR_OPERATORS) for requirement in term) and all_met(term, labels)
+        all(is_valid(requirement, NODE_SELECTOR_OPERATORS) for requirement in term) and meets_all(term, labels)
         for term in affinity
     )
 

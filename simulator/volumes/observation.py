@@ -1,4 +1,7 @@
-"""The observation of one volume: the input of every decision about it. Also the patches that decisions return."""
+"""The observation of one volume: the input of every decision.
+
+The module also has the patches that decisions return.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.longhorn import BEST_EFFORT, DISABLED
 from simulator.actions import DeleteObject, PatchObject
 from simulator.config import Config
-from simulator.disk_schedule_grants import Schedules, granted_size, is_granted
+from simulator.disk_schedule_grants import Schedules, granted_size, has_grant
 from simulator.objects import DISK_LABEL, EVICTING, NODE_LABEL, Json, KubeObject, timestamp
 
 Volume = KubeObject[longhorn.Volume]
@@ -90,7 +93,7 @@ class VolumeObservation:
         A replica with data occupies its space already, so it starts even if the space was never granted.
         """
         model = replica.model
-        has_space = not self.config.disk_schedules or model.healthy_at != "" or is_granted(self.schedules, model)
+        has_space = not self.config.disk_schedules or model.healthy_at != "" or has_grant(self.schedules, model)
         return has_space and model.disk_id not in self.disks_awaiting_image
 
     @property
@@ -158,7 +161,7 @@ def needs_rebuild(replica: Replica) -> bool:
     return model.node_id != "" and not model.healthy_at and not model.failed_at and not model.deleting
 
 
-def is_unplaced(replica: Replica) -> bool:
+def lacks_place(replica: Replica) -> bool:
     """Whether a replica is not placed yet."""
     model = replica.model
     return model.node_id == "" and not model.failed_at and not model.deleting

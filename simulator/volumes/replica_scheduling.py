@@ -23,7 +23,7 @@ from simulator.volumes.manifests import place
 from simulator.volumes.observation import (
     Replica,
     VolumeObservation,
-    is_unplaced,
+    lacks_place,
     patch_replica_spec,
     patch_volume_status,
     place_labels,
@@ -49,7 +49,7 @@ def schedule_replicas(observation: VolumeObservation) -> list[Action]:
     status as it is then: without the replicas of other volumes that were placed a moment before. A refused write of a replica leaves the
     condition as it was, and the volume is tried again (`LonghornQueue`).
     """
-    unplaced = [replica for replica in observation.replicas if is_unplaced(replica)]
+    unplaced = [replica for replica in observation.replicas if lacks_place(replica)]
     if waits_for_attachment(observation.model):
         return _update_condition(observation, observation.replica_models, [])
     if not observation.config.places_replicas:

@@ -24,8 +24,8 @@ from simulator.volumes.observation import (
     VolumeObservation,
     delete_replica,
     is_healthy,
-    is_unplaced,
     is_working,
+    lacks_place,
     needs_rebuild,
     patch_replica_spec,
     patch_replica_status,
@@ -189,7 +189,7 @@ def _report_precheck_failure(observation: VolumeObservation, reasons: str) -> li
     An unplaced replica reports its own reason in the same sync, which would replace this one: then nothing is written.
     """
     requeue = RequeueAfter(observation.config.schedule_retry)
-    if any(is_unplaced(replica) for replica in observation.live_replicas):
+    if any(lacks_place(replica) for replica in observation.live_replicas):
         return [requeue]
     return [*write_scheduled(observation, SCHEDULING_FAILURE, PRECHECK_FAILED + reasons), requeue]
 
@@ -244,7 +244,7 @@ def _remove_unplaced_replica(observation: VolumeObservation, healthy_count: int)
     """Removes an unplaced replica that is not needed (CleanupFailedToScheduleReplicas)."""
     evicting = any(replica.model.eviction_requested for replica in observation.live_replicas)
     for replica in observation.live_replicas:
-        if not is_unplaced(replica) or replica.model.healthy_at:
+        if not lacks_place(replica) or replica.model.healthy_at:
             continue
         pinned = replica.model.hard_node_affinity
         if pinned and observation.locality_disabled:

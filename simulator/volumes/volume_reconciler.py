@@ -1,4 +1,7 @@
-"""Reconciles a volume: all phases of its life in Longhorn's order. The first phase that writes something ends the pass."""
+"""Reconciles a volume: all phases of its life in Longhorn's order.
+
+The first phase that writes something ends the pass.
+"""
 
 from __future__ import annotations
 

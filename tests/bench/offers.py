@@ -97,7 +97,7 @@ class Leader:
 
     def update(self, changes: Changes) -> None:
         """Applies one event, as the live caches do."""
-        self.state = self.state.updated(changes, NOW)
+        self.state = self.state.update(changes, NOW)
 
     def decide(self, name: str) -> Decision:
         """Decides about a pod of two claims that competes with all other pods."""

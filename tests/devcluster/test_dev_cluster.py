@@ -114,7 +114,10 @@ def test_a_stateful_set_becomes_ready_and_is_deleted_at_once(cluster: DevCluster
     spec = {"replicas": 3, "serviceName": "plain", "selector": {"matchLabels": labels}, "template": template}
     apply(cluster, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "plain"}, "spec": spec})
     cluster.kubectl("rollout", "status", "statefulset/plain", "--timeout=60s")
+    pods = ("get", "pods", "-l", "app=plain", "-o", "name")
+    assert cluster.kubectl(*pods).split() == [f"pod/plain-{number}" for number in range(3)]
     cluster.kubectl("delete", "statefulset", "plain", "--cascade=foreground", "--timeout=25s")
+    assert cluster.kubectl(*pods) == ""
 
 
 def test_a_pod_with_a_claim_runs_once_its_volumes_are_attached(cluster: DevCluster) -> None:
@@ -195,6 +198,8 @@ def test_a_second_scheduler_serves_the_pods_that_name_it(cluster: DevCluster) ->
     second = cluster.start_scheduler("second", scheduler_name="second")
     apply(cluster, pod("mine", schedulerName="second"))
     cluster.kubectl("wait", "pod", "mine", "--for=condition=Ready", "--timeout=60s")
+    columns = "jsonpath={.status.phase} {.spec.schedulerName}"
+    assert cluster.kubectl("get", "pod", "mine", "-o", columns) == "Running second"
     cluster.kubectl("delete", "pod", "mine")
     second.stop()
 

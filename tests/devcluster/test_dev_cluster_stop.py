@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import DevCluster, Process, logged
+from devcluster import DevCluster, Process, log_has
 
 
 class Unstoppable(Process):
@@ -37,7 +37,7 @@ def cluster(tmp_path: Path) -> Iterator[DevCluster]:
         program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
         argv = [sys.executable, "-I", "-S", "-c", program]
         log = cluster.logs / f"{name}.log"
-        cluster.processes[name] = kind(name, argv, log, ready=logged("up"), stop_timeout=0.3)
+        cluster.processes[name] = kind(name, argv, log, ready=log_has("up"), stop_timeout=0.3)
         cluster.processes[name].start()
     processes = list(cluster.processes.values())
     yield cluster

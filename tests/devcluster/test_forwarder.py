@@ -184,10 +184,10 @@ def test_endpoints_of_all_slices_are_reported_together() -> None:
         reports.append(list(addresses))
 
     endpoints = Endpoints(report)
-    endpoints.replaced({("ns", "b"): (("10.0.0.2", 1),)})
-    endpoints.changed(("ns", "a"), (("10.0.0.1", 1), ("10.0.0.2", 1)))
-    endpoints.changed(("ns", "b"), None)
-    endpoints.changed(("ns", "a"), None)
+    endpoints.replace({("ns", "b"): (("10.0.0.2", 1),)})
+    endpoints.change(("ns", "a"), (("10.0.0.1", 1), ("10.0.0.2", 1)))
+    endpoints.change(("ns", "b"), None)
+    endpoints.change(("ns", "a"), None)
     both = [("10.0.0.1", 1), ("10.0.0.2", 1)]
     assert reports == [[("10.0.0.2", 1)], both, both, []]
 

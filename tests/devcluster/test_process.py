@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from devcluster.errors import ProcessError
-from devcluster.process import Process, Ready, _forker, child_environment, http_ok, logged
+from devcluster.process import Process, Ready, _forker, child_environment, http_ok, log_has
 
 Create = Callable[..., Process]
-UP = logged("up")
+UP = log_has("up")
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
 GOODBYE = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); " + SLEEP
@@ -83,7 +83,7 @@ def test_a_process_is_ready_once_its_port_answers_as_expected(create: Create, ac
 
 def test_a_process_that_ends_early_shows_the_end_of_its_log(create: Create, tmp_path: Path) -> None:
     """The error names the log file."""
-    process = create("raise SystemExit('no such flag')", ready=logged("never"))
+    process = create("raise SystemExit('no such flag')", ready=log_has("never"))
     with pytest.raises(
         ProcessError, match=rf"ended with code 1 before it was ready; the end of {tmp_path}/it.log:\nno such flag"
     ):
@@ -92,7 +92,7 @@ def test_a_process_that_ends_early_shows_the_end_of_its_log(create: Create, tmp_
 
 def test_a_process_that_is_never_ready_is_stopped(create: Create) -> None:
     """The caller gets an error, not a half-started process."""
-    process = create(SLEEP, ready=logged("never"), ready_seconds=0.2)
+    process = create(SLEEP, ready=log_has("never"), ready_seconds=0.2)
     with pytest.raises(ProcessError, match=r"not ready within 0\.2 s"):
         process.start()
     assert not process.running
@@ -100,7 +100,7 @@ def test_a_process_that_is_never_ready_is_stopped(create: Create) -> None:
 
 def test_the_error_for_a_missing_program_names_it(tmp_path: Path) -> None:
     """Its type is that of every failed start."""
-    process = Process("it", ["/nowhere/program"], tmp_path / "it.log", ready=logged("never"))
+    process = Process("it", ["/nowhere/program"], tmp_path / "it.log", ready=log_has("never"))
     with pytest.raises(ProcessError, match="cannot run /nowhere/program: No such file"):
         process.start()
 

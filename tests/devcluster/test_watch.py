@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from devcluster.watch import describe_end, was_ended_from_outside
+from devcluster.watch import describe_end, is_external_end
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ from devcluster.watch import describe_end, was_ended_from_outside
 def test_an_end_is_described_in_words(code: int, words: str, from_outside: bool) -> None:
     """An end from outside restarts a candidate; any other end is a crash."""
     assert describe_end(code) == words
-    assert was_ended_from_outside(code) is from_outside
+    assert is_external_end(code) is from_outside

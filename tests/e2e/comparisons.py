@@ -27,13 +27,14 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 class Way(StrEnum):
     """How pods are placed.
 
-    Only order-safe nodes are offered, except in the last way, which has the extender's defaults.
+    Only order-safe nodes are offered, except in the last two ways, which have the extender's defaults.
     """
 
     NONE = "without"
     NODE = "node"
     CAPACITY = "capacity"
     AUTO = "capacity, packing auto"
+    GUARDED = "capacity, packing auto, placement guard"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Comparison:
     prepare: Callable[[Rig], None]
     once: Callable[[Rig, bool], Result]
     simulator: Mapping[str, Any] = field(default_factory=dict)
-    expected: Sequence[Way] = (Way.NODE, Way.CAPACITY)
+    expected: Sequence[Way] = (Way.NODE, Way.CAPACITY, Way.GUARDED)
     wrong: Sequence[Way] = ()
     longest: float = 1.15
 
@@ -93,11 +94,12 @@ def _burst(size: Burst) -> Callable[[Rig, bool], Result]:
 _HUNDRED: Final = Burst(pods=100, nodes=10)
 _TWO_HUNDRED: Final = Burst()
 _ALL: Final = tuple(Way)
-# Which ways share a rig, the reservation it is given, and which nodes with room it offers.
+# Which ways share a rig, the reservation it is given, which nodes with room it offers, and the mode of the placement guard.
 _RIGS: Final = (
-    ((Way.NODE,), "node", Packing.ORDER_SAFE),
-    ((Way.NONE, Way.CAPACITY), "capacity", Packing.ORDER_SAFE),
-    ((Way.AUTO,), "capacity", Packing.AUTO),
+    ((Way.NODE,), "node", Packing.ORDER_SAFE, ""),
+    ((Way.NONE, Way.CAPACITY), "capacity", Packing.ORDER_SAFE, ""),
+    ((Way.AUTO,), "capacity", Packing.AUTO, ""),
+    ((Way.GUARDED,), "capacity", Packing.AUTO, "enforce"),
 )
 GOAL_1: Final = Comparison(
     "goal 1: 16 pods on 4 nodes", 10, _ALL, plan.goal_1_nodes, lambda rig, asks: plan.goal_1(rig, asks=asks)
@@ -128,16 +130,17 @@ def run(comparison: Comparison, folder: Path, repetitions: int | None = None) ->
     Pods that do not request the extender share a rig with those that are offered capacity.
     """
     compared = Compared(comparison.name)
-    for sharing, reservation, packing in _RIGS:
+    for sharing, reservation, packing, placement_guard in _RIGS:
         ways = [way for way in comparison.ways if way in sharing]
         if not ways:
             continue
         with Rig(
-            folder / f"{reservation}-{packing}",
+            folder / f"{reservation}-{packing}-{placement_guard}",
             config=_configuration(folder, reservation),
             reservation=reservation,
             simulator=comparison.simulator,
             more_arguments=("--packing", packing),
+            placement_guard=placement_guard,
         ) as rig:
             comparison.prepare(rig)
             for way in ways:
@@ -177,8 +180,10 @@ def _unexpected_results(comparison: Comparison, compared: Compared) -> list[str]
     problems = []
     for way, results in compared.results.items():
         wrong = sum(len(result.misplaced) + result.mended + len(result.stuck) for result in results)
+        if way is Way.GUARDED:
+            wrong += sum(len(result.overbooked) for result in results)
         if way in comparison.expected and wrong:
-            problems.append(f"{comparison.name}, {way}: {wrong} misplaced or stuck")
+            problems.append(f"{comparison.name}, {way}: {wrong} misplaced, overbooked or stuck")
         elif way in comparison.wrong and not wrong:
             problems.append(f"{comparison.name}, {way}: nothing went wrong, which this comparison is there to show")
     without = compared.median(Way.NONE)

@@ -82,13 +82,13 @@ class DiskScheduleMonitor:
         await asyncio.gather(*tasks, return_exceptions=True)
         await client.close()
 
-    def replaced(self, objects: Mapping[Key, InformerObject[DiskSchedule]]) -> None:
+    def replace(self, objects: Mapping[Key, InformerObject[DiskSchedule]]) -> None:
         """Receives a list from the reflector."""
         self.relists += 1
         for key, value in objects.items():
-            self.changed(key, value)
+            self.change(key, value)
 
-    def changed(self, key: Key, value: InformerObject[DiskSchedule] | None) -> None:
+    def change(self, key: Key, value: InformerObject[DiskSchedule] | None) -> None:
         """Receives a version from the reflector."""
         name = str(key)
         if value is None:

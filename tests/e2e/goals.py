@@ -69,16 +69,19 @@ GOALS: Final = (
 )
 
 
-def run(folder: Path, repetitions: int | None, report: Callable[[list[Row]], None]) -> list[Row]:
+def run(
+    folder: Path, repetitions: int | None, report: Callable[[list[Row]], None], placement_guard: str = ""
+) -> list[Row]:
     """Runs every goal with and without the extender.
 
     Args:
         folder: the folder of the cluster
         repetitions: instead of the plan's ten and three
         report: receives the rows so far after each goal
+        placement_guard: its mode; none by default
     """
     rows: list[Row] = []
-    with Rig(folder) as rig:
+    with Rig(folder, placement_guard=placement_guard) as rig:
         for prepare in (plan.goal_1_nodes, plan.goal_2_nodes, plan.goal_3_nodes):
             prepare(rig)
         for goal in GOALS:

@@ -1,8 +1,9 @@
 """The report's harsh bursts: disks that the claims fill exactly, and that most orders of placement do not.
 
-Each burst has eight pods of three or four claims: two pods on each of two nodes, one on each of four. The sizes come from filling disks, so every node has an exact packing.
-Nodes are drawn again until at least 92 % of random orders fail by Longhorn's own choice of disks: a volume finds no disk, although each
-placement is seen by the next. Half of the claims are strict-local, half best-effort.
+Each burst has eight pods of three or four claims: two pods on each of two nodes, one on each of four. The sizes come
+from filling disks, so every node has an exact packing. Nodes are drawn again until at least 92 % of random orders fail
+by Longhorn's own choice of disks: a volume finds no disk, although each placement is seen by the next. Half of the
+claims are strict-local, half best-effort.
 
 What happened is counted from API objects and watches alone (`placement_audit.py`).
 """
@@ -24,6 +25,7 @@ from scheduler_core.longhorn.disk_choice import DiskCandidate, possible_choices
 from scheduler_core.model import longhorn
 from tests.e2e.objects import LOCAL, Object, Volume, Workload
 from tests.e2e.placement_audit import PlacementAudit
+from tests.e2e.placement_latency import PlacementLatency
 from tests.e2e.pod_states import PodState, wait_until_quiet
 from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
@@ -32,7 +34,8 @@ STRICT: Final = "longhorn-strict"
 WITHOUT: Final = ""
 ENFORCE: Final = "enforce"
 MIN_FAILING_SHARE: Final = 0.92
-# The number of pods on each node, and of disks for so many pods. With more nodes, more volumes find room on a wrong one.
+# The number of pods on each node, and of disks for so many pods.
+# With more nodes, more volumes find room on a wrong one.
 _PODS: Final = (2, 2, 1, 1, 1, 1)
 _DISKS: Final = {1: 3, 2: 4}
 _DISK_SIZES: Final = (40, 60, 80, 100, 120)
@@ -134,7 +137,10 @@ class HarshBurst:
         rig.add_nodes(self.group, {name: [f"{size}Gi" for size in node.disks] for name, node in self.nodes.items()})
 
     def objects(self) -> list[Object]:
-        """Every claim and pod; each pod has one node, because not every distribution over the nodes has an exact packing."""
+        """Every claim and pod.
+
+        Each pod has one node, because not every distribution over the nodes has an exact packing.
+        """
         return [
             entry
             for number, (node, volumes) in enumerate(self.volumes)
@@ -178,11 +184,13 @@ def run(folder: Path, seeds: Sequence[int], guards: Sequence[str]) -> dict[str, 
     for guard in guards:
         arguments = ("--packing", Packing.EXACT)
         way = folder / (guard or "without")
-        with Rig(way, config=RECOMMENDED_MANAGED, more_arguments=arguments, placement_guard=guard) as rig:
+        with Rig(way, config=RECOMMENDED_MANAGED, more_arguments=arguments, audit=True, placement_guard=guard) as rig:
             for seed in seeds:
                 outcome = run_once(rig, seed)
                 outcomes.setdefault(guard, []).append(outcome)
                 print(f"harsh burst, guard {guard or 'none'}: {outcome}", file=sys.stderr)
+            latency = PlacementLatency.of(rig.cluster.audit_events())
+            print(f"harsh burst, guard {guard or 'none'}: {latency}", file=sys.stderr)
     return outcomes
 
 

@@ -180,11 +180,15 @@ class Rig:
         """Deletes nodes without pods, and their Longhorn nodes."""
         for name in names:
             self.cluster.api.delete(NODES.path(name=name))
-            self.cluster.api.delete(LONGHORN_NODES.path(NAMESPACE, name))
-        self.until(
-            "the nodes are gone",
-            lambda: not {_name(raw) for raw in self.items(LONGHORN_NODES.path(NAMESPACE))} & set(names),
-        )
+
+        def are_gone() -> bool:
+            # Longhorn creates an object again until a watch shows that the Kubernetes node is gone.
+            remaining = {_name(raw) for raw in self.items(LONGHORN_NODES.path(NAMESPACE))} & set(names)
+            for name in remaining:
+                self.cluster.api.delete(LONGHORN_NODES.path(NAMESPACE, name))
+            return not remaining
+
+        self.until("the nodes are gone", are_gone)
 
     def _has_capacity(self, nodes: Iterable[str]) -> bool:
         """Whether each node has capacity for every class that waits for a consumer.

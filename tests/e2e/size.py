@@ -61,12 +61,14 @@ class Size:
         seed: chooses the pods, and the simulator's chance
         drained: the number of drained nodes
         packing: which nodes with room are offered; only with `ORDER_SAFE` must nothing be misplaced or stuck
+        placement_guard: its mode; none by default
     """
 
     pods: int
     seed: int
     drained: int = 2
     packing: Packing = Packing.ORDER_SAFE
+    placement_guard: str = ""
 
     @property
     def in_flight(self) -> int:
@@ -95,7 +97,14 @@ def run(folder: Path, size: Size) -> Outcome:
     arguments = ["--packing", size.packing]
     simulator = {**_SLOW, "seed": size.seed}
     started = time.monotonic()
-    with Rig(folder, candidates=2, config=RECOMMENDED_MANAGED, simulator=simulator, more_arguments=arguments) as rig:
+    with Rig(
+        folder,
+        candidates=2,
+        config=RECOMMENDED_MANAGED,
+        simulator=simulator,
+        more_arguments=arguments,
+        placement_guard=size.placement_guard,
+    ) as rig:
         rig.create(*load.storage_classes())
         rig.add_nodes(load.GROUP, load.nodes(NODES, size.pods, size.seed))
         with Observer(rig.cluster.kubeconfig) as observer, LeaderMonitor(rig) as monitor:

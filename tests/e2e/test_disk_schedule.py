@@ -44,6 +44,7 @@ from tests.e2e.disk_schedule import (
     run_command,
 )
 from tests.e2e.disk_schedule_examples import BAD, EXAMPLE, UUID, example_node
+from tests.e2e.disk_schedule_load import disk_states
 from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
 from tests.e2e.disk_schedule_rounds import (
     DISKS,
@@ -244,6 +245,7 @@ def test_a_disk_schedule_that_is_deleted_by_hand_gets_a_successor(longhorn: Long
     first = longhorn.until("both are granted", uid_if_all_granted)
     longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "n1-disk-1", "--wait=false")
     longhorn.until("a successor grants both", lambda: uid_if_all_granted() not in ("", first))
+    assert longhorn.status("n1-disk-1")["storageScheduled"] == 30 * GI
 
 
 def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longhorn) -> None:
@@ -501,6 +503,9 @@ def test_eight_competing_controllers_grant_no_byte_twice(
     crowd = longhorn.start_crowd()
     for number in range(ROUNDS):
         print(f"round {number}: {run_round(longhorn, crowd, number)}")
+        assert [uuid for uuid, disk in disk_states(longhorn).items() if disk.granted] == [], (
+            "a round leaves nothing behind"
+        )
 
 
 def test_without_disk_schedules_the_same_load_over_allocates_disks(longhorn: Longhorn) -> None:
@@ -523,4 +528,5 @@ def test_pods_get_their_volumes_through_disk_schedules(tmp_path_factory: pytest.
         longhorn.wait_ready()
         rig.add_nodes("db", {f"db-{number}": ["400Gi"] for number in range(1, 5)})
         pods_round(rig, longhorn, first)
+        assert [uuid for uuid, disk in disk_states(longhorn).items() if disk.granted] == [], "all pods are removed"
         longhorn.stop()

@@ -164,7 +164,7 @@ def test_a_candidate_with_expired_watches_lists_everything_again(rig: Rig, monit
     rig.cluster.processes[follower].resume()
     rig.until("it has listed nodes again", lambda: _count_lists(rig, follower) > lists)
     rig.until("it is ready", lambda: rig.request(follower, "/readyz")[0] == 200)
-    wait_for_leader(rig)
+    assert wait_for_leader(rig) in rig.candidates
 
 
 def test_an_api_server_that_is_down_for_30_seconds_only_delays_pods(rig: Rig, monitor: LeaderMonitor) -> None:
@@ -194,7 +194,9 @@ def test_a_stolen_lease_silences_the_leader(rig: Rig, monitor: LeaderMonitor) ->
     spec = {"holderIdentity": "stranger", "leaseDurationSeconds": 3}
     rig.cluster.api.patch(LEASE, {"spec": spec})
     rig.until("no candidate answers", lambda: not rig.leader(), 10)
-    rig.until("a candidate answers again", rig.leader, 3 + LEASE_BOUND + CATCHING_UP)
+    leader = rig.until("a candidate answers again", rig.leader, 3 + LEASE_BOUND + CATCHING_UP)
+    assert rig.cluster.api.get(LEASE)["spec"]["holderIdentity"] != "stranger"
+    assert rig.answers(leader)
 
 
 def test_a_deleted_endpointslice_is_created_again(rig: Rig) -> None:
@@ -203,6 +205,7 @@ def test_a_deleted_endpointslice_is_created_again(rig: Rig) -> None:
     rig.until("the Service has an endpoint", lambda: rig.cluster.api.get(SLICE).get("endpoints"), 20)
     rig.cluster.api.delete(SLICE)
     rig.until("it has an endpoint again", lambda: _endpoints(rig), 20)
+    assert len(rig.cluster.api.get(SLICE)["endpoints"]) == 1
 
 
 def test_settings_take_effect_without_a_restart(rig: Rig) -> None:

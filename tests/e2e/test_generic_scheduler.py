@@ -21,7 +21,7 @@ from app.scheduler.lifecycle import LEASE
 from devcluster.components import ClusterOptions
 from devcluster.dev_cluster import DevCluster
 from devcluster.http_check import http_request
-from devcluster.process import Process, logged
+from devcluster.process import Process, log_has
 from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, LEASE_SECONDS, ROOT
 from tests.e2e.objects import PAUSE, Object
@@ -89,7 +89,7 @@ def start(cluster: DevCluster) -> Iterator[Start]:
         command = [EXTENDER, "schedule", "--watch", "--scheduler-name", NAME, "--policy", str(policy)]
         command += ["--kubeconfig", str(account), "--identity", f"scheduler-{number}", "--log-format", "json"]
         command += ["--seed", str(number), "--port", str(port), *FAST_LEASE]
-        process = cluster.spawn(f"scheduler-{number}", command, ready=logged("Scheduling pods"))
+        process = cluster.spawn(f"scheduler-{number}", command, ready=log_has("Scheduling pods"))
         started.append(process)
         return Scheduler(process, f"http://127.0.0.1:{port}")
 

@@ -12,7 +12,7 @@ import pytest
 
 from app.kube.resources import LEASES
 from app.scheduler.lifecycle import LEASE
-from devcluster.process import logged
+from devcluster.process import log_has
 from devcluster.programs import NAMESPACE
 from devcluster.stack import FAST_LEASE, ROOT
 from tests.e2e.objects import Object, Volume, Workload
@@ -46,7 +46,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         account = cluster.service_account_kubeconfig(NAMESPACE, LEASE)
         command = [EXTENDER, "schedule", "--watch", "--scheduler-name", NAME, "--policy", str(policy)]
         command += ["--kubeconfig", str(account), "--log-format", "json", *FAST_LEASE]
-        process = cluster.spawn("scheduler-of-our-own", command, ready=logged("Scheduling pods"))
+        process = cluster.spawn("scheduler-of-our-own", command, ready=log_has("Scheduling pods"))
         yield started
         process.stop()
         assert "Traceback" not in process.log_text()

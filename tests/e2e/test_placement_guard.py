@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import pytest
 
-from app.kube.resources import CLAIMS, PODS
+from app.kube.resources import CLAIMS, LONGHORN_REPLICAS, MUTATING_WEBHOOKS, PODS
+from devcluster.pki import CertificateAuthority
+from devcluster.programs import NAMESPACE
 from scheduler_core.extender.decision import Packing
+from scheduler_core.leadership.endpoint_slice import PLACEMENT_GUARD
 from tests.e2e import harsh_burst
 from tests.e2e.harsh_burst import APP, HarshBurst
 from tests.e2e.placement_audit import PlacementAudit
@@ -17,6 +25,7 @@ from tests.e2e.rig import RECOMMENDED_MANAGED, Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("placement-guard"), pytest.mark.timeout(600)]
 
+Fault = Callable[[Rig, str], AbstractContextManager[None]]
 SEEDS: Final = (1, 2)
 # kube-scheduler asks about every pod before the first volume is placed: nothing is promised to a pod that has no answer yet.
 SLOW_PROVISIONING: Final = {"provision_seconds": [4.0, 5.0]}
@@ -76,6 +85,11 @@ def start_burst(rig: Rig, seed: int) -> HarshBurst:
     return burst
 
 
+def placed_replicas(rig: Rig) -> int:
+    """How many replicas have a disk."""
+    return sum(bool(raw["spec"].get("diskID")) for raw in rig.items(LONGHORN_REPLICAS.path(NAMESPACE)))
+
+
 def remove_burst(rig: Rig, burst: HarshBurst) -> None:
     """Removes pods, claims and nodes."""
     rig.remove(APP)
@@ -95,21 +109,93 @@ def test_every_pod_of_a_harsh_burst_runs_and_no_disk_is_overbooked(rig: Rig, see
     assert (guard["health"], guard["problem"]) == ("proven", "")
 
 
-@pytest.mark.parametrize("fault", ["killed", "stopped"])
-def test_longhorn_goes_on_while_the_guard_is_lost_in_a_burst(rig: Rig, fault: str) -> None:
-    """Every replica of a strict-local or best-effort volume that finds a disk is placed; the successor keeps later plans."""
-    leader = wait_until_callable(rig)
+@contextmanager
+def killed(rig: Rig, leader: str) -> Iterator[None]:
+    """The leader's process is gone."""
+    rig.cluster.processes[leader].kill()
+    yield
+
+
+@contextmanager
+def stopped(rig: Rig, leader: str) -> Iterator[None]:
+    """The leader's connections stay open and silent."""
     process = rig.cluster.processes[leader]
+    process.pause()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
+@contextmanager
+def slow(rig: Rig, leader: str) -> Iterator[None]:
+    """The leader runs for a tenth of a second in each second."""
+    process = rig.cluster.processes[leader]
+
+    def stall() -> None:
+        process.pause()
+        time.sleep(0.9)
+        process.resume()
+
+    with repeat(stall, seconds=0.1):
+        yield
+
+
+@contextmanager
+def distrusted(rig: Rig, leader: str) -> Iterator[None]:
+    """API servers do not accept the certificate: they trust another authority, whatever the leader writes."""
+    del leader
+    authority = CertificateAuthority.create(rig.cluster.directory / "another-authority", "another authority")
+    bundle = b64encode(authority.bundle.read_bytes()).decode()
+    path = MUTATING_WEBHOOKS.path(name=PLACEMENT_GUARD.name)
+
+    def distrust() -> None:
+        webhooks = rig.cluster.api.get(path)["webhooks"]
+        webhooks[0]["clientConfig"]["caBundle"] = bundle
+        rig.cluster.api.patch(path, {"webhooks": webhooks})
+
+    with repeat(distrust, seconds=0.2):
+        yield
+
+
+@contextmanager
+def repeat(action: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Repeats an action in another thread, so many seconds after its last end."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(seconds):
+            action()
+
+    with ThreadPoolExecutor(1) as pool:
+        repetition = pool.submit(run)
+        try:
+            yield
+        finally:
+            ended.set()
+            repetition.result()
+
+
+@pytest.mark.parametrize(
+    ("fault", "replicas"),
+    [(killed, 12), (stopped, 4), (slow, 0), (distrusted, 1)],
+    ids=lambda value: str(getattr(value, "__name__", value)),
+)
+def test_longhorn_goes_on_while_the_guard_fails_in_a_burst(rig: Rig, fault: Fault, replicas: int) -> None:
+    """Every pod gets a node, every replica that finds a disk is placed; the plans of the next burst are kept.
+
+    The fault begins when so many replicas have a disk.
+    """
+    leader = wait_until_callable(rig)
     with PlacementAudit(rig) as audit:
         burst = start_burst(rig, seed=3)
-        rig.until("some pods have a node", lambda: sum(map(bool, rig.nodes_of(APP).values())) >= 2)
-        if fault == "killed":
-            process.kill()
-        else:
-            process.pause()
-        settled = wait_until_quiet(rig, APP, audit.started)
-        if fault == "stopped":
-            process.resume()
+        rig.until("the moment of the fault", lambda: placed_replicas(rig) >= replicas)
+        with fault(rig, leader):
+            settled = wait_until_quiet(rig, APP, audit.started)
+            if fault is distrusted:
+                guard = guard_of(rig, leader)
+                assert guard["observations"]["bypassed"] > 0
+                assert guard["health"] == "unproven", "auto offers what is safe without the guard"
     assert settled.count(PodState.WAITING) == 0, "kube-scheduler decided about every pod"
     remove_burst(rig, burst)
     wait_until_callable(rig)

@@ -30,7 +30,15 @@ POLICY: Final = {
     ],
     "priorities": [{"name": "LonghornLeastFragmentation", "weight": 1}],
 }
+PREFER_GOLD: Final = {
+    "kind": "Policy",
+    "predicates": [],
+    "priorities": [
+        {"name": "PreferGold", "weight": 10, "argument": {"labelPreference": {"label": "gold", "presence": True}}}
+    ],
+}
 REFUSALS: Final = "longhorn_scheduler_extender_policy_refusals_total"
+RELOADS: Final = 'longhorn_scheduler_extender_policy_reloads_total{result="loaded"}'
 
 
 @dataclass(frozen=True)
@@ -39,11 +47,13 @@ class PolicyStack:
 
     Attributes:
         rig: the stack
+        policy: the policy file, which the extender reads again when it changes
         scored: kube-scheduler's configuration that requests scores
         unpermitted: the answer of /readyz before the extender might read services
     """
 
     rig: Rig
+    policy: Path
     scored: Path
     unpermitted: tuple[int, Any]
 
@@ -62,7 +72,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolicyStack]:
         unpermitted = rig.request(CANDIDATE, "/readyz")
         rig.cluster.apply(ROOT / "manifests/policy/access")
         rig.until("it leads", rig.leader)
-        yield PolicyStack(rig, scored, unpermitted)
+        yield PolicyStack(rig, policy, scored, unpermitted)
 
 
 def add_nodes(rig: Rig, group: str, disks: Mapping[str, list[str]], zones: Mapping[str, str]) -> None:
@@ -124,6 +134,38 @@ def test_the_pods_of_a_service_fill_one_zone_and_no_node_without_one(stack: Poli
         assert rig.metric(CANDIDATE, REFUSALS) >= 3
     finally:
         rig.remove("web")
+
+
+@pytest.fixture
+def prefer_gold(stack: PolicyStack) -> Iterator[None]:
+    """The policy prefers nodes with the label gold."""
+
+    def use(policy: Object) -> None:
+        count = stack.rig.metric(CANDIDATE, RELOADS)
+        stack.policy.write_text(json.dumps(policy))
+        stack.rig.until("the policy is loaded", lambda: stack.rig.metric(CANDIDATE, RELOADS) > count, 60)
+
+    use(PREFER_GOLD)
+    yield
+    use(POLICY)
+
+
+@pytest.mark.usefixtures("prefer_gold")
+def test_every_pod_of_a_burst_goes_to_a_preferred_node_with_plenty_of_room(stack: PolicyStack) -> None:
+    """An offer to one of them leaves out no node that has room for more."""
+    rig = stack.rig
+    names = [f"metal-{number}" for number in range(8)]
+    gold = set(names[:2])
+    rig.add_nodes("metals", {name: ["1000Gi"] for name in names})
+    for name in gold:
+        rig.cluster.kubectl("label", "node", name, "gold=yes")
+    workload = Workload(app="miner", group="metals", volumes=[Volume("2Gi")])
+    rig.post(entry for number in range(12) for entry in workload.loose(number))
+    try:
+        rig.until("every pod runs", lambda: rig.ready("miner", 12))
+        assert set(rig.nodes_of("miner").values()) <= gold
+    finally:
+        rig.remove("miner")
 
 
 def count_running(rig: Rig, app: str) -> int:

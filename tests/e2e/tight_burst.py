@@ -2,7 +2,8 @@
 
 Each burst has pods of one to four claims on nodes with three unequal disks, which the claims fill almost. Every way gets the same
 pods and nodes. Longhorn places the volumes of a pod within milliseconds, on a status that lags behind. So a node may be right, and its
-disks overbooked all the same. Pods that find no safe node wait: `stale-safe` trades room for safety.
+disks overbooked all the same. Pods that find no safe node wait: `stale-safe` trades room for safety. The placement guard needs no such
+trade.
 
 What happened is counted from API objects and watches alone (`placement_audit.py`).
 """
@@ -32,6 +33,8 @@ _DISK_SIZES: Final = (60, 80, 100, 120)
 _CLAIM_SIZES: Final = (8, 16, 24, 32, 48)
 _SHARE: Final = 0.9
 _WITHOUT: Final = "without"
+_PACKINGS: Final = (Packing.EXACT, Packing.AUTO, Packing.ORDER_SAFE, Packing.STALE_SAFE)
+_GUARDED_PACKINGS: Final = (Packing.EXACT, Packing.AUTO)
 
 
 @dataclass(slots=True)
@@ -89,12 +92,16 @@ class _Burst:
         ]
 
 
-def run(folder: Path, seeds: Sequence[int]) -> dict[str, Tally]:
-    """Runs every burst in every way; returns the tallies by way."""
+def run(folder: Path, seeds: Sequence[int], *, guard: bool = False) -> dict[str, Tally]:
+    """Runs every burst in every way, with the placement guard or without it; returns the tallies by way."""
     tallies: dict[str, Tally] = {}
-    for packing in (Packing.EXACT, Packing.AUTO, Packing.ORDER_SAFE, Packing.STALE_SAFE):
-        ways = [_WITHOUT, packing.value] if packing is Packing.EXACT else [packing.value]
-        with Rig(folder / packing, config=RECOMMENDED_MANAGED, more_arguments=("--packing", packing)) as rig:
+    for packing in _GUARDED_PACKINGS if guard else _PACKINGS:
+        ways = [f"{packing}, guarded" if guard else packing.value]
+        if packing is Packing.EXACT and not guard:
+            ways.insert(0, _WITHOUT)
+        mode = "enforce" if guard else ""
+        arguments = ("--packing", packing)
+        with Rig(folder / packing, config=RECOMMENDED_MANAGED, more_arguments=arguments, placement_guard=mode) as rig:
             for seed in seeds:
                 burst = _Burst.of(seed)
                 rig.add_nodes(burst.group, burst.nodes)

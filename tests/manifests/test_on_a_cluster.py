@@ -153,7 +153,8 @@ async def test_its_own_objects_can_be_created_and_replaced(guarded_cluster: DevC
     async with as_the_extender(guarded_cluster) as client:
         try:
             created = json.loads(await client.create(resource.path(NAMESPACE), own_object(resource)))
-            await client.replace(resource.path(NAMESPACE, NAME), created)
+            replaced = json.loads(await client.replace(resource.path(NAMESPACE, NAME), created))
+            assert replaced["metadata"]["uid"] == created["metadata"]["uid"]
         finally:
             guarded_cluster.kubectl("-n", NAMESPACE, "delete", resource.plural, NAME, "--ignore-not-found")
 

@@ -129,7 +129,7 @@ def test_every_change_leads_to_the_demand_that_a_fresh_start_derives(
         if batched:
             continue
         later = update(view, pending, NOW).view
-        demands = demands.updated(view, pending, later)
+        demands = demands.update(view, pending, later)
         view = later
         pending = {}
         fresh = DemandIndex.of(view)

@@ -40,7 +40,9 @@ from tests.worlds.disk_schedule_interleaving import (
     image_controller,
     names,
     replica_controller,
+    scheduled_bytes,
     settle,
+    stored_bytes,
     volume_controller,
     world,
 )
@@ -155,6 +157,7 @@ def test_a_thousand_random_operations_with_kills_lose_and_double_no_bytes(seed: 
             running.clear()
             settle(api)
             check_at_rest(api)
+            assert scheduled_bytes(api) == stored_bytes(api)
             for name, (_, (volume, _)) in api.all("volume").items():
                 if volume.deleting:
                     del api.objects["volume", name]
@@ -396,3 +399,4 @@ def test_two_leaders_and_a_disk_controller_interrupt_each_other_anywhere_and_are
                 settled[api.version].append(api.fork())
                 settle(api)
                 check_at_rest(api)
+                assert scheduled_bytes(api) == stored_bytes(api)

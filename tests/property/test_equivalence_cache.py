@@ -41,7 +41,7 @@ def pod_of(name: str, claims: int, node: str = "") -> Object:
 # Pods p and q are equivalent, s is not; t shares a claim of p.
 BASE_VIEW = (
     empty_state()
-    .updated(
+    .update(
         changes_of(
             engines(NODES),
             make.storage_class(),
@@ -71,7 +71,7 @@ class World:
 
     def put(self, *objects: Object | list[Object], deleted: bool = False) -> None:
         """Creates, changes or deletes objects."""
-        self.state = self.state.updated(changes_of(*objects, deleted=deleted), NOW)
+        self.state = self.state.update(changes_of(*objects, deleted=deleted), NOW)
 
     def offer(self, name: str, nodes: frozenset[str]) -> None:
         """Offers those of the nodes to a pod that fit it."""

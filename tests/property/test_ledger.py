@@ -515,6 +515,7 @@ def test_the_ledger_equals_the_model_after_long_random_histories(seed: int) -> N
         if number % 5 == 0:
             world.check()
     world.check()
+    assert world.outcomes == world.model.outcomes
 
 
 @given(

@@ -185,7 +185,7 @@ def test_objects_added_to_an_empty_state_lead_to_the_view_and_decisions_of_a_fre
     state = empty_state()
     for pod in PODS:
         _explain(state, pod)
-    state = state.updated(BASE_OBJECTS, NOW)
+    state = state.update(BASE_OBJECTS, NOW)
     fresh = _fresh_state(BASE_OBJECTS)
     assert _contents(state.view) == _contents(fresh.view)
     for pod in PODS:
@@ -214,13 +214,13 @@ def test_every_change_leads_to_the_view_and_decisions_of_a_fresh_state(
                 objects[key] = value
         if batched:
             continue
-        state = state.updated(pending, NOW)
+        state = state.update(pending, NOW)
         pending = {}
         fresh = _fresh_state(objects)
         assert _contents(state.view) == _contents(fresh.view)
         for pod in PODS:
             assert _decide(state, pod) == _decide(fresh, pod)
-    state = state.updated(pending, NOW)
+    state = state.update(pending, NOW)
     fresh = _fresh_state(objects)
     for pod in PODS:
         assert _explain(state, pod) == _explain(fresh, pod)
@@ -235,7 +235,7 @@ def test_a_change_without_a_difference_keeps_the_version() -> None:
 
 
 def _state_of(*objects: Object | list[Object]) -> ClusterState:
-    return empty_state().updated(changes_of(*objects), NOW)
+    return empty_state().update(changes_of(*objects), NOW)
 
 
 def test_a_request_that_pauses_while_it_updates_a_table_ignores_the_next_change() -> None:
@@ -245,10 +245,10 @@ def test_a_request_that_pauses_while_it_updates_a_table_ignores_the_next_change(
     pod = make.as_pod(make.pod("data"))
     state = _state_of(make.storage_class("longhorn"), make.claim("data", 40), engines(names), nodes[:100])
     run_to_end(explain_nodes(pod, names, state, FilterOptions()))
-    state = state.updated(changes_of([make.longhorn_node(name, 10) for name in names[:100]]), NOW)
+    state = state.update(changes_of([make.longhorn_node(name, 10) for name in names[:100]]), NOW)
     paused = explain_nodes(pod, names, state, FilterOptions())
     next(paused)
-    state.updated(changes_of(nodes[100:]), NOW)
+    state.update(changes_of(nodes[100:]), NOW)
     fits = [verdict.fits for verdict in run_to_end(paused).verdicts]
     assert fits == [False] * 200
 
@@ -262,7 +262,7 @@ def test_the_profile_cache_is_bounded_however_often_nodes_change() -> None:
     largest = 0
     for number in range(1500):
         node = make.longhorn_node(names[number % 4], {"disk-1": make.disk(100, scheduled=number % 997 / 10)})
-        state = state.updated(changes_of(node), NOW)
+        state = state.update(changes_of(node), NOW)
         run_to_end(explain_nodes(pod, names, state, FilterOptions()))
         cached = run_to_end(state.profiles.evaluate(required, [], Budget(), examine_safety=True))
         largest = max(largest, len(cached))

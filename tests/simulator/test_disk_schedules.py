@@ -245,6 +245,7 @@ async def test_a_grant_wakes_the_controllers_that_wait_for_it() -> None:
         await until("attached", lambda: world.attachment("w").get("attached") is True)
         await disks.ask()
         await until("grown", lambda: sizes_of(world) == (20, [20], 20, 20))
+        assert disks.of("a").status.storage_scheduled == 30 * GIB
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

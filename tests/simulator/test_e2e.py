@@ -89,6 +89,7 @@ def test_strict_local_volume_is_not_attached_on_a_foreign_node(scene: Scene) -> 
     scene.rig.cluster.kubectl("delete", "pod", "first", "-n", scene.name)
     scene.force_pod("forced", other, "data")
     until("stuck", lambda: f"its replica is on node {home}" in _stuck_reason(scene))
+    assert not scene.running("forced")
 
 
 def test_drained_best_effort_volume_follows_its_pod(scene: Scene) -> None:
@@ -115,6 +116,7 @@ def test_deleted_claim_frees_its_space(scene: Scene) -> None:
     scene.rig.cluster.kubectl("delete", "pod/app", "pvc/data", "-n", scene.name, "--wait=false")
     until("all is gone", lambda: not scene.rig.find(PERSISTENT_VOLUMES, handle))
     until("space is free", lambda: _disk(scene, home)["storageScheduled"] == 0)
+    assert scene.rig.find(LONGHORN_VOLUMES, handle) is None
 
 
 def test_retained_volume_keeps_its_replica(scene: Scene) -> None:
@@ -219,6 +221,7 @@ def test_only_replica_is_salvaged_when_its_node_returns(scene: Scene) -> None:
     until("faulted", lambda: _robustness(scene) == "faulted")
     scene.rig.cluster.kubectl("annotate", "node", home, "simulator/down-")
     until("healthy", lambda: _robustness(scene) == "healthy")
+    assert scene.replica_nodes("data") == [home]
 
 
 @pytest.mark.parametrize("attached", [True, False], ids=["attached", "detached"])
@@ -238,6 +241,7 @@ def test_evicted_replica_moves(scene: Scene, attached: bool) -> None:
     until("moved", lambda: scene.replica_nodes("data") == wanted)
     state = "attached" if attached else "detached"
     until(state, lambda: (scene.volume("data") or {})["status"]["state"] == state)
+    assert scene.replica_nodes("data") == wanted
 
 
 def test_written_data_reduces_the_available_space(scene: Scene) -> None:

@@ -48,16 +48,18 @@ def test_invariants_hold_after_every_event(
     """Space is counted, strict-local data stays local, and attached volumes work."""
     initial: list[Event] = [("add", name, kind) for name, kind in zip(VOLUMES, kinds, strict=True)]
     initial += [("attach", name, home) for name, home in zip(VOLUMES, homes, strict=True)]
-    asyncio.run(_apply_events([*initial, *events], seed, size))
+    world = asyncio.run(_apply_events([*initial, *events], seed, size))
+    assert all(freed["metadata"].get("deletionTimestamp") for freed in world.api.freed)
 
 
-async def _apply_events(events: list[Event], seed: int, size: str) -> None:
+async def _apply_events(events: list[Event], seed: int, size: str) -> World:
     world = World(seed=seed)
     await world.start(*[size] * len(NODES), replica_replenishment_wait_interval="0")
     for event in events:
         await _apply_event(world, *event)
         await world.settle()
         _assert_invariants(world)
+    return world
 
 
 async def _apply_event(world: World, what: str, name: str, detail: object) -> None:  # one branch per event
@@ -107,5 +109,3 @@ def _assert_invariants(world: World) -> None:
         if volume.robustness == "healthy":
             assert sum(1 for replica in replicas if is_working(replica)) >= volume.number_of_replicas
         assert len(replicas) <= volume.number_of_replicas + len(NODES) + 1
-    for freed in world.api.freed:
-        assert freed["metadata"].get("deletionTimestamp")

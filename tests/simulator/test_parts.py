@@ -154,7 +154,7 @@ def test_older_event_does_not_undo_a_write() -> None:
     """The watch may be behind the answer to a write."""
     table = Store().settings
     table.record_write(_setting(5, "new"))
-    table.changed("s", table.read(_setting(4, "old"))[1])
+    table.change("s", table.read(_setting(4, "old"))[1])
     assert table.models["s"] == "new"
 
 
@@ -162,7 +162,7 @@ def test_late_answer_does_not_restore_a_deleted_object() -> None:
     """The answer may belong to an earlier write."""
     table = Store().settings
     table.record_write(_setting(4, "old"))
-    table.changed("s", None)
+    table.change("s", None)
     table.record_write(_setting(5, "ghost"))
     assert table.models == {}
 

@@ -1,4 +1,4 @@
-"""Kubernetes objects as the changes that `ClusterState.updated` reads."""
+"""Kubernetes objects as the changes that `ClusterState.update` reads."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def read_object(raw: Object) -> tuple[str, Key, object]:
 
 
 def empty_state() -> ClusterState:
-    """The state of a cluster without objects; its demand is derived, so that `updated` keeps it current."""
+    """The state of a cluster without objects; its demand is derived, so that `update` keeps it current."""
     view = build_view(empty_snapshot(), NOW, 0)
     return ClusterState(view, ProfileCache(view), DemandIndex.of(view))

@@ -58,7 +58,7 @@ def put(informer: Informer[Any], read: Callable[[Any], Any], raw: Object) -> Non
     metadata = {**raw["metadata"], "resourceVersion": str(_version)}
     key, decoded = decoder(read, keep=True)(json.dumps({**raw, "metadata": metadata}).encode())
     assert isinstance(decoded, InformerObject)
-    informer.changed(key, decoded)
+    informer.change(key, decoded)
 
 
 class RecordingApi(FakeApi):

@@ -409,6 +409,23 @@ def settle(api: World) -> None:
     pytest.fail("the controllers never come to rest")
 
 
+def scheduled_bytes(api: World) -> int:
+    """The bytes that all DiskSchedules count as allocated."""
+    total: int = sum(schedule.status.storage_scheduled for _, schedule in api.all("schedule").values())
+    return total
+
+
+def stored_bytes(api: World) -> int:
+    """The bytes of all placed replicas, and of the copies of backing images that are granted."""
+    replicas: int = sum(replica.size for _, replica in api.all("replica").values() if replica.disk_id)
+    copies: int = sum(
+        answer.size
+        for _, schedule in api.all("schedule").values()
+        for answer in schedule.status.backing_images.values()
+    )
+    return replicas + copies
+
+
 def check_at_rest(api: World) -> None:
     """Asserts that exactly the placed replicas and wanted copies are requested.
 

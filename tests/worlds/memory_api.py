@@ -98,10 +98,10 @@ class MemoryApi:
         if body["metadata"].get("deletionTimestamp") and not body["metadata"].get("finalizers"):
             self._objects.pop(name, None)
             self.freed.append(body)
-            self._deliver(lambda: table.changed(key, None))
+            self._deliver(lambda: table.change(key, None))
         else:
             self._objects[name] = body
-            self._deliver(lambda: table.changed(key, value))
+            self._deliver(lambda: table.change(key, value))
         return answer
 
     def _deliver(self, event: Callable[[], None]) -> None:

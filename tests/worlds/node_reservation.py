@@ -107,8 +107,8 @@ class NodeReservationWorld:
     async def assert_idle(self) -> None:
         """Asserts a free lock, no reserved node, and no task or listener."""
         async with asyncio.timeout(1):
-            await self.reservations.settled()
+            await self.reservations.settle()
         await asyncio.sleep(0)
-        assert self.reservations.reserved() == frozenset()
+        assert self.reservations.reserved_nodes() == frozenset()
         assert self.cache.listeners == {}
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []

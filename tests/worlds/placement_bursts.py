@@ -199,7 +199,7 @@ class PlacementBurst:
         self._offers = Offers(cache, self._evaluator, lambda: settings, metrics, clock)
         context = GuardContext(lambda: settings.placement_guard, self._offers.contenders)
         self._guard = PlacementGuard(cache, self._evaluator, context, metrics, clock)
-        cache.subscribe("replicas", self._guard.delivered)
+        cache.subscribe("replicas", self._guard.note_delivery)
         if way.guard:
             self._evaluator.follow_guard(lambda: True, lambda: self._guard.allowances)
             self._guard.adopt()

@@ -95,7 +95,7 @@ def placement(name: str, size: float, disk: str, **fields: Any) -> Placement:
 
 def state_of(*objects: Object | list[Object]) -> ClusterState:
     """The state of a cluster as watches show it, one change after the other."""
-    return empty_state().updated(changes_of(*objects), NOW)
+    return empty_state().update(changes_of(*objects), NOW)
 
 
 def decide(

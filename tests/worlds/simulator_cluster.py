@@ -21,7 +21,7 @@ from app.kube.resources import (
     PODS,
     Resource,
 )
-from devcluster import DevCluster, logged
+from devcluster import DevCluster, log_has
 
 Json = dict[str, Any]
 _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", namespaced=True)
@@ -59,7 +59,7 @@ class Rig:
         config.write_text(yaml.safe_dump({**CONFIG, **changes}))
         arguments = [sys.executable, "-m", "simulator", "--kubeconfig", str(cluster.kubeconfig)]
         arguments += ["--config", str(config), "--status-port", str(self.port)]
-        self.simulator = cluster.spawn("simulator", arguments, ready=logged('"event": "ready"'))
+        self.simulator = cluster.spawn("simulator", arguments, ready=log_has('"event": "ready"'))
 
     def status(self) -> Json:
         """Reads the simulator's status page."""

@@ -82,7 +82,7 @@ class FakeStateSource:
 
     def _update(self, changes: dict[tuple[str, Key], object | None]) -> None:
         before = self._state.view.snapshot
-        self._state = self._state.updated(changes, NOW)
+        self._state = self._state.update(changes, NOW)
         for (field, key), value in changes.items():
             for observer in self.observers.get(field, ()):
                 observer(getattr(before, field).get(key), value)

@@ -107,7 +107,7 @@ def test_explain_gives_the_decision_of_filter(case: tuple[list[Object], Object])
 async def test_explanations_that_wait_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """They run one at a time, so more of them would only wait."""
     app = application()
-    evaluator = app.state.extender.evaluator
+    evaluator = app.state.services.evaluator
     async with http_client(app) as client:
         monkeypatch.setattr(type(evaluator), "explanations", 16)
         assert (await client.post("/explain", json=by_names(db_pod()))).status_code == 503

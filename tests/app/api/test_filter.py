@@ -233,7 +233,7 @@ async def test_a_long_evaluation_lets_other_requests_in() -> None:
     """While thousands of nodes are evaluated, /healthz answers; the filter is not done by then."""
     nodes = 3000
     app = application(_packing_problems(nodes))
-    app.state.extender = _with_slow_evaluator(app, _packing_problems(nodes))
+    app.state.services = _with_slow_evaluator(app, _packing_problems(nodes))
     request = by_names(pod(*(f"claim-{index}" for index in range(8))), [f"node-{index}" for index in range(nodes)])
     async with http_client(app) as client:
         filtering = asyncio.create_task(client.post("/filter", json=request))
@@ -251,7 +251,7 @@ async def test_simultaneous_requests_get_the_same_answers_as_single_ones() -> No
     async with http_client(application(cluster)) as client:
         alone = (await client.post("/filter", json=request)).content
     app = application(cluster)
-    app.state.extender = _with_slow_evaluator(app, cluster)
+    app.state.services = _with_slow_evaluator(app, cluster)
     async with http_client(app) as client:
         together = await asyncio.gather(*(client.post("/filter", json=request) for _ in range(3)))
     assert [response.content for response in together] == [alone] * 3
@@ -259,7 +259,7 @@ async def test_simultaneous_requests_get_the_same_answers_as_single_ones() -> No
 
 def _with_slow_evaluator(app: Any, cluster: list[Any]) -> Any:
     """The application's state with an evaluator that pauses wherever it can."""
-    state = app.state.extender
+    state = app.state.services
     evaluator = Evaluator(SnapshotState(View.of(snapshot(cluster), NOW)), Settings().options, _TickingClock())
     return replace(state, evaluator=evaluator, verbs=Verbs(evaluator, PolicyInForce()))
 

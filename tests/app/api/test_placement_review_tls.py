@@ -87,7 +87,8 @@ def ask(port: int, bundle: bytes, reviews: int) -> list[Any]:
     return answers
 
 
-async def _serve_and_ask(folder: Path) -> None:
+async def serve_and_ask(folder: Path) -> tuple[list[Any], float | None]:
+    """Returns the answers to three reviews over TLS, and how many answers the metrics count."""
     api = GuardApi()
     metrics = Metrics()
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
@@ -106,14 +107,15 @@ async def _serve_and_ask(folder: Path) -> None:
         signal.raise_signal(signal.SIGTERM)
         await asyncio.wait_for(serving, 10)
         await client.close()
-    for answer in answers:
-        assert json.loads(b64decode(answer["response"].pop("patch"))) == PATCH
-        assert answer["response"] == {"uid": "u-1", "allowed": True, "patchType": "JSONPatch"}
     name = f"{PREFIX}_placement_guard_reviews_total"
-    assert metrics.registry.get_sample_value(name, {"result": "answered"}) == 3
+    return answers, metrics.registry.get_sample_value(name, {"result": "answered"})
 
 
 def test_an_api_server_gets_a_patch_over_tls(tmp_path: Path) -> None:
     """The certificate is the one that the program made for itself, and clients trust what the program wrote."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve_and_ask(tmp_path))
+        answers, counted = runner.run(serve_and_ask(tmp_path))
+    for answer in answers:
+        assert json.loads(b64decode(answer["response"].pop("patch"))) == PATCH
+        assert answer["response"] == {"uid": "u-1", "allowed": True, "patchType": "JSONPatch"}
+    assert len(answers) == counted == 3

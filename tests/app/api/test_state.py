@@ -362,7 +362,7 @@ def _report(cache: FakeStateSource, *times: float) -> PlacementReport:
     """The last of the reports made at these times."""
     report = PlacementReport()
     for now in times:
-        report = run_to_end(report.updated(cache.state(), Contention(), Ledger(), now))
+        report = run_to_end(report.update(cache.state(), Contention(), Ledger(), now))
     return report
 
 

@@ -62,12 +62,12 @@ def test_the_index_follows_every_event(tmp_path: Path) -> None:
             lambda: world.replica("r", "v", size=5),
             lambda: world.replica("r", "v", "m", size=5),
             lambda: world.replica("r", "v", size=5, deleting=True),
-            lambda: caches.replicas.changed("r", None),
+            lambda: caches.replicas.change("r", None),
             lambda: world.replica("late", "w", size=0, healthy=False),
             lambda: put(caches.volumes, read_volume, builders.volume("w", 9)),
-            lambda: caches.images.changed("i", None),
-            lambda: caches.nodes.changed("n", None),
-            lambda: caches.schedules.changed(UUID, None),
+            lambda: caches.images.change("i", None),
+            lambda: caches.nodes.change("n", None),
+            lambda: caches.schedules.change(UUID, None),
         ]
         for step in steps:
             step()

@@ -41,9 +41,9 @@ def subscribed_informer() -> tuple[Informer[str], list[Change]]:
 def test_a_list_reports_new_changed_and_deleted_objects() -> None:
     """Unchanged objects are not reported, whatever their version."""
     informer, changes = subscribed_informer()
-    informer.replaced({"a": object_at(1, "x"), "b": object_at(1, "y", "b"), "c": object_at(1, "z", "c")})
+    informer.replace({"a": object_at(1, "x"), "b": object_at(1, "y", "b"), "c": object_at(1, "z", "c")})
     del changes[:]
-    informer.replaced({"a": object_at(2, "x"), "b": object_at(2, "Y", "b"), "d": object_at(2, "new", "d")})
+    informer.replace({"a": object_at(2, "x"), "b": object_at(2, "Y", "b"), "d": object_at(2, "new", "d")})
     assert changes == [("c", "z", None), ("b", "y", "Y"), ("d", None, "new")]
     assert informer.get("a") == object_at(2, "x")
 
@@ -52,28 +52,28 @@ def test_a_new_version_of_an_unreadable_object_is_reported_even_with_the_same_fa
     """It may be in deletion now. The same version is not reported again."""
     informer, changes = subscribed_informer()
     bad = Fault("spec", "is odd")
-    informer.replaced({"a": InformerObject("a", "1", bad)})
-    informer.changed("a", InformerObject("a", "2", bad))
-    informer.replaced({"a": InformerObject("a", "2", bad)})
+    informer.replace({"a": InformerObject("a", "1", bad)})
+    informer.change("a", InformerObject("a", "2", bad))
+    informer.replace({"a": InformerObject("a", "2", bad)})
     assert changes == [("a", None, bad), ("a", bad, bad)]
 
 
 def test_the_answer_to_a_write_counts_before_its_watch_event() -> None:
     """Later events of older versions do not undo it."""
     informer, changes = subscribed_informer()
-    informer.replaced({"a": object_at(5, "old")})
+    informer.replace({"a": object_at(5, "old")})
     informer.store_written(object_at(9, "written"))
-    informer.changed("a", object_at(7, "between"))
+    informer.change("a", object_at(7, "between"))
     assert informer.value("a") == "written"
-    informer.changed("a", object_at(12, "later"))
+    informer.change("a", object_at(12, "later"))
     assert changes == [("a", None, "old"), ("a", "old", "written"), ("a", "written", "later")]
 
 
 def test_the_answer_to_a_write_does_not_restore_a_deleted_object() -> None:
     """It was deleted while the answer was on its way."""
     informer, _ = subscribed_informer()
-    informer.replaced({"a": object_at(5, "old")})
-    informer.changed("a", None)
+    informer.replace({"a": object_at(5, "old")})
+    informer.change("a", None)
     informer.store_written(object_at(9, "written"))
     assert informer.get("a") is None
 
@@ -81,9 +81,9 @@ def test_the_answer_to_a_write_does_not_restore_a_deleted_object() -> None:
 def test_a_copy_of_all_objects_does_not_change() -> None:
     """A decision reads one state."""
     informer, _ = subscribed_informer()
-    informer.replaced({"a": object_at(5, "old")})
+    informer.replace({"a": object_at(5, "old")})
     before = informer.all()
-    informer.changed("a", object_at(6, "new"))
+    informer.change("a", object_at(6, "new"))
     assert before["a"].value == "old"
 
 
@@ -102,7 +102,7 @@ def test_an_unreadable_object_is_stored_with_its_name_and_its_fault() -> None:
 def test_what_this_process_wrote_is_not_decoded_again() -> None:
     """The watch delivers the version before the last write late, too; any other version is decoded."""
     informer, _ = subscribed_informer()
-    informer.replaced({"a": object_at(5, "old")})
+    informer.replace({"a": object_at(5, "old")})
     informer.store_written(object_at(6, "written"))
     informer.store_written(object_at(7, "newest"))
     decode = reuse_written(informer, decoder(lambda _: "decoded"))
@@ -117,9 +117,9 @@ def test_what_this_process_wrote_is_not_decoded_again() -> None:
 def test_an_object_that_was_deleted_is_decoded_again() -> None:
     """Its successor is another object."""
     informer, _ = subscribed_informer()
-    informer.replaced({"a": object_at(5, "old")})
+    informer.replace({"a": object_at(5, "old")})
     informer.store_written(object_at(6, "written"))
-    informer.changed("a", None)
+    informer.change("a", None)
     assert not informer.wrote("a", "6")
 
 

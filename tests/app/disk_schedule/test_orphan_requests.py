@@ -36,14 +36,14 @@ async def _written_specs(
     running = asyncio.create_task(controller.run()) if works else None
     await asyncio.sleep(0.1)
     requests = len(api.requests)
-    world.watches.replicas.changed("r", None)
-    world.watches.images.changed("i", None)
+    world.watches.replicas.change("r", None)
+    world.watches.images.change("i", None)
     if late:
         await until(
             "a reconciliation without a request", lambda: len(api.requests) > requests and not len(controller.queue)
         )
     schedule = decoded_object(decode_schedule, json.dumps(SCHEDULE).encode())
-    world.watches.schedules.changed("d", schedule)
+    world.watches.schedules.change("d", schedule)
     running = running or asyncio.create_task(controller.run())
     if works:
         await until("a write", lambda: api.bodies)

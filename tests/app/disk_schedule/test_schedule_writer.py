@@ -31,7 +31,7 @@ class Server:
         self.foreign: list[Callable[[Object], None]] = []
         self.body: Object = {"metadata": {"name": "u"}, "spec": {"replicas": requests}}
         self.cache = Informer[DiskSchedule]()
-        self.cache.changed("u", self._store())
+        self.cache.change("u", self._store())
 
     def _store(self) -> InformerObject[DiskSchedule]:
         self.version += 1
@@ -44,7 +44,7 @@ class Server:
         if self.foreign:
             self.foreign.pop(0)(self.body)
             newer = self._store()
-            asyncio.get_running_loop().call_later(0.005, self.cache.changed, "u", newer)
+            asyncio.get_running_loop().call_later(0.005, self.cache.change, "u", newer)
         if body["metadata"]["resourceVersion"] != str(self.version):
             self.conflicts += 1
             raise ApiError(f"PUT {name}", 409, "Conflict", "changed")
@@ -169,7 +169,7 @@ def test_a_request_as_wanted_already_is_not_written() -> None:
         writer = ScheduleWriter(server.cache, server.put)
         decided_from = server.cached()
         await writer.set_requirement(request("r", 5), decided_from)
-        server.cache.changed("u", None)
+        server.cache.change("u", None)
         await writer.set_requirement(request("r", 0), decided_from)
         late = writer.set_requirement(request("r", 7), decided_from)
         return server, list(await asyncio.gather(late, return_exceptions=True))

@@ -139,7 +139,7 @@ def test_an_unreadable_image_that_is_deleted_wakes_the_mirror_of_its_disks(tmp_p
     bad = {"metadata": {"name": "i"}, "spec": {}, "status": {"realSize": -1}}
     keys = reconciled_keys(
         tmp_path,
-        lambda world: world.watches.images.changed("i", None),
+        lambda world: world.watches.images.change("i", None),
         before=lambda world: put(world.watches.images, read_image, bad),
     )
     assert keys == {("backing-image", "i"), ("volume", "v"), ("mirror", "n-disk-1")}

@@ -25,6 +25,7 @@ from scheduler_core.extender.settings import GuardMode
 from scheduler_core.model.replica_placement import Placement
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
+from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.offers import with_offer
 from tests.worlds.placements import NODE, node_with_disks, path_of, placement, placement_review, waiting_volume
 from tests.worlds.state_source import FakeStateSource
@@ -64,7 +65,7 @@ class World:
         self.evaluator = SlowEvaluator(self.cache, FilterOptions(), self.loop.time)
         context = GuardContext(lambda: self.mode, self.contenders)
         self.guard = PlacementGuard(self.cache, self.evaluator, context, self.metrics, self.loop.time)
-        self.cache.subscribe("replicas", self.guard.delivered)
+        self.cache.subscribe("replicas", self.guard.note_delivery)
         self.evaluator.follow_guard(lambda: self.guard.proven, lambda: self.guard.allowances)
         self.guard.adopt()
 
@@ -225,6 +226,17 @@ async def test_a_placement_that_passes_the_guard_by_unproves_it_at_once() -> Non
 
 
 @virtually
+async def test_auto_does_not_rely_on_the_guard_while_a_disk_has_a_disk_schedule() -> None:
+    """There the guard leaves placements alone."""
+    world = World()
+    await world.prove()
+    assert world.evaluator.options.guarded
+    world.cache.put(disk_schedule(f"{NODE}-a", node=NODE, disk="a"))
+    assert world.guard.proven
+    assert not world.evaluator.options.guarded
+
+
+@virtually
 async def test_a_placement_of_the_previous_leader_does_not_count_against_the_new_one() -> None:
     """It is shown right after the take-over."""
     world = World()
@@ -241,7 +253,7 @@ async def test_a_change_that_is_found_otherwise_ends_changing() -> None:
     world.mode = GuardMode.ENFORCE
     second = placement("z", 10, "b")
     world.cache.put(*waiting_volume("z", 10, age=3))
-    world.guard._term.health = world.guard._term.health.answered(
+    world.guard._term.health = world.guard._term.health.with_answer(
         second, replace(second, disk="n-a", disk_path=path_of("a")), world.loop.time()
     )
     world.show(replace(second, disk="n-a"))

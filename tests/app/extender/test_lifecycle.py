@@ -193,11 +193,11 @@ class FakeReservations:
     """Reservations that settle when a test says so.
 
     Attributes:
-        free: `settled` waits for it
+        free: `settle` waits for it
         adopting: `adopt` waits for it, if there is one
         undisturbed: the argument of the last `adopt`
         record: the other argument
-        hands_over: what `settled` returns
+        hands_over: what `settle` returns
         late_refusal: read by `clear`
         refusal_when_cleared: what `late_refusal` returned then
     """
@@ -213,7 +213,7 @@ class FakeReservations:
         self.record: HandoverRecord | None = None
         self.hands_over = True
 
-    def reserved(self) -> frozenset[str]:
+    def reserved_nodes(self) -> frozenset[str]:
         """Returns no node."""
         return frozenset()
 
@@ -225,7 +225,7 @@ class FakeReservations:
             await self.adopting.wait()
         self.story.append("adopted")
 
-    async def settled(self) -> bool:
+    async def settle(self) -> bool:
         """Waits for the last pod."""
         await self.free.wait()
         self.story.append("settled")
@@ -429,8 +429,10 @@ async def test_catching_up_that_does_not_end_is_tried_again(monkeypatch: pytest.
         await world.wait_until_competing()
         world.elector.win()
         await until("the third time", lambda: world.cache.catch_ups > 2)
+        assert world.lifecycle.refusal() != ""
         world.cache.caught_up.set()
         await until("answering", lambda: not world.lifecycle.refusal())
+        assert world.story.count("adopted") == 1
 
 
 async def test_a_lead_lost_during_catching_up_is_not_taken_over() -> None:
@@ -619,9 +621,11 @@ async def test_a_process_disabled_after_it_lost_the_lead_points_the_service_nowh
         await world.lead_and_publish()
         world.elector.won = False
         await until("stepped down", lambda: bool(world.lifecycle.refusal()))
+        assert "withdrawn" not in world.story
         world.config_map.data = {ENABLED: "false"}
         world.elector.holder = ""
         await until("withdrawn", lambda: "withdrawn" in world.story)
+        assert world.story.count("published") == 1
 
 
 async def test_the_placement_guard_is_published_by_the_leader_while_it_is_switched_on() -> None:
@@ -671,6 +675,7 @@ async def test_a_disabled_leader_is_removed_from_both_services() -> None:
         await until("the guard", lambda: "guard published" in world.story)
         world.config_map.data |= {ENABLED: "false"}
         await until("the end", lambda: {"withdrawn", "guard withdrawn"} <= set(world.story))
+        assert world.lifecycle.refusal() != ""
 
 
 async def test_trouble_with_the_placement_guard_does_not_end_the_lead() -> None:

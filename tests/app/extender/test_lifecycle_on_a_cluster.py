@@ -20,7 +20,7 @@ import pytest
 from app.extender.offers import SETTLE_TIMEOUT
 from app.kube.client import ApiError
 from app.kube.resources import CLAIMS, CONFIG_MAPS, ENDPOINT_SLICES, LEASES, LONGHORN_NODES, LONGHORN_SETTINGS, PODS
-from devcluster import ClusterOptions, DevCluster, Process, logged
+from devcluster import ClusterOptions, DevCluster, Process, log_has
 from tests.builders import Object
 from tests.manifests.load import MANIFESTS, NAME, NAMESPACE
 from tests.worlds.service import EXTENDER
@@ -57,7 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
             "--config",
             str(config),
         ]
-        running.spawn("simulator", simulator, ready=logged('"ready"'))
+        running.spawn("simulator", simulator, ready=log_has('"ready"'))
         until("the Longhorn nodes", lambda: len(reported_nodes(running)) == len(NODES), 30)
         running.processes["kube-scheduler"].stop()
         yield running
@@ -150,7 +150,7 @@ def start(cluster: DevCluster) -> Iterator[Callable[..., Candidate]]:
             f"candidate-{number}",
         ]
         command += ["--node-name", f"host-{number}", "--advertise", f"192.0.2.{number}", "--log-format", "json", *FAST]
-        process = cluster.spawn(f"candidate-{number}", [*command, *arguments], ready=logged("Serving a cluster"))
+        process = cluster.spawn(f"candidate-{number}", [*command, *arguments], ready=log_has("Serving a cluster"))
         started.append(process)
         return Candidate(process, port)
 

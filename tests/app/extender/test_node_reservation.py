@@ -47,7 +47,7 @@ async def test_the_next_request_waits_until_the_pod_has_a_node() -> None:
     world.bind(0, "a")
     assert await second == ["b"]
     assert world.loop.time() == 3
-    assert world.reservations.reserved() == {"a"}
+    assert world.reservations.reserved_nodes() == {"a"}
     assert world.observations(SCHEDULING_WAIT, pod_scheduled="true") == 1
     assert world.total(SCHEDULING_WAIT, pod_scheduled="true") == pytest.approx(3)
 
@@ -64,7 +64,7 @@ async def test_the_next_request_waits_at_most_for_the_pod_scheduling_time_out() 
     assert world.observations(SCHEDULING_WAIT, pod_scheduled="true") == 0
     world.bind(0, "a")  # too late
     await asyncio.sleep(1)
-    assert world.reservations.reserved() == frozenset()
+    assert world.reservations.reserved_nodes() == frozenset()
 
 
 @virtually
@@ -94,18 +94,18 @@ async def test_a_node_is_reserved_until_all_replicas_are_listed() -> None:
     await world.decide(pod)
     world.cache.put(make.pod("data-0", "logs-0", name="db-0", uid="u", node="a"))
     await asyncio.sleep(0.1)
-    assert world.reservations.reserved() == {"a"}
+    assert world.reservations.reserved_nodes() == {"a"}
     for name in ("data-0", "logs-0"):
         world.cache.put(*make.bound(name, 10), make.replica(f"r-{name}", f"vol-{name}", "a", size=10))
         await asyncio.sleep(1)
-        assert world.reservations.reserved() == {"a"}
+        assert world.reservations.reserved_nodes() == {"a"}
     world.cache.put(make.longhorn_node("a", {"disk-1": make.disk(100, listed={"r-data-0": 10})}))
     await asyncio.sleep(1)
-    assert world.reservations.reserved() == {"a"}
+    assert world.reservations.reserved_nodes() == {"a"}
     world.cache.put(make.longhorn_node("a", {"disk-1": make.disk(100, listed={"r-data-0": 10, "r-logs-0": 10})}))
     await asyncio.sleep(0)
     await asyncio.sleep(0.001)
-    assert world.reservations.reserved() == frozenset()
+    assert world.reservations.reserved_nodes() == frozenset()
     assert world.observations(RESERVATION_WAIT, replicas_scheduled="true") == 1
     assert world.total(RESERVATION_WAIT, replicas_scheduled="true") == pytest.approx(3.1, abs=0.01)
 
@@ -121,7 +121,7 @@ async def test_a_node_is_reserved_at_most_for_the_node_reservation_time_out() ->
     world.provision(0, "b")
     world.list_replicas("b", 0)
     await asyncio.sleep(NODE_RESERVATION_TIMEOUT - 0.01)
-    assert world.reservations.reserved() == {"a"}
+    assert world.reservations.reserved_nodes() == {"a"}
     await asyncio.sleep(0.02)
     await world.assert_idle()
     assert world.observations(RESERVATION_WAIT, replicas_scheduled="false") == 1
@@ -138,7 +138,7 @@ async def test_the_order_of_watch_events_does_not_matter() -> None:
     await asyncio.sleep(0.1)
     world.list_replicas("a", 0)
     await asyncio.sleep(0.5)
-    assert world.reservations.reserved() == {"a"}
+    assert world.reservations.reserved_nodes() == {"a"}
     world.provision(0, "a")
     await asyncio.sleep(0.3)
     await world.assert_idle()
@@ -262,7 +262,8 @@ async def test_simultaneous_requests_for_one_pod_leave_nothing_behind() -> None:
     """The wait of the first request has not begun yet."""
     world = NodeReservationWorld()
     world.create(0)
-    await asyncio.gather(world.filter(0), world.filter(0), world.filter(0))
+    answers = await asyncio.gather(world.filter(0), world.filter(0), world.filter(0))
+    assert list(answers) == [["a", "b"]] * 3
     world.bind(0, "a")
     await asyncio.sleep(0)
     world.provision(0, "a")
@@ -461,7 +462,7 @@ async def test_a_draining_process_answers_accepted_requests() -> None:
     world.refusal = "shutting down"
     with pytest.raises(UnavailableError, match="shutting down"):
         await world.filter(2)
-    settled = asyncio.create_task(world.reservations.settled())
+    settled = asyncio.create_task(world.reservations.settle())
     await asyncio.sleep(1)
     world.bind(0, "a")
     assert await accepted == ["b"]
@@ -483,7 +484,7 @@ async def test_a_new_leader_reserves_what_the_previous_leader_had_reserved() -> 
     world.bind(1, "b")
     world.cache.put(database_pod(2, "b", phase="Running"), database_pod(3, "b", deleting=True))
     await world.reservations.adopt(math.inf)
-    assert world.reservations.reserved() == {"a"}
+    assert world.reservations.reserved_nodes() == {"a"}
     world.provision(0, "a")
     world.list_replicas("a", 0)
     await asyncio.sleep(1)
@@ -497,14 +498,14 @@ async def test_a_new_leader_reserves_the_nodes_selected_for_pods_that_are_not_bo
     world.create(0, 1)
     world.cache.put(claim_with_node(0, "a"))
     await world.reservations.adopt(math.inf)
-    assert world.reservations.reserved() == {"a"}
+    assert world.reservations.reserved_nodes() == {"a"}
     assert await world.filter(1) == ["b"]
     world.bind(1, "b")
     await asyncio.sleep(1)
     world.provision(1, "b")
     world.list_replicas("b", 1)
     await asyncio.sleep(POD_SCHEDULING_TIMEOUT + NODE_RESERVATION_TIMEOUT + 1)
-    assert world.reservations.reserved() == {"a"}
+    assert world.reservations.reserved_nodes() == {"a"}
     world.bind(0, "a")
     world.provision(0, "a")
     world.list_replicas("a", 0)
@@ -521,7 +522,7 @@ async def test_a_node_that_was_only_selected_is_free_once_the_pod_is_bound_elsew
     await world.reservations.adopt(math.inf)
     world.bind(0, "b")
     await asyncio.sleep(1)
-    assert world.reservations.reserved() == frozenset()
+    assert world.reservations.reserved_nodes() == frozenset()
 
 
 @virtually
@@ -542,7 +543,7 @@ async def test_an_adopted_reservation_lasts_a_minute_at_most() -> None:
     world.cache.put(claim_with_node(0, "a"))
     await world.reservations.adopt(math.inf)
     await asyncio.sleep(ADOPTED_SECONDS - 0.1)
-    assert world.reservations.reserved() == {"a"}
+    assert world.reservations.reserved_nodes() == {"a"}
     await asyncio.sleep(0.2)
     await world.assert_idle()
 
@@ -555,6 +556,7 @@ async def test_a_new_leader_adopts_nothing_while_reservations_are_disabled() -> 
     world.bind(0, "a")
     world.cache.put(claim_with_node(1, "a"))
     await world.reservations.adopt(math.inf)
+    assert world.reservations.reserved_nodes() == frozenset()
     await world.assert_idle()
 
 
@@ -580,7 +582,7 @@ async def test_two_pods_may_reserve_one_node() -> None:
     world.bind(1, "a")
     await world.reservations.adopt(math.inf)
     for number in (0, 1):
-        assert world.reservations.reserved() == {"a"}
+        assert world.reservations.reserved_nodes() == {"a"}
         world.provision(number, "a")
         world.list_replicas("a", *range(number + 1))
         await asyncio.sleep(1)
@@ -623,8 +625,8 @@ async def test_soon_after_a_take_over_a_selected_node_stays_reserved_though_bind
     assert world.loop.time() == POD_SCHEDULING_TIMEOUT
     assert world.observations(SCHEDULING_WAIT, pod_scheduled="false") == 1
     await asyncio.sleep(ADOPTED_SECONDS + POD_SCHEDULING_TIMEOUT)
-    assert world.reservations.reserved() == frozenset()
+    assert world.reservations.reserved_nodes() == frozenset()
     await world.filter(2)
     world.cache.put(claim_with_node(2, "a"))
     await asyncio.sleep(POD_SCHEDULING_TIMEOUT + 1)
-    assert world.reservations.reserved() == frozenset()
+    assert world.reservations.reserved_nodes() == frozenset()

@@ -53,7 +53,7 @@ class Reservations(RuleBasedStateMachine):
     async def filter(self, number: int, hung_up: HungUp) -> list[str]:
         """Sends /filter; a reserved node fits only a pod with a replica on it."""
         decision = await self.world.decide(make.as_pod(database_pod(number)), hung_up)
-        reserved = self.world.reservations.reserved()
+        reserved = self.world.reservations.reserved_nodes()
         for name, reason in zip(decision.candidates, decision.reasons, strict=True):
             assert name not in reserved or not reason.fits or reason is Reason.HOME
         return fitting_nodes(decision)
@@ -151,7 +151,7 @@ class Reservations(RuleBasedStateMachine):
             self.world.reservations.clear()
 
         self.step(lose_lead)
-        assert self.world.reservations.reserved() == frozenset()
+        assert self.world.reservations.reserved_nodes() == frozenset()
         assert not self.requests
 
     @precondition(lambda self: self.world.refusal)

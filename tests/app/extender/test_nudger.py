@@ -141,7 +141,7 @@ class World:
     def refuse(self, *numbers: int) -> None:
         """Reports that /filter has refused the pods."""
         for number in numbers:
-            self.nudger.refused(make.as_pod(database_pod(number)), list(NODES))
+            self.nudger.note_refusal(make.as_pod(database_pod(number)), list(NODES))
 
     def create_and_refuse(self, *numbers: int, size: float = 60) -> None:
         """Creates pods, and reports that /filter has refused them."""
@@ -325,7 +325,7 @@ async def test_without_remembered_pods_the_nudger_is_idle() -> None:
         world.create_and_refuse(0)
         await asyncio.sleep(1)
         assert world.contenders_read
-        world.nudger.requested(make.as_pod(database_pod(0)))
+        world.nudger.note_request(make.as_pod(database_pod(0)))
         await asyncio.sleep(1)
         world.contenders_read.clear()
         world.fill("a", space=60)
@@ -339,7 +339,7 @@ async def test_a_requested_pod_is_forgotten() -> None:
     world = World()
     async with world.running():
         world.create_and_refuse(0)
-        world.nudger.requested(make.as_pod(database_pod(0)))
+        world.nudger.note_request(make.as_pod(database_pod(0)))
         assert world.remembered_pods == []
         world.fill("a", space=60)
         await asyncio.sleep(100)
@@ -352,7 +352,7 @@ async def test_a_requested_pod_ends_its_pending_nudge() -> None:
     world = World()
     async with world.running():
         world.create_and_refuse(0, 1)
-        world.on_patched = world.nudger.requested
+        world.on_patched = world.nudger.note_request
         world.fill("a", space=60)
         await asyncio.sleep(2 * TURN_INTERVAL + 0.1)
         assert world.names == ["db-0", "db-1"]
@@ -365,8 +365,8 @@ async def test_a_pod_that_keeps_being_refused_is_nudged_less_and_less_often() ->
     async with world.running():
 
         def retry(pod: Pod) -> None:
-            world.nudger.requested(pod)
-            world.nudger.refused(pod, NODES)
+            world.nudger.note_request(pod)
+            world.nudger.note_refusal(pod, NODES)
 
         world.on_patched = retry
         world.create_and_refuse(0)
@@ -392,7 +392,7 @@ async def test_many_pods_are_nudged_at_a_limited_rate() -> None:
             make.replica(f"r-{number}", f"vol-data-{number}", "a", size=1),
             database_pod(number),
         )
-    world.on_patched = world.nudger.requested
+    world.on_patched = world.nudger.note_request
     async with world.running():
         world.refuse(*range(200))
         await asyncio.sleep(2)
@@ -753,11 +753,11 @@ async def test_a_bounded_number_of_pods_is_remembered_those_refused_first() -> N
     """A requested pod frees its place for another pod."""
     world = World()
     for number in range(MAX_REMEMBERED + 10):
-        world.nudger.refused(Pod("default", f"db-{number}", f"uid-{number}"), list(NODES))
+        world.nudger.note_refusal(Pod("default", f"db-{number}", f"uid-{number}"), list(NODES))
     assert len(world.remembered_pods) == MAX_REMEMBERED
     assert set(world.remembered_pods) == {f"db-{number}" for number in range(MAX_REMEMBERED)}
-    world.nudger.requested(Pod("default", "db-7", "uid-7"))
-    world.nudger.refused(Pod("default", "late", "uid-late"), list(NODES))
+    world.nudger.note_request(Pod("default", "db-7", "uid-7"))
+    world.nudger.note_refusal(Pod("default", "late", "uid-late"), list(NODES))
     assert "late" in world.remembered_pods
 
 
@@ -776,7 +776,7 @@ async def test_a_pod_is_nudged_only_for_the_nodes_it_was_refused_on() -> None:
     world = World()
     async with world.running():
         world.create(0)
-        world.nudger.refused(make.as_pod(database_pod(0)), ["b"])
+        world.nudger.note_refusal(make.as_pod(database_pod(0)), ["b"])
         world.fill("a", space=60)
         await asyncio.sleep(2)
         assert world.patches == []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +17,16 @@ from app.extender.metrics import Metrics
 from app.extender.offer_store import OfferStore
 from app.extender.offers import ANSWER_TIMEOUT, MAX_WAIT, SETTLE_TIMEOUT, Offers
 from app.extender.verbs import Verbs
-from app.policy.in_force import PolicyInForce
+from app.policy.file import PolicyFile
+from app.policy.in_force import PolicyInForce, SnapshotGenericState
 from app.runtime.metrics import PREFIX
 from app.runtime.probes import UnavailableError
 from scheduler_core.errors import ResolutionError
 from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.decision import Contenders, Decision, FilterOptions
 from scheduler_core.extender.settings import ExtenderSettings
+from scheduler_core.generic.cluster_state import GenericClusterState
+from scheduler_core.model import generic
 from scheduler_core.model.kube import Pod
 from scheduler_core.offers.handover_record import HandoverRecord, RecordEncoder, RecordHead, decode_record
 from scheduler_core.offers.ledger import Ledger
@@ -174,6 +179,29 @@ async def test_in_a_burst_each_pod_is_offered_the_nodes_with_most_free_space() -
     decision = await world.decide(1)
     assert [reason.name for reason in decision.reasons] == ["ROOM", "NOT_OFFERED"]
     world.offers.clear()
+
+
+def test_in_a_burst_each_pod_is_offered_the_nodes_with_the_highest_scores(tmp_path: Path) -> None:
+    """The policy prefers b; a has more free space."""
+    argument = {"labelPreference": {"label": "gold", "presence": True}}
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps({"priorities": [{"name": "PreferGold", "weight": 10, "argument": argument}]}))
+    nodes = [generic.Node("a"), generic.Node("b", labels={"gold": "yes"})]
+    source = SnapshotGenericState(GenericClusterState.of(nodes, [], []))
+
+    async def test() -> None:
+        world = World()
+        world.verbs = Verbs(world.evaluator, PolicyInForce(PolicyFile(str(file)), source), decider=world.offers)
+        world.resize("a", space=70)
+        world.resize("b", space=60)
+        for number in (0, 1):
+            world.create(number, 25)
+            whole = generic.Pod("default", f"database-{number}")
+            await world.verbs.filter(make.as_pod(database_pod(number)), whole, NODES, caller_waits)
+        assert world.offered_nodes(1) == ["b"]
+        world.offers.clear()
+
+    run(test())
 
 
 @virtually
@@ -612,15 +640,15 @@ class Journal:
     def __init__(self) -> None:
         self.entries: list[str] = []
 
-    def requested(self, pod: Pod) -> None:
+    def note_request(self, pod: Pod) -> None:
         """Records a request."""
         self.entries.append(f"{pod.name} requested")
 
-    def refused(self, pod: Pod, candidates: Sequence[str]) -> None:
+    def note_refusal(self, pod: Pod, candidates: Sequence[str]) -> None:
         """Records a refusal."""
         self.entries.append(f"{pod.name} refused on {' '.join(candidates)}")
 
-    def decided(self, pod: Pod, node: str, offered_at: float) -> None:
+    def note_decision(self, pod: Pod, node: str, offered_at: float) -> None:
         """Records a decision."""
         self.entries.append(f"{pod.name} goes to {node}, offered at {offered_at:g} s")
 
@@ -666,7 +694,7 @@ async def test_draining_waits_until_offers_have_ended() -> None:
     await world.offers.adopt(math.inf)
     world.create(0, 60)
     await world.filter(0)
-    settling = asyncio.create_task(world.offers.settled())
+    settling = asyncio.create_task(world.offers.settle())
     await asyncio.sleep(2)
     assert not settling.done()
     world.select(0, 60, "a")
@@ -684,7 +712,7 @@ async def test_draining_waits_for_an_accepted_request_whose_pod_is_looked_for() 
     world.cache.elsewhere["default/db-0"] = database_pod(0)
     request = asyncio.create_task(world.filter(0))
     await asyncio.sleep(0.1)
-    assert await world.offers.settled()
+    assert await world.offers.settle()
     assert await request == ["a", "b"]
     assert world.store is not None
     assert world.store.final is not None
@@ -699,7 +727,7 @@ async def test_draining_waits_5_s_at_most() -> None:
     await world.offers.adopt(math.inf)
     world.create(0, 60)
     await world.filter(0)
-    assert not await world.offers.settled()
+    assert not await world.offers.settle()
     assert world.loop.time() == pytest.approx(SETTLE_TIMEOUT)
     world.offers.clear()
     await world.assert_clean()
@@ -709,7 +737,7 @@ async def test_draining_waits_5_s_at_most() -> None:
 async def test_a_leader_that_has_not_adopted_yet_hands_nothing_over() -> None:
     """Its own record would hide its predecessor's."""
     world = World(store=FakeOfferStore())
-    assert not await world.offers.settled()
+    assert not await world.offers.settle()
     assert world.store is not None
     assert world.store.final is None
 
@@ -721,7 +749,7 @@ async def test_draining_records_the_open_offers_without_waiting_for_decisions() 
     await world.offers.adopt(math.inf)
     world.create(0, 60)
     await world.filter(0)
-    assert await world.offers.settled()
+    assert await world.offers.settle()
     assert world.loop.time() == 0
     assert world.store is not None
     assert world.store.final is not None
@@ -740,7 +768,7 @@ async def test_draining_answers_accepted_requests_first() -> None:
     world.cache.fetch_seconds = 1.5
     request = asyncio.create_task(world.filter(0))
     await asyncio.sleep(0.1)
-    assert await world.offers.settled()
+    assert await world.offers.settle()
     assert await request == ["a", "b"]
     assert world.store is not None
     assert world.store.final is not None
@@ -759,7 +787,7 @@ async def test_a_request_that_takes_too_long_for_the_hand_over_gets_no_offer() -
     world.cache.fetch_seconds = ANSWER_TIMEOUT + 1
     request = asyncio.create_task(world.filter(0))
     await asyncio.sleep(0.1)
-    assert await world.offers.settled()
+    assert await world.offers.settle()
     with pytest.raises(UnavailableError):
         await request
     assert world.store is not None
@@ -774,7 +802,7 @@ async def test_if_the_record_cannot_be_written_draining_waits_as_without() -> No
     await world.offers.adopt(math.inf)
     world.create(0, 60)
     await world.filter(0)
-    assert not await world.offers.settled()
+    assert not await world.offers.settle()
     assert world.loop.time() == pytest.approx(SETTLE_TIMEOUT)
 
 

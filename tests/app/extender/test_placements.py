@@ -42,7 +42,7 @@ class World:
         self._contention = contention
         evaluator = Evaluator(self.cache, options or FilterOptions(), self.loop.time)
         self.placements = Placements(self.cache, evaluator, self.contenders, self.metrics, self.loop.time)
-        self.cache.subscribe("replicas", self.placements.delivered)
+        self.cache.subscribe("replicas", self.placements.note_delivery)
 
     def contenders(self) -> Contenders:
         """All demand, if there is a contention."""
@@ -70,7 +70,7 @@ class World:
 
     def decide(self, number: int, node: str) -> None:
         """Reports kube-scheduler's decision, a second after the offer."""
-        self.placements.decided(make.as_pod(database_pod(number)), node, self.loop.time() - 1)
+        self.placements.note_decision(make.as_pod(database_pod(number)), node, self.loop.time() - 1)
 
     def ended_waits(self, placed: str) -> tuple[float, float]:
         """How many pods were placed ("true") or not ("false"), and the sum of their waits."""
@@ -152,7 +152,7 @@ async def test_a_pod_whose_second_volume_is_missing_is_not_placed_yet() -> None:
         world.bind(1, "a")
         pod = make.pod("data-0", "data-1", name="db-0", uid="uid-0", node="a")
         world.cache.put(pod)
-        world.placements.decided(make.as_pod(pod), "a", 0.0)
+        world.placements.note_decision(make.as_pod(pod), "a", 0.0)
         world.place(0, "a")
         world.list_replica(0, "a")
         await asyncio.sleep(5)
@@ -385,7 +385,7 @@ async def test_a_report_on_disks_during_which_the_lead_is_lost_is_dropped() -> N
     ticks = count()
     evaluator = Evaluator(world.cache, FilterOptions(), lambda: float(next(ticks)))
     world.placements = Placements(world.cache, evaluator, world.contenders, world.metrics, world.loop.time)
-    world.cache.subscribe("replicas", world.placements.delivered)
+    world.cache.subscribe("replicas", world.placements.note_delivery)
     world.placements.adopt()
     await world.placements._update_overbookings()
     world.place_at_once(60, *(f"v-{number}" for number in range(600)))

@@ -98,6 +98,7 @@ async def test_a_kind_that_is_removed_is_a_problem_again(tmp_path: Path) -> None
         catching = asyncio.create_task(world.cache.catch_up())  # interrupts the watches
         await until("the problem", lambda: "knows no replicas" in world.cache.problem)
         await catching
+        assert "knows no replicas" in world.cache.problem
 
 
 async def test_a_cache_reaches_what_another_one_had(tmp_path: Path) -> None:
@@ -158,6 +159,7 @@ async def test_a_server_that_accepts_watches_and_ends_them_at_once_is_a_problem(
         world.api.always.clear()
         await asyncio.wait_for(catching, 5)
         await until("the end of it", lambda: world.cache.problem == "")
+        assert world.api.open_watches == len(WATCHED)
 
 
 async def test_objects_deleted_while_no_watch_was_open_are_gone_after_the_next_list(tmp_path: Path) -> None:
@@ -210,11 +212,11 @@ async def test_listeners_are_woken_by_their_objects_only(tmp_path: Path) -> None
             await world.remove(make.claim("a", 2))
             await until("the deletion", a_or_node_a.is_set)
             a_or_node_a.clear()
-            cache.replaced("claims", {("default", "c"): world.snapshot.claims["default", "c"]})
+            cache.replace("claims", {("default", "c"): world.snapshot.claims["default", "c"]})
             assert b.is_set()
             assert ("default", "b") not in world.snapshot.claims
             b.clear()
-            cache.replaced("claims", {("default", "b"): world.snapshot.claims["default", "c"]})
+            cache.replace("claims", {("default", "b"): world.snapshot.claims["default", "c"]})
             assert b.is_set()
         assert cache._listeners == {}
 
@@ -436,6 +438,7 @@ async def test_a_replica_that_cannot_be_read_is_a_problem_that_names_it(tmp_path
         await until("the problem", lambda: "r-bad" in world.cache.problem)
         await world.put(make.replica("r-bad", "vol-x", "a", size=10))
         await until("no problem", lambda: not world.cache.problem)
+        assert [replica.name for replica in world.snapshot.replicas.values()] == ["r-bad"]
 
 
 async def test_events_survive_a_failed_update_of_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

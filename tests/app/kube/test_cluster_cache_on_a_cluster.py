@@ -309,6 +309,7 @@ async def test_a_definition_that_is_installed_later_is_watched(cluster: DevClust
             await until("the problem", lambda: "knows no instancemanagers.longhorn.io" in cache.problem, 20)
             await asyncio.to_thread(cluster.apply, CRDS)
             await wait_for_sync(cache)
+            assert cache.problem == ""
     finally:
         cluster.apply(CRDS)
         cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
@@ -335,6 +336,7 @@ async def test_a_forbidden_kind_is_named_until_it_is_granted(cluster: DevCluster
             cluster.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=cluster-admin", account)
             await asyncio.wait_for(catching, 20)
             await wait_for_sync(cache)
+            assert cache.problem == ""
     finally:
         cluster.kubectl("delete", "clusterrolebinding", "reader", "--ignore-not-found")
         cluster.kubectl("-n", LONGHORN_NAMESPACE, "delete", "serviceaccount", "reader")

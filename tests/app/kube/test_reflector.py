@@ -45,12 +45,12 @@ class RecordingHandler:
         self.objects: dict[Key, int] = {}
         self.calls: list[str] = []
 
-    def replaced(self, objects: Mapping[Key, int]) -> None:
+    def replace(self, objects: Mapping[Key, int]) -> None:
         """Takes all objects."""
         self.objects = dict(objects)
         self.calls.append("all")
 
-    def changed(self, key: Key, value: int | None) -> None:
+    def change(self, key: Key, value: int | None) -> None:
         """Takes one object."""
         self.calls.append(f"{key[1]}={value}")
         if value is None:
@@ -286,6 +286,8 @@ async def test_a_server_that_hangs_is_a_problem(tmp_path: Path, monkeypatch: pyt
     async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
         await until("the problem", lambda: "no answer within 0.3 s" in world.status.problem)
         await until("the time it lasts", lambda: world.status.behind(time.monotonic()) > 0.8)
+        assert "no answer within 0.3 s" in world.status.problem
+        assert world.handler.values == {"a": 1}
 
 
 async def test_a_missing_kind_is_empty_until_it_appears(tmp_path: Path) -> None:
@@ -309,8 +311,8 @@ async def test_a_kind_that_is_removed_is_empty(tmp_path: Path) -> None:
         world.api.plans["watch"].append(sending(ERROR_410))
         catching = asyncio.create_task(world.reflector.catch_up())
         await until("the absence", lambda: world.status.phase is Phase.MISSING)
-        await world.wait_for()
         await catching
+        assert world.handler.values == {}
         world.api.missing.clear()
         await world.wait_for(a=1)
 
@@ -339,6 +341,7 @@ async def test_an_answer_that_is_no_list_is_retried(body: bytes, tmp_path: Path)
     api.plans["list"].append(sending(body))
     async with running_reflector(tmp_path, thing("a", 1), api=api) as world:
         await world.wait_for(a=1)
+        assert api.count("list") == 2
 
 
 @pytest.mark.parametrize("moment", ["list", "watch", "back-off", "missing", "catching up"])

@@ -169,10 +169,11 @@ async def test_a_new_list_replaces_everything(tmp_path: Path) -> None:
         api.abort_watches()
         await until("new lists", lambda: api.count("list") >= lists + 3)
         await until("the state", lambda: cache.state().node_names == ("a-new", "b"))
-        await until("all of it", lambda: [key[1] for key in cache.state().assigned_pods] == ["web-0-new"])
+        await until("pods", lambda: [key[1] for key in cache.state().assigned_pods] == ["web-0-new"])
         await until(
             "services", lambda: [entry.service.name for entry in cache.state().services["default"]] == ["web-new"]
         )
+        assert cache.problem(SERVICES) == ""
 
 
 async def test_a_watch_that_fails_is_a_problem(tmp_path: Path) -> None:
@@ -184,6 +185,7 @@ async def test_a_watch_that_fails_is_a_problem(tmp_path: Path) -> None:
         api.always["list"] = failing(503, "overloaded")
         api.abort_watches()
         await until("a problem", lambda: cache.problem(NODES).startswith("policy: nodes not heard of for"))
+        assert cache.state().node_names == ("a", "b"), "the last state stays"
 
 
 async def test_a_kind_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
@@ -194,6 +196,7 @@ async def test_a_kind_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
         cache.want(SERVICES)
         await until("nodes and pods", lambda: not cache.problem(PODS))
         await until("the reason", lambda: "404" in cache.problem(SERVICES) or "not found" in cache.problem(SERVICES))
+        assert "services" in cache.problem(SERVICES)
 
 
 async def test_an_unreadable_pod_on_a_node_is_a_problem(tmp_path: Path) -> None:

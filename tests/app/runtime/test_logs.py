@@ -43,9 +43,9 @@ class _BrokenEvaluator(Evaluator):
 async def _log_of_filter(request: Object, capsys: pytest.CaptureFixture[str], *, broken: bool = False) -> str:
     app = application()
     if broken:
-        state = app.state.extender
+        state = app.state.services
         evaluator = _BrokenEvaluator(SnapshotState(View.of(snapshot(), NOW)), Settings().options)
-        app.state.extender = replace(state, evaluator=evaluator, verbs=Verbs(evaluator, PolicyInForce()))
+        app.state.services = replace(state, evaluator=evaluator, verbs=Verbs(evaluator, PolicyInForce()))
     async with http_client(app, raise_app_exceptions=False) as client:
         response = await client.post("/filter", json=request)
     if broken:

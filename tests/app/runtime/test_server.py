@@ -71,6 +71,7 @@ class World:
     Attributes:
         context: of the server with TLS; without a certificate at first
         trust: what a client verifies certificates with
+        keeps_idle: whether the server with TLS keeps idle connections
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,6 +82,7 @@ class World:
         self.app.add_api_route("/hello", lambda: "hello")
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.trust = ssl.create_default_context()
+        self.keeps_idle = True
         self.service = DrainingService()
         self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         self.plain_port, self.tls_port = (listener.getsockname()[1] for listener in self.listeners)
@@ -131,7 +133,7 @@ def run(world: World, test: Callable[[], Coroutine[Any, Any, None]], *, signalle
 
     async def main() -> None:
         plain, tls = world.listeners
-        servers = [HttpServer(world.app, plain), HttpServer(world.app, tls, world.context)]
+        servers = [HttpServer(world.app, plain), HttpServer(world.app, tls, world.context, lambda: world.keeps_idle)]
         serving = asyncio.create_task(serve(world.service, servers))
         try:
             await world.get_plain()
@@ -176,6 +178,24 @@ def test_new_connections_get_the_new_certificate(world: World) -> None:
             await world.get(second)
             assert [_subject(first), _subject(second)] == ["first", "second"]
             assert await world.get(first) == b'"hello"'
+
+    run(world, test)
+
+
+def test_idle_connections_end_once_they_are_not_kept(world: World) -> None:
+    """Until then a connection goes on; the other server's connections always do."""
+
+    async def test() -> None:
+        world.issue("first")
+        plain = http.client.HTTPConnection("127.0.0.1", world.plain_port, timeout=10)
+        with closing(world.connect()) as idle, closing(plain) as other:
+            await world.get(other)
+            await world.get(idle)
+            await world.get(idle)
+            world.keeps_idle = False
+            assert await asyncio.to_thread(idle.sock.recv, 1) == b""
+            await world.get(other)
+        assert world.ended("idle") == 1
 
     run(world, test)
 
@@ -259,6 +279,7 @@ def test_a_caller_that_hangs_up_in_its_handshake_leaves_nothing_open(world: Worl
             socket.create_connection(("127.0.0.1", world.tls_port)).close()
         await until("the counts", lambda: world.ended("handshake") == 20)
         await until("the sockets' end", lambda: open_files() <= files + FEW_FILES)
+        assert world.ended("handshake") == 20
 
     run(world, test)
 

@@ -32,11 +32,11 @@ class RecordingObserver:
         """Records how many keys are due or in work."""
         self.depths.append(keys)
 
-    def retried(self, _controller: str, why: Requeue) -> None:
+    def note_retry(self, _controller: str, why: Requeue) -> None:
         """Records why a key is due again."""
         self.retries.append(why)
 
-    def reconciled(self, _controller: str, seconds: float) -> None:
+    def note_reconciliation(self, _controller: str, seconds: float) -> None:
         """Records how long a call took."""
         self.durations.append(seconds)
 

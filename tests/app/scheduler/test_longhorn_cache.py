@@ -65,7 +65,7 @@ def empty_cache() -> LonghornCache:
     """A cache whose kinds are all listed and empty; tests pass it the changes that reflectors would."""
     longhorn = unlisted_cache()
     for field in FIELDS:
-        longhorn.cache.replaced(field, {})
+        longhorn.cache.replace(field, {})
     return longhorn
 
 
@@ -94,7 +94,7 @@ def test_a_bound_pod_counts_until_the_cache_shows_its_binding(shown: kube.Pod | 
     longhorn.on_bound(pending_pod(), "a")
     assert counted_uids(longhorn) == ["1"]
     if shown is not None:
-        longhorn.cache.changed("pods", KEY, shown)
+        longhorn.cache.change("pods", KEY, shown)
     assert counted_uids(longhorn) == (["1"] if counts else [])
 
 
@@ -117,7 +117,7 @@ def policy_inputs(new_longhorn_cache: Callable[[], LonghornCache]) -> tuple[Poli
     """A policy's inputs, and the cache they observe, with one pending pod."""
     cluster = unwatched_cache(RecordingQueueHandler())
     inputs = PolicyInputs(cluster, new_longhorn_cache)
-    cluster._cache.replaced("pods", {KEY: pending_pod()})
+    cluster._cache.replace("pods", {KEY: pending_pod()})
     return inputs, cluster
 
 
@@ -128,9 +128,9 @@ async def test_longhorns_cache_gets_the_binding_and_the_end_of_assumed_pods() ->
     inputs.want(frozenset({LONGHORN}))
     cluster.assume(pending_pod(), "a")
     assert counted_uids(longhorn) == []
-    cluster._cache.changed("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
+    cluster._cache.change("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
     assert [pod.node_name for pod in longhorn._bound.values()] == ["a"]
-    cluster._cache.changed("pods", KEY, None)
+    cluster._cache.change("pods", KEY, None)
     assert counted_uids(longhorn) == []
 
 
@@ -140,7 +140,7 @@ async def test_a_cache_that_is_not_listed_yet_gets_no_bindings() -> None:
     inputs, cluster = policy_inputs(lambda: longhorn)
     inputs.want(frozenset({LONGHORN}))
     cluster.assume(pending_pod(), "a")
-    cluster._cache.changed("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
+    cluster._cache.change("pods", KEY, PendingPod(replace(pending_pod().pod, node_name="a")))
     assert longhorn._bound == {}
 
 
@@ -180,7 +180,7 @@ async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
         longhorn = scheduler._policy_sources._inputs.longhorn
         assert longhorn is not None
         cache = longhorn.cache
-        apply_change = cache.changed
+        apply_change = cache.change
         delayed: list[tuple[str, Any, Any]] = []
 
         def delay_pods(field: str, key: Any, value: Any) -> None:
@@ -189,7 +189,7 @@ async def test_a_bound_pods_volumes_count_while_longhorns_cache_lags(
             else:
                 apply_change(field, key, value)
 
-        monkeypatch.setattr(cache, "changed", delay_pods)
+        monkeypatch.setattr(cache, "change", delay_pods)
         await api.put(PODS, first)
         await until("the first pod", lambda: len(api.bindings) == 1)
         await until("the end of its assumption", lambda: not scheduler._cache.assumed_nodes)

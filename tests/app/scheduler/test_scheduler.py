@@ -67,7 +67,8 @@ async def test_a_change_that_may_help_ends_a_back_off(tmp_path: Path) -> None:
         await until("the second attempt", lambda: has_failed(2))
         now[0] = 11.0
         await api.put(NODES, node("large", "4"))
-        await until("the pod", lambda: api.bindings == [("big", "large")])
+        await until("the pod", lambda: api.bindings)
+        assert api.bindings == [("big", "large")]
 
 
 async def test_equal_failures_within_ten_seconds_cost_one_write(tmp_path: Path) -> None:
@@ -144,7 +145,8 @@ async def test_a_pod_that_is_deleted_during_its_binding_frees_its_node(tmp_path:
 
     api.plan_bindings(delete_pod)
     async with running_scheduler(api, tmp_path):
-        await until("the other pod", lambda: api.bindings == [("second", "a")])
+        await until("the other pod", lambda: api.bindings)
+    assert api.bindings == [("second", "a")]
 
 
 async def test_a_later_pod_of_the_same_name_is_scheduled_on_its_own(tmp_path: Path) -> None:
@@ -272,8 +274,10 @@ async def test_a_deleted_service_causes_a_retry(tmp_path: Path) -> None:
     api.add(SERVICES, service)
     async with running_scheduler(api, tmp_path, policy):
         await until("the refusal", lambda: api.events_with("FailedScheduling"))
+        assert api.bindings == []
         await api.remove(SERVICES, "web", "shop")
-        await until("the pod", lambda: api.bindings == [("pending", "free")])
+        await until("the pod", lambda: api.bindings)
+    assert api.bindings == [("pending", "free")]
 
 
 async def test_a_claim_that_waits_for_its_first_consumer_gets_its_node_before_the_binding(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def test_a_pod_counts_until_it_is_decided_or_refused(raw: Object, expected: int)
     assert make.view(make.claim("data"), raw).indexes.pods_to_schedule == expected
     state = empty_state()
     for previous in ([], [pod()]):
-        before = state.updated(changes_of(previous), NOW)
-        assert before.updated(changes_of([raw]), NOW).view.indexes.pods_to_schedule == expected
+        before = state.update(changes_of(previous), NOW)
+        assert before.update(changes_of([raw]), NOW).view.indexes.pods_to_schedule == expected
 
 
 def test_a_pod_counts_until_a_node_is_selected_for_its_claim() -> None:
@@ -48,16 +48,16 @@ def test_a_pod_counts_until_a_node_is_selected_for_its_claim() -> None:
     failed = make.claim("data")
     bound = make.claim("data", bound=True)
     bound["metadata"]["annotations"] = selected["metadata"]["annotations"]
-    state = empty_state().updated(changes_of(pod(), make.claim("data")), NOW)
+    state = empty_state().update(changes_of(pod(), make.claim("data")), NOW)
     for claim, expected in ((selected, 0), (failed, 1), (selected, 0), (bound, 1), (selected, 0)):
-        state = state.updated(changes_of(claim), NOW)
+        state = state.update(changes_of(claim), NOW)
         assert state.view.indexes.pods_to_schedule == expected
         assert make.view(claim, pod()).indexes.pods_to_schedule == expected
-    assert state.updated(changes_of(pod(), failed, deleted=True), NOW).view.indexes.pods_to_schedule == 0
+    assert state.update(changes_of(pod(), failed, deleted=True), NOW).view.indexes.pods_to_schedule == 0
 
 
 def test_a_deleted_pod_no_longer_counts() -> None:
     """kube-scheduler forgets it, too."""
     changes = changes_of([pod()])
-    state = empty_state().updated(changes, NOW)
-    assert state.updated(dict.fromkeys(changes), NOW).view.indexes.pods_to_schedule == 0
+    state = empty_state().update(changes, NOW)
+    assert state.update(dict.fromkeys(changes), NOW).view.indexes.pods_to_schedule == 0

@@ -105,12 +105,12 @@ def test_an_unplaced_volume_stops_counting_after_its_lifetime() -> None:
     before = view_at(0, bound_remote())
     demand = DemandIndex.of(before)
     just_before_end = view_at(UNPLACED_LIFETIME.total_seconds() - 1, bound_remote())
-    assert unplaced(demand.updated(before, {}, just_before_end)) == ["vol-x"]
+    assert unplaced(demand.update(before, {}, just_before_end)) == ["vol-x"]
     end = view_at(UNPLACED_LIFETIME.total_seconds(), bound_remote())
-    expired = demand.updated(before, {}, end)
+    expired = demand.update(before, {}, end)
     assert unplaced(expired) == []
-    assert unplaced(expired.updated(end, {("settings", "any"): None}, end)) == []
-    assert unplaced(expired.updated(end, {("volumes", "vol-x"): end.snapshot.volumes["vol-x"]}, end)) == []
+    assert unplaced(expired.update(end, {("settings", "any"): None}, end)) == []
+    assert unplaced(expired.update(end, {("volumes", "vol-x"): end.snapshot.volumes["vol-x"]}, end)) == []
 
 
 def decide(view: View, name: str, ledger: Ledger | None = None) -> Decision:
@@ -196,11 +196,11 @@ def test_a_claim_and_the_volume_provisioned_for_it_count_once_for_one_lifetime()
     assert counted_since(demand) == [("default/x (claim)", 0)]
     for second, objects in ((10, provisioned), (20, bound)):
         after = view_at(second, *objects)
-        demand = demand.updated(before, changes_of(*objects), after)
+        demand = demand.update(before, changes_of(*objects), after)
         assert counted_since(demand) == [("pvc-uid-x", 0)]
         assert counted_since(DemandIndex.of(after)) == [("pvc-uid-x", second)]
         before = after
-    assert counted_since(demand.updated(before, {}, view_at(30, *bound))) == []
+    assert counted_since(demand.update(before, {}, view_at(30, *bound))) == []
 
 
 def test_a_volume_provisioned_after_its_claim_stopped_counting_has_a_lifetime_of_its_own() -> None:
@@ -208,9 +208,9 @@ def test_a_volume_provisioned_after_its_claim_stopped_counting_has_a_lifetime_of
     selected, provisioned, _ = provisioning()
     before = view_at(0, *selected)
     after = view_at(30, *provisioned)
-    demand = DemandIndex.of(before).updated(before, changes_of(*provisioned), after)
+    demand = DemandIndex.of(before).update(before, changes_of(*provisioned), after)
     assert counted_since(demand) == [("pvc-uid-x", 30)]
-    assert counted_since(demand.updated(after, {}, view_at(59, *provisioned))) == [("pvc-uid-x", 30)]
+    assert counted_since(demand.update(after, {}, view_at(59, *provisioned))) == [("pvc-uid-x", 30)]
 
 
 def test_unplaced_volumes_are_sorted_by_age_and_by_size() -> None:
@@ -221,15 +221,15 @@ def test_unplaced_volumes_are_sorted_by_age_and_by_size() -> None:
     demand = DemandIndex.of(before)
     for second, raw in enumerate(volumes):
         after = view_at(second, *volumes[: second + 1])
-        demand = demand.updated(before, changes_of(raw), after)
+        demand = demand.update(before, changes_of(raw), after)
         before = after
     assert [entry.key for entry in demand.unplaced.counted] == list("abcde")
     assert [entry.key for entry in demand.unplaced.by_size] == list("bcead")
     assert demand.unplaced.replicas == 10
-    assert demand.updated(before, {}, view_at(29, *volumes)).unplaced is demand.unplaced
+    assert demand.update(before, {}, view_at(29, *volumes)).unplaced is demand.unplaced
     grown = volume("a", 20, locality="disabled", numberOfReplicas=3)
     after = view_at(31, grown, *volumes[1:])
-    later = demand.updated(before, changes_of(grown), after).unplaced
+    later = demand.update(before, changes_of(grown), after).unplaced
     assert [entry.key for entry in later.counted] == list("cde"), "a's age has not changed with its size"
     assert [entry.key for entry in later.by_size] == list("ced")
     assert later.replicas == 6

@@ -313,7 +313,7 @@ def test_a_volume_whose_replica_was_rejected_is_demand_on_its_node() -> None:
     assert DemandIndex.of(before).all == ()
     after = update_view(before, rejected).view
     changes: Changes = {("disk_schedules", "n-disk-1"): after.snapshot.disk_schedules["n-disk-1"]}
-    demands = DemandIndex.of(before).updated(before, changes, after)
+    demands = DemandIndex.of(before).update(before, changes, after)
     assert [demand.volume.name for demand in demands.all] == ["vol-x"]
     assert demands == DemandIndex.of(after)
 

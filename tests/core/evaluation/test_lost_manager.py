@@ -142,5 +142,5 @@ class TestDemand:
         state = ClusterState.of(make.view(node, make.storage_class(), self.POD, self.VOLUME, REPLICAS[0]))
         report = PlacementReport()
         for now in (0.0, STUCK_AFTER):
-            report = run_to_end(report.updated(state, Contention(), Ledger(), now))
+            report = run_to_end(report.update(state, Contention(), Ledger(), now))
         assert (report.stuck, report.hopeless) == ((), ())

@@ -51,7 +51,7 @@ class World:
 
     def put(self, *objects: Object | list[Object]) -> None:
         """Creates or changes objects."""
-        self.state = self.state.updated(changes_of(*objects), NOW + timedelta(seconds=self.seconds))
+        self.state = self.state.update(changes_of(*objects), NOW + timedelta(seconds=self.seconds))
 
     def wait(self, seconds: float) -> None:
         """Passes time."""
@@ -272,7 +272,7 @@ def test_a_query_of_an_earlier_view_in_between_changes_nothing(pauses: int) -> N
     """Its volume does not roam yet. Queries take turns, and share what they find."""
     names = tuple(f"n{number:02d}" for number in range(40))
     demands = [entry for name in names[1:] for entry in (make.claim(f"d-{name}", 1), pod(f"d-{name}", name))]
-    before = empty_state().updated(
+    before = empty_state().update(
         changes_of(
             make.storage_class(),
             engines(names),
@@ -283,7 +283,7 @@ def test_a_query_of_an_earlier_view_in_between_changes_nothing(pauses: int) -> N
         make.NOW,
     )
     switched_off = make.longhorn_node("n00", {"disk-1": make.disk(10, allow=False)})
-    after = before.updated(changes_of(switched_off), make.NOW)
+    after = before.update(changes_of(switched_off), make.NOW)
     contention = Contention()
     equivalence = EquivalenceCache()
 

@@ -31,7 +31,7 @@ def _at(placement: Placement, **fields: str | int) -> Replica:
 
 def _changed(now: float = 1.0) -> GuardHealth:
     """After an answer that moved the replica from disk a to disk b."""
-    return GuardHealth(0.0).answered(ON_A, ON_B, now)
+    return GuardHealth(0.0).with_answer(ON_A, ON_B, now)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_placement_is_compared_with_what_was_answered(
     written: Placement, replica: Replica, observation: Observation, state: str
 ) -> None:
     """Disk, path and both labels."""
-    health, observed = GuardHealth(0.0).answered(ON_A, written, 1.0).seen(UNPLACED, replica, 2.0)
+    health, observed = GuardHealth(0.0).with_answer(ON_A, written, 1.0).observe(UNPLACED, replica, 2.0)
     assert (observed, health.state.value) == (observation, state)
 
 
@@ -70,13 +70,13 @@ def test_a_new_leader_proves_nothing() -> None:
 
 def test_a_placement_without_an_answer_was_bypassed() -> None:
     """The API server gave up waiting, or found no endpoint."""
-    health, observation = _proven().seen(UNPLACED, _at(ON_A), 5.0)
+    health, observation = _proven().observe(UNPLACED, _at(ON_A), 5.0)
     assert (observation, health.state) == (BYPASSED, GuardState.UNPROVEN)
 
 
 def _proven() -> GuardHealth:
     other = replace(ON_A, replica="r-0")
-    health, _ = GuardHealth(0.0).answered(other, other, 1.0).seen(replace(UNPLACED, name="r-0"), _at(other), 2.0)
+    health, _ = GuardHealth(0.0).with_answer(other, other, 1.0).observe(replace(UNPLACED, name="r-0"), _at(other), 2.0)
     assert health.state is GuardState.PROVEN
     return health
 
@@ -94,62 +94,62 @@ def _proven() -> GuardHealth:
 def test_other_changes_of_replicas_say_nothing(before: Replica | None, after: Replica) -> None:
     """The guard need not be asked about them."""
     proven = _proven()
-    assert proven.seen(before, after, 5.0) == (proven, None)
+    assert proven.observe(before, after, 5.0) == (proven, None)
 
 
 @pytest.mark.parametrize("generation", [0, 2])
 def test_a_replica_first_seen_with_a_disk_and_no_answer_counts_as_bypassed(generation: int) -> None:
     """It may be a restore that was changed since; a bypass must not go unnoticed."""
-    health, observation = _proven().seen(None, _at(ON_A, generation=generation), 5.0)
+    health, observation = _proven().observe(None, _at(ON_A, generation=generation), 5.0)
     assert (observation, health.state) == (BYPASSED, GuardState.UNPROVEN)
 
 
 @pytest.mark.parametrize("generation", [0, 1, 2])
 def test_a_replica_first_seen_with_a_disk_is_compared_with_its_answer(generation: int) -> None:
     """It was created and placed between two views."""
-    health, observation = _changed().seen(None, _at(ON_B, generation=generation), 2.0)
+    health, observation = _changed().observe(None, _at(ON_B, generation=generation), 2.0)
     assert (observation, health.state) == (CONFIRMED, GuardState.PROVEN)
 
 
 def test_an_answer_from_before_a_bypass_proves_nothing() -> None:
     """The watch shows the confirmed placement later than the bypassed one."""
-    health, _ = _changed(1.0).seen(replace(UNPLACED, name="r-1"), _at(replace(ON_A, replica="r-1")), 2.0)
-    health, observation = health.seen(UNPLACED, _at(ON_B), 3.0)
+    health, _ = _changed(1.0).observe(replace(UNPLACED, name="r-1"), _at(replace(ON_A, replica="r-1")), 2.0)
+    health, observation = health.observe(UNPLACED, _at(ON_B), 3.0)
     assert (observation, health.state) == (CONFIRMED, GuardState.UNPROVEN)
 
 
 def test_the_next_answer_after_a_bypass_proves_the_guard_again() -> None:
     """It is asked again."""
-    health, _ = _proven().seen(UNPLACED, _at(ON_A), 5.0)
+    health, _ = _proven().observe(UNPLACED, _at(ON_A), 5.0)
     later = replace(ON_A, replica="r-2")
-    health, _ = health.answered(later, later, 6.0).seen(replace(UNPLACED, name="r-2"), _at(later), 7.0)
+    health, _ = health.with_answer(later, later, 6.0).observe(replace(UNPLACED, name="r-2"), _at(later), 7.0)
     assert health.state is GuardState.PROVEN
 
 
 def test_tampered_is_final() -> None:
     """Until a process leads anew."""
-    health, _ = _changed().seen(UNPLACED, _at(ON_B, disk_label="a"), 2.0)
+    health, _ = _changed().observe(UNPLACED, _at(ON_B, disk_label="a"), 2.0)
     later = replace(ON_A, replica="r-2")
-    health, observation = health.answered(later, later, 6.0).seen(replace(UNPLACED, name="r-2"), _at(later), 7.0)
+    health, observation = health.with_answer(later, later, 6.0).observe(replace(UNPLACED, name="r-2"), _at(later), 7.0)
     assert (observation, health.state) == (CONFIRMED, GuardState.TAMPERED)
-    health, observation = health.seen(UNPLACED, _at(ON_A), 8.0)
+    health, observation = health.observe(UNPLACED, _at(ON_A), 8.0)
     assert (observation, health.state) == (BYPASSED, GuardState.TAMPERED)
 
 
 def test_each_attempt_of_a_placement_may_be_the_one_that_was_written() -> None:
     """The API server refuses a conflicting write, and Longhorn chooses again."""
     again = replace(ON_A, disk="c", disk_path="/c/")
-    health = _changed(1.0).answered(again, again, 2.0)
-    assert health.seen(UNPLACED, _at(ON_B), 3.0)[1] is CONFIRMED
-    assert health.seen(UNPLACED, _at(again), 3.0)[1] is CONFIRMED
-    assert health.seen(UNPLACED, _at(ON_A), 3.0)[1] is BYPASSED
+    health = _changed(1.0).with_answer(again, again, 2.0)
+    assert health.observe(UNPLACED, _at(ON_B), 3.0)[1] is CONFIRMED
+    assert health.observe(UNPLACED, _at(again), 3.0)[1] is CONFIRMED
+    assert health.observe(UNPLACED, _at(ON_A), 3.0)[1] is BYPASSED
 
 
 def test_a_placement_is_compared_once() -> None:
     """A replica of the same name that is placed again later was not answered about."""
-    health, _ = _changed().seen(UNPLACED, _at(ON_B), 2.0)
+    health, _ = _changed().observe(UNPLACED, _at(ON_B), 2.0)
     assert health.remembered == 0
-    assert health.seen(UNPLACED, _at(ON_B), 3.0)[1] is BYPASSED
+    assert health.observe(UNPLACED, _at(ON_B), 3.0)[1] is BYPASSED
 
 
 @pytest.mark.parametrize(("after", "observation"), [(ANSWER_LIFETIME - 0.1, CONFIRMED), (ANSWER_LIFETIME, BYPASSED)])
@@ -158,8 +158,8 @@ def test_an_answer_counts_for_a_minute(after: float, observation: Observation) -
     health = _changed(1.0)
     for second in range(2, int(after), 7):
         other = replace(ON_A, replica=f"r-{second}")
-        health = health.answered(other, other, float(second))
-    assert health.seen(UNPLACED, _at(ON_B), 1.0 + after)[1] is observation
+        health = health.with_answer(other, other, float(second))
+    assert health.observe(UNPLACED, _at(ON_B), 1.0 + after)[1] is observation
 
 
 def test_answers_that_lead_nowhere_are_forgotten() -> None:
@@ -167,7 +167,7 @@ def test_answers_that_lead_nowhere_are_forgotten() -> None:
     health = GuardHealth(0.0)
     for second in range(1000):
         lost = replace(ON_A, replica=f"r-{second}")
-        health = health.answered(lost, lost, float(second))
+        health = health.with_answer(lost, lost, float(second))
     assert health.remembered <= 2 * ANSWER_LIFETIME
 
 
@@ -177,9 +177,9 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     health = GuardHealth(0.0)
     for number in range(100):
         forged = replace(ON_A, replica=f"r-{number}")
-        health = health.answered(forged, forged, 1.0)
+        health = health.with_answer(forged, forged, 1.0)
     for _ in range(100):
-        health = health.answered(ON_A, ON_B, 1.0)
+        health = health.with_answer(ON_A, ON_B, 1.0)
     assert health.remembered <= 20
     assert len(health._answers.of("r", 1.0)) <= 8
 
@@ -227,11 +227,11 @@ def test_the_state_follows_answers_and_observations(history: list[tuple[str, str
         now += seconds
         if kind == "answered":
             answer = (replace(places[wanted], replica=replica), replace(places[written], replica=replica))
-            health = health.answered(*answer, now)
+            health = health.with_answer(*answer, now)
             model.answers.append((*answer, now))
         else:
             place = replace(places[written], replica=replica)
-            health, observation = health.seen(replace(UNPLACED, name=replica), _at(place), now)
+            health, observation = health.observe(replace(UNPLACED, name=replica), _at(place), now)
             assert observation is not None
             assert observation.value == model.seen(replica, written, now)
         assert (health.state.value, health.unproven_since) == (model.state, model.since)

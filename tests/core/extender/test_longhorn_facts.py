@@ -157,8 +157,8 @@ def test_the_demand_of_other_pods_is_subtracted_from_the_disks() -> None:
 def test_facts_from_cached_plans_equal_facts_without_a_cache() -> None:
     """Also after a disk changed or another pod came."""
     plans = PlanCache()
-    before = empty_state().updated(changes_of(cluster(), engines(NAMES)), NOW)
-    filled = before.updated(changes_of(cluster(disk(100, scheduled=25), disk(100))), NOW)
+    before = empty_state().update(changes_of(cluster(), engines(NAMES)), NOW)
+    filled = before.update(changes_of(cluster(disk(100, scheduled=25), disk(100))), NOW)
     with_demand = state(cluster(), BOUND_POD_OF_Z)
     for current in (before, before, filled, with_demand):
         contenders = competing(current) if current is with_demand else NO_CONTENDERS

@@ -205,7 +205,7 @@ class Cluster:
 
     def nudge(self, pending: PendingNudges, number: int, ledger: Ledger, now: float = 0.0) -> None:
         """Adds a pending nudge of a pod that competes with the offers and the pending nudges."""
-        decision = self.decide(number, pending.added_to(ledger))
+        decision = self.decide(number, pending.add_to(ledger))
         pending.add(self.state.view.snapshot.pods["default", f"x{number}"], decision, self.state.view, now)
 
 
@@ -221,9 +221,9 @@ def test_a_pending_nudge_counts_as_an_offer_of_one_node_in_a_copy_of_the_ledger(
     ledger = Ledger()
     cluster.nudge(pending, 0, ledger)
     cluster.nudge(pending, 1, ledger)
-    assert nodes_by_uid(pending.added_to(ledger)) == {"uid-x0": ["a"], "uid-x1": ["b"]}
+    assert nodes_by_uid(pending.add_to(ledger)) == {"uid-x0": ["a"], "uid-x1": ["b"]}
     assert ledger.outstanding == 0
-    assert not cluster.decide(2, pending.added_to(ledger)).fits
+    assert not cluster.decide(2, pending.add_to(ledger)).fits
 
 
 def test_a_pod_does_not_compete_with_its_own_pending_nudge() -> None:
@@ -233,7 +233,7 @@ def test_a_pod_does_not_compete_with_its_own_pending_nudge() -> None:
     ledger = Ledger()
     cluster.nudge(pending, 0, ledger)
     cluster.nudge(pending, 1, ledger)
-    assert cluster.decide(0, pending.added_to(ledger)).fits
+    assert cluster.decide(0, pending.add_to(ledger)).fits
 
 
 def test_a_pending_nudge_ends_by_age_or_explicitly() -> None:
@@ -246,10 +246,10 @@ def test_a_pending_nudge_ends_by_age_or_explicitly() -> None:
     pending.expire(9.9 + PENDING_NUDGE_LIFETIME)
     assert (len(pending), pending.ended) == (2, 0)
     pending.expire(10.0 + PENDING_NUDGE_LIFETIME)
-    assert (nodes_by_uid(pending.added_to(ledger)), pending.ended) == ({"uid-x1": ["b"]}, 1)
+    assert (nodes_by_uid(pending.add_to(ledger)), pending.ended) == ({"uid-x1": ["b"]}, 1)
     pending.end("uid-x1")
     pending.end("uid-x1")
-    assert (nodes_by_uid(pending.added_to(ledger)), pending.ended) == ({}, 2)
+    assert (nodes_by_uid(pending.add_to(ledger)), pending.ended) == ({}, 2)
 
 
 def test_an_offer_replaces_the_pending_nudge_of_its_pod() -> None:
@@ -257,7 +257,7 @@ def test_an_offer_replaces_the_pending_nudge_of_its_pod() -> None:
     pending = PendingNudges()
     Cluster(pods=1).nudge(pending, 0, Ledger())
     ledger, _ = step(Ledger(), Offered(ObservedPod("uid-x0"), frozenset(NODES), ("volume",)), 1.0)
-    assert nodes_by_uid(pending.added_to(ledger)) == {"uid-x0": ["a", "b"]}
+    assert nodes_by_uid(pending.add_to(ledger)) == {"uid-x0": ["a", "b"]}
 
 
 def test_pending_nudges_are_added_to_every_later_ledger() -> None:
@@ -266,9 +266,9 @@ def test_pending_nudges_are_added_to_every_later_ledger() -> None:
     ledger = Ledger()
     Cluster(pods=1).nudge(pending, 0, ledger)
     later, _ = step(ledger, Offered(ObservedPod("uid-y"), frozenset("b"), ("volume",)), 1.0)
-    assert nodes_by_uid(pending.added_to(later)) == {"uid-x0": ["a"], "uid-y": ["b"]}
+    assert nodes_by_uid(pending.add_to(later)) == {"uid-x0": ["a"], "uid-y": ["b"]}
     expired, _ = step(later, Tick(), 100.0)
-    assert nodes_by_uid(pending.added_to(expired)) == {"uid-x0": ["a"]}
+    assert nodes_by_uid(pending.add_to(expired)) == {"uid-x0": ["a"]}
 
 
 def test_a_pending_nudge_of_a_pod_that_returns_to_its_replicas_takes_no_space() -> None:
@@ -285,4 +285,4 @@ def test_a_pending_nudge_of_a_pod_that_returns_to_its_replicas_takes_no_space() 
     decision = run_to_end(filter_nodes(requested, NODES, state, FilterOptions()))
     assert [reason.name for reason in decision.reasons] == ["HOME", "HOME_ELSEWHERE"]
     pending.add(requested, decision, state.view, 0.0)
-    assert nodes_by_uid(pending.added_to(Ledger())) == {}
+    assert nodes_by_uid(pending.add_to(Ledger())) == {}

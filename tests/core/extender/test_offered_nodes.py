@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from scheduler_core.cooperative import run_to_end
-from scheduler_core.extender.decision import FilterOptions, Packing
+from scheduler_core.extender.decision import NO_SCORES, FilterOptions, Packing
 from scheduler_core.extender.filter import filter_nodes
 from scheduler_core.extender.offered_nodes import MANY_NODES, MAX_OF_MANY_NODES, choose_nodes, choose_one_node
 from scheduler_core.model.verdict import Reason
@@ -25,7 +26,11 @@ def nodes_of_size(sizes: Mapping[str, int]) -> list[Object]:
 
 
 def chosen(
-    *objects: Object | list[Object], claims: tuple[str, ...] = ("data",), competing: int = 4, offer_to: str = ""
+    *objects: Object | list[Object],
+    claims: tuple[str, ...] = ("data",),
+    competing: int = 4,
+    offer_to: str = "",
+    scores: Mapping[str, int] = NO_SCORES,
 ) -> str:
     """The nodes chosen for a pod with these claims, as letters; another pod has an offer of `offer_to`."""
     state = make.state(
@@ -34,6 +39,7 @@ def chosen(
     ledger = with_offer(Ledger(), state.view, "other", offer_to, 0.0) if offer_to else Ledger()
     pod = make.as_pod(make.pod(*claims))
     decision = run_to_end(filter_nodes(pod, NODES, state, FilterOptions(), make.competing(state, ledger)))
+    decision = replace(decision, scores=scores)
     nodes = choose_nodes(decision, state.view, competing)
     assert choose_one_node(decision, state.view) <= nodes
     return "".join(sorted(nodes))
@@ -99,6 +105,40 @@ def test_of_nodes_with_little_room_a_share_is_offered(competing: int, expected: 
     """Those with most room; one at least."""
     nodes = nodes_of_size({"a": 11, "b": 19, "c": 18, "d": 17})
     assert chosen(nodes, make.claim("data", 10), competing=competing) == expected
+
+
+@pytest.mark.parametrize(("competing", "expected"), [(0, "abcd"), (1, "ad"), (2, "d"), (9, "d")])
+def test_of_nodes_with_little_room_those_with_the_highest_score_are_offered(competing: int, expected: str) -> None:
+    """By room b and c would come first."""
+    nodes = nodes_of_size({"a": 11, "b": 19, "c": 18, "d": 17})
+    scores = {"a": 5, "b": 0, "c": 4, "d": 10}
+    assert chosen(nodes, make.claim("data", 10), competing=competing, scores=scores) == expected
+
+
+def test_scores_narrow_no_offer_where_all_nodes_have_plenty_of_room() -> None:
+    """kube-scheduler weighs them with its own."""
+    nodes = nodes_of_size(dict.fromkeys(NODES, 500))
+    assert chosen(nodes, make.claim("data", 10), competing=9, scores={"a": 10}) == "abcd"
+
+
+def test_a_node_with_the_highest_score_and_little_room_is_offered_next_to_those_with_plenty() -> None:
+    """It is the first node of all."""
+    nodes = nodes_of_size({"a": 11, "b": 500, "c": 500, "d": 12})
+    assert chosen(nodes, make.claim("data", 10), scores={"a": 10}) == "abc"
+    assert chosen(nodes, make.claim("data", 10)) == "bc"
+
+
+@pytest.mark.parametrize(("score", "expected"), [(0, 0), (10, 2)])
+def test_of_many_nodes_with_plenty_those_with_the_highest_score_are_offered(score: int, expected: int) -> None:
+    """At most `MAX_OF_MANY_NODES` are offered while pods are to come; two nodes have less room and the score."""
+    names = tuple(f"n{number:03}" for number in range(2 * MANY_NODES))
+    gold = ("n100", "n150")
+    longhorn_nodes = nodes_of_size({name: 400 if name in gold else 500 for name in names})
+    state = make.state(make.storage_class(), longhorn_nodes, make.claim("data", 10), make.pod("data", name="next"))
+    pod = make.as_pod(make.pod("data"))
+    decision = run_to_end(filter_nodes(pod, names, state, FilterOptions(), make.competing(state)))
+    nodes = choose_nodes(replace(decision, scores=dict.fromkeys(gold, score)), state.view, competing=1)
+    assert (len(nodes), len(nodes.intersection(gold))) == (MAX_OF_MANY_NODES, expected)
 
 
 def test_next_to_nodes_with_plenty_the_others_may_have_no_share() -> None:

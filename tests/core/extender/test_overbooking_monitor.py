@@ -59,7 +59,7 @@ class World:
 
     def apply(self, changes: Changes) -> None:
         """Applies changes, and notes when replicas were delivered with a disk."""
-        self.state = self.state.updated(changes, make.NOW)
+        self.state = self.state.update(changes, make.NOW)
         for (field, name), value in changes.items():
             disk = getattr(value, "disk_id", "")
             if field == "replicas" and disk:
@@ -79,7 +79,7 @@ class World:
         self.now += after
         deliveries = self.deliveries
         self.deliveries = {}
-        self.report = run_to_end(self.report.updated(self.state.view, deliveries, self.now))
+        self.report = run_to_end(self.report.update(self.state.view, deliveries, self.now))
         return self.report
 
 
@@ -391,7 +391,7 @@ def test_a_report_on_many_disks_pauses() -> None:
     world = World([make.longhorn_node(name) for name in nodes])
     for name in nodes:
         world.place(name, 10, node=name)
-    pauses = sum(1 for _ in world.report.updated(world.state.view, world.deliveries, world.now))
+    pauses = sum(1 for _ in world.report.update(world.state.view, world.deliveries, world.now))
     assert pauses >= len(nodes) // 32
 
 

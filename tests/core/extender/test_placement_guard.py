@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.convert.disk_schedule import MIRROR_LABEL
 from scheduler_core.evaluation.state import ClusterState
-from scheduler_core.extender.placement_guard import GuardDecision, GuardOutcome
+from scheduler_core.extender.placement_guard import GuardDecision, GuardOutcome, guards_every_node
 from scheduler_core.offers.ledger import Ledger
 from tests import builders as make
 from tests.builders import Object
+from tests.worlds.disk_schedules import disk_schedule
 from tests.worlds.offers import with_offer
 from tests.worlds.placements import (
     NODE,
@@ -185,6 +187,16 @@ def test_a_volume_that_no_pod_needs_on_the_node_is_not_guarded() -> None:
 def test_other_replicas_are_not_guarded(objects: list[Object]) -> None:
     """A rebuild elsewhere, a further replica, a volume that is served over the network."""
     assert _outcome(decide(state_of(_node(), objects, Y), ON_B)) == ("not-guarded", "b")
+
+
+@pytest.mark.parametrize(("labels", "outcome"), [({}, "not-guarded"), ({MIRROR_LABEL: "true"}, "changed")])
+def test_a_node_with_a_disk_schedule_is_left_alone(labels: dict[str, str], outcome: str) -> None:
+    """It has promised the space of one disk; one that mirrors what Longhorn allocates has promised nothing."""
+    schedule = disk_schedule(f"{NODE}-b", node=NODE, disk="b")
+    schedule["metadata"]["labels"] = labels
+    state = state_of(_node(), schedule, X, Y)
+    assert decide(state, ON_B).outcome == outcome
+    assert guards_every_node(state.view) is bool(labels)
 
 
 def test_the_second_of_two_replicas_on_one_node_is_not_guarded() -> None:

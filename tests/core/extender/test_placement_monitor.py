@@ -42,7 +42,7 @@ class RecordingContention(Contention):
         return super().competitors(query, names, anywhere)
 
 
-EMPTY_CLUSTER = empty_state().updated(
+EMPTY_CLUSTER = empty_state().update(
     changes_of(engines(NODES), make.storage_class("longhorn"), [make.longhorn_node(name) for name in NODES]), make.NOW
 )
 
@@ -64,12 +64,12 @@ class World:
 
     def apply(self, changes: Changes) -> None:
         """Applies changes."""
-        self.state = self.state.updated(changes, make.NOW)
+        self.state = self.state.update(changes, make.NOW)
 
     def update_report(self, after: float = 0.0, *, require_best_effort: bool = True) -> PlacementReport:
         """The next report, `after` seconds later."""
         self.now += after
-        updated = self.report.updated(
+        updated = self.report.update(
             self.state, self.contention, self.ledger, self.now, require_best_effort=require_best_effort
         )
         self.report = run_to_end(updated)
@@ -405,6 +405,6 @@ def test_every_report_follows_from_the_whole_history(history: list[tuple[Changes
         assert {entry.volume: entry for entry in report.misplaced} == model.misplaced
         assert list(report.new_misplacements) == model.new_misplacements
         assert {(entry.pod, entry.node) for entry in report.stuck} == model.stuck(world.now)
-        fresh = run_to_end(PlacementReport().updated(state, Contention(), Ledger(), world.now))
+        fresh = run_to_end(PlacementReport().update(state, Contention(), Ledger(), world.now))
         assert report.hopeless == fresh.hopeless
         assert report.by_source == fresh.by_source

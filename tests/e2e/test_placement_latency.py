@@ -1,0 +1,49 @@
+"""The latency of placements is read from the API server's audit events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.placement_latency import PlacementLatency
+
+WEBHOOK = {"mutation.webhook.admission.k8s.io/round_0_index_0": "{}"}
+
+
+def event(end: str, annotations: dict[str, str], resource: str = "replicas", verb: str = "update") -> dict[str, Any]:
+    """A call that began at the full second."""
+    return {
+        "verb": verb,
+        "objectRef": {"resource": resource},
+        "annotations": annotations,
+        "requestReceivedTimestamp": "2026-11-23T12:00:00.000000Z",
+        "stageTimestamp": f"2026-11-23T12:00:00.{end}Z",
+    }
+
+
+def test_only_updates_of_replicas_count() -> None:
+    """Those with a webhook's annotation are the reviewed ones."""
+    events = [
+        event("015000", WEBHOOK),
+        event("009000", {}),
+        event("500000", {}, resource="volumes"),
+        event("500000", {}, verb="create"),
+        event("500000", {}, verb="patch"),
+    ]
+    assert PlacementLatency.of(events) == PlacementLatency((15.0,), (9.0,))
+
+
+@pytest.mark.parametrize(
+    ("latency", "text"),
+    [
+        (PlacementLatency((), (1.0,)), "0 of 1 updates of replicas were reviewed"),
+        (
+            PlacementLatency((20.0, 15.0, 16.0), (9.0, 8.0)),
+            "3 reviewed placements took 16.0 ms at the API server (median), 2 other updates of replicas 8.5 ms",
+        ),
+    ],
+)
+def test_medians_are_compared(latency: PlacementLatency, text: str) -> None:
+    """Without both kinds there is nothing to compare."""
+    assert str(latency) == text
