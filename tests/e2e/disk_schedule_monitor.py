@@ -123,12 +123,15 @@ class DiskScheduleMonitor:
                 if is_grant and total > (status.storage_available or 0):
                     fault = f"{now.name}: {name} was granted beyond {status.storage_available}: {total}"
                     self._faults.append((version, fault))
-                if is_grant and not self._has_data(name, now.name):
+                # A deletion may have been made after the decision; the replica has its data until it is gone.
+                if is_grant and not self._has_data(name, now.name, also_deleting=True):
                     self._check_reserved(now, name, total, version)
 
-    def _has_data(self, replica: str, uuid: str) -> bool:
+    def _has_data(self, replica: str, uuid: str, *, also_deleting: bool = False) -> bool:
         value = self._replicas.value(replica)
-        return isinstance(value, Replica) and value.disk_id == uuid and has_run(value) and not value.deleting
+        if not isinstance(value, Replica) or (value.deleting and not also_deleting):
+            return False
+        return value.disk_id == uuid and has_run(value)
 
     def _check_reserved(self, now: DiskSchedule, newcomer: str, total: int, version: str) -> None:
         """Reports a newcomer that got bytes which a replica with data on the disk lacks."""
