@@ -2,13 +2,16 @@
 
 Each controller reads objects, asks a pure function of `scheduler_core.disk_schedule` what to write, and writes it.
 
-Data flow: `watches` (one `informer` per kind) → a controller subscribes to changes and enqueues keys
-(`app.runtime.work_queue`) → `reconcile(key)` → a decision of `scheduler_core.disk_schedule` → `writer` carries it out, each
-write against the version that was read.
+Data flow: `watches` (one `informer` per kind, and `disk_index` over them) → a controller subscribes to changes and enqueues
+keys (`app.runtime.work_queue`) → `reconcile(key)` → a decision of `scheduler_core.disk_schedule` from the caches → `writer`
+carries it out, each write against the version that was read; `schedule_writer` has one writer at a time per disk.
 
     watches                    everything that the controllers watch
     informer                   cache of the objects of one kind, which notifies subscribers
+    disk_index                 what is on each disk, and what is left there
     writer                     carries out decisions, write by write
+    schedule_writer            writes DiskSchedules, one writer at a time per disk
+    object_events              Events about Volumes, BackingImages and DiskSchedules
     controller                 base class of the controllers, and what they share
     node_controller            one DiskSchedule for each disk (node sync)
     disk_controller            statuses of DiskSchedules: allocate, or mirror

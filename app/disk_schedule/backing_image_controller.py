@@ -15,7 +15,7 @@ from app.runtime.work_queue import Requeue
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule.backing_image_placement import candidate_disks, disks_that_need_image
 from scheduler_core.disk_schedule.backing_images import ImageSnapshot, decide_image
-from scheduler_core.disk_schedule.candidates import unrequested_bytes
+from scheduler_core.disk_schedule.conditions import NO_DISK
 from scheduler_core.disk_schedule.replica_release import changed_names
 from scheduler_core.disk_schedule.writes import SetRequirement
 from scheduler_core.errors import CoreError, ObjectError
@@ -107,6 +107,8 @@ class ImageController(Controller):
         decision = decide_image(snapshot)
         read_objects = ReadObjects(cached_schedules, objects={(RequestKind.BACKING_IMAGE, key): raw})
         await self.writer.write_all(decision.writes, read_objects)
+        if decision.shortage:
+            self.context.events.record("BackingImage", raw, NO_DISK, decision.shortage, normal=False)
         # For an image without a size there is nothing to request once a copy is wanted; an event announces its size.
         waits_for_event = not snapshot.image.size and snapshot.image.wanted_disks
         return Requeue.WAITING if decision.requeue and not waits_for_event else None
@@ -116,22 +118,28 @@ class ImageController(Controller):
         if isinstance(copies, BackingImageCopies) and copies.deleting:
             return ImageSnapshot(copies, schedules)
         image = _read_image(raw, name)
-        cluster = self.cache.cluster()
+        space = self.cache.disks.space()
         return ImageSnapshot(
             image.copies,
             schedules,
             nodes={each.name: each.value for each in self.cache.nodes.all().values()},
-            needed_disks=disks_that_need_image(self._volumes(), self.cache.replicas.readable().values(), name),
-            candidates=candidate_disks(cluster, schedules, image.image),
-            unrequested_bytes=unrequested_bytes(cluster, schedules),
+            needed_disks=disks_that_need_image(*self._users(name), name),
+            candidates=candidate_disks(self.cache.cluster(), space, image.image),
+            space=space,
         )
 
-    def _volumes(self) -> list[Volume]:
-        return [each.volume for each in self.cache.volumes.readable().values()]
+    def _users(self, image: str) -> tuple[list[Volume], list[Replica]]:
+        """The volumes that are made from an image, and their replicas."""
+        names = sorted(self.cache.disks.volumes_of(image))
+        volumes = [each.volume for name in names if isinstance(each := self.cache.volumes.value(name), VolumeObject)]
+        replicas = [self.cache.replicas.value(each) for name in names for each in self.cache.disks.replicas_of(name)]
+        return volumes, [each for each in replicas if isinstance(each, Replica)]
 
     async def _withdraw_orphans(self, name: str, schedules: dict[str, DiskSchedule], read_objects: ReadObjects) -> None:
         """Withdraws the requests for an image that does not exist."""
-        disks = sorted(uuid for uuid, each in schedules.items() if name in each.spec.backing_images)
+        disks = sorted(
+            uuid for uuid, each in schedules.items() if name in each.spec.backing_images and not each.keeps_requests
+        )
         if disks and (wait := self._orphans.remaining_wait(name)) > 0:
             self.queue.add_later(name, wait)
             return

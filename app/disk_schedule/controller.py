@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final
 
+from app.disk_schedule.object_events import Recorder
 from app.disk_schedule.watches import ControllerCache
 from app.disk_schedule.writer import ObjectWriter
 from app.runtime.work_queue import QueueObserver, Requeue, WorkQueue
 
-_WORKERS: Final = 4
+_WORKERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class ControllerContext:
         cache: the informers
         writer: reads and writes single objects
         observer: is notified of what the queues do
+        events: receives what a person must know about an object
         orphans_after: seconds after which a request is withdrawn whose replica, or backing image, was never seen to exist
         clock: monotonic seconds
         now: the time of day
@@ -34,6 +36,7 @@ class ControllerContext:
     cache: ControllerCache
     writer: ObjectWriter
     observer: QueueObserver
+    events: Recorder
     orphans_after: float
     clock: Callable[[], float]
     now: Callable[[], datetime]
@@ -80,11 +83,10 @@ class Controller(ABC):
         """
 
     async def run(self) -> None:
-        """Reconciles all keys, then the enqueued ones, until cancelled."""
+        """Reconciles all keys, and before them those that change, until cancelled."""
         self._running = True
         try:
-            for key in self.all_keys():
-                self.queue.add(key)
+            self.queue.add_sweep(self.all_keys())
             await self.queue.run()
         finally:
             self._running = False

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -15,6 +15,7 @@ from app.disk_schedule.informer import ImageObject, InformerObject
 from app.kube.resources import DISK_SCHEDULES
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert.disk_schedule import set_mirror_label, with_spec, with_status, without_finalizer
+from scheduler_core.disk_schedule.allocation_events import allocation_events
 from scheduler_core.disk_schedule.conditions import (
     BEING_DELETED,
     DISK_MISSING,
@@ -23,8 +24,15 @@ from scheduler_core.disk_schedule.conditions import (
     SCHEDULABLE,
 )
 from scheduler_core.disk_schedule.observed_allocation import mirror_spec, mirror_status
-from scheduler_core.disk_schedule.reconcile import NodeLookup, reconcile
-from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleSpec, Fault, RequestKind
+from scheduler_core.disk_schedule.reconcile import NodeLookup, Reconciliation, reconcile
+from scheduler_core.model.disk_schedule import (
+    FINALIZER,
+    DiskSchedule,
+    DiskScheduleSpec,
+    DiskScheduleStatus,
+    Fault,
+    RequestKind,
+)
 from scheduler_core.model.kube import condition
 from scheduler_core.model.longhorn import Node, Replica
 
@@ -32,6 +40,9 @@ log = structlog.get_logger("controllers")
 
 _NO_LIMIT: Final = frozenset({BEING_DELETED, DISK_MISSING, DISK_REPLACED, NODE_MISSING})
 """Reasons with which storageAvailable is 0 whatever the disk has."""
+
+_MAX_DEFERRED: Final = 600.0
+"""Seconds for which a small change of storageAvailable may be missing in the status."""
 
 
 def over_allocated(schedule: DiskSchedule) -> bool:
@@ -43,7 +54,7 @@ def over_allocated(schedule: DiskSchedule) -> bool:
     status = schedule.status
     if status.storage_available is None or condition(status.conditions, SCHEDULABLE).reason in _NO_LIMIT:
         return False
-    return status.storage_scheduled > status.storage_available
+    return status.storage_scheduled > max(0, status.storage_available)
 
 
 class DiskController(Controller):
@@ -86,9 +97,8 @@ class DiskController(Controller):
 
     def _on_node_change(self, name: str, before: Node | Fault | None, after: Node | Fault | None) -> None:
         del before, after
-        for uuid, schedule in self.cache.schedules.readable().items():
-            if schedule.spec.node == name:
-                self.enqueue(uuid)
+        for uuid in sorted(self.cache.disks.disks_of(name)):
+            self.enqueue(uuid)
 
     async def reconcile(self, key: str) -> Requeue | None:
         """Reconciles one DiskSchedule; one that cannot be read is left alone."""
@@ -116,6 +126,20 @@ class Allocator(DiskController):
 
     name = "disk-schedule"
 
+    def __init__(self, context: ControllerContext) -> None:
+        # Since when a small change of storageAvailable has not been written, by UUID.
+        self._deferred_since: dict[str, float] = {}
+        super().__init__(context)
+
+    def subscribe(self) -> None:
+        """Subscribes to what is on the disks, too: objects with data are served first."""
+        super().subscribe()
+        self.cache.disks.subscribe(self._on_occupancy_change)
+
+    def _on_occupancy_change(self, uuid: str) -> None:
+        if self.cache.schedules.get(uuid) is not None:
+            self.enqueue(uuid)
+
     async def reconcile_schedule(
         self, cached: InformerObject[DiskSchedule], schedule: DiskSchedule, node: NodeLookup
     ) -> None:
@@ -125,12 +149,45 @@ class Allocator(DiskController):
             body = set_mirror_label(with_spec(cached.raw, schedule.spec), mirrored=False)
             await self.writer.put_schedule(schedule.name, body)
             return
-        outcome = reconcile(schedule, node, self.context.timestamp)
-        if outcome.status is not None:
-            body = with_status(cached.raw, outcome.status)
-            cached = await self.writer.put_schedule(schedule.name, body, "status")
-        if outcome.remove_finalizer:
-            await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(cached.raw))
+        del node
+        decided: list[tuple[DiskSchedule, DiskScheduleStatus]] = []
+
+        def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Mapping[str, Any] | None:
+            status = self._decide_status(schedule)
+            decided[:] = [(schedule, status)] if status is not None else []
+            return None if status is None else with_status(cached.raw, status)
+
+        await self.writer.schedules.write_status(schedule.name, decide)
+        for before, status in decided:
+            for event in allocation_events(before, status):
+                self.context.events.record("DiskSchedule", cached.raw, event.reason, event.message, normal=event.normal)
+        newest = self.cache.schedules.get(schedule.name)
+        if newest is None or isinstance(newest.value, Fault) or not newest.value.deleting:
+            return
+        if self._reconcile(newest.value).remove_finalizer:
+            await self.writer.put_without_finalizer(DISK_SCHEDULES, schedule.name, without_finalizer(newest.raw))
+
+    def _decide_status(self, schedule: DiskSchedule) -> DiskScheduleStatus | None:
+        """Returns the status to write now.
+
+        A change by which nothing is decided is written after some minutes, or together with the next one.
+        """
+        outcome = self._reconcile(schedule)
+        if outcome.status is None or not outcome.deferrable:
+            self._deferred_since.pop(schedule.name, None)
+        else:
+            now = self.context.clock()
+            wait = self._deferred_since.setdefault(schedule.name, now) + _MAX_DEFERRED - now
+            if wait > 0:
+                self.queue.add_later(schedule.name, wait)
+                return None
+            del self._deferred_since[schedule.name]
+        return outcome.status
+
+    def _reconcile(self, schedule: DiskSchedule) -> Reconciliation:
+        """Decides by the node and the occupancy as they are known now."""
+        node = self.cache.nodes.value(schedule.spec.node)
+        return reconcile(schedule, node, self.context.timestamp, self.cache.disks.occupancy(schedule.name))
 
 
 class Mirror(DiskController):

@@ -1,13 +1,15 @@
 """Informers: caches of one kind that notify subscribers of changes.
 
 The module also decodes the objects. An object that cannot be read is kept as a `Fault`, so that its name and its
-problem are known. A DiskSchedule is kept together with the bytes it was read from, because every write is based on
-them.
+problem are known. DiskSchedules, Volumes and Replicas are kept together with the bytes they were read from, because
+every write is based on them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -21,11 +23,12 @@ from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION
 from scheduler_core.errors import ObjectError
 from scheduler_core.model.disk_schedule import BackingImageCopies, DiskSchedule, Fault
 from scheduler_core.model.kube import Condition
-from scheduler_core.model.longhorn import BackingImage, Volume
+from scheduler_core.model.longhorn import BackingImage, Replica, Volume
 
 _Value = TypeVar("_Value")
 _Model = TypeVar("_Model")
 _NO_BYTES: Final = b""
+_VOLUME_LABEL: Final = "longhornvolume"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class InformerObject(Generic[_Value]):
         name: the object's name
         version: its resourceVersion
         value: what it says, or why it cannot be read
-        raw: the bytes it was read from; empty for kinds that are not written from this cache
+        raw: the bytes it was read from, without managedFields; empty for kinds that are not written from this cache
     """
 
     name: str
@@ -61,6 +64,13 @@ class ImageObject:
     copies: BackingImageCopies
 
 
+class _Labelled(msgspec.Struct):
+    class _Metadata(msgspec.Struct):
+        labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+    metadata: _Metadata
+
+
 EventHandler = Callable[[str, _Value | Fault | None, _Value | Fault | None], None]
 """Receives a name, and the values before and after a change; None if there is no object."""
 
@@ -75,6 +85,9 @@ class Informer(Generic[_Value]):
         self.revision = 0
         self._objects: dict[str, InformerObject[_Value]] = {}
         self._handlers: list[EventHandler[_Value]] = []
+        self._waiting: dict[str, asyncio.Event] = {}
+        # By name, the version that this process wrote last, and the one before; the watch may have yet to deliver them.
+        self._written_versions: dict[str, tuple[str, str]] = {}
 
     def subscribe(self, handler: EventHandler[_Value]) -> None:
         """Adds a handler for every change from now on.
@@ -128,12 +141,33 @@ class Informer(Generic[_Value]):
         cached = self._objects.get(written.name)
         if cached is not None and _is_newer(written.version, cached.version):
             self._set(written.name, written)
+            self._written_versions[written.name] = (cached.version, written.version)
+
+    def wrote(self, name: str, version: str) -> bool:
+        """Whether the cache has this version of an object, or a newer one, because this process wrote it."""
+        return version in self._written_versions.get(name, ())
+
+    async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
+        """Waits until the cache has another version of an object than this one, or none; returns whether it has.
+
+        After a conflict there is another version, and the watch is about to deliver it.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while (cached := self._objects.get(name)) is not None and cached.version == version:
+                    await self._waiting.setdefault(name, asyncio.Event()).wait()
+        cached = self._objects.get(name)
+        return cached is None or cached.version != version
 
     def _set(self, name: str, new: InformerObject[_Value] | None) -> None:
         """Stores or removes an object, and calls the handlers if it has changed."""
+        waiting = self._waiting.pop(name, None)
+        if waiting is not None:
+            waiting.set()
         old = self._objects.get(name)
         if new is None:
             self._objects.pop(name, None)
+            self._written_versions.pop(name, None)
         else:
             self._objects[name] = new
         old_value = old.value if old else None
@@ -165,9 +199,37 @@ def decoder(
             value: _Value | Fault = read(raw)
         except ObjectError as error:
             value = Fault(error.field, error.problem)
-        return metadata.name, InformerObject(metadata.name, metadata.version, value, bytes(raw) if keep else _NO_BYTES)
+        return metadata.name, InformerObject(metadata.name, metadata.version, value, _body(raw) if keep else _NO_BYTES)
 
     return decode
+
+
+def reuse_written(informer: Informer[_Value], decode: Decode[InformerObject[_Value]]) -> Decode[InformerObject[_Value]]:
+    """Returns a decoder for a watch, which delivers every object that this process wrote once more.
+
+    Such an object is not decoded again: the decoder returns the cached one.
+    """
+
+    def decode_if_new(raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value] | None]:
+        metadata = header(raw)
+        cached = informer.get(metadata.name)
+        if cached is not None and informer.wrote(metadata.name, metadata.version):
+            return metadata.name, cached
+        return decode(raw)
+
+    return decode_if_new
+
+
+def _body(raw: bytes | msgspec.Raw) -> bytes:
+    """Returns an object without managedFields, which are large and never written back."""
+    kept = bytes(raw)
+    if b'"managedFields"' not in kept:
+        return kept
+    body = msgspec.json.decode(kept, type=dict[str, msgspec.Raw])
+    metadata = msgspec.json.decode(body["metadata"], type=dict[str, msgspec.Raw])
+    metadata.pop("managedFields", None)
+    body["metadata"] = msgspec.Raw(msgspec.json.encode(metadata))
+    return msgspec.json.encode(body)
 
 
 def model_reader(group: str, kind: str, model: type[_Model]) -> Callable[[bytes | msgspec.Raw], _Model | Fault]:
@@ -201,6 +263,14 @@ def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject | Fault:
     return volume if isinstance(volume, Fault) else VolumeObject(volume, condition_of(bytes(raw)))
 
 
+def volume_label(raw: bytes) -> str:
+    """Returns the volume that a replica's label names, also of a replica that cannot be read; "" for none."""
+    try:
+        return msgspec.json.decode(raw, type=_Labelled).metadata.labels.get(_VOLUME_LABEL, "")
+    except msgspec.DecodeError:
+        return ""
+
+
 def condition_of(raw: bytes) -> Condition | None:
     """Returns a volume's condition DiskAllocation, if it has one."""
     return convert.volume_condition(raw, DISK_ALLOCATION)
@@ -225,15 +295,17 @@ def read_schedule(raw: bytes | msgspec.Raw) -> DiskSchedule | Fault:
 
 
 decode_schedule: Final = decoder(read_schedule, keep=True)
+decode_volume: Final = decoder(read_volume, keep=True)
+decode_replica: Final = decoder(model_reader(LONGHORN_GROUP, "Replica", Replica), keep=True)
 
 
-def schedule_object(raw: bytes) -> InformerObject[DiskSchedule]:
-    """Returns the DiskSchedule in the response to a write.
+def decoded_object(decode: Decode[InformerObject[_Value]], raw: bytes) -> InformerObject[_Value]:
+    """Returns the object that the API server answered with.
 
     Raises:
-        ObjectError: the response is no object
+        ObjectError: the answer is no object
     """
-    _, written = decode_schedule(raw)
-    if written is None:
-        raise AssertionError("every DiskSchedule matters")
-    return written
+    _, value = decode(raw)
+    if value is None:
+        raise AssertionError("every object of these kinds matters")
+    return value

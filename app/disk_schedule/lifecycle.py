@@ -29,6 +29,7 @@ from app.disk_schedule.disk_controller import Allocator, Mirror
 from app.disk_schedule.manager_detection import ManagerPods, list_manager_pods, refusal
 from app.disk_schedule.metrics import ControllerMetrics
 from app.disk_schedule.node_controller import NodeController
+from app.disk_schedule.object_events import EventRecorder, NoEvents
 from app.disk_schedule.replica_controller import ReplicaController
 from app.disk_schedule.volume_controller import VolumeController
 from app.disk_schedule.watches import ControllerCache
@@ -107,11 +108,13 @@ class DiskScheduleLifecycle(Program):
         self._controllers_task: asyncio.Task[None] | None = None
         self.watches = ControllerCache(client, options.namespace, timing, now, options.stale_after)
         self._managers = None if options.mirror else ManagerPods(client, options.namespace, timing, options.stale_after)
+        self._recorder = EventRecorder(client, options.namespace, lambda: not self.refusal, timing.clock, now)
         context = ControllerContext(
             options.namespace,
             self.watches,
-            ObjectWriter(client, options.namespace, self.watches.schedules, lambda: not self.refusal),
+            ObjectWriter(client, options.namespace, self.watches, lambda: not self.refusal),
             metrics,
+            NoEvents() if options.mirror else self._recorder,
             options.orphans_after,
             timing.clock,
             now,
@@ -167,9 +170,10 @@ class DiskScheduleLifecycle(Program):
         log.error("the Lease was not given up; it runs out by itself", exc_info=error)
 
     async def run_tasks(self) -> None:
-        """Watches until cancelled."""
+        """Watches and writes Events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watches.run(), name="watches")
+            tasks.create_task(self._recorder.run(), name="events")
             if self._managers is not None:
                 tasks.create_task(self._managers.run(), name="longhorn-manager")
 

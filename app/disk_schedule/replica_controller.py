@@ -65,12 +65,16 @@ class ReplicaController(Controller):
         replica = None if raw is None else _read_deletion(key, raw)
         if replica is not None or not any(key in each.spec.replicas for each in schedules.values()):
             self._orphans.stop_waiting(key)
+        elif all(each.keeps_requests for each in schedules.values() if key in each.spec.replicas):
+            return None
         elif (wait := self._orphans.remaining_wait(key)) > 0:
             self.queue.add_later(key, wait)
             return None
         else:
             log.info("a request is withdrawn: there is no such replica", replica=key)
         objects = {} if raw is None else {(RequestKind.REPLICA, key): raw}
+        if replica is None:
+            schedules = {name: each for name, each in schedules.items() if not each.keeps_requests}
         writes = release_replica(key, replica, schedules)
         await self.writer.write_all(writes, ReadObjects(cached_schedules, objects=objects))
         self._orphans.stop_waiting(key)

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from app.disk_schedule.controller import Controller, ControllerContext
-from app.disk_schedule.informer import InformerObject, VolumeObject, condition_of, read_volume
-from app.disk_schedule.writer import ReadObjects, read_replica
+from app.disk_schedule.controller import Controller
+from app.disk_schedule.informer import (
+    ImageObject,
+    InformerObject,
+    VolumeObject,
+    condition_of,
+    decode_replica,
+    decode_volume,
+    decoded_object,
+)
+from app.disk_schedule.watches import ReadableObjects
+from app.disk_schedule.writer import ReadObjects
 from app.kube.resources import LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
-from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION, condition_matches
+from scheduler_core.convert.object_header import header
+from scheduler_core.disk_schedule.conditions import (
+    ALLOCATION_PENDING,
+    DISK_ALLOCATION,
+    EXPANSION_GRANTED,
+    EXPANSION_PENDING,
+    EXPANSION_REJECTED,
+    UNREADABLE,
+    condition_matches,
+    gone_disk,
+)
 from scheduler_core.disk_schedule.replica_release import changed_names
-from scheduler_core.disk_schedule.volumes import VolumeSnapshot, decide_volume
-from scheduler_core.disk_schedule.writes import SetVolumeCondition
-from scheduler_core.errors import ObjectError
+from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot, decide_volume
+from scheduler_core.disk_schedule.writes import AssignReplica, SetRequirement, SetVolumeCondition, Write
 from scheduler_core.longhorn.cluster import Cluster
-from scheduler_core.model.disk_schedule import DiskSchedule, Fault, RequestKind
+from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, Fault, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Disk, Node, Replica
 
-UNREADABLE: Final = "Unreadable"
-"""Reason of DiskAllocation: nothing is decided, because the volume or one of its replicas cannot be read."""
+_EXPANSION_REASONS: Final = frozenset({EXPANSION_PENDING, EXPANSION_GRANTED, EXPANSION_REJECTED})
 
 
 class VolumeController(Controller):
@@ -31,18 +47,16 @@ class VolumeController(Controller):
 
     name = "volume"
 
-    def __init__(self, context: ControllerContext) -> None:
-        self._replicas: defaultdict[str, set[str]] = defaultdict(set)
-        super().__init__(context)
-
     def subscribe(self) -> None:
-        """Subscribes to volumes, replicas and DiskSchedules.
+        """Subscribes to volumes, replicas, DiskSchedules and backing images.
 
-        Of a DiskSchedule only the node and the allocations of replicas matter; those of backing images do not concern volumes.
+        Of a DiskSchedule matter the node, whether its disk is there, and the allocations of replicas. Those of backing images do
+        not: a replica's allocation follows from that of its image. Of a backing image matters whether its size is known.
         """
         self.cache.volumes.subscribe(self._on_volume_change)
         self.cache.replicas.subscribe(self._on_replica_change)
         self.cache.schedules.subscribe(self._on_schedule_change)
+        self.cache.images.subscribe(self._on_image_change)
 
     def all_keys(self) -> Iterable[str]:
         """Returns the names of all volumes."""
@@ -51,17 +65,15 @@ class VolumeController(Controller):
     def _on_volume_change(
         self, name: str, _before: VolumeObject | Fault | None, after: VolumeObject | Fault | None
     ) -> None:
-        if after is None:
-            self._replicas.pop(name, None)
-        else:
+        if after is not None:
             self.enqueue(name)
 
     def _on_replica_change(self, name: str, before: Replica | Fault | None, after: Replica | Fault | None) -> None:
+        if isinstance(after, Fault):
+            self.enqueue(self.cache.disks.volume_of(name))
         if isinstance(before, Replica):
-            self._replicas[before.volume].discard(name)
             self.enqueue(before.volume)
         if isinstance(after, Replica):
-            self._replicas[after.volume].add(name)
             self.enqueue(after.volume)
 
     def _on_schedule_change(
@@ -72,48 +84,158 @@ class VolumeController(Controller):
         moved = (
             isinstance(before, DiskSchedule) and isinstance(after, DiskSchedule) and before.spec.node != after.spec.node
         )
+        gone = {gone_disk(each) for each in (before, after) if isinstance(each, DiskSchedule)}
         names = changed_names(old_allocations, new_allocations)
-        for name in sorted(names | (new_allocations.keys() if moved else set())):
+        for name in sorted(names | (new_allocations.keys() if moved or len(gone) > 1 else set())):
             replica = self.cache.replicas.value(name)
             if isinstance(replica, Replica):
                 self.enqueue(replica.volume)
 
-    async def reconcile(self, key: str) -> Requeue | None:
-        """Reads the objects, decides, and writes.
+    def _on_image_change(
+        self, name: str, before: ImageObject | Fault | None, after: ImageObject | Fault | None
+    ) -> None:
+        if _image_size(before) != _image_size(after):
+            for volume in sorted(self.cache.disks.volumes_of(name)):
+                self.enqueue(volume)
 
-        The DiskSchedules are read first, then the volume and its replicas (see `scheduler_core.disk_schedule.volumes`).
+    async def reconcile(self, key: str) -> Requeue | None:
+        """Decides from the caches, and writes.
+
+        A decision without writes costs no call. The objects of a decision that needs to be sure are read from the API server
+        before, after the DiskSchedules, and it is made again (see `_needs_reading`).
         """
-        cached_schedules = self.cache.schedules.all()
-        raw = await self.writer.read(LONGHORN_VOLUMES, key)
-        if raw is None:
+        cached = self.cache.volumes.get(key)
+        if cached is None:
             return None
-        raw_replicas = await self.writer.list_replicas(key, self._replicas.get(key, ()))
-        replicas = {name: read_replica(raw_replica) for name, raw_replica in raw_replicas.items()}
-        volume = _read_volume(raw)
-        objects = {(RequestKind.REPLICA, name): raw_replica for name, raw_replica in raw_replicas.items()}
-        read_objects = ReadObjects(cached_schedules, raw, objects)
-        problem = _problem(volume, replicas)
-        if isinstance(volume, Fault) or problem:
-            await self._report_unreadable(raw, problem, read_objects)
-            return None
-        readable_replicas = tuple(each for each in replicas.values() if isinstance(each, Replica))
-        schedules = {name: each.value for name, each in cached_schedules.items() if not isinstance(each.value, Fault)}
-        disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
-        cluster = _with_current_nodes(self.cache.cluster(), self.cache.nodes.all().values(), disks_without_schedule)
-        snapshot = VolumeSnapshot(cluster, volume.volume, readable_replicas, schedules, volume.condition)
-        decision = decide_volume(snapshot, self.context.timestamp)
-        await self.writer.write_all(decision.writes, read_objects)
+        schedules = self.cache.schedules.all()
+        decision, read_objects = self._decide(schedules, cached, self._cached_replicas(key))
+        if _needs_reading(decision.writes, schedules):
+            raw = await self.writer.read(LONGHORN_VOLUMES, key)
+            if raw is None:
+                return None
+            raw_replicas = await self.writer.list_replicas(key, self.cache.disks.replicas_of(key))
+            replicas = [decoded_object(decode_replica, raw_replica) for raw_replica in raw_replicas.values()]
+            decision, read_objects = self._decide(schedules, decoded_object(decode_volume, raw), replicas)
+        assignments = [write for write in decision.writes if isinstance(write, AssignReplica) and write.disk]
+        for assignment in assignments:
+            self.cache.disks.assume(assignment.replica, assignment.disk)
+        try:
+            await self.writer.write_all(decision.writes, read_objects)
+        finally:
+            for assignment in assignments:
+                self.cache.disks.refresh(assignment.replica)
+        self._record_events(cached.raw, condition_of(cached.raw), decision.writes)
         return Requeue.WAITING if decision.requeue else None
 
-    async def _report_unreadable(self, raw: bytes, problem: str, read_objects: ReadObjects) -> None:
-        """Writes the condition that says what cannot be read."""
+    def _record_events(self, raw: bytes, before: Condition | None, writes: Iterable[Write]) -> None:
+        """Records what a person must know of a decision that was carried out.
+
+        A volume that is allocated at once gets no Event: its condition, and the Events of the disks, say so.
+        """
+        withdrawn: dict[str, str] = {}
+        for write in writes:
+            match write:
+                case SetVolumeCondition(condition):
+                    unchanged = before is not None and before.reason == condition.reason
+                    expected = before is None or before.reason in {"", ALLOCATION_PENDING}
+                    if condition.status == "True" and not expected:
+                        self.context.events.record("Volume", raw, "Allocated", "every replica holds its bytes")
+                    elif condition.status != "True" and condition.reason != ALLOCATION_PENDING and not unchanged:
+                        self.context.events.record("Volume", raw, condition.reason, condition.message, normal=False)
+                case SetRequirement() if write.size == 0 and not write.stray:
+                    withdrawn[write.name] = write.disk
+                case AssignReplica(replica, node, disk) if replica in withdrawn:
+                    target = f"moves to disk {disk} on node {node}" if disk else "has no place now"
+                    message = f"replica {replica} leaves disk {withdrawn[replica]} and {target}"
+                    self.context.events.record("Volume", raw, "ReplicaMoved", message)
+                case _:
+                    pass
+
+    def _cached_replicas(self, volume: str) -> list[InformerObject[Replica]]:
+        """A volume's replicas as the cache has them, ordered by name."""
+        cached = [self.cache.replicas.get(name) for name in sorted(self.cache.disks.replicas_of(volume))]
+        return [each for each in cached if each is not None]
+
+    def _decide(
+        self,
+        cached_schedules: dict[str, InformerObject[DiskSchedule]],
+        volume_object: InformerObject[VolumeObject],
+        replica_objects: Iterable[InformerObject[Replica]],
+    ) -> tuple[VolumeDecision, ReadObjects]:
+        """Decides about a volume and its replicas."""
+        raw = volume_object.raw
+        volume = volume_object.value
+        replicas = {each.name: each.value for each in replica_objects}
+        objects = {(RequestKind.REPLICA, each.name): each.raw for each in replica_objects}
+        read_objects = ReadObjects(dict(cached_schedules), raw, objects)
+        problem = _problem(volume, replicas)
+        if isinstance(volume, Fault) or problem:
+            return VolumeDecision(self._report_unreadable(raw, problem)), read_objects
+        readable_replicas = tuple(each for each in replicas.values() if isinstance(each, Replica))
+        schedules = ReadableObjects(cached_schedules)
+        disks_without_schedule = {each.disk_id for each in readable_replicas if each.disk_id} - schedules.keys()
+        requested = {name: self.cache.disks.disks_requesting(name) & schedules.keys() for name in replicas}
+        cluster = _with_current_nodes(self.cache.cluster(), self.cache.nodes.all().values(), disks_without_schedule)
+        snapshot = VolumeSnapshot(
+            cluster,
+            volume.volume,
+            readable_replicas,
+            schedules,
+            self.cache.disks.space(),
+            volume.condition,
+            self._image_fault(volume.volume.backing_image),
+            header(raw).created if volume.condition is None else "",
+            requested,
+        )
+        return decide_volume(snapshot, self.context.timestamp), read_objects
+
+    def _image_fault(self, name: str) -> str:
+        """Why a backing image cannot be read; "" if it can, or does not exist."""
+        image = self.cache.images.value(name) if name else None
+        return str(image) if isinstance(image, Fault) else ""
+
+    def _report_unreadable(self, raw: bytes, problem: str) -> tuple[Write, ...]:
+        """Returns the write of the condition that says what cannot be read."""
         wanted = Condition(DISK_ALLOCATION, "False", UNREADABLE, problem)
         current = condition_of(raw)
-        if not condition_matches(current, wanted):
-            same_status = current is not None and current.status == wanted.status
-            since = current.last_transition_time if current is not None and same_status else self.context.timestamp
-            stamped = replace(wanted, last_transition_time=since or self.context.timestamp)
-            await self.writer.write_all((SetVolumeCondition(stamped),), read_objects)
+        if condition_matches(current, wanted):
+            return ()
+        same_status = current is not None and current.status == wanted.status
+        since = current.last_transition_time if current is not None and same_status else self.context.timestamp
+        return (SetVolumeCondition(replace(wanted, last_transition_time=since or self.context.timestamp)),)
+
+
+def _needs_reading(writes: Iterable[Write], schedules: Mapping[str, InformerObject[DiskSchedule]]) -> bool:
+    """Whether a decision from caches has to be made again from objects that are certainly newer than the DiskSchedules.
+
+    It need not be if every write finds out by itself that the cache is behind: the place of a replica is written against the
+    version of the Replica, and its request follows from that; a condition is written against the version of the volume. A
+    request that was rejected and holds nothing can be withdrawn whatever the Replica says. But a size, another request or the
+    direction of an expansion follows from several objects together.
+    """
+    assigned: set[str] = set()
+    for write in writes:
+        match write:
+            case AssignReplica(name):
+                assigned.add(name)
+            case SetVolumeCondition(condition):
+                if condition.reason in _EXPANSION_REASONS:
+                    return True
+            case SetRequirement():
+                if write.stray or write.name in assigned or _is_rejected(write, schedules.get(write.disk)):
+                    continue
+                return True
+            case _:
+                return True
+    return False
+
+
+def _is_rejected(write: SetRequirement, cached: InformerObject[DiskSchedule] | None) -> bool:
+    """Whether a write withdraws a request that was rejected and holds nothing."""
+    if write.size or cached is None or isinstance(cached.value, Fault):
+        return False
+    allocation = cached.value.status.allocations(write.kind).get(write.name)
+    return allocation is not None and allocation.state is AllocationState.REJECTED and not allocation.size
 
 
 def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]], disks: Collection[str]) -> Cluster:
@@ -130,11 +252,9 @@ def _with_current_nodes(cluster: Cluster, nodes: Iterable[InformerObject[Node]],
     )
 
 
-def _read_volume(raw: bytes) -> VolumeObject | Fault:
-    try:
-        return read_volume(raw)
-    except ObjectError as error:
-        return Fault(error.field, error.problem)
+def _image_size(image: ImageObject | Fault | None) -> int | Fault | None:
+    """Returns what a volume depends on of its backing image."""
+    return image.copies.size if isinstance(image, ImageObject) else image
 
 
 def _problem(volume: VolumeObject | Fault, replicas: Mapping[str, Replica | Fault]) -> str:

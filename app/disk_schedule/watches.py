@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
+from app.disk_schedule.disk_index import DiskIndex
 from app.disk_schedule.informer import (
     ImageObject,
     Informer,
     InformerObject,
     VolumeObject,
+    decode_replica,
     decode_schedule,
+    decode_volume,
     decoder,
     model_reader,
     read_image,
-    read_volume,
+    reuse_written,
 )
 from app.kube import resources
 from app.kube.client import KubeClient
@@ -27,9 +30,11 @@ from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model import kube, longhorn
-from scheduler_core.model.disk_schedule import DiskSchedule
+from scheduler_core.model.disk_schedule import DiskSchedule, Fault
 from scheduler_core.model.snapshot import Snapshot
 
+_Value = TypeVar("_Value")
+_Model = TypeVar("_Model")
 _MAX_AGE: Final = 0.25
 _OPTIONAL: Final = frozenset({resources.LONGHORN_BACKING_IMAGES})
 _HINTS: Final[Mapping[Resource, str]] = {
@@ -49,6 +54,7 @@ class ControllerCache:
         self.volumes = Informer[VolumeObject]()
         self.replicas = Informer[longhorn.Replica]()
         self.images = Informer[ImageObject]()
+        self.disks = DiskIndex(self.schedules, self.nodes, self.volumes, self.replicas, self.images)
         self._settings = Informer[str]()
         self._engine_images = Informer[longhorn.EngineImage]()
         self._instance_managers = Informer[longhorn.InstanceManager]()
@@ -62,7 +68,7 @@ class ControllerCache:
             reflector = Reflector(
                 client,
                 resource,
-                decode,
+                reuse_written(informer, decode),
                 informer,
                 timing,
                 namespace=namespace if resource.group == LONGHORN_GROUP else "",
@@ -74,8 +80,8 @@ class ControllerCache:
 
         watch(resources.DISK_SCHEDULES, decode_schedule, self.schedules)
         watch(resources.LONGHORN_NODES, _decoder(LONGHORN_GROUP, "Node", longhorn.Node), self.nodes)
-        watch(resources.LONGHORN_VOLUMES, decoder(read_volume), self.volumes)
-        watch(resources.LONGHORN_REPLICAS, _decoder(LONGHORN_GROUP, "Replica", longhorn.Replica), self.replicas)
+        watch(resources.LONGHORN_VOLUMES, decode_volume, self.volumes)
+        watch(resources.LONGHORN_REPLICAS, decode_replica, self.replicas)
         watch(resources.LONGHORN_BACKING_IMAGES, decoder(read_image), self.images)
         watch(resources.LONGHORN_SETTINGS, _decoder(LONGHORN_GROUP, "Setting", str), self._settings)
         engine_image = _decoder(LONGHORN_GROUP, "EngineImage", longhorn.EngineImage)
@@ -120,12 +126,12 @@ class ControllerCache:
 
         A setting that cannot be parsed is a fault there, not an error.
 
-        It is up to `_MAX_AGE` seconds old, because making it takes long in a large cluster. The DiskSchedule of a chosen disk is
-        read separately, so an outdated choice is refused there.
+        Volumes and replicas are as the caches have them while the caller uses it: valid until it awaits. What concerns nodes is
+        up to `_MAX_AGE` seconds old, because making it takes long in a large cluster. The DiskSchedule of a chosen disk is read
+        separately, so an outdated choice is refused there.
         """
         informers = (
-            self.nodes, self.volumes, self.replicas, self.images,
-            self._settings, self._engine_images, self._instance_managers, self._kube_nodes,
+            self.nodes, self.images, self._settings, self._engine_images, self._instance_managers, self._kube_nodes
         )  # fmt: skip
         revisions = tuple(informer.revision for informer in informers)
         clock = self._clock()
@@ -136,16 +142,83 @@ class ControllerCache:
         snapshot = Snapshot(
             nodes=self._kube_nodes.readable(),
             longhorn_nodes=self.nodes.readable(),
-            volumes={name: value.volume for name, value in self.volumes.readable().items()},
-            replicas=self.replicas.readable(),
             backing_images={name: value.image for name, value in self.images.readable().items()},
             engine_images=self._engine_images.readable(),
             instance_managers=self._instance_managers.readable(),
             settings=self._settings.readable(),
         )
         cluster = Cluster.of(snapshot, self._now(), Settings.read(snapshot.settings))
+        snapshot = replace(snapshot, replicas=ReadableValues(self.replicas, lambda replica: replica))
+        snapshot = replace(snapshot, volumes=ReadableValues(self.volumes, lambda each: each.volume))
+        cluster = replace(cluster, snapshot=snapshot, replicas_by_volume=_ReplicasByVolume(self.replicas, self.disks))
         self._cluster = (revisions, clock, cluster)
         return cluster
+
+
+class ReadableObjects(Mapping[str, _Value], Generic[_Value]):
+    """The values of cached objects that can be read, without copying them."""
+
+    def __init__(self, objects: Mapping[str, InformerObject[_Value]]) -> None:
+        self._objects = objects
+
+    def __getitem__(self, name: str) -> _Value:
+        """Returns a value; KeyError if there is none, or it cannot be read."""
+        value = self._objects[name].value
+        if isinstance(value, Fault):
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the names."""
+        return (name for name, each in self._objects.items() if not isinstance(each.value, Fault))
+
+    def __len__(self) -> int:
+        """Number of values that can be read."""
+        return sum(1 for _ in self)
+
+
+class ReadableValues(Mapping[str, _Model], Generic[_Value, _Model]):
+    """The values of a cache that can be read, without copying it."""
+
+    def __init__(self, informer: Informer[_Value], convert: Callable[[_Value], _Model]) -> None:
+        self._informer = informer
+        self._convert = convert
+
+    def __getitem__(self, name: str) -> _Model:
+        """Returns a value; KeyError if there is none, or it cannot be read."""
+        value = self._informer.value(name)
+        if value is None or isinstance(value, Fault):
+            raise KeyError(name)
+        return self._convert(value)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the names."""
+        return iter(self._informer.readable())
+
+    def __len__(self) -> int:
+        """Number of values that can be read."""
+        return len(self._informer.readable())
+
+
+class _ReplicasByVolume(Mapping[str, tuple[longhorn.Replica, ...]]):
+    """The replicas of each volume, ordered by name, without copying the cache."""
+
+    def __init__(self, replicas: Informer[longhorn.Replica], disks: DiskIndex) -> None:
+        self._replicas = replicas
+        self._disks = disks
+
+    def __getitem__(self, volume: str) -> tuple[longhorn.Replica, ...]:
+        names = sorted(self._disks.replicas_of(volume))
+        replicas = tuple(each for name in names if isinstance(each := self._replicas.value(name), longhorn.Replica))
+        if not replicas:
+            raise KeyError(volume)
+        return replicas
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({replica.volume for replica in self._replicas.readable().values()})
+
+    def __len__(self) -> int:
+        return len({replica.volume for replica in self._replicas.readable().values()})
 
 
 def _decoder(group: str, kind: str, model: type[Any]) -> Decode[InformerObject[Any]]:

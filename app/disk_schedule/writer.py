@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
-from app.disk_schedule.informer import Informer, InformerObject, schedule_object
+from app.disk_schedule.informer import (
+    Informer,
+    InformerObject,
+    decode_replica,
+    decode_schedule,
+    decode_volume,
+    decoded_object,
+)
+from app.disk_schedule.schedule_writer import ScheduleWriter
+from app.disk_schedule.watches import ControllerCache
 from app.kube.client import ApiError, KubeClient
 from app.kube.paging import pages
+from app.kube.reflector import Decode
 from app.kube.resources import (
     DISK_SCHEDULES,
     LONGHORN_BACKING_IMAGES,
@@ -25,7 +35,6 @@ from app.kube.resources import (
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.convert.object_header import header
 from scheduler_core.convert.snapshot_kinds import KINDS, LONGHORN_GROUP
-from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.disk_schedule.writes import (
     AssignReplica,
     ChangeCopies,
@@ -41,6 +50,7 @@ from scheduler_core.model.longhorn import Replica
 
 log = structlog.get_logger("controllers")
 
+_Value = TypeVar("_Value")
 _OBJECTS: Final = {RequestKind.REPLICA: LONGHORN_REPLICAS, RequestKind.BACKING_IMAGE: LONGHORN_BACKING_IMAGES}
 _VOLUME_LABEL: Final = "longhornvolume"
 _MAX_LABEL_LENGTH: Final = 63
@@ -57,7 +67,7 @@ class ReadObjects:
     A write stores its response here, for the next write of the same object.
 
     Attributes:
-        schedules: the DiskSchedules, by disk UUID
+        schedules: the DiskSchedules that the decision was made from, by disk UUID
         volume: the volume, as bytes
         objects: Replicas and BackingImages by kind and name, as bytes
     """
@@ -73,17 +83,16 @@ class ObjectWriter:
     Args:
         client: the API server
         namespace: Longhorn's namespace
-        schedules: receives every DiskSchedule that was written, before the watch delivers it
+        cache: receives every DiskSchedule, Volume and Replica that was written, before the watch delivers it
         allowed: checked before every write; whether this process may write now
     """
 
-    def __init__(
-        self, client: KubeClient, namespace: str, schedules: Informer[DiskSchedule], allowed: Callable[[], bool]
-    ) -> None:
+    def __init__(self, client: KubeClient, namespace: str, cache: ControllerCache, allowed: Callable[[], bool]) -> None:
         self._client = client
         self._namespace = namespace
-        self._schedules = schedules
+        self._cache = cache
         self._allowed = allowed
+        self.schedules = ScheduleWriter(cache.schedules, self.put_schedule)
 
     async def read(self, resource: Resource, name: str) -> bytes | None:
         """Returns an object as it is now, None if there is none.
@@ -97,6 +106,21 @@ class ObjectWriter:
             if error.not_found:
                 return None
             raise
+
+    async def list_all(self, resource: Resource) -> list[bytes]:
+        """Returns all objects of a kind as they are now; none if the kind does not exist.
+
+        Raises:
+            ApiError: as read
+        """
+        items: list[bytes] = []
+        try:
+            async for page in pages(self._client, resource.path(self._namespace), {}):
+                items += map(bytes, page.items)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+        return items
 
     async def list_replicas(self, volume: str, cached_names: Iterable[str]) -> dict[str, bytes]:
         """Returns a volume's replicas as they are now, by name.
@@ -117,15 +141,15 @@ class ObjectWriter:
                 replicas[name] = raw
         return replicas
 
-    async def create(self, resource: Resource, body: Mapping[str, Any]) -> None:
-        """Creates an object.
+    async def create(self, resource: Resource, body: Mapping[str, Any]) -> bytes:
+        """Creates an object; returns it as it was stored.
 
         Raises:
             ApiError: as read; `conflict` if it exists already
             NotNowError: this process may not write
         """
         self._require_permission()
-        await self._client.create(resource.path(self._namespace), body)
+        return await self._client.create(resource.path(self._namespace), body)
 
     async def delete(self, resource: Resource, name: str, options: Mapping[str, Any]) -> None:
         """Deletes an object under preconditions.
@@ -147,8 +171,8 @@ class ObjectWriter:
             NotNowError: this process may not write
         """
         raw = await self._replace(DISK_SCHEDULES, name, body, subresource)
-        written = schedule_object(raw)
-        self._schedules.store_written(written)
+        written = decoded_object(decode_schedule, raw)
+        self._cache.schedules.store_written(written)
         return written
 
     async def put_without_finalizer(self, resource: Resource, name: str, body: Mapping[str, Any]) -> None:
@@ -190,15 +214,16 @@ class ObjectWriter:
                     name = header(read_objects.volume).name
                     log.info("volume", volume=name, status=condition.status, reason=condition.reason)
                     read_objects.volume = await self._replace(LONGHORN_VOLUMES, name, body, "status")
+                    store_raw(self._cache.volumes, decode_volume, read_objects.volume)
 
     async def _set_requirement(self, write: SetRequirement, read_objects: ReadObjects) -> None:
-        schedule = read_objects.schedules[write.disk]
-        if isinstance(schedule.value, Fault) or (write.stray and await self._is_on_disk(write)):
+        schedule = read_objects.schedules[write.disk].value
+        if isinstance(schedule, Fault) or (write.stray and await self._is_on_disk(write)):
             return
-        spec = set_requirement(schedule.value.spec, write.kind, write.name, write.size)
-        if spec is schedule.value.spec:
-            return
-        read_objects.schedules[write.disk] = await self.put_schedule(write.disk, convert.with_spec(schedule.raw, spec))
+        await self.schedules.set_requirement(write, schedule)
+        newest = self._cache.schedules.get(write.disk)
+        if newest is not None:
+            read_objects.schedules[write.disk] = newest
 
     async def _is_on_disk(self, write: SetRequirement) -> bool:
         """Whether the object of a stray request is on the disk after all.
@@ -217,8 +242,10 @@ class ObjectWriter:
     async def _update(
         self, read_objects: ReadObjects, kind: RequestKind, name: str, change: Callable[[bytes], Mapping[str, Any]]
     ) -> None:
-        raw = read_objects.objects[kind, name]
-        read_objects.objects[kind, name] = await self._replace(_OBJECTS[kind], name, change(raw))
+        raw = await self._replace(_OBJECTS[kind], name, change(read_objects.objects[kind, name]))
+        read_objects.objects[kind, name] = raw
+        if kind is RequestKind.REPLICA:
+            store_raw(self._cache.replicas, decode_replica, raw)
 
     async def _remove_finalizer(self, read_objects: ReadObjects, kind: RequestKind, name: str) -> None:
         raw = read_objects.objects.get((kind, name))
@@ -234,6 +261,11 @@ class ObjectWriter:
         """Raises NotNowError if this process may not write."""
         if not self._allowed():
             raise NotNowError("this process may not write now")
+
+
+def store_raw(informer: Informer[_Value], decode: Decode[InformerObject[_Value]], raw: bytes) -> None:
+    """Stores an object in the cache as it was just read or written, unless the cache is newer."""
+    informer.store_written(decoded_object(decode, raw))
 
 
 def _replica_change(

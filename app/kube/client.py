@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from time import monotonic
 from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
 
 import aiohttp
@@ -143,10 +145,15 @@ class _ConnectionPool(RESTClientObject):
     When a call on a TLS connection is cancelled, aiohttp sends close_notify and drops the connection from its pool, and asyncio waits
     30 s for the server's close_notify. A server that hangs sends none, so the connections would outlive the pool, perhaps even the
     event loop.
+
+    The environment's proxy is looked up once. With trust_env, aiohttp would look for it, and for a .netrc file, before every call, each in a
+    thread, which takes as much processor time as the rest of the call.
     """
 
     def __init__(self, settings: Configuration) -> None:
         super().__init__(settings)
+        self.proxy = self.proxy or _environment_proxy(settings.host)
+        settings.client_session_kwargs = {"trust_env": False}
         self._sockets: WeakSet[socket.socket] = WeakSet()
 
     async def close(self) -> None:
@@ -316,19 +323,25 @@ class KubeClient:
         await self._wait_for_token()
         content_type = {} if call.body is None else {"Content-Type": call.content_type}
         try:
-            request = await self._api.param_serialize(
+            # The body is JSON already. Given to param_serialize, it would be copied value by value in search of models.
+            method, url, headers, _, _ = await self._api.param_serialize(
                 call.method,
                 call.path,
                 query_params=list(call.query.items()),
                 header_params={"Accept": "application/json", **content_type},
-                body=call.body,
                 auth_settings=["BearerToken"],
             )
-            result = await self._api.call_api(*request, _request_timeout=call.seconds)
+            result = await self._api.call_api(method, url, headers, call.body, _request_timeout=call.seconds)
         except (*_CONNECTION_ERRORS, *_CREDENTIAL_ERRORS) as error:
             raise _connection_error(call, error) from error
         response: aiohttp.ClientResponse = result.response
         return response
+
+
+def _environment_proxy(server: str) -> str | None:
+    """Returns the proxy that HTTPS_PROXY or HTTP_PROXY name for a server; None if there is none, or NO_PROXY excludes the server."""
+    address = urlsplit(server)
+    return None if proxy_bypass(address.netloc) else getproxies().get(address.scheme)
 
 
 async def _load_kubeconfig(settings: Configuration, kubeconfig: str | None, context: str | None) -> None:

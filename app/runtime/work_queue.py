@@ -1,14 +1,17 @@
 """A keyed work queue: one worker handles a key at a time.
 
-A key that changed meanwhile is handled once more. A key whose handling has to be repeated without an event waits for
-longer each time: shortly after a conflict, longer when something is refused, longest after a failure. One run without
-such a result resets its back-off. A problem with one key never stops the others.
+A key that changed meanwhile is handled once more. Keys that may not have changed (a sweep over all objects at the
+start) are handled when no changed key is due.
+
+A key whose handling has to be repeated without an event waits for longer each time: shortly after a conflict, longer
+when something is refused, longest after a failure. One run without such a result resets its back-off. A problem with
+one key never stops the others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from enum import StrEnum
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
@@ -95,6 +98,7 @@ class WorkQueue(Generic[_Key]):
         self._random = random
         # A dictionary keeps the order in which keys were added.
         self._due: dict[_Key, None] = {}
+        self._sweep: dict[_Key, None] = {}
         self._busy: set[_Key] = set()
         self._dirty: set[_Key] = set()
         self._delayed: dict[_Key, asyncio.TimerHandle] = {}
@@ -104,7 +108,7 @@ class WorkQueue(Generic[_Key]):
 
     def __len__(self) -> int:
         """The number of keys that are due or in work."""
-        return len(self._due) + len(self._busy)
+        return len(self._due) + len(self._sweep) + len(self._busy)
 
     def add(self, key: _Key) -> None:
         """Handles a key as soon as a worker is free.
@@ -118,9 +122,18 @@ class WorkQueue(Generic[_Key]):
         if key in self._busy:
             self._dirty.add(key)
         elif key not in self._due:
+            self._sweep.pop(key, None)
             self._due[key] = None
             self._not_empty.set()
             self._observer.depth(self.name, len(self))
+
+    def add_sweep(self, keys: Iterable[_Key]) -> None:
+        """Handles keys that may not have changed, in their order, whenever no other key is due."""
+        for key in keys:
+            if key not in self._due and key not in self._busy:
+                self._sweep[key] = None
+        self._not_empty.set()
+        self._observer.depth(self.name, len(self))
 
     def add_later(self, key: _Key, seconds: float) -> None:
         """Handles a key after some seconds, unless an earlier delay is pending."""
@@ -155,18 +168,32 @@ class WorkQueue(Generic[_Key]):
     def _forget(self) -> None:
         for timer in self._delayed.values():
             timer.cancel()
-        for collection in (self._due, self._busy, self._dirty, self._delayed, self._attempts, self._problems):
+        for collection in (
+            self._due,
+            self._sweep,
+            self._busy,
+            self._dirty,
+            self._delayed,
+            self._attempts,
+            self._problems,
+        ):
             collection.clear()
         self._observer.depth(self.name, 0)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            while not self._due:
+            while not self._due and not self._sweep:
                 self._not_empty.clear()
                 await self._not_empty.wait()
-            key = self.choose(self._due)
-            del self._due[key]
+            if not self._due:
+                # A key of the sweep often needs no call: the events of the meantime come first.
+                await asyncio.sleep(0)
+            waiting = self._due or self._sweep
+            if not waiting:
+                continue
+            key = self.choose(waiting)
+            del waiting[key]
             self._busy.add(key)
             began = loop.time()
             why = await self._handle_key(key)

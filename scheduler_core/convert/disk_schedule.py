@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from scheduler_core.convert.longhorn import DISK_LABEL, NODE_LABEL
 from scheduler_core.convert.meta import Metadata, Wire, WireCondition, conditions, decode_json
 from scheduler_core.errors import ObjectError
 from scheduler_core.model import disk_schedule as model
@@ -21,7 +22,12 @@ from scheduler_core.model.quantity import MAX_BYTES
 API_VERSION: Final = "longhorn.io/v1beta2"
 # Nothing is allocated through a mirror: it only shows what Longhorn does, so its limit binds no request.
 MIRROR_LABEL: Final = "longhorn.io/disk-schedule-mirror"
+# Requests in a DiskSchedule with this label stay although no object has their name: for examples and for tests by hand.
+KEEP_LABEL: Final = "longhorn.io/disk-schedule-keep-requests"
+# JSON: what was on the disk when the object was created (`model.Adoption`). It is created together with the requests.
+ADOPTION_ANNOTATION: Final = "longhorn.io/disk-schedule-adopted"
 _FIELDS: Final = {RequestKind.REPLICA: "replicas", RequestKind.BACKING_IMAGE: "backingImages"}
+_STATES: Final = {each.value: each for each in AllocationState}
 Json = dict[str, Any]
 
 
@@ -79,13 +85,15 @@ def disk_schedule(wire: DiskSchedule) -> model.DiskSchedule:
             replicas=allocations[RequestKind.REPLICA],
             backing_images=allocations[RequestKind.BACKING_IMAGE],
             storage_scheduled=_storage_sum(status, faults),
-            storage_available=_size(status.get("storageAvailable")),
+            storage_available=_integer(status.get("storageAvailable")),
             conditions=_conditions(status, faults),
         ),
         finalizers=tuple(wire.metadata.finalizers or ()),
         deleting=wire.metadata.deletion_timestamp is not None,
-        faults=tuple(faults),
         mirrored=(wire.metadata.labels or {}).get(MIRROR_LABEL) == "true",
+        keeps_requests=(wire.metadata.labels or {}).get(KEEP_LABEL) == "true",
+        adoption=_adoption((wire.metadata.annotations or {}).get(ADOPTION_ANNOTATION), faults),
+        faults=tuple(faults),
     )
 
 
@@ -121,12 +129,13 @@ def _allocations(status: Mapping[str, Any], kind: RequestKind, faults: list[Faul
     allocations: dict[str, Allocation] = {}
     for name, value in sorted(_object(status.get(_FIELDS[kind]), field, faults, in_status=True).items()):
         entry = value if isinstance(value, dict) else {}
-        state = entry.get("state")
+        name_of_state = entry.get("state")
+        state = _STATES.get(name_of_state) if isinstance(name_of_state, str) else None
         size = _size(entry.get("scheduledSize", 0))
-        if size is None or state not in {each.value for each in AllocationState}:
+        if size is None or state is None:
             faults.append(Fault(f"{field}.{name}", f"is {_excerpt(value)}, not an answer", in_status=True))
         else:
-            allocations[name] = Allocation(AllocationState(state), size)
+            allocations[name] = Allocation(state, size)
     return allocations
 
 
@@ -148,8 +157,35 @@ def _conditions(status: Mapping[str, Any], faults: list[Fault]) -> tuple[Conditi
         return ()
 
 
+def _adoption(annotation: str | None, faults: list[Fault]) -> model.Adoption:
+    """What the annotation says was on the disk; an unusable entry is a fault."""
+    if annotation is None:
+        return model.Adoption()
+    field = f"metadata.annotations.{ADOPTION_ANNOTATION}"
+    try:
+        value = msgspec.json.decode(annotation)
+    except msgspec.DecodeError:
+        faults.append(Fault(field, "is no JSON"))
+        return model.Adoption()
+    entries = _object(value, field, faults)
+    sizes: dict[RequestKind, dict[str, int]] = {}
+    for kind, key in _FIELDS.items():
+        readable = {name: _size(entry) for name, entry in _object(entries.get(key), field, faults).items()}
+        faults.extend(
+            Fault(field, f"{key}.{name} is no size in bytes") for name, size in readable.items() if size is None
+        )
+        sizes[kind] = {name: size for name, size in readable.items() if size is not None}
+    return model.Adoption(sizes[RequestKind.REPLICA], sizes[RequestKind.BACKING_IMAGE])
+
+
 def _size(value: object) -> int | None:
-    usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_BYTES
+    size = _integer(value)
+    return size if size is not None and size >= 0 else None
+
+
+def _integer(value: object) -> int | None:
+    """A number of bytes as Longhorn reports it, which may be negative."""
+    usable = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_BYTES
     return value if usable and isinstance(value, int) else None
 
 
@@ -207,16 +243,18 @@ def volume_condition(raw: bytes, kind: str) -> Condition | None:
     return next((entry for entry in entries if entry.type == kind), None)
 
 
-def new_disk_schedule(namespace: str, name: str, disk: str, node: str) -> Json:
-    """The body that creates a DiskSchedule, with Longhorn's finalizer and without requests.
-
-    `name` is the disk's UUID.
-    """
+def new_disk_schedule(namespace: str, schedule: model.DiskSchedule) -> Json:
+    """The body that creates a DiskSchedule: its requests, what it adopts, and Longhorn's finalizer."""
+    metadata: Json = {"name": schedule.name, "namespace": namespace, "finalizers": [model.FINALIZER]}
+    adopted = {field: dict(schedule.adoption.sizes(kind)) for kind, field in _FIELDS.items()}
+    if any(adopted.values()):
+        metadata["annotations"] = {ADOPTION_ANNOTATION: msgspec.json.encode(adopted).decode()}
+    requests = {field: dict(sorted(schedule.spec.requests(kind).items())) for kind, field in _FIELDS.items()}
     return {
         "apiVersion": API_VERSION,
         "kind": "DiskSchedule",
-        "metadata": {"name": name, "namespace": namespace, "finalizers": [model.FINALIZER]},
-        "spec": {"name": disk, "nodeID": node, "replicas": {}, "backingImages": {}},
+        "metadata": metadata,
+        "spec": {"name": schedule.spec.disk, "nodeID": schedule.spec.node, **requests},
     }
 
 
@@ -259,8 +297,22 @@ def with_status(raw: bytes, status: model.DiskScheduleStatus) -> Json:
         for kind, field in _FIELDS.items()
     }
     limit = {} if status.storage_available is None else {"storageAvailable": status.storage_available}
-    computed = {"storageScheduled": status.storage_scheduled, "conditions": _condition_list(before, status.conditions)}
+    computed = {
+        "storageScheduled": status.storage_scheduled,
+        "storageSummary": _summary(status),
+        "conditions": _condition_list(before, status.conditions),
+    }
     return {**body, "status": {**before, **allocations, **limit, **computed}}
+
+
+def _summary(status: model.DiskScheduleStatus) -> Json:
+    """The sums in Gi, for the columns of kubectl, which cannot calculate."""
+    available = {} if status.storage_available is None else {"available": _gibibytes(status.storage_available)}
+    return {"scheduled": _gibibytes(status.storage_scheduled), **available}
+
+
+def _gibibytes(size: int) -> str:
+    return f"{size / 1024**3:.1f}".removesuffix(".0") + "Gi"
 
 
 def with_volume_condition(raw: bytes, condition: Condition) -> Json:
@@ -314,15 +366,18 @@ def _set_finalizer(raw: bytes | Json, *, add: bool) -> Json:
 def with_replica_fields(raw: bytes, *, place: tuple[str, str, str] | None = None, size: int | None = None) -> Json:
     """The body that sets a Replica's place, its size, or both.
 
-    It replaces the Replica read as `raw`, at that version. `place`: node, disk UUID and path.
+    It replaces the Replica read as `raw`, at that version. `place`: node, disk UUID and path. Longhorn counts replicas by label.
     """
     body = _body(raw)
+    metadata = body["metadata"]
     spec = dict(_object_field(body, "spec"))
     if place is not None:
         spec["nodeID"], spec["diskID"], spec["diskPath"] = place
+        place_labels = {NODE_LABEL: spec["nodeID"], DISK_LABEL: spec["diskID"]}
+        metadata = {**metadata, "labels": {**_object_field(metadata, "labels"), **place_labels}}
     if size is not None:
         spec["volumeSize"] = str(size)
-    return {**body, "spec": spec}
+    return {**body, "metadata": metadata, "spec": spec}
 
 
 def with_copies(raw: bytes, added: tuple[str, ...], dropped: tuple[str, ...]) -> Json:

@@ -16,7 +16,9 @@ from scheduler_core.errors import ObjectError
 
 class _Metadata(Wire):
     name: str = ""
+    uid: str = ""
     resource_version: str = ""
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     finalizers: list[str] | None = None
 
@@ -38,12 +40,14 @@ _Shape = TypeVar("_Shape", _Object, _ObjectWithPhase)
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """An object's name, version, deletion and finalizers."""
+    """An object's name, version, deletion, finalizers, UID and time of creation (RFC 3339)."""
 
     name: str
     version: str
     deleting: bool
     finalizers: tuple[str, ...]
+    uid: str = ""
+    created: str = ""
 
 
 def header(raw: bytes | msgspec.Raw) -> Header:
@@ -58,6 +62,8 @@ def header(raw: bytes | msgspec.Raw) -> Header:
         version=metadata.resource_version,
         deleting=metadata.deletion_timestamp is not None,
         finalizers=tuple(metadata.finalizers or ()),
+        uid=metadata.uid,
+        created=metadata.creation_timestamp or "",
     )
 
 

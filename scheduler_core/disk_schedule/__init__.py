@@ -6,7 +6,7 @@ allocations, and the API server accepts a write only against the version that wa
 
 Every controller is a loop around one pure decision of this package:
 
-    node sync        node_sync.sync_disks              DiskSchedules to create, update, delete
+    node sync        node_sync.sync_disks              DiskSchedules to create, update, delete, create again
     DiskSchedule     reconcile.reconcile               the next status, and whether to remove the finalizer
     volume           volumes.decide_volume             places, requests, sizes, the condition DiskAllocation
     replica          replica_release.release_replica   requests to withdraw, on deletion only
@@ -24,6 +24,9 @@ The decisions share these modules:
     allocation                 the rule: which requests are granted; and which bytes count
     requests                   changes of a spec
     conditions                 types and reasons of conditions
+    occupancy                  what is on a disk, as Replicas and BackingImages say
+    disk_space                 what is left on a disk for newcomers
+    allocation_events          what a new status changes, as sentences
     replica_stage              how far one replica's allocation is
     expansion                  part of `volumes`: a volume that grows
     candidates                 disks where a replica may request space

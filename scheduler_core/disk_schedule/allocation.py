@@ -3,14 +3,19 @@
 It also says which bytes count on the disk. After `allocate` the sum of everything held exceeds `storageAvailable` only
 if it did before: then nothing is granted, and nothing is taken back either, because the bytes may be written. A
 rejected request is decided again each time.
+
+Requests come from objects that have data on the disk (`occupancy`), and from newcomers. The bytes that an object with data
+lacks are reserved: no newcomer and no growth gets them, whether the object has requested them already or not. A new replica
+and the backing image that it needs on the disk are granted together, or neither is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
 from scheduler_core.model.disk_schedule import (
     Allocation,
     Allocations,
@@ -35,43 +40,145 @@ class Limit:
         available: storageAvailable in bytes; None if it is not known: then requests stay as they are
         reason: why every request is refused, whatever its size, as a condition's reason; "" if requests may be granted
         message: the same as a sentence
+        deferred: whether requests stay as they are although there is a reason, because a successor decides soon
     """
 
     available: int | None
     reason: str = ""
     message: str = ""
+    deferred: bool = False
+
+    @property
+    def undecided(self) -> bool:
+        """Whether requests stay as they are: neither granted nor rejected."""
+        return self.deferred or (self.available is None and not self.reason)
 
     def grants(self, held: int, additional: int) -> bool:
         """Whether `additional` bytes may be granted on top of `held` bytes."""
         return not self.reason and self.available is not None and held + additional <= self.available
 
 
-def allocate(spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit) -> DiskScheduleStatus:
+def allocate(
+    spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy = NO_OCCUPANTS
+) -> DiskScheduleStatus:
     """Decides which requests are granted and returns the next status.
 
-    First, withdrawn requests are released and smaller requests shrink. Then requests are served one by one: those that hold
-    something and want to grow, then the others; backing images before replicas, since a replica may need one; then by name.
-    Each is granted as a whole if the total then still is at most `limit.available`, and rejected otherwise: a rejected growth
-    keeps what it holds. A size that cannot be read is rejected the same way. The conditions stay as they are.
+    First, withdrawn requests are released and smaller requests shrink. Then requests are served one by one: those of
+    occupants with data, up to the size they have; those that hold something and want to grow; then the others. Within each,
+    backing images come before replicas, then names decide. Each is granted as a whole if the total, and what occupants with
+    data lack, then still is at most `limit.available`, and rejected otherwise: a rejected growth keeps what it holds. A size
+    that cannot be read is rejected the same way. A new replica whose backing image has no request on this disk yet stays
+    pending. The conditions stay as they are.
     """
-    held = dict(_current_allocations(spec, status))
-    total = sum(entry.size for entry in held.values())
-    for kind, name in _unsatisfied_requests(spec, held):
-        size = spec.requests(kind)[name]
-        current = held.get((kind, name), _HOLDS_NOTHING)
-        rejected = Allocation(AllocationState.REJECTED, current.size)
-        if size is None:
-            held[kind, name] = rejected
-        elif limit.available is not None or limit.reason:
-            granted = limit.grants(total, size - current.size)
-            total += size - current.size if granted else 0
-            held[kind, name] = Allocation(AllocationState.SCHEDULED, size) if granted else rejected
+    draft = _Draft(spec, status, limit, occupancy)
+    for kind, name in _unsatisfied_requests(spec, draft):
+        draft.serve(kind, name)
     return replace(
         status,
-        replicas=_allocations_of(held, RequestKind.REPLICA),
-        backing_images=_allocations_of(held, RequestKind.BACKING_IMAGE),
-        storage_scheduled=min(total, MAX_BYTES),
+        replicas=_allocations_of(draft.held, RequestKind.REPLICA),
+        backing_images=_allocations_of(draft.held, RequestKind.BACKING_IMAGE),
+        storage_scheduled=min(draft.total, MAX_BYTES),
     )
+
+
+class _Draft:
+    """The allocations of a disk while its requests are served.
+
+    Attributes:
+        held: the allocations by kind and name
+        total: the sum of all that is held, in bytes
+        lacking: bytes that occupants with data do not hold yet, by kind and name
+    """
+
+    def __init__(
+        self, spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy
+    ) -> None:
+        self.held = dict(_current_allocations(spec, status))
+        self.total = sum(entry.size for entry in self.held.values())
+        self.lacking = {
+            (kind, name): occupant.size - self.size((kind, name))
+            for kind in RequestKind
+            for name, occupant in occupancy.occupants(kind).items()
+            if occupant.has_data and occupant.size > self.size((kind, name))
+        }
+        self._spec = spec
+        self._limit = limit
+        self._occupancy = occupancy
+
+    def size(self, key: _Key) -> int:
+        """The bytes that are held."""
+        return self.held.get(key, _HOLDS_NOTHING).size
+
+    def restores(self, key: _Key) -> bool:
+        """Whether a request asks for no more than what an occupant with data needs."""
+        size = self._spec.requests(key[0])[key[1]]
+        return key in self.lacking and size is not None and size <= self.size(key) + self.lacking[key]
+
+    def serve(self, kind: RequestKind, name: str) -> None:
+        """Decides one request."""
+        key = (kind, name)
+        size = self._spec.requests(kind)[name]
+        if size is None:
+            self._reject(key)
+        elif self._limit.undecided or self.size(key) >= size:
+            return
+        elif kind is RequestKind.BACKING_IMAGE:
+            self._serve_image(key)
+        elif self._may_decide_replica(name):
+            self._grant_together([key])
+
+    def _serve_image(self, key: _Key) -> None:
+        """Grants a new copy together with a replica that waits for it; alone if no replica does."""
+        waiting = self._waiting_replicas(key[1]) if not self.size(key) and key not in self.lacking else []
+        requests = [name for name in waiting if self._spec.replicas.get(name)]
+        if waiting and not requests:
+            return
+        choices = [[key, (RequestKind.REPLICA, name)] for name in requests] or [[key]]
+        if not any(self._grant_together(choice) for choice in choices):
+            self._reject(key)
+
+    def _waiting_replicas(self, image: str) -> list[str]:
+        """The replicas on this disk that need a backing image and hold nothing."""
+        return sorted(
+            name
+            for name, occupant in self._occupancy.replicas.items()
+            if occupant.waits_for == image and not self.size((RequestKind.REPLICA, name))
+        )
+
+    def _may_decide_replica(self, replica: str) -> bool:
+        """Whether a replica's request can be decided as far as its backing image is concerned.
+
+        If the image is refused here, so is the replica.
+        """
+        key = (RequestKind.REPLICA, replica)
+        occupant = self._occupancy.replicas.get(replica)
+        if occupant is None or not occupant.waits_for or self.size(key):
+            return True
+        image = (RequestKind.BACKING_IMAGE, occupant.waits_for)
+        if self.size(image):
+            return True
+        if image in self.held:
+            self._reject(key)
+        return False
+
+    def _grant_together(self, keys: Sequence[_Key]) -> bool:
+        """Grants some requests if all of them fit; otherwise rejects them. Returns whether it granted them."""
+        sizes = {key: self._spec.requests(key[0])[key[1]] or 0 for key in keys}
+        additional = sum(size - self.size(key) for key, size in sizes.items())
+        reserved = 0 if all(map(self.restores, keys)) else sum(self.lacking.values())
+        reserved -= 0 if reserved == 0 else sum(self.lacking.get(key, 0) for key in keys)
+        granted = self._limit.grants(self.total + reserved, additional)
+        for key, size in sizes.items():
+            if granted:
+                self.total += size - self.size(key)
+                self.held[key] = Allocation(AllocationState.SCHEDULED, size)
+                self.lacking.pop(key, None)
+            else:
+                self._reject(key)
+        return granted
+
+    def _reject(self, key: _Key) -> None:
+        self.held[key] = Allocation(AllocationState.REJECTED, self.size(key))
 
 
 def _current_allocations(spec: DiskScheduleSpec, status: DiskScheduleStatus) -> Iterable[tuple[_Key, Allocation]]:
@@ -89,18 +196,18 @@ def _current_allocations(spec: DiskScheduleSpec, status: DiskScheduleStatus) -> 
             yield (kind, name), entry
 
 
-def _unsatisfied_requests(spec: DiskScheduleSpec, held: dict[_Key, Allocation]) -> list[_Key]:
+def _unsatisfied_requests(spec: DiskScheduleSpec, draft: _Draft) -> list[_Key]:
     """Returns requests for more than is held, as they are served."""
     requests = [
         (kind, name)
         for kind in RequestKind
         for name, size in sorted(spec.requests(kind).items(), key=lambda request: request[0])
-        if size is None or size > held.get((kind, name), _HOLDS_NOTHING).size
+        if size is None or size > draft.size((kind, name))
     ]
-    return sorted(requests, key=lambda key: held.get(key, _HOLDS_NOTHING).size == 0)
+    return sorted(requests, key=lambda key: (not draft.restores(key), draft.size(key) == 0))
 
 
-def _allocations_of(held: dict[_Key, Allocation], kind: RequestKind) -> Allocations:
+def _allocations_of(held: Mapping[_Key, Allocation], kind: RequestKind) -> Allocations:
     return {name: held[kind, name] for name in sorted(name for each, name in held if each is kind)}
 
 
@@ -138,3 +245,19 @@ def would_grant(schedule: DiskSchedule, limit: Limit, additional: int) -> bool:
     Everything held or pending counts. Only the DiskSchedule controller grants the space.
     """
     return not schedule.deleting and limit.grants(claimed_bytes(schedule), additional)
+
+
+def taken_bytes(schedule: DiskSchedule, occupancy: DiskOccupancy) -> int:
+    """Returns the bytes of a disk that a newcomer cannot get.
+
+    They are what is held or pending, what occupants with data lack, and what the other occupants will yet request. A new
+    request that was rejected counts 0: its replica is about to leave.
+    """
+    lacking = 0
+    for kind in RequestKind:
+        requests = schedule.spec.requests(kind)
+        allocations = schedule.status.allocations(kind)
+        for name, occupant in occupancy.occupants(kind).items():
+            if occupant.has_data or (name not in requests and name not in allocations):
+                lacking += max(0, occupant.size - claim(requests.get(name), allocations.get(name)))
+    return claimed_bytes(schedule) + lacking

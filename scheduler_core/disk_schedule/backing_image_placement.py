@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from scheduler_core.disk_schedule.allocation import claimed_bytes
+from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.tags import selectors_match
-from scheduler_core.model.disk_schedule import DiskSchedule
 from scheduler_core.model.longhorn import BLOCK, FILESYSTEM, V2, BackingImage, Disk, Node, Replica, Volume
 
 _ALLOW_EMPTY = ("allow-empty-node-selector-volume", "allow-empty-disk-selector-volume")
@@ -30,11 +29,10 @@ def disks_that_need_image(volumes: Iterable[Volume], replicas: Iterable[Replica]
     )
 
 
-def candidate_disks(cluster: Cluster, schedules: Mapping[str, DiskSchedule], image: BackingImage) -> tuple[str, ...]:
+def candidate_disks(cluster: Cluster, space: Mapping[str, DiskSpace], image: BackingImage) -> tuple[str, ...]:
     """Returns the UUIDs of disks for a further copy, best first.
 
-    Nodes without a copy come before others, then disks with the most bytes neither held nor pending, ties by node and disk
-    name. There are no candidates while a setting about tags cannot be read, because Longhorn then places no copies.
+    Nodes without a copy come before others, then disks with the most bytes left, ties by node and disk name. There are no candidates while a setting about tags cannot be read, because Longhorn then places no copies.
     """
     if cluster.settings.first_fault(_ALLOW_EMPTY) is not None:
         return ()
@@ -43,13 +41,13 @@ def candidate_disks(cluster: Cluster, schedules: Mapping[str, DiskSchedule], ima
     ranked = sorted(
         (
             node.name in nodes_with_copy,
-            claimed_bytes(schedules[disk.uuid]) - disk.storage_available,
+            -space[disk.uuid].free,
             node.name,
             disk.name,
             disk.uuid,
         )
         for node, disk in _eligible_disks(cluster, image)
-        if disk.uuid in schedules
+        if disk.uuid in space
     )
     return tuple(uuid for *_, uuid in ranked)
 

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from scheduler_core.disk_schedule.allocation import would_grant
-from scheduler_core.disk_schedule.reconcile import NodeLookup, limit_of
+from scheduler_core.disk_schedule.disk_space import DiskSpace
+from scheduler_core.disk_schedule.occupancy import NOT_STARTED
+from scheduler_core.disk_schedule.reconcile import NodeLookup
 from scheduler_core.disk_schedule.writes import ChangeCopies, RemoveFinalizer, SetRequirement, Write
 from scheduler_core.model.disk_schedule import AllocationState, BackingImageCopies, DiskSchedule, RequestKind
+from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Node
-
-_NOT_STARTED = frozenset({"", "pending"})
+from scheduler_core.model.quantity import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class ImageSnapshot:
         nodes: the Longhorn nodes, by name; one that cannot be read may list any disk
         needed_disks: UUIDs of disks with replicas that use the image: a copy must be there, so it is requested until granted
         candidates: UUIDs of disks that Longhorn's rules (tags, eviction, readiness) allow for further copies, best first
-        unrequested_bytes: by disk UUID, the bytes that are in use and will yet be requested
+        space: what a newcomer can get on each disk, by UUID
     """
 
     image: BackingImageCopies
@@ -36,7 +37,7 @@ class ImageSnapshot:
     nodes: Mapping[str, NodeLookup] = field(default_factory=dict[str, NodeLookup])
     needed_disks: frozenset[str] = frozenset()
     candidates: Sequence[str] = ()
-    unrequested_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+    space: Mapping[str, DiskSpace] = field(default_factory=dict[str, DiskSpace])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,13 @@ class ImageDecision:
         writes: in order; the first that fails ends them
         ready: UUIDs of the disks that the image may be copied to
         requeue: no watch may bring the change that helps: reconcile again after a back-off
+        shortage: which copies have no room, and what the disks have left, as a sentence; "" if all have
     """
 
     writes: tuple[Write, ...] = ()
     ready: frozenset[str] = frozenset()
     requeue: bool = False
+    shortage: str = ""
 
 
 def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
@@ -92,7 +95,21 @@ def decide_image(snapshot: ImageSnapshot) -> ImageDecision:
         ),
         ready=frozenset(uuid for uuid in disks - refused if _holds_space(snapshot, uuid)),
         requeue=len(new_disks) < missing_copies or any(_needs_requeue(snapshot, uuid) for uuid in requested_disks),
+        shortage=_shortage(snapshot, missing_copies - len(new_disks)),
     )
+
+
+def _shortage(snapshot: ImageSnapshot, copies: int) -> str:
+    """Says for which copies there is no room, and what the disks with the most space have left; "" if for none."""
+    refused = [
+        uuid for uuid in sorted(snapshot.needed_disks & snapshot.schedules.keys()) if _rejects_request(snapshot, uuid)
+    ]
+    if copies <= 0 and not refused:
+        return ""
+    ranked = sorted(snapshot.space.items(), key=lambda entry: (bool(entry[1].problem), -entry[1].free, entry[0]))
+    disks = join_first([str(space) for _, space in ranked], "; ") or "there is no disk"
+    wanted = f"{copies} more {'copy' if copies == 1 else 'copies'}" if copies > 0 else "a copy that replicas need"
+    return f"no room for {wanted} of {format_bytes(snapshot.image.size)}: {disks}"
 
 
 def _copy_changes(
@@ -113,7 +130,7 @@ def _withdrawals(snapshot: ImageSnapshot, disks: AbstractSet[str], *, stray: boo
 
 def _refuses_copy(snapshot: ImageSnapshot, uuid: str) -> bool:
     """Whether a copy is refused that has not begun."""
-    if snapshot.image.copy_states.get(uuid, "") not in _NOT_STARTED:
+    if snapshot.image.copy_states.get(uuid, "") not in NOT_STARTED:
         return False
     if uuid not in snapshot.schedules:
         return not any(_may_list(node, uuid) for node in snapshot.nodes.values())
@@ -170,8 +187,5 @@ def _holds_space(snapshot: ImageSnapshot, uuid: str) -> bool:
 
 
 def _would_grant(snapshot: ImageSnapshot, uuid: str) -> bool:
-    schedule = snapshot.schedules.get(uuid)
-    if schedule is None:
-        return False
-    size = snapshot.image.size + snapshot.unrequested_bytes.get(uuid, 0)
-    return would_grant(schedule, limit_of(schedule, snapshot.nodes.get(schedule.spec.node)), size)
+    space = snapshot.space.get(uuid)
+    return space is not None and space.grants(snapshot.image.size)

@@ -1,100 +1,214 @@
 """Chooses a disk where a replica may request space.
 
-The choice is Longhorn's own, among the disks whose DiskSchedule would grant the request.
+The choice is Longhorn's own, among the disks whose DiskSchedule would grant the request, together with the backing image that the
+replica needs there.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
 
-from scheduler_core.disk_schedule.allocation import claimed_bytes, would_grant
-from scheduler_core.disk_schedule.reconcile import limit_of
+from scheduler_core.disk_schedule.allocation import claim
+from scheduler_core.disk_schedule.disk_space import DiskSpace, DiskSpaces
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.disk_choice import DiskCandidate
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
 from scheduler_core.longhorn.placement import schedule_replica
-from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
+from scheduler_core.model.disk_schedule import DiskSchedule
+from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import STRICT_LOCAL, Disk, Node, Replica, Volume
+from scheduler_core.model.quantity import format_bytes
+
+# Nodes that are evaluated for one replica: so many, or else more, or else all.
+_EVALUATED_NODES: Final = (6, 64, math.inf)
+_MIN_IN_UNUSED_ZONES: Final = 3
 
 
-def choose_disk(
-    cluster: Cluster,
-    schedules: Mapping[str, DiskSchedule],
-    volume: Volume,
-    replica: Replica,
-    replicas: Iterable[Replica],
-) -> DiskCandidate | None:
+@dataclass(frozen=True, slots=True)
+class DiskChoice:
+    """The disk where a replica requests space, or why there is none.
+
+    Attributes:
+        candidate: the disk; None if there is none
+        explanation: what is free on the disks and why they are refused, as a sentence; "" if there is a candidate
+        undecided: whether a node that cannot be read might have room
+    """
+
+    candidate: DiskCandidate | None
+    explanation: str = ""
+    undecided: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementView:
+    """What a choice of disks is made from.
+
+    Attributes:
+        cluster: what Longhorn's placement rules read
+        schedules: all DiskSchedules, by disk UUID
+        space: what a newcomer can get on each disk, by UUID
+    """
+
+    cluster: Cluster
+    schedules: Mapping[str, DiskSchedule]
+    space: DiskSpaces
+
+
+def choose_disk(view: PlacementView, volume: Volume, replica: Replica, replicas: Iterable[Replica]) -> DiskChoice:
     """Chooses the disk where a replica requests space, if any.
 
     The replica's present place is disregarded and not chosen again: it was refused there. Of the disks Longhorn might pick,
-    the one with the most bytes neither held nor pending wins, ties by node and disk name. `replicas` are all of the volume.
+    the one with the most bytes left wins, ties by node and disk name. `replicas` are all of the volume.
     """
     if waits_for_attachment(volume):
-        return None
+        return DiskChoice(None, "the volume is not attached")
     affinity = volume.node_id if volume.data_locality == STRICT_LOCAL else replica.hard_node_affinity
     unplaced = replace(replica, node_id="", disk_id="", hard_node_affinity=affinity)
     volume_replicas = [unplaced if each.name == replica.name else each for each in replicas]
-    unrequested = unrequested_bytes(cluster, schedules, volume_replicas)
-    size = replica.size or volume.size
-
-    def close_unless_granting(node: Node, disk: Disk) -> Disk:
-        able = disk.uuid != replica.disk_id and _would_grant(node, disk, schedules, size + unrequested[disk.uuid])
-        return disk if able else replace(disk, allow_scheduling=False)
-
-    granting_cluster = cluster.with_nodes(
-        replace(node, disks=tuple(close_unless_granting(node, disk) for disk in node.disks))
-        for node in cluster.nodes.values()
-    )
-    result = schedule_replica(granting_cluster, volume, unplaced, volume_replicas)
-    options = [choice.candidate for choice in result.choices]
-    return min(options, key=lambda option: _rank(option, schedules, unrequested), default=None)
+    needs = _Needs(view, volume, replica)
+    hosts = {each.node_id for each in volume_replicas if each.node_id}
+    best = None
+    for nodes in _evaluated_nodes(view, needs, hosts):
+        result = schedule_replica(replace(view.cluster, nodes=nodes), volume, unplaced, volume_replicas)
+        options = [choice.candidate for choice in result.choices]
+        best = min(options, key=lambda option: _rank(option, view.space), default=None)
+        if best is not None and _is_first_choice(view.cluster, nodes, hosts, best):
+            break
+    return DiskChoice(best) if best is not None else needs.explain()
 
 
-def unrequested_bytes(
-    cluster: Cluster, schedules: Mapping[str, DiskSchedule], newest: Iterable[Replica] = ()
-) -> Counter[str]:
-    """Returns the bytes on each disk that will yet be requested.
+def _evaluated_nodes(view: PlacementView, needs: _Needs, hosts: AbstractSet[str]) -> Iterator[Mapping[str, Node]]:
+    """Yields the nodes to evaluate: first few of them, then more, then all that would grant the request.
 
-    Keys are disk UUIDs. The bytes were there before the DiskSchedules, or were just placed. A disk serves its requests by
-    name, so a new replica on such a disk might leave nothing for a replica that runs. `newest` are replicas in a newer version
-    than the cluster's.
+    As in kube-scheduler (percentageOfNodesToScore), few nodes suffice, and those with the most space left come first. The nodes of the
+    volume's replicas are always there, because anti-affinity depends on them.
     """
-    unrequested = Counter[str]()
-    replicas = {**cluster.snapshot.replicas, **{each.name: each for each in newest}}
-    for replica in replicas.values():
-        if not replica.deleting and _lacks_request(schedules.get(replica.disk_id), RequestKind.REPLICA, replica.name):
-            unrequested[replica.disk_id] += replica.size
-    for image in cluster.snapshot.backing_images.values():
-        for uuid in image.disks:
-            if _lacks_request(schedules.get(uuid), RequestKind.BACKING_IMAGE, image.name):
-                unrequested[uuid] += image.real_size
-    return unrequested
+    for limit in _EVALUATED_NODES:
+        names, complete = _roomiest_nodes(view, needs, hosts, limit)
+        yield needs.closed_nodes(hosts | names)
+        if complete:
+            return
 
 
-def _lacks_request(schedule: DiskSchedule | None, kind: RequestKind, name: str) -> bool:
-    """Whether a DiskSchedule exists and does not mention a name."""
-    if schedule is None:
-        return False
-    return name not in schedule.spec.requests(kind) and name not in schedule.status.allocations(kind)
+def _roomiest_nodes(
+    view: PlacementView, needs: _Needs, hosts: AbstractSet[str], limit: float
+) -> tuple[AbstractSet[str], bool]:
+    """Returns the first `limit` nodes that would grant the request, and whether there are no others.
 
-
-def _would_grant(node: Node, disk: Disk, schedules: Mapping[str, DiskSchedule], size: int) -> bool:
-    """Whether the DiskSchedule of this node's disk would grant a size.
-
-    A UUID that is listed twice (its disk was moved) is a disk only where its DiskSchedule says: the other entry may look open
-    while every request is refused, and the replica would choose it again for ever.
+    Some of them are in zones without replicas, if there are any.
     """
-    schedule = schedules.get(disk.uuid)
-    if schedule is None or (schedule.spec.node, schedule.spec.disk) != (node.name, disk.name):
-        return False
-    return would_grant(schedule, limit_of(schedule, node), size)
+    nodes = view.cluster.nodes
+    used_zones = _zones_of(view.cluster, hosts)
+    selected: set[str] = set()
+    in_unused_zones = 0
+    complete = True
+    for name, uuid in view.space.roomiest(needs.size):
+        if len(selected) >= limit and in_unused_zones >= _MIN_IN_UNUSED_ZONES:
+            return selected, False
+        if name not in nodes or name in selected:
+            continue
+        in_unused_zone = nodes[name].zone not in used_zones
+        if len(selected) >= limit and not in_unused_zone:
+            complete = False
+        elif needs.grants(uuid):
+            selected.add(name)
+            in_unused_zones += in_unused_zone
+    return selected, complete
 
 
-def _rank(
-    option: DiskCandidate, schedules: Mapping[str, DiskSchedule], unrequested: Mapping[str, int]
-) -> tuple[int, str, str]:
-    uuid = option.disk.uuid
-    claimed = claimed_bytes(schedules[uuid]) + unrequested.get(uuid, 0)
-    return claimed - option.disk.storage_available, option.node.name, option.disk.name
+def _zones_of(cluster: Cluster, names: Iterable[str]) -> AbstractSet[str]:
+    """Returns the zones of some nodes."""
+    return {cluster.nodes[name].zone for name in names if name in cluster.nodes}
+
+
+def _is_first_choice(
+    cluster: Cluster, evaluated: Mapping[str, Node], hosts: AbstractSet[str], best: DiskCandidate
+) -> bool:
+    """Whether no node outside the evaluated ones could be in an earlier tier (see `anti_affinity.Tier`).
+
+    Such a node is in a zone without replicas, or itself without.
+    """
+    if len(evaluated) >= len(cluster.nodes):
+        return True
+    used_zones = _zones_of(cluster, hosts)
+    if best.node.zone not in used_zones:
+        return True
+    unused_zone = any(node.zone not in used_zones for name, node in cluster.nodes.items() if name not in evaluated)
+    return not unused_zone and best.node.name not in hosts
+
+
+class _Needs:
+    """The bytes that a replica needs on a disk, with its backing image.
+
+    Attributes:
+        size: bytes of the replica alone
+    """
+
+    def __init__(self, view: PlacementView, volume: Volume, replica: Replica) -> None:
+        self._view = view
+        self._replica = replica
+        self.size = replica.size or volume.size
+        image = view.cluster.backing_image(volume.backing_image) if volume.backing_image else None
+        self._image = image.name if image else ""
+        self._image_size = image.real_size if image else 0
+
+    def of(self, uuid: str) -> int:
+        """The bytes that the replica needs on a disk: also the image's if that claims nothing there yet."""
+        if not self._image:
+            return self.size
+        return self.size + unclaimed_image_bytes(self._view.schedules.get(uuid), self._image, self._image_size)
+
+    def grants(self, uuid: str) -> bool:
+        """Whether the disk would grant the replica and its image."""
+        space = self._view.space.get(uuid)
+        return space is not None and uuid != self._replica.disk_id and space.grants(self.of(uuid))
+
+    def _close(self, node: Node) -> Iterator[Disk]:
+        """Yields a node's disks, closed if their DiskSchedule would not grant the request.
+
+        A UUID that is listed twice (its disk was moved) is a disk only where its DiskSchedule says: the other entry may look
+        open while every request is refused, and the replica would choose it again for ever.
+        """
+        for disk in node.disks:
+            space = self._view.space.get(disk.uuid)
+            able = space is not None and (space.node, space.disk) == (node.name, disk.name) and self.grants(disk.uuid)
+            yield disk if able else replace(disk, allow_scheduling=False)
+
+    def closed_nodes(self, names: AbstractSet[str]) -> dict[str, Node]:
+        """Returns these nodes, by name in order, with the disks closed that would not grant the request."""
+        nodes = self._view.cluster.nodes
+        return {
+            name: replace(nodes[name], disks=tuple(self._close(nodes[name]))) for name in sorted(names) if name in nodes
+        }
+
+    def explain(self) -> DiskChoice:
+        """Returns why no disk is chosen: the disks with the most free space, and what stands against each."""
+        ranked = sorted(self._view.space.items(), key=lambda entry: (bool(entry[1].problem), -entry[1].free, entry[0]))
+        wanted = format_bytes(self.size)
+        if self._image:
+            wanted += f" and {format_bytes(self._image_size)} for backing image {self._image}"
+        disks = join_first([self._describe(uuid, space) for uuid, space in ranked], "; ")
+        undecided = any(space.undecided for space in self._view.space.values())
+        return DiskChoice(None, f"{wanted}: {disks or 'there is no disk'}", undecided)
+
+    def _describe(self, uuid: str, space: DiskSpace) -> str:
+        if uuid == self._replica.disk_id and not space.problem:
+            return f"{space}, but has refused it"
+        if space.grants(self.of(uuid)):
+            return f"{space}, but Longhorn's rules exclude it (tags, anti-affinity, its own limits or a node that is not ready)"
+        return str(space)
+
+
+def unclaimed_image_bytes(schedule: DiskSchedule | None, image: str, size: int) -> int:
+    """Returns the bytes that a backing image still needs on a disk; 0 if it claims some there, or none is needed."""
+    if schedule is None or not image:
+        return size if image else 0
+    return size if claim(schedule.spec.backing_images.get(image), schedule.status.backing_images.get(image)) == 0 else 0
+
+
+def _rank(option: DiskCandidate, space: Mapping[str, DiskSpace]) -> tuple[int, str, str]:
+    return -space[option.disk.uuid].free, option.node.name, option.disk.name

@@ -29,10 +29,25 @@ INVALID_REQUESTS: Final = "InvalidRequests"
 ALLOCATION_PENDING: Final = "AllocationPending"
 ALLOCATION_REJECTED: Final = "AllocationRejected"
 NO_DISK: Final = "NoDiskWithRoom"
+BACKING_IMAGE_MISSING: Final = "BackingImageMissing"
+BACKING_IMAGE_PENDING: Final = "BackingImagePending"
+UNREADABLE: Final = "Unreadable"
 PLACE_CONTRADICTED: Final = "PlaceContradicted"
 EXPANSION_PENDING: Final = "ExpansionPending"
 EXPANSION_GRANTED: Final = "ExpansionGranted"
 EXPANSION_REJECTED: Final = "ExpansionRejected"
+
+
+_GONE: Final = frozenset({NODE_MISSING, DISK_MISSING, DISK_REPLACED})
+
+
+def gone_disk(schedule: DiskSchedule) -> str:
+    """Returns why a DiskSchedule's disk is not there at all, as a sentence; "" if it is.
+
+    Its node is gone, or lists no such disk, or lists a different one under its name: nothing on it can be reached.
+    """
+    schedulable = condition(schedule.status.conditions, SCHEDULABLE)
+    return schedulable.message if schedulable.status == "False" and schedulable.reason in _GONE else ""
 
 
 def with_condition(conditions: tuple[Condition, ...], wanted: Condition, now: str) -> tuple[Condition, ...]:

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from scheduler_core.disk_schedule.allocation import claim, would_grant
+from scheduler_core.disk_schedule.allocation import claim
 from scheduler_core.disk_schedule.conditions import (
     DISK_ALLOCATION,
     EXPANSION_GRANTED,
@@ -31,10 +31,9 @@ from scheduler_core.disk_schedule.conditions import (
     disk_name,
     disk_problem,
 )
-from scheduler_core.disk_schedule.reconcile import limit_of
+from scheduler_core.disk_schedule.disk_space import DiskSpace
 from scheduler_core.disk_schedule.replica_stage import ReplicaAllocation, Stage, has_run
 from scheduler_core.disk_schedule.writes import SetReplicaSize, SetRequirement, Write
-from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Volume
@@ -60,7 +59,7 @@ def expand(
     volume: Volume,
     allocations: Iterable[ReplicaAllocation],
     schedules: Mapping[str, DiskSchedule],
-    cluster: Cluster,
+    space: Mapping[str, DiskSpace],
     current_condition: Condition | None,
 ) -> Expansion:
     """Decides what to write while `volume.size` exceeds the size of some replica.
@@ -74,9 +73,10 @@ def expand(
     if not growing:
         return Expansion((*_rollback_requests(allocations), *_size_writes(unplaced, volume.size)))
     if current_condition is not None and current_condition.reason == EXPANSION_REJECTED:
-        full_disks = _disks_without_space(volume, growing, schedules, cluster)
+        full_disks = _disks_without_space(volume, growing, space)
         if full_disks or not all(_is_at_current_size(entry) for entry in growing):
-            condition = _rejected_condition(volume, growing, schedules, full_disks, current_condition)
+            causes = _Causes(schedules, space, full_disks)
+            condition = _rejected_condition(volume, growing, causes, current_condition)
             return Expansion(_rollback_requests(allocations), condition, requeue=True)
         return Expansion(_growth_requests(volume, growing), _pending_condition(volume))
     granted = [entry for entry in growing if entry.stage is Stage.ALLOCATED and entry.held >= volume.size]
@@ -87,7 +87,8 @@ def expand(
         return Expansion((*sizes, *requests), _granted_condition(volume), requeue=incomplete)
     if not all(_has_answer(entry, volume.size) for entry in growing):
         return Expansion(_growth_requests(volume, growing), _pending_condition(volume))
-    return Expansion(_rollback_requests(allocations), _rejected_condition(volume, growing, schedules), requeue=True)
+    condition = _rejected_condition(volume, growing, _Causes(schedules, space))
+    return Expansion(_rollback_requests(allocations), condition, requeue=True)
 
 
 def _is_at_current_size(entry: ReplicaAllocation) -> bool:
@@ -145,22 +146,26 @@ def _size_writes(allocations: Iterable[ReplicaAllocation], size: int) -> tuple[W
     return tuple(SetReplicaSize(entry.name, size) for entry in allocations)
 
 
-def _disks_without_space(
-    volume: Volume, growing: Iterable[ReplicaAllocation], schedules: Mapping[str, DiskSchedule], cluster: Cluster
-) -> frozenset[str]:
-    """Returns the UUIDs of disks that cannot grant the growth.
-
-    A disk must be able to grant what all of the volume's growing replicas on it lack together.
-    """
+def _growth_by_disk(volume: Volume, growing: Iterable[ReplicaAllocation]) -> Counter[str]:
+    """Returns the bytes that all of the volume's growing replicas on a disk lack together, by UUID."""
     growth = Counter[str]()
     for entry in growing:
-        growth[entry.replica.disk_id] += max(0, volume.size - claim(entry.requested, entry.allocation))
-    return frozenset(
-        uuid
-        for uuid, size in growth.items()
-        if (schedule := schedules.get(uuid))
-        and not would_grant(schedule, limit_of(schedule, cluster.nodes.get(schedule.spec.node)), size)
-    )
+        growth[entry.replica.disk_id] += max(0, volume.size - _taken_by(entry))
+    return growth
+
+
+def _taken_by(entry: ReplicaAllocation) -> int:
+    """The bytes of its disk that count as taken by a replica (see `allocation.taken_bytes`)."""
+    claimed = claim(entry.requested, entry.allocation)
+    return max(claimed, entry.current_size) if has_run(entry.replica) else claimed
+
+
+def _disks_without_space(
+    volume: Volume, growing: Iterable[ReplicaAllocation], space: Mapping[str, DiskSpace]
+) -> frozenset[str]:
+    """Returns the UUIDs of disks that cannot grant the growth."""
+    growth = _growth_by_disk(volume, growing)
+    return frozenset(uuid for uuid, size in growth.items() if uuid in space and not space[uuid].grants(size))
 
 
 def _pending_condition(volume: Volume) -> Condition:
@@ -173,12 +178,34 @@ def _granted_condition(volume: Volume) -> Condition:
     return Condition(DISK_ALLOCATION, "False", EXPANSION_GRANTED, message)
 
 
+@dataclass(frozen=True, slots=True)
+class _Causes:
+    """Why disks refuse a growth.
+
+    Attributes:
+        schedules: all DiskSchedules, by disk UUID
+        space: what is left on each disk, by UUID
+        full_disks: UUIDs of disks that would refuse a request
+    """
+
+    schedules: Mapping[str, DiskSchedule]
+    space: Mapping[str, DiskSpace]
+    full_disks: Collection[str] = ()
+
+    def describe(self, uuid: str, node: str, lacking: int) -> str:
+        """Says why a disk cannot grant some more bytes."""
+        problem = disk_problem(self.schedules, uuid)
+        if problem:
+            return problem
+        disk = f"no room on disk {disk_name(self.schedules, uuid)} on node {node}"
+        space = self.space.get(uuid)
+        if space is None or space.problem:
+            return disk
+        return f"{disk} ({format_bytes(max(0, space.free))} left, {format_bytes(lacking)} more needed)"
+
+
 def _rejected_condition(
-    volume: Volume,
-    growing: Iterable[ReplicaAllocation],
-    schedules: Mapping[str, DiskSchedule],
-    full_disks: Collection[str] = (),
-    current_condition: Condition | None = None,
+    volume: Volume, growing: Iterable[ReplicaAllocation], causes: _Causes, current_condition: Condition | None = None
 ) -> Condition:
     """Returns the condition that names the disks refusing an expansion.
 
@@ -186,17 +213,14 @@ def _rejected_condition(
     disk: the message of the current condition then stays.
     """
     start = f"the volume cannot grow to {format_bytes(volume.size)}"
-    refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in full_disks]
+    growing = list(growing)
+    refused = [entry.replica for entry in growing if _has_refusal(entry) or entry.replica.disk_id in causes.full_disks]
     if not refused and current_condition is not None and current_condition.message.startswith(f"{start}:"):
         return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, current_condition.message)
+    lacking = _growth_by_disk(volume, growing)
     nodes = {replica.disk_id: replica.node_id for replica in refused}
-    lacking_space = [uuid for uuid in nodes if not disk_problem(schedules, uuid)]
-    disks = ", ".join(f"disk {disk_name(schedules, uuid)} on node {nodes[uuid]}" for uuid in lacking_space)
-    causes = [
-        *([f"no room on {disks}"] if disks else []),
-        *(disk_problem(schedules, uuid) for uuid in nodes if uuid not in lacking_space),
-    ]
-    cause = "; ".join(causes) or "its disks are asked for the old size first"
+    sentences = dict.fromkeys(causes.describe(uuid, node, lacking[uuid]) for uuid, node in nodes.items())
+    cause = "; ".join(sentences) or "its disks are asked for the old size first"
     return Condition(DISK_ALLOCATION, "False", EXPANSION_REJECTED, f"{start}: {cause}")
 
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule
+from scheduler_core.disk_schedule.occupancy import DiskOccupancy
+from scheduler_core.model.disk_schedule import FINALIZER, Adoption, DiskSchedule, DiskScheduleSpec, RequestKind
 from scheduler_core.model.longhorn import Node
 
 # What Kubernetes accepts as an object's name (DNS-1123 subdomain).
@@ -17,9 +18,9 @@ _MAX_OBJECT_NAME: Final = 253
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a disk's DiskSchedule.
+    """Create a disk's DiskSchedule, as `new_schedule` describes it.
 
-    Its name is the UUID; it has Longhorn's finalizer and no requests.
+    Its name is the UUID.
     """
 
     uuid: str
@@ -49,7 +50,17 @@ class Delete:
     schedule: DiskSchedule
 
 
-Change = Create | UpdateSpec | Delete
+@dataclass(frozen=True, slots=True)
+class Recreate:
+    """Let go of a DiskSchedule that is being deleted although its disk is there, so that a successor can be created.
+
+    The successor gets its requests and grants (`new_schedule`).
+    """
+
+    schedule: DiskSchedule
+
+
+Change = Create | UpdateSpec | Delete | Recreate
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,7 @@ def sync_disks(
     A disk without UUID is not known yet and waits. One UUID on two nodes (a disk that was moved) stays where its DiskSchedule
     says, if that node still lists it, else it belongs to the first node by name. A DiskSchedule whose disk is gone is deleted
     only when it has no requests and nothing is held, so that no allocation is lost with it; until then it grants nothing
-    (`reconcile.limit_of`). A DiskSchedule that is being deleted is left alone: it is created again when it is gone.
+    (`reconcile.limit_of`). A DiskSchedule that is deleted although its disk is there is replaced by a successor.
 
     Args:
         nodes: all Longhorn nodes that can be read
@@ -88,9 +99,40 @@ def sync_disks(
         if schedule is None and place is not None:
             node, disk = place
             changes.append(Create(uuid, disk, node))
-        elif schedule is not None and not schedule.deleting:
+        elif schedule is not None and schedule.deleting:
+            changes += [Recreate(schedule)] if place is not None and FINALIZER in schedule.finalizers else []
+        elif schedule is not None:
             changes += _updates(schedule, place) if place else _deletions(schedule, unreadable_nodes)
     return DiskSync(tuple(changes), problems)
+
+
+def new_schedule(create: Create, occupancy: DiskOccupancy, predecessor: DiskSchedule | None = None) -> DiskSchedule:
+    """Returns the DiskSchedule to create, with the requests of everything that is on the disk.
+
+    So no newcomer can request the bytes of a replica that runs there before the replica does. A replica or copy that the
+    disk's earlier DiskSchedule knew keeps its request and what it was granted.
+
+    Args:
+        create: the disk
+        occupancy: what is on the disk, read after it was seen that there is no DiskSchedule
+        predecessor: the last version of the disk's earlier DiskSchedule; None if there was none, or it is not known
+    """
+    earlier = predecessor or DiskSchedule(create.uuid)
+    requests: dict[RequestKind, dict[str, int]] = {kind: {} for kind in RequestKind}
+    adopted: dict[RequestKind, dict[str, int]] = {kind: {} for kind in RequestKind}
+    for kind in RequestKind:
+        for name, occupant in sorted(occupancy.occupants(kind).items()):
+            allocation = earlier.status.allocations(kind).get(name)
+            held = allocation.size if allocation is not None and name in earlier.spec.requests(kind) else 0
+            requests[kind][name] = max(occupant.size, earlier.spec.requests(kind).get(name) or 0)
+            if held or occupant.has_data:
+                adopted[kind][name] = held
+    return DiskSchedule(
+        create.uuid,
+        DiskScheduleSpec(create.disk, create.node, requests[RequestKind.REPLICA], requests[RequestKind.BACKING_IMAGE]),
+        finalizers=(FINALIZER,),
+        adoption=Adoption(adopted[RequestKind.REPLICA], adopted[RequestKind.BACKING_IMAGE]),
+    )
 
 
 def _locate_disks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from scheduler_core.disk_schedule.allocation import Limit, allocate
 from scheduler_core.disk_schedule.conditions import (
@@ -21,11 +22,23 @@ from scheduler_core.disk_schedule.conditions import (
     with_condition,
     without_condition,
 )
-from scheduler_core.model.disk_schedule import FINALIZER, DiskSchedule, DiskScheduleStatus, Fault
+from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
+from scheduler_core.model.disk_schedule import (
+    FINALIZER,
+    Allocation,
+    AllocationState,
+    DiskSchedule,
+    DiskScheduleStatus,
+    Fault,
+    RequestKind,
+)
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.listing import join_first
 from scheduler_core.model.longhorn import Disk, Node
 from scheduler_core.model.quantity import format_bytes
+
+# Of storageAvailable: a smaller change is not written at once.
+_MATERIAL_PART: Final = 100
 
 NodeLookup = Node | Fault | None
 """A Longhorn node; None if it does not exist, a Fault if it cannot be read."""
@@ -38,27 +51,66 @@ class Reconciliation:
     Attributes:
         status: the next status, None if it is up to date
         remove_finalizer: whether to remove Longhorn's finalizer, so that the object goes
+        deferrable: whether the status may be written later, because it only follows a small change of the free space, by which
+            no decision differs
     """
 
     status: DiskScheduleStatus | None = None
     remove_finalizer: bool = False
+    deferrable: bool = False
 
 
-def reconcile(schedule: DiskSchedule, node: NodeLookup, now: str) -> Reconciliation:
+def reconcile(
+    schedule: DiskSchedule, node: NodeLookup, now: str, occupancy: DiskOccupancy = NO_OCCUPANTS
+) -> Reconciliation:
     """Decides the next status of a DiskSchedule.
 
-    `node` is the Longhorn node that `spec.node` names; `now` is RFC 3339. An object that is being deleted grants nothing more
-    and goes when it has no requests and nothing is held.
+    `node` is the Longhorn node that `spec.node` names; `now` is RFC 3339; `occupancy` is what is on the disk. An object that is
+    being deleted grants nothing more and goes when it has no requests and nothing is held.
     """
     limit = limit_of(schedule, node)
-    status = describe_status(schedule, allocate(schedule.spec, schedule.status, limit), limit, now)
+    occupancy = occupancy.with_adoption(schedule.adoption, schedule.spec)
+    status = allocate(schedule.spec, _adopt_grants(schedule), limit, occupancy)
+    status = describe_status(schedule, status, limit, now)
     # Fields of the status that cannot be read are ignored: they have to be overwritten even if nothing else differs.
     outdated = status != schedule.status or _has_status_faults(schedule.faults)
     finished = schedule.deleting and replace(schedule, status=status).empty
     return Reconciliation(
         status if outdated else None,
         remove_finalizer=finished and FINALIZER in schedule.finalizers,
+        deferrable=outdated and not schedule.faults and _differs_only_in_limit(schedule.status, status),
     )
+
+
+def _differs_only_in_limit(current: DiskScheduleStatus, wanted: DiskScheduleStatus) -> bool:
+    """Whether two statuses differ only in storageAvailable, by less than a hundredth, and in messages that name it."""
+    if current.storage_available is None or wanted.storage_available is None:
+        return False
+    change = abs(wanted.storage_available - current.storage_available)
+    material = change * _MATERIAL_PART >= abs(current.storage_available)
+    return not material and _without_limit(current) == _without_limit(wanted)
+
+
+def _without_limit(status: DiskScheduleStatus) -> DiskScheduleStatus:
+    conditions = tuple(
+        replace(each, message="") if each.reason == OVER_ALLOCATED else each for each in status.conditions
+    )
+    return replace(status, storage_available=None, conditions=conditions)
+
+
+def _adopt_grants(schedule: DiskSchedule) -> DiskScheduleStatus:
+    """Returns the status to start from.
+
+    The first decision about a new DiskSchedule starts from the grants of its predecessor.
+    """
+    if schedule.decided:
+        return schedule.status
+    held = {
+        kind: {name: Allocation(AllocationState.SCHEDULED, size) for name, size in adopted.items() if size}
+        for kind in RequestKind
+        for adopted in (schedule.adoption.sizes(kind),)
+    }
+    return replace(schedule.status, replicas=held[RequestKind.REPLICA], backing_images=held[RequestKind.BACKING_IMAGE])
 
 
 def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
@@ -70,7 +122,8 @@ def limit_of(schedule: DiskSchedule, node: NodeLookup) -> Limit:
     disk = _find_disk(node, schedule.spec.disk)
     where = f"Disk {schedule.spec.disk} on node {schedule.spec.node}"
     if schedule.deleting:
-        return Limit(0, BEING_DELETED, f"{where}: its DiskSchedule is being deleted")
+        successor = disk is not None and disk.uuid == schedule.name
+        return Limit(0, BEING_DELETED, f"{where}: its DiskSchedule is being deleted", deferred=successor)
     if isinstance(node, Fault):
         return Limit(None, message=f"{where}: the node cannot be read: {node}")
     if node is None:
@@ -93,7 +146,7 @@ def describe_status(schedule: DiskSchedule, status: DiskScheduleStatus, limit: L
     The limit is the one it was decided by. The conditions say whether the disk grants anything at all, and which fields of
     the object cannot be read.
     """
-    available = status.storage_available if limit.available is None else max(0, limit.available)
+    available = status.storage_available if limit.available is None else limit.available
     status = replace(status, storage_available=available)
     conditions = with_condition(status.conditions, _schedulable_condition(schedule, status, limit), now)
     if not schedule.faults:
@@ -111,7 +164,7 @@ def _schedulable_condition(schedule: DiskSchedule, status: DiskScheduleStatus, l
         return Condition(SCHEDULABLE, "Unknown", NODE_UNREADABLE, limit.message)
     if status.storage_scheduled > max(0, limit.available):
         held = format_bytes(status.storage_scheduled)
-        available = format_bytes(max(0, limit.available))
+        available = format_bytes(limit.available)
         message = f"{where % 'is over-allocated'}: {held} are scheduled, {available} are available"
         return Condition(SCHEDULABLE, "False", OVER_ALLOCATED, message)
     return Condition(SCHEDULABLE, "True", "", where % "is ready for scheduling")

@@ -8,20 +8,33 @@ and its replicas after them from the API server. Then a request is never younger
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
 
-from scheduler_core.disk_schedule.candidates import choose_disk
+from scheduler_core.disk_schedule.candidates import (
+    DiskChoice,
+    PlacementView,
+    choose_disk,
+    unclaimed_image_bytes,
+)
 from scheduler_core.disk_schedule.conditions import (
     ALLOCATION_PENDING,
     ALLOCATION_REJECTED,
+    BACKING_IMAGE_MISSING,
+    BACKING_IMAGE_PENDING,
     DISK_ALLOCATION,
     NO_DISK,
+    NODE_UNREADABLE,
     PLACE_CONTRADICTED,
+    UNREADABLE,
     condition_matches,
     disk_problem,
 )
+from scheduler_core.disk_schedule.disk_space import DiskSpaces
 from scheduler_core.disk_schedule.expansion import expand
-from scheduler_core.disk_schedule.replica_stage import ReplicaAllocation, Stage, replica_allocation
+from scheduler_core.disk_schedule.replica_stage import ReplicaAllocation, Stage, has_run, replica_allocation
 from scheduler_core.disk_schedule.writes import AssignReplica, SetReplicaSize, SetRequirement, SetVolumeCondition, Write
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.new_volume_placement import waits_for_attachment
@@ -29,6 +42,8 @@ from scheduler_core.model.disk_schedule import DiskSchedule, RequestKind
 from scheduler_core.model.kube import Condition
 from scheduler_core.model.longhorn import Replica, Volume
 from scheduler_core.model.quantity import format_bytes
+
+_PLACING_TIME: Final = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +55,42 @@ class VolumeSnapshot:
         volume: the volume
         replicas: all of the volume
         schedules: all DiskSchedules, by disk UUID
+        space: what a newcomer can get on each disk, by UUID
         condition: the volume's condition DiskAllocation, None if it has none
+        image_fault: why the volume's backing image cannot be read; "" if it can, or does not exist
+        created: when the volume was created, RFC 3339; "" if that does not matter, because it has a condition
+        requested_disks: the UUIDs of the DiskSchedules that have requests for the volume's replicas, by the replica's name; None
+            to look into each DiskSchedule
     """
 
     cluster: Cluster
     volume: Volume
     replicas: tuple[Replica, ...]
     schedules: Mapping[str, DiskSchedule]
+    space: DiskSpaces
     condition: Condition | None = None
+    image_fault: str = ""
+    created: str = ""
+    requested_disks: Mapping[str, AbstractSet[str]] | None = None
+
+    def disks_with_request(self, replica: str) -> AbstractSet[str]:
+        """The UUIDs of the DiskSchedules that have a request for a replica."""
+        if self.requested_disks is not None:
+            return self.requested_disks.get(replica, frozenset())
+        return {uuid for uuid, schedule in self.schedules.items() if replica in schedule.spec.replicas}
+
+    @property
+    def image_problem(self) -> Condition | None:
+        """The condition of a volume whose backing image is not known; None if it is, or none is needed."""
+        name = self.volume.backing_image
+        image = self.cluster.backing_image(name) if name else None
+        if not name or (image is not None and image.real_size > 0):
+            return None
+        if self.image_fault:
+            return _false_condition(UNREADABLE, f"backing image {name} cannot be read: {self.image_fault}")
+        if image is None:
+            return _false_condition(BACKING_IMAGE_MISSING, f"there is no backing image {name}")
+        return _false_condition(BACKING_IMAGE_PENDING, f"the size of backing image {name} is not known yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +112,24 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
     """Decides what to write for a volume; `now` is RFC 3339.
 
     A replica without a place gets one, which is noted in the Replica, and its size is requested there. A replica that was
-    rejected before it ever ran loses request and place and is tried on another disk; a replica with data stays and keeps its
-    request. A request on a disk that is not the replica's is withdrawn. A replica without a size gets one, or it would never
-    count as one that has to grow. A volume that is being deleted is left to the replica controller.
+    rejected before it ever ran, or whose disk is gone by then, loses request and place and is tried on another disk; a replica
+    with data stays and keeps its request. A place without a request is given up, too, if the disk has no room for it any more. A request on a disk that is not the replica's is withdrawn. A replica without a size gets one, or it would never
+    count as one that has to grow. A volume that is being deleted is left to the replica controller. A new volume gets its first
+    condition when it is placed, or when that takes long: most are placed within a second.
     """
     if snapshot.volume.deleting:
         return VolumeDecision()
-    disks = {disk.uuid for node in snapshot.cluster.nodes.values() for disk in node.disks if disk.in_status}
+    is_new = snapshot.condition is None and _is_recent(snapshot.created, now)
+    if is_new and not snapshot.replicas:
+        return VolumeDecision(requeue=True)
+    placed = {replica.disk_id for replica in snapshot.replicas if replica.disk_id}
+    disks = _listed_disks(snapshot.cluster) if placed - snapshot.schedules.keys() else frozenset[str]()
     allocations = [
-        replica_allocation(snapshot.volume, replica, snapshot.schedules, disks)
+        _without_lost_place(snapshot, replica_allocation(snapshot.volume, replica, snapshot.schedules, disks))
         for replica in sorted(snapshot.replicas, key=lambda each: each.name)
         if not replica.deleting
     ]
-    growth = expand(snapshot.volume, allocations, snapshot.schedules, snapshot.cluster, snapshot.condition)
+    growth = expand(snapshot.volume, allocations, snapshot.schedules, snapshot.space, snapshot.condition)
     sizes = tuple(
         SetReplicaSize(entry.name, entry.current_size)
         for entry in allocations
@@ -92,38 +140,85 @@ def decide_volume(snapshot: VolumeSnapshot, now: str) -> VolumeDecision:
         for entry in allocations
         if entry.stage is Stage.UNREQUESTED
     )
-    placement, without_disk = _place_next_replica(snapshot, allocations)
+    placement = _place_next_replica(snapshot, allocations)
     contradictions = tuple(_contradictions(snapshot, allocations))
-    condition = growth.condition or _condition(
-        snapshot, allocations, without_disk, contradictions, placing=bool(placement)
-    )
+    condition = growth.condition or _condition(snapshot, allocations, placement, contradictions)
+    strays = _stray_withdrawals(snapshot, allocations)
+    unresolved = bool(placement.without_disk or contradictions)
+    requeue = growth.requeue or unresolved or any(map(_needs_requeue, allocations))
+    writes = (*strays, *sizes, *growth.writes, *requests, *placement.writes)
     # The condition is written first: an expansion must not be forgotten half-way (see `expansion`).
     condition_writes = _condition_writes(snapshot.condition, condition, now)
-    strays = _stray_withdrawals(snapshot, allocations)
-    unresolved = bool(without_disk or contradictions)
+    if is_new and condition.reason == ALLOCATION_PENDING and (requeue or writes):
+        condition_writes = ()
     return VolumeDecision(
-        writes=(*condition_writes, *strays, *sizes, *growth.writes, *requests, *placement),
-        ready=frozenset(entry.name for entry in allocations if entry.stage is Stage.ALLOCATED),
-        requeue=growth.requeue or unresolved or any(_needs_requeue(snapshot, entry) for entry in allocations),
+        writes=(*condition_writes, *writes),
+        ready=frozenset(entry.name for entry in allocations if entry.stage is Stage.ALLOCATED and not entry.obstacle),
+        requeue=requeue,
     )
 
 
-def _needs_requeue(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> bool:
+def _listed_disks(cluster: Cluster) -> frozenset[str]:
+    """Returns the UUIDs that some node's status lists."""
+    return frozenset(disk.uuid for node in cluster.nodes.values() for disk in node.disks if disk.in_status)
+
+
+def _without_lost_place(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> ReplicaAllocation:
+    """Returns the allocation of a replica that never ran; refused if its disk cannot grant it any more.
+
+    Either its place was noted, and then the process ended, and meanwhile the space was given to another; or its backing image
+    was deleted while it waited.
+    """
+    if entry.stage not in {Stage.UNREQUESTED, Stage.PENDING} or has_run(entry.replica):
+        return entry
+    if snapshot.image_problem is not None and not snapshot.image_fault:
+        return replace(entry, stage=Stage.REFUSED_NEW)
+    if entry.stage is Stage.PENDING or entry.has_request:
+        return entry
+    uuid = entry.replica.disk_id
+    space = snapshot.space.get(uuid)
+    if space is None or space.undecided:
+        return entry
+    # The place itself counts as taken already.
+    name = snapshot.volume.backing_image
+    image = snapshot.cluster.backing_image(name) if name else None
+    more = unclaimed_image_bytes(snapshot.schedules.get(uuid), image.name, image.real_size) if image else 0
+    return entry if space.grants(more) else replace(entry, stage=Stage.REFUSED_NEW)
+
+
+def _needs_requeue(entry: ReplicaAllocation) -> bool:
     """Whether a replica waits for something that no event may show.
 
-    Either its disk has no DiskSchedule yet, or it has data and its disk refuses the request.
+    Its disk has no DiskSchedule yet, or does not answer, or refuses a replica with data, or its backing image is missing.
     """
-    missing = entry.stage is Stage.PENDING and entry.replica.disk_id not in snapshot.schedules
-    return missing or entry.stage is Stage.REFUSED
+    return entry.stage in {Stage.REFUSED, Stage.PENDING} or entry.obstacle is not None
 
 
 def _condition_writes(current: Condition | None, wanted: Condition, now: str) -> tuple[Write, ...]:
-    """Returns the write of a condition that changed."""
+    """Returns the write of a condition that changed.
+
+    While a volume is being placed, its message would change with every step; it is updated only once that takes long.
+    """
     if condition_matches(current, wanted):
+        return ()
+    if (
+        current is not None
+        and current.reason == wanted.reason == ALLOCATION_PENDING
+        and _is_recent(current.last_transition_time, now)
+    ):
         return ()
     same_status = current is not None and current.status == wanted.status
     since = current.last_transition_time if current is not None and same_status else now
     return (SetVolumeCondition(replace(wanted, last_transition_time=since or now)),)
+
+
+def _is_recent(time: str, now: str) -> bool:
+    """Whether something happened within the last seconds, by two clocks; an unreadable time is long ago."""
+    try:
+        age = datetime.fromisoformat(now) - datetime.fromisoformat(time)
+    except ValueError:
+        return False
+    return abs(age) < _PLACING_TIME
 
 
 def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> tuple[Write, ...]:
@@ -134,38 +229,61 @@ def _stray_withdrawals(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAl
     return tuple(
         SetRequirement(uuid, RequestKind.REPLICA, entry.name, 0, stray=True)
         for entry in allocations
-        for uuid, schedule in sorted(snapshot.schedules.items())
-        if entry.name in schedule.spec.replicas and uuid != entry.replica.disk_id
+        for uuid in sorted(snapshot.disks_with_request(entry.name))
+        if uuid != entry.replica.disk_id
     )
 
 
-def _place_next_replica(
-    snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]
-) -> tuple[tuple[Write, ...], tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    """The attempt to place a volume's replicas.
+
+    Attributes:
+        writes: what places the first replica that can be placed
+        without_disk: names of the replicas before it for which there is no disk
+        explanation: what they need and what the disks have, as a sentence
+        undecided: whether a node that cannot be read might have room for them
+    """
+
+    writes: tuple[Write, ...] = ()
+    without_disk: tuple[str, ...] = ()
+    explanation: str = ""
+    undecided: bool = False
+
+
+def _place_next_replica(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAllocation]) -> _Placement:
     """Places the first replica that can be placed.
 
-    Only one is placed, because the next one's place depends on it. Returns the writes, and the names of the replicas before it
-    for which there is no disk.
+    Only one is placed, because the next one's place depends on it. Nothing is placed while the backing image is missing or
+    cannot be read.
     """
     writes: list[Write] = []
     without_disk: list[str] = []
+    explanation = ""
+    undecided = False
+    view = PlacementView(snapshot.cluster, snapshot.schedules, snapshot.space)
     for entry in allocations:
         if _waits_for_attachment(snapshot.volume, entry) or entry.stage not in {Stage.UNPLACED, Stage.REFUSED_NEW}:
             continue
-        choice = choose_disk(snapshot.cluster, snapshot.schedules, snapshot.volume, entry.replica, snapshot.replicas)
+        if snapshot.image_problem is None:
+            choice = choose_disk(view, snapshot.volume, entry.replica, snapshot.replicas)
+        else:
+            choice = DiskChoice(None)
         if entry.replica.disk_id and entry.has_request:
             writes.append(SetRequirement(entry.replica.disk_id, RequestKind.REPLICA, entry.name, 0))
-        if choice is not None:
-            disk = choice.disk
+        if choice.candidate is not None:
+            disk = choice.candidate.disk
             writes += [
-                AssignReplica(entry.name, choice.node.name, disk.uuid, disk.path),
+                AssignReplica(entry.name, choice.candidate.node.name, disk.uuid, disk.path),
                 SetRequirement(disk.uuid, RequestKind.REPLICA, entry.name, entry.current_size),
             ]
             break
         if entry.replica.node_id or entry.replica.disk_id:
             writes.append(AssignReplica(entry.name))
         without_disk.append(entry.name)
-    return tuple(writes), tuple(without_disk)
+        explanation = explanation or choice.explanation
+        undecided |= choice.undecided
+    return _Placement(tuple(writes), tuple(without_disk), explanation, undecided)
 
 
 def _waits_for_attachment(volume: Volume, entry: ReplicaAllocation) -> bool:
@@ -190,36 +308,70 @@ def _contradictions(snapshot: VolumeSnapshot, allocations: Iterable[ReplicaAlloc
 def _condition(
     snapshot: VolumeSnapshot,
     allocations: Sequence[ReplicaAllocation],
-    without_disk: tuple[str, ...],
+    placement: _Placement,
     contradictions: tuple[str, ...],
-    *,
-    placing: bool,
 ) -> Condition:
-    """Returns the condition DiskAllocation of a volume that does not grow."""
+    """Returns the condition DiskAllocation of a volume that does not grow.
+
+    It is True only if every replica holds its size on a disk that is there, together with the volume's backing image.
+    """
     refusals = [_refusal(snapshot, entry) for entry in allocations if entry.stage is Stage.REFUSED]
     if refusals:
         return _false_condition(ALLOCATION_REJECTED, "; ".join(refusals))
-    if without_disk:
-        size = format_bytes(snapshot.volume.size)
-        return _false_condition(NO_DISK, f"no disk can be asked for {size} for {_list_replicas(without_disk)}")
+    obstacles = [entry.obstacle for entry in allocations if entry.stage is Stage.ALLOCATED and entry.obstacle]
+    image_problem = snapshot.image_problem
+    if image_problem is not None and not all(entry.stage is Stage.ALLOCATED for entry in allocations):
+        return image_problem
+    if placement.without_disk:
+        replicas = _list_replicas(placement.without_disk)
+        reason = NODE_UNREADABLE if placement.undecided else NO_DISK
+        return _false_condition(
+            reason, f"no disk can be asked for room for {replicas}, which needs {placement.explanation}"
+        )
     if contradictions:
         return _false_condition(PLACE_CONTRADICTED, "; ".join(contradictions))
     detached = tuple(entry.name for entry in allocations if _waits_for_attachment(snapshot.volume, entry))
-    pending = tuple(
-        entry.name for entry in allocations if entry.stage is not Stage.ALLOCATED and entry.name not in detached
-    )
-    if pending or placing:
-        return _false_condition(ALLOCATION_PENDING, f"waiting for room for {_list_replicas(pending)}")
+    pending = [entry for entry in allocations if entry.stage is not Stage.ALLOCATED and entry.name not in detached]
+    if pending or placement.writes:
+        return _pending_condition(snapshot, pending)
     if detached:
         message = f"waiting for the volume to be attached, then for room for {_list_replicas(detached)}"
         return _false_condition(ALLOCATION_PENDING, message)
+    if image_problem is not None:
+        return image_problem
+    if obstacles:
+        worst = next((each for each in obstacles if each.reason == ALLOCATION_REJECTED), obstacles[0])
+        messages = dict.fromkeys(each.message for each in obstacles if each.reason == worst.reason)
+        return replace(worst, message="; ".join(messages))
     return Condition(DISK_ALLOCATION, "True")
 
 
+def _pending_condition(snapshot: VolumeSnapshot, pending: Iterable[ReplicaAllocation]) -> Condition:
+    """Returns the condition of a volume whose replicas wait for an answer.
+
+    The message names each replica's bytes and disk.
+    """
+    waiting: list[str] = []
+    for entry in pending:
+        schedule = snapshot.schedules.get(entry.replica.disk_id)
+        disk = f"disk {schedule.spec.disk} on node {schedule.spec.node}" if schedule else "a disk"
+        waiting.append(f"{format_bytes(entry.current_size)} for replica {entry.name} on {disk}")
+    return _false_condition(ALLOCATION_PENDING, f"waiting for {', '.join(waiting)}")
+
+
 def _refusal(snapshot: VolumeSnapshot, entry: ReplicaAllocation) -> str:
+    """Says what a disk refuses to a replica with data, and what is left there."""
+    uuid = entry.replica.disk_id
     request = f"{format_bytes(entry.current_size)} for replica {entry.name}, which has data there"
-    cause = disk_problem(snapshot.schedules, entry.replica.disk_id)
-    return f"{cause}: it cannot grant {request}" if cause else f"the disk has no room for {request}"
+    cause = disk_problem(snapshot.schedules, uuid)
+    if cause:
+        return f"{cause}: it cannot grant {request}"
+    space = snapshot.space.get(uuid)
+    if space is None or space.problem:
+        return f"the disk has no room for {request}"
+    # What the replica lacks counts as taken, so that no other gets it.
+    left = format_bytes(max(0, space.free + entry.current_size - entry.held))
+    return f"disk {space.disk} on node {space.node} has {left} left, no room for {request}"
 
 
 def _false_condition(reason: str, message: str) -> Condition:

@@ -107,13 +107,30 @@ class DiskScheduleStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Adoption:
+    """What was on a disk when its DiskSchedule was created, by name.
+
+    The value is the bytes that an earlier DiskSchedule of the disk had granted; 0 if that is not known, but there is data.
+    """
+
+    replicas: Mapping[str, int] = field(default_factory=dict[str, int])
+    backing_images: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def sizes(self, kind: RequestKind) -> Mapping[str, int]:
+        """The adopted objects of one kind."""
+        return self.replicas if kind is RequestKind.REPLICA else self.backing_images
+
+
+@dataclass(frozen=True, slots=True)
 class DiskSchedule:
     """One DiskSchedule.
 
     Attributes:
         name: the disk's UUID
+        adoption: what was on the disk when this object was created; it is served first
         faults: fields of it that could not be read
         mirrored: whether it only shows what Longhorn allocates by itself
+        keeps_requests: whether requests stay although no object has their name
     """
 
     name: str
@@ -123,6 +140,14 @@ class DiskSchedule:
     deleting: bool = False
     faults: tuple[Fault, ...] = ()
     mirrored: bool = False
+    keeps_requests: bool = False
+    adoption: Adoption = field(default_factory=Adoption)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the DiskSchedule controller has ever written the status."""
+        allocations = any(self.status.allocations(kind) for kind in RequestKind)
+        return allocations or self.status.storage_available is not None or bool(self.status.conditions)
 
     @property
     def empty(self) -> bool:

@@ -1,6 +1,6 @@
 """Runs all benchmarks but those on the real control plane: `make bench`; or some: `python -m tests.bench packing live`.
 
-`python -m tests.bench throughput` and `scheduler-burst` run on the real control plane, take long, and have options of their own.
+`python -m tests.bench throughput`, `scheduler-burst` and `disk-schedules` run there, take long, and have options of their own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from tests.bench import generic, http, live, offers, orders, packing, scheduler_burst, soak, throughput
+from tests.bench import disk_schedules, generic, http, live, offers, orders, packing, scheduler_burst, soak, throughput
 
 BENCHES = {
     "packing": packing,
@@ -21,7 +21,7 @@ BENCHES = {
     "soak": soak,
 }
 
-ON_CONTROL_PLANE = {"throughput": throughput, "scheduler-burst": scheduler_burst}
+ON_CONTROL_PLANE = {"throughput": throughput, "scheduler-burst": scheduler_burst, "disk-schedules": disk_schedules}
 
 if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in ON_CONTROL_PLANE:

@@ -23,6 +23,7 @@ from scheduler_core.extender.decision import Packing
 from tests.e2e import (
     backlog,
     comparisons,
+    disk_schedule_burst,
     goals,
     hand_over,
     harsh_burst,
@@ -57,6 +58,7 @@ class Section(StrEnum):
     TIGHT_BURST = "tight-burst"
     HARSH_BURST = "harsh-burst"
     TIGHT_NODES = "tight-nodes"
+    DISK_SCHEDULES = "disk-schedules"
     HAND_OVER = "hand-over"
     SIZE = "size"
     BACKLOG = "backlog"
@@ -74,6 +76,8 @@ _RULE_SEEDS: Final = 40
 _TIGHT_BURSTS: Final = 5
 # Random tight clusters, whose bursts are computed.
 _TIGHT_CLUSTERS: Final = 100
+# Bursts that exactly fit, without DiskSchedules and with them.
+_EXACT_BURSTS: Final = 1
 # Random bursts of eight pods whose claims fill the disks exactly.
 _HARSH_BURSTS: Final = 5
 _COMPARISONS: Final = {
@@ -129,6 +133,7 @@ def main(  # noqa: PLR0917 # the options of the command
     counted = {
         Section.TIGHT_BURST: (report.tight_burst, _TIGHT_BURSTS),
         Section.HARSH_BURST: (report.harsh_burst, _HARSH_BURSTS),
+        Section.DISK_SCHEDULES: (report.disk_schedules, _EXACT_BURSTS),
         Section.TIGHT_NODES: (report.tight_nodes, _TIGHT_CLUSTERS),
         Section.BINDINGS: (report.bindings, _SEEDS),
         Section.TODAYS_RULES: (report.todays_rules, _RULE_SEEDS),
@@ -246,6 +251,13 @@ class _Report:
             Section.HARSH_BURST, {mode or "none": [asdict(each) for each in runs] for mode, runs in outcomes.items()}
         )
         self._console.print(harsh_burst.table(outcomes))
+
+    def disk_schedules(self, repetitions: int) -> None:
+        """Runs and prints a burst that exactly fits, without DiskSchedules and with them."""
+        results = disk_schedule_burst.run(self._folder / Section.DISK_SCHEDULES, repetitions)
+        self._failures += disk_schedule_burst.failures(results)
+        self._write(Section.DISK_SCHEDULES, {way: [asdict(each) for each in runs] for way, runs in results.items()})
+        self._console.print(disk_schedule_burst.table(results))
 
     def tight_nodes(self, clusters: int) -> None:
         """Computes and prints bursts on tight clusters, with each packing mode and with the placement guard."""

@@ -1,4 +1,7 @@
-"""Monitors every version of every DiskSchedule, and reports over-allocations."""
+"""Monitors every version of every DiskSchedule and Replica, and reports over-allocations and lost bytes.
+
+The versions of a disk are compared across DiskSchedules that are deleted and created again.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from app.disk_schedule.informer import InformerObject, decode_schedule
+from app.disk_schedule.informer import Informer, InformerObject, decode_schedule, decoder, model_reader
 from app.kube.client import KubeClient
 from app.kube.reflector import Key, Phase, Reflector, Timing
-from app.kube.resources import DISK_SCHEDULES
-from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, Fault, RequestKind
+from app.kube.resources import DISK_SCHEDULES, LONGHORN_REPLICAS
+from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
+from scheduler_core.disk_schedule.replica_stage import has_run
+from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, DiskScheduleStatus, Fault, RequestKind
+from scheduler_core.model.longhorn import Replica
 
 _START_SECONDS = 20.0
 
@@ -23,23 +29,32 @@ class DiskScheduleMonitor:
     """Watches one namespace, while entered.
 
     Attributes:
-        faults: what was wrong, as sentences
+        forged: the resourceVersions of statuses that a test has written itself
         grants: the number of grants, growth included
         rejections: the number of rejected requests
         relists: how often all objects were listed; with each list after the first, versions may have been missed
     """
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
-        self.faults: list[str] = []
+        self.forged: set[str] = set()
+        self._faults: list[tuple[str, str]] = []
         self.grants = 0
         self.rejections = 0
         self.relists = 0
         self._kubeconfig = kubeconfig
         self._namespace = namespace
+        # By disk UUID; the last version of one that is gone stays.
         self._schedules: dict[str, DiskSchedule] = {}
+        self._statuses: dict[str, DiskScheduleStatus] = {}
+        self._replicas = Informer[Replica]()
         self._listed = threading.Event()
         self._end = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._watch()), name="monitor")
+
+    @property
+    def faults(self) -> list[str]:
+        """What was wrong, as sentences; a forged status is not the controllers' fault."""
+        return [fault for version, fault in self._faults if version not in self.forged]
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -54,14 +69,17 @@ class DiskScheduleMonitor:
         client = await KubeClient.connect(str(self._kubeconfig))
         timing = Timing(time.monotonic, random.uniform)
         reflector = Reflector(client, DISK_SCHEDULES, decode_schedule, self, timing, namespace=self._namespace)
-        task = asyncio.create_task(reflector.run())
+        decode = decoder(model_reader(LONGHORN_GROUP, "Replica", Replica))
+        replicas = Reflector(client, LONGHORN_REPLICAS, decode, self._replicas, timing, namespace=self._namespace)
+        tasks = [asyncio.create_task(each.run()) for each in (replicas, reflector)]
         while not self._end.is_set():
-            if reflector.status.phase is Phase.SYNCED:
+            if all(each.status.phase is Phase.SYNCED for each in (replicas, reflector)):
                 self._listed.set()
             await asyncio.sleep(0.05)
         await reflector.catch_up()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await client.close()
 
     def replace(self, objects: Mapping[Key, InformerObject[DiskSchedule]]) -> None:
@@ -74,20 +92,26 @@ class DiskScheduleMonitor:
         """Receives a version from the reflector."""
         name = str(key)
         if value is None:
-            self._schedules.pop(name, None)
             return
         if isinstance(value.value, Fault):
-            self.faults.append(f"{name}: {value.value}")
+            self._faults.append((value.version, f"{name}: {value.value}"))
             return
         before = self._schedules.get(name, DiskSchedule(name))
-        self._schedules[name] = value.value
-        self._check(before, value.value)
+        is_new_status = value.value.status not in (before.status, self._statuses.get(name))
+        self._statuses[name] = value.value.status
+        if value.value.decided:
+            # A new object keeps what its predecessor had granted, and says so with its first status.
+            self._schedules[name] = value.value
+        total = value.value.status.storage_scheduled
+        held = _held_bytes(value.value)
+        if total != held and is_new_status:
+            # A forged sum also stands in later versions, until a controller replaces it.
+            self._faults.append((value.version, f"{name}: storageScheduled is {total}, the sum is {held}"))
+        self._check(before, value.value, value.version)
 
-    def _check(self, before: DiskSchedule, now: DiskSchedule) -> None:
+    def _check(self, before: DiskSchedule, now: DiskSchedule, version: str) -> None:
         status = now.status
-        total = sum(entry.size for kind in RequestKind for entry in status.allocations(kind).values())
-        if status.storage_scheduled != total:
-            self.faults.append(f"{now.name}: storageScheduled is {status.storage_scheduled}, the sum is {total}")
+        total = _held_bytes(now)
         for kind in RequestKind:
             for name, entry in status.allocations(kind).items():
                 previous = before.status.allocations(kind).get(name)
@@ -97,4 +121,32 @@ class DiskScheduleMonitor:
                     previous is None or previous.state is not AllocationState.REJECTED
                 )
                 if is_grant and total > (status.storage_available or 0):
-                    self.faults.append(f"{now.name}: {name} was granted beyond {status.storage_available}: {total}")
+                    fault = f"{now.name}: {name} was granted beyond {status.storage_available}: {total}"
+                    self._faults.append((version, fault))
+                # A deletion may have been made after the decision; the replica has its data until it is gone.
+                if is_grant and not self._has_data(name, now.name, also_deleting=True):
+                    self._check_reserved(now, name, total, version)
+
+    def _has_data(self, replica: str, uuid: str, *, also_deleting: bool = False) -> bool:
+        value = self._replicas.value(replica)
+        if not isinstance(value, Replica) or (value.deleting and not also_deleting):
+            return False
+        return value.disk_id == uuid and has_run(value)
+
+    def _check_reserved(self, now: DiskSchedule, newcomer: str, total: int, version: str) -> None:
+        """Reports a newcomer that got bytes which a replica with data on the disk lacks."""
+        lacking = {
+            name: replica.size - held
+            for name, replica in self._replicas.readable().items()
+            if self._has_data(name, now.name)
+            for held in (now.status.replicas[name].size if name in now.status.replicas else 0,)
+            if replica.size > held
+        }
+        available = now.status.storage_available or 0
+        if total + sum(lacking.values()) > available:
+            fault = f"{now.name}: {newcomer} got the bytes of {lacking}: {total} of {available} are held"
+            self._faults.append((version, fault))
+
+
+def _held_bytes(schedule: DiskSchedule) -> int:
+    return sum(entry.size for kind in RequestKind for entry in schedule.status.allocations(kind).values())

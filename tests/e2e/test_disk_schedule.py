@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.disk_schedule.lifecycle import LEASE
+from app.disk_schedule.object_events import EVENTS
 from app.kube.client import ApiError
 from app.kube.resources import (
     DISK_SCHEDULES,
@@ -23,7 +24,7 @@ from app.kube.resources import (
 )
 from devcluster import ClusterOptions, DevCluster, Process
 from devcluster.stack import FAST_LEASE as FAST
-from scheduler_core.convert.disk_schedule import MIRROR_LABEL
+from scheduler_core.convert.disk_schedule import KEEP_LABEL, MIRROR_LABEL
 from tests import builders
 from tests.builders import GI, Object
 from tests.e2e.disk_schedule import (
@@ -77,10 +78,14 @@ def longhorn(installation: tuple[DevCluster, Path], request: pytest.FixtureReque
 
 
 def test_the_proposals_example_gets_its_status(longhorn: Longhorn) -> None:
-    """A replica is granted once there is room, and kubectl's columns show it."""
+    """A replica is granted once there is room, and kubectl's columns show it.
+
+    No Replica exists; with the documented label the requests stay nevertheless.
+    """
     longhorn.create(example_node(200))
-    longhorn.cluster.kubectl("-n", longhorn.namespace, "apply", "-f", "-", input=EXAMPLE)
-    longhorn.start("one", *FAST)
+    kept = EXAMPLE.replace("metadata:\n", f'metadata:\n  labels: {{{KEEP_LABEL}: "true"}}\n')
+    longhorn.cluster.kubectl("-n", longhorn.namespace, "apply", "-f", "-", input=kept)
+    longhorn.start("one", *FAST, "--release-orphans-after", "1")
     longhorn.until("r4 is decided", lambda: "r4" in longhorn.status(UUID).get("replicas", {}))
     status = longhorn.status(UUID)
     granted = {"state": "scheduled", "scheduledSize": 53687091200}
@@ -99,8 +104,8 @@ def test_the_proposals_example_gets_its_status(longhorn: Longhorn) -> None:
     assert status["replicas"]["r4"] == {"state": "scheduled", "scheduledSize": 5368709120}
     assert status["storageScheduled"] == 205 * GI
     header, row = longhorn.cluster.kubectl("-n", longhorn.namespace, "get", "diskschedules").strip().splitlines()
-    assert header.split() == ["NAME", "NODE", "DISK", "SCHEDULED", "AVAILABLE", "SCHEDULABLE", "AGE"]
-    assert row.split()[:6] == [UUID, "example-node", "example-disk", str(205 * GI), str(205 * GI), "True"]
+    assert header.split() == ["NAME", "NODE", "DISK", "SCHEDULED", "AVAILABLE", "SCHEDULABLE", "REASON", "AGE"]
+    assert row.split()[:6] == [UUID, "example-node", "example-disk", "205Gi", "205Gi", "True"]
 
 
 def test_the_definition_has_defaults_and_allows_two_states_only(longhorn: Longhorn) -> None:
@@ -222,8 +227,8 @@ def test_a_disk_schedule_is_deleted_with_its_disk_once_it_grants_nothing(longhor
     longhorn.until("it is gone, too", lambda: not longhorn.exists(DISK_SCHEDULES, "n1-disk-1"))
 
 
-def test_a_disk_schedule_emptied_by_hand_is_replaced(longhorn: Longhorn) -> None:
-    """Its copy and its replica request their space from the successor."""
+def test_a_disk_schedule_that_is_deleted_by_hand_gets_a_successor(longhorn: Longhorn) -> None:
+    """Its copy and its replica keep their requests and grants."""
     longhorn.add_nodes({"n1": 100})
     copy = image("i", 10, disks=["n1-disk-1"])
     copy["status"]["diskFileStatusMap"] = {"n1-disk-1": {"state": "ready"}}
@@ -239,9 +244,6 @@ def test_a_disk_schedule_emptied_by_hand_is_replaced(longhorn: Longhorn) -> None
 
     first = longhorn.until("both are granted", uid_if_all_granted)
     longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "n1-disk-1", "--wait=false")
-    longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"backingImages": {"i": None}}})
-    longhorn.until("the copy is released", lambda: longhorn.status("n1-disk-1")["storageScheduled"] == 20 * GI)
-    longhorn.patch(DISK_SCHEDULES, "n1-disk-1", {"spec": {"replicas": {"r": None}}})
     longhorn.until("a successor grants both", lambda: uid_if_all_granted() not in ("", first))
     assert longhorn.status("n1-disk-1")["storageScheduled"] == 30 * GI
 
@@ -258,8 +260,11 @@ def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longh
         "unknown-node": ("disk-1", "nowhere", 5, "NodeMissing"),
         "unknown-disk": ("disk-9", "n1", 5, "DiskMissing"),
         "other-uuid": ("disk-1", "n1", 5, "DiskReplaced"),
-        "negative": ("disk-9", "n1", -5, "DiskMissing"),
+        "foreign": ("disk-9", "n1", 5, "DiskMissing"),
     }
+    negative = BAD.format(name="negative", disk="disk-9", node="n1", size=-5)
+    refused = longhorn.cluster.kubectl("-n", longhorn.namespace, "apply", "-f", "-", input=negative, check=False)
+    assert "spec.replicas.r in body should be greater than or equal to 0" in refused
     text = "---".join(
         BAD.format(name=name, disk=disk, node=node, size=size) for name, (disk, node, size, _) in cases.items()
     )
@@ -267,8 +272,6 @@ def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longh
     for name, (_, _, _, reason) in cases.items():
         condition = longhorn.until(f"{name} has a condition", partial(longhorn.schedulable, name))
         assert (condition["status"], condition["reason"]) == ("False", reason), condition
-    invalid = longhorn.condition(DISK_SCHEDULES, "negative", "RequestsValid")
-    assert invalid["message"] == "spec.replicas.r is -5, not a size in bytes"
 
     # The replica comes first: a volume without replicas is allocated at once.
     longhorn.create(replica("odd-r", "odd", 5, "n1"))
@@ -287,18 +290,18 @@ def test_bad_objects_get_a_condition_and_disturb_no_other_object(longhorn: Longh
     longhorn.wait_allocated("good")
     assert longhorn.status("n1-disk-1")["storageScheduled"] == (5 + 20) * GI, "earlier grants stay"
 
-    longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "negative", "--wait=false")
-    longhorn.patch(DISK_SCHEDULES, "negative", {"spec": {"replicas": {"r": None}}})
+    longhorn.cluster.kubectl("-n", longhorn.namespace, "delete", "diskschedule", "foreign", "--wait=false")
+    longhorn.patch(DISK_SCHEDULES, "foreign", {"spec": {"replicas": {"r": None}}})
     longhorn.until(
         "it grants nothing any more",
         lambda: (
-            longhorn.schedulable("negative")["reason"] == "BeingDeleted"
-            and not longhorn.status("negative").get("replicas")
+            longhorn.schedulable("foreign")["reason"] == "BeingDeleted"
+            and not longhorn.status("foreign").get("replicas")
         ),
     )
     longhorn.delete(LONGHORN_REPLICAS, "odd-r")
     longhorn.until("the unreadable replica is gone", lambda: not longhorn.exists(LONGHORN_REPLICAS, "odd-r"))
-    finalizers = longhorn.get(DISK_SCHEDULES, "negative")["metadata"]["finalizers"]
+    finalizers = longhorn.get(DISK_SCHEDULES, "foreign")["metadata"]["finalizers"]
     assert finalizers == ["example.com/mine"], "the controllers must not remove a foreign finalizer"
     assert process.running
     assert longhorn.get_path(process, "/readyz")[0] == 200
@@ -431,6 +434,11 @@ def test_the_role_grants_exactly_the_verbs_that_are_used(installation: tuple[Dev
     longhorn.add_volumes(["v"], 10)
     longhorn.wait_allocated("v")
     longhorn.until("the image is placed", lambda: longhorn.get(LONGHORN_BACKING_IMAGES, "i")["spec"]["diskFileSpecMap"])
+    longhorn.patch(LONGHORN_VOLUMES, "v", {"spec": {"size": str(20 * GI)}})
+    longhorn.until("the replica has grown", lambda: longhorn.sizes() == {20 * GI})
+    longhorn.until(
+        "an Event is counted", lambda: any(each.get("count") == 2 for each in longhorn.items(EVENTS).values())
+    )
     longhorn.delete(LONGHORN_REPLICAS, "v-r0")
     longhorn.delete(LONGHORN_BACKING_IMAGES, "i")
     longhorn.until(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes, would_grant
+from scheduler_core.disk_schedule.occupancy import DiskOccupancy, Occupant
 from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.disk_schedule.uncounted_space import account
 from scheduler_core.model.disk_schedule import (
@@ -180,3 +181,61 @@ def test_each_name_counts_with_its_claim_at_least_and_its_largest_size_at_most( 
             largest[kind, name] = max(sizes)
     assert claimed_bytes(schedule) <= total <= sum(largest.values())
     assert available - sum(largest.values()) <= accounting.free <= available - claimed_bytes(schedule)
+
+
+occupants = st.dictionaries(
+    names, st.builds(Occupant, st.integers(1, 12), st.booleans(), st.sampled_from(["", "", *"abcde"]))
+)
+copies = st.dictionaries(names, st.builds(Occupant, st.integers(1, 12), st.booleans()))
+occupancies = st.builds(DiskOccupancy, occupants, copies)
+
+
+def lacking_bytes(status: DiskScheduleStatus, occupancy: DiskOccupancy) -> int:
+    """What occupants with data do not hold."""
+    held = answers_by_key(status)
+    return sum(
+        max(0, occupant.size - (held[kind, name].size if (kind, name) in held else 0))
+        for kind in RequestKind
+        for name, occupant in occupancy.occupants(kind).items()
+        if occupant.has_data
+    )
+
+
+@given(specs, statuses, limits, occupancies)
+def test_no_newcomer_and_no_growth_gets_what_data_lacks(
+    spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy
+) -> None:
+    """A grant that is more than an occupant with data needs leaves room for all that the others lack."""
+    after = allocate(spec, status, limit, occupancy)
+    before = answers_by_key(status)
+    for (kind, name), entry in answers_by_key(after).items():
+        held = before[kind, name].size if (kind, name) in before else 0
+        occupant = occupancy.occupants(kind).get(name)
+        if entry.size > held and not (occupant and occupant.has_data and entry.size <= occupant.size):
+            assert limit.available is not None
+            assert after.storage_scheduled + lacking_bytes(after, occupancy) <= limit.available
+
+
+@given(specs, statuses, limits, occupancies)
+def test_allocating_again_changes_nothing_whatever_is_on_the_disk(
+    spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy
+) -> None:
+    """Also where images and replicas wait for each other."""
+    once = allocate(spec, status, limit, occupancy)
+    assert allocate(spec, once, limit, occupancy) == once
+
+
+@given(specs, statuses, limits, occupancies)
+def test_a_new_replica_is_granted_only_with_its_image(
+    spec: DiskScheduleSpec, status: DiskScheduleStatus, limit: Limit, occupancy: DiskOccupancy
+) -> None:
+    """The image holds its bytes on the disk in the same status."""
+    after = allocate(spec, status, limit, occupancy)
+    before = answers_by_key(status)
+    for name, occupant in occupancy.replicas.items():
+        held = before.get((RequestKind.REPLICA, name))
+        entry = after.replicas.get(name)
+        if entry and entry.size and occupant.backing_image and not (held and held.size):
+            image = after.backing_images.get(occupant.backing_image)
+            assert image
+            assert image.size

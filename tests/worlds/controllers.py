@@ -13,9 +13,16 @@ from aiohttp import web
 from app.disk_schedule.backing_image_controller import ImageController
 from app.disk_schedule.controller import Controller, ControllerContext
 from app.disk_schedule.disk_controller import Allocator, Mirror
-from app.disk_schedule.informer import Informer, InformerObject, decoder, model_reader, read_schedule
+from app.disk_schedule.informer import (
+    Informer,
+    InformerObject,
+    decoder,
+    model_reader,
+    read_schedule,
+)
 from app.disk_schedule.metrics import ControllerMetrics
 from app.disk_schedule.node_controller import NodeController
+from app.disk_schedule.object_events import NoEvents
 from app.disk_schedule.replica_controller import ReplicaController
 from app.disk_schedule.volume_controller import VolumeController
 from app.disk_schedule.watches import ControllerCache
@@ -49,7 +56,7 @@ def put(informer: Informer[Any], read: Callable[[Any], Any], raw: Object) -> Non
     global _version  # noqa: PLW0603 # as an API server counts
     _version += 1
     metadata = {**raw["metadata"], "resourceVersion": str(_version)}
-    key, decoded = decoder(read)(json.dumps({**raw, "metadata": metadata}).encode())
+    key, decoded = decoder(read, keep=True)(json.dumps({**raw, "metadata": metadata}).encode())
     assert isinstance(decoded, InformerObject)
     informer.change(key, decoded)
 
@@ -75,13 +82,14 @@ class World:
     def __init__(self, client: KubeClient) -> None:
         timing = Timing(lambda: 0.0, lambda least, _: least)
         self.watches = ControllerCache(client, "longhorn-system", timing, lambda: datetime.now(UTC), 60)
-        writer = ObjectWriter(client, "longhorn-system", self.watches.schedules, lambda: True)
+        writer = ObjectWriter(client, "longhorn-system", self.watches, lambda: True)
         metrics = ControllerMetrics()
         self.context = ControllerContext(
             namespace="longhorn-system",
             cache=self.watches,
             writer=writer,
             observer=metrics,
+            events=NoEvents(),
             orphans_after=300,
             clock=timing.clock,
             now=lambda: datetime.now(UTC),

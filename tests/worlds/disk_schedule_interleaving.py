@@ -14,8 +14,9 @@ import pytest
 
 from scheduler_core.disk_schedule.backing_image_placement import candidate_disks, disks_that_need_image
 from scheduler_core.disk_schedule.backing_images import ImageSnapshot, decide_image
-from scheduler_core.disk_schedule.candidates import unrequested_bytes
-from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, sync_disks
+from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_spaces
+from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, new_schedule, sync_disks
+from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import reconcile
 from scheduler_core.disk_schedule.replica_release import release_replica
 from scheduler_core.disk_schedule.requests import set_requirement
@@ -159,7 +160,7 @@ def disk_controller(api: World, uuid: str) -> Actor:
         return
     yield
     node = api.nodes()[schedule.spec.node]
-    outcome = reconcile(schedule, node, TIME)
+    outcome = reconcile(schedule, node, TIME, occupancy_of(api).get(uuid, NO_OCCUPANTS))
     yield
     if outcome.status is not None:
         after = outcome.status
@@ -188,13 +189,27 @@ def node_sync(api: World, _name: str) -> Actor:
     for change in sync_disks(api.nodes().values(), {name: entry[1] for name, entry in schedules.items()}).changes:
         yield
         match change:
-            case Create(uuid, disk, node):
-                api.put("schedule", uuid, DiskSchedule(uuid, DiskScheduleSpec(disk, node), finalizers=(FINALIZER,)), 0)
+            case Create(uuid):
+                api.put("schedule", uuid, new_schedule(change, occupancy_of(api).get(uuid, NO_OCCUPANTS)), 0)
             case UpdateSpec(schedule, disk, node):
                 after = replace(schedule, spec=replace(schedule.spec, disk=disk, node=node), finalizers=(FINALIZER,))
                 api.put("schedule", schedule.name, after, schedules[schedule.name][0])
             case Delete(schedule):
                 api.put("schedule", schedule.name, replace(schedule, deleting=True), schedules[schedule.name][0])
+
+
+def occupancy_of(api: World) -> dict[str, DiskOccupancy]:
+    """What is on each disk, by UUID."""
+    return occupancy_by_disk(
+        [entry[1] for entry in api.all("replica").values()],
+        {name: entry[1][0] for name, entry in api.all("volume").items()},
+        [entry[1] for entry in api.all("image").values()],
+    )
+
+
+def space_of(api: World, schedules: dict[str, tuple[int, Any]]) -> DiskSpaces:
+    """What is left on each disk, by UUID."""
+    return disk_spaces({uuid: entry[1] for uuid, entry in schedules.items()}, api.nodes(), occupancy_of(api))
 
 
 def cluster_of(api: World) -> Cluster:
@@ -226,6 +241,7 @@ def volume_controller(api: World, name: str) -> Actor:
         volume,
         tuple(entry[1] for entry in replicas.values()),
         {key: entry[1] for key, entry in schedules.items()},
+        space_of(api, schedules),
         condition,
     )
     decision = decide_volume(snapshot, TIME)
@@ -270,8 +286,8 @@ def image_controller(api: World, name: str) -> Actor:
         values,
         cluster.nodes,
         disks_that_need_image(volumes, cluster.snapshot.replicas.values(), name),
-        candidate_disks(cluster, values, cluster.snapshot.backing_images[name]),
-        unrequested_bytes(cluster, values),
+        candidate_disks(cluster, space_of(api, schedules), cluster.snapshot.backing_images[name]),
+        space_of(api, schedules),
     )
     decision = decide_image(snapshot)
     seen = {"schedule": schedules, "image": {name: (version, image)}}

@@ -21,7 +21,9 @@ from app.kube.resources import (
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule import backing_images, volumes
 from scheduler_core.disk_schedule.conditions import DISK_ALLOCATION
-from scheduler_core.disk_schedule.node_sync import Create, sync_disks
+from scheduler_core.disk_schedule.disk_space import DiskSpaces, disk_spaces
+from scheduler_core.disk_schedule.node_sync import Create, new_schedule, sync_disks
+from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, occupancy_by_disk
 from scheduler_core.disk_schedule.reconcile import reconcile
 from scheduler_core.disk_schedule.replica_release import release_replica
 from scheduler_core.disk_schedule.writes import (
@@ -67,8 +69,21 @@ class DiskScheduling:
         nodes = self.world.store.longhorn_nodes.models.values()
         for change in sync_disks(nodes, self.schedules).changes:
             assert isinstance(change, Create)
-            body = convert.new_disk_schedule(LONGHORN_NAMESPACE, change.uuid, change.disk, change.node)
+            body = convert.new_disk_schedule(LONGHORN_NAMESPACE, new_schedule(change, NO_OCCUPANTS))
             await self.world.api.create(DISK_SCHEDULES.path(LONGHORN_NAMESPACE), body)
+
+    @property
+    def occupancy(self) -> dict[str, DiskOccupancy]:
+        """What is on each disk, by UUID."""
+        store = self.world.store
+        images = [convert.backing_image_copies(_raw(image)) for image in store.backing_images.objects.values()]
+        readable = [image for image in images if not isinstance(image, Fault)]
+        return occupancy_by_disk(store.replicas.models.values(), store.volumes.models, readable)
+
+    @property
+    def space(self) -> DiskSpaces:
+        """What is left on each disk, by UUID."""
+        return disk_spaces(self.schedules, dict(self.world.store.longhorn_nodes.models), self.occupancy)
 
     async def ask(self) -> None:
         """The volume and backing image controllers write places and requests."""
@@ -80,6 +95,7 @@ class DiskScheduling:
                 obj.model,
                 tuple(replica.model for replica in store.replicas_by_volume.get(name)),
                 self.schedules,
+                self.space,
                 convert.volume_condition(_raw(obj), DISK_ALLOCATION),
             )
             await self._write_all(volumes.decide_volume(snapshot, TIME).writes, volume=name)
@@ -89,7 +105,12 @@ class DiskScheduling:
             using = {name for name, each in store.volumes.models.items() if each.backing_image == image.name}
             needed = {each.disk_id for each in store.replicas.models.values() if each.volume in using and each.disk_id}
             seen = backing_images.ImageSnapshot(
-                copies, self.schedules, dict(store.longhorn_nodes.models), frozenset(needed), sorted(self.schedules)
+                copies,
+                self.schedules,
+                dict(store.longhorn_nodes.models),
+                frozenset(needed),
+                sorted(self.schedules),
+                self.space,
             )
             await self._write_all(backing_images.decide_image(seen).writes)
 
@@ -99,7 +120,7 @@ class DiskScheduling:
             if nodes and schedule.spec.node not in nodes:
                 continue
             node = self.world.store.longhorn_nodes.models.get(schedule.spec.node)
-            status = reconcile(schedule, node, TIME).status
+            status = reconcile(schedule, node, TIME, self.occupancy.get(name, NO_OCCUPANTS)).status
             if status is not None:
                 raw = _raw(self.world.store.disk_schedules.objects[name])
                 path = DISK_SCHEDULES.path(LONGHORN_NAMESPACE, name, "status")

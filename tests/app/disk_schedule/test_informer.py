@@ -9,11 +9,13 @@ import pytest
 from app.disk_schedule.informer import (
     Informer,
     InformerObject,
+    decode_volume,
     decoder,
     model_reader,
     read_image,
     read_schedule,
     read_volume,
+    reuse_written,
 )
 from app.disk_schedule.orphan_requests import OrphanRequests
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
@@ -95,6 +97,41 @@ def test_an_unreadable_object_is_stored_with_its_name_and_its_fault() -> None:
     assert (decoded.name, decoded.version) == ("r", "7")
     assert isinstance(decoded.value, Fault)
     assert str(decoded.value) == "spec.volumeSize '-5' is negative"
+
+
+def test_what_this_process_wrote_is_not_decoded_again() -> None:
+    """The watch delivers the version before the last write late, too; any other version is decoded."""
+    informer, _ = subscribed_informer()
+    informer.replace({"a": object_at(5, "old")})
+    informer.store_written(object_at(6, "written"))
+    informer.store_written(object_at(7, "newest"))
+    decode = reuse_written(informer, decoder(lambda _: "decoded"))
+    values = []
+    for version in ("5", "6", "7", "8", ""):
+        _, decoded = decode(json.dumps({"metadata": {"name": "a", "resourceVersion": version}}).encode())
+        assert decoded is not None
+        values.append(decoded.value)
+    assert values == ["decoded", "newest", "newest", "decoded", "decoded"]
+
+
+def test_an_object_that_was_deleted_is_decoded_again() -> None:
+    """Its successor is another object."""
+    informer, _ = subscribed_informer()
+    informer.replace({"a": object_at(5, "old")})
+    informer.store_written(object_at(6, "written"))
+    informer.change("a", None)
+    assert not informer.wrote("a", "6")
+
+
+def test_kept_bytes_are_the_object_without_managed_fields() -> None:
+    """Every other field stays as it is, also an unknown one."""
+    metadata = {"name": "v", "labels": {"a": "b"}}
+    raw = {"metadata": metadata, "spec": {"size": "10", "unknown": [1, None]}, "status": {}}
+    managed = {**raw, "metadata": {**metadata, "managedFields": [{"manager": "it"}]}}
+    for written in (raw, managed):
+        _, decoded = decode_volume(json.dumps(written).encode())
+        assert decoded is not None
+        assert json.loads(decoded.raw) == raw
 
 
 def test_a_volume_is_read_with_its_condition() -> None:

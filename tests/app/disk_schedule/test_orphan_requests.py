@@ -10,7 +10,7 @@ import pytest
 
 from app.disk_schedule.backing_image_controller import ImageController
 from app.disk_schedule.controller import Controller
-from app.disk_schedule.informer import read_image, schedule_object
+from app.disk_schedule.informer import decode_schedule, decoded_object, read_image
 from app.disk_schedule.replica_controller import ReplicaController
 from app.kube.client import KubeClient
 from app.kube.resources import DISK_SCHEDULES
@@ -42,7 +42,7 @@ async def _written_specs(
         await until(
             "a reconciliation without a request", lambda: len(api.requests) > requests and not len(controller.queue)
         )
-    schedule = schedule_object(json.dumps(SCHEDULE).encode())
+    schedule = decoded_object(decode_schedule, json.dumps(SCHEDULE).encode())
     world.watches.schedules.change("d", schedule)
     running = running or asyncio.create_task(controller.run())
     if works:

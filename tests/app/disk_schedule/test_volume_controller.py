@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from app.disk_schedule.informer import model_reader
+from app.disk_schedule.informer import model_reader, read_volume
 from app.disk_schedule.volume_controller import VolumeController
 from app.kube.client import KubeClient
-from app.kube.resources import LONGHORN_REPLICAS, LONGHORN_VOLUMES
 from app.runtime.work_queue import Requeue
 from scheduler_core.convert.snapshot_kinds import LONGHORN_GROUP
 from scheduler_core.model.longhorn import Node
 from tests import builders
 from tests.builders import Object
-from tests.worlds.controllers import BAD_NODE, RecordingApi, World, put
+from tests.worlds.controllers import BAD_NODE, RecordingApi, World, put, read_replica
 from tests.worlds.fake_api import serve
 
 
@@ -28,13 +27,14 @@ def reconcile(folder: Path, nodes: list[Object]) -> tuple[Requeue | None, list[O
 
     async def reconcile_volume() -> tuple[Requeue | None, list[Object]]:
         api = RecordingApi()
-        api.add(LONGHORN_VOLUMES.path("longhorn-system"), builders.volume("v", 5, locality="disabled"))
+        volume = builders.volume("v", 5, locality="disabled")
         replica = builders.replica("r", "v", "n", size=5, healthy=False)
-        api.add(LONGHORN_REPLICAS.path("longhorn-system"), replica)
         async with serve(api.handle, folder) as kubeconfig:
             client = await KubeClient.connect(str(kubeconfig))
             try:
                 world = World(client)
+                put(world.watches.volumes, read_volume, volume)
+                put(world.watches.replicas, read_replica, replica)
                 for raw in nodes:
                     put(world.watches.nodes, model_reader(LONGHORN_GROUP, "Node", Node), raw)
                 result = await VolumeController(world.context).reconcile("v")

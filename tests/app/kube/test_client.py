@@ -210,6 +210,32 @@ async def test_requests_have_method_query_body_and_credentials(tmp_path: Path) -
     assert requests[0][1] == f"{PATH}?limit=1&continue=a%20b%26c%3D"
 
 
+@pytest.mark.parametrize(
+    ("no_proxy", "uses"), [("", True), ("api.example", False), ("other.example", True)], ids=["all", "not it", "it"]
+)
+async def test_the_environments_proxy_is_used_unless_the_server_is_excluded(
+    no_proxy: str, uses: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by other clients: HTTP_PROXY or HTTPS_PROXY by the server's scheme, and NO_PROXY."""
+    hosts: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        hosts.append(request.host)
+        return web.json_response({})
+
+    async with serve(answer, tmp_path) as kubeconfig:
+        proxy = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("no_proxy", no_proxy)
+        server = write_kubeconfig(tmp_path, "http://api.example:1")
+        async with connect_by_kubeconfig(server) as client:
+            if uses:
+                await client.get(PATH)
+            else:
+                assert (await refusal(client)).unreachable
+    assert hosts == (["api.example"] if uses else [])
+
+
 async def test_errors_do_not_show_the_token(tmp_path: Path) -> None:
     """This holds for causes of errors, too."""
     async with client_of(failing(401, "Unauthorized"), tmp_path) as client:

@@ -107,6 +107,25 @@ def test_a_key_is_never_in_work_twice_and_is_reconciled_again_if_it_changed_mean
     assert (max_busy, calls) == (1, 2)
 
 
+def test_changed_keys_come_before_those_of_a_sweep() -> None:
+    """A key of the sweep that changes is handled once, with the changed ones."""
+    handled: list[str] = []
+
+    async def handle(key: str) -> Requeue | None:
+        handled.append(key)
+        await asyncio.sleep(1)
+        return None
+
+    async def then(queue: WorkQueue[str]) -> None:
+        queue.add_sweep(["s1", "s2", "s3", "s4"])
+        await asyncio.sleep(1.5)
+        queue.add("new")
+        queue.add("s4")
+
+    run_queue(handle, 20, workers=1, then=then)
+    assert handled == ["a", "s1", "new", "s4", "s2", "s3"]
+
+
 def test_different_keys_are_in_work_at_the_same_time_up_to_the_number_of_workers() -> None:
     """There are five keys and three workers."""
     busy = 0

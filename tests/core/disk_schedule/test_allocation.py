@@ -11,8 +11,9 @@ import yaml
 
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule.allocation import Limit, allocate, claimed_bytes, would_grant
-from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, sync_disks
+from scheduler_core.disk_schedule.node_sync import Create, Delete, UpdateSpec, new_schedule, sync_disks
 from scheduler_core.disk_schedule.observed_allocation import mirror_spec, mirror_status
+from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS
 from scheduler_core.disk_schedule.reconcile import Reconciliation, limit_of, reconcile
 from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.disk_schedule.uncounted_space import DiskAccounting, account
@@ -115,8 +116,8 @@ def step(
 
 
 def status_without_limit(body: dict[str, Any]) -> dict[str, Any]:
-    """The status without storageAvailable, which the proposal's example does not have."""
-    return {key: value for key, value in body["status"].items() if key != "storageAvailable"}
+    """The status without storageAvailable and storageSummary, which the proposal's example does not have."""
+    return {key: value for key, value in body["status"].items() if key not in {"storageAvailable", "storageSummary"}}
 
 
 def example(*omitted: str) -> dict[str, Any]:
@@ -130,7 +131,9 @@ def example(*omitted: str) -> dict[str, Any]:
 def test_the_example_s_spec_leads_to_the_example_s_status() -> None:
     """With the same answers, the same sum and the same condition."""
     fresh = {**example("r4"), "status": {}}
-    assert status_without_limit(step(fresh, node(200 * GI))[0]) == yaml.safe_load(EXAMPLE)["status"]
+    after, _ = step(fresh, node(200 * GI + GI // 2))
+    assert status_without_limit(after) == yaml.safe_load(EXAMPLE)["status"]
+    assert after["status"]["storageSummary"] == {"scheduled": "200Gi", "available": "200.5Gi"}
 
 
 def test_the_example_s_status_is_not_written_again() -> None:
@@ -266,15 +269,41 @@ def test_a_limit_below_the_bytes_held_is_reported() -> None:
     assert "200Gi are scheduled, 150Gi are available" in reported["message"]
 
 
-def test_a_negative_limit_counts_as_zero() -> None:
-    """Column and metric then agree with the condition."""
+def test_a_negative_limit_is_shown_as_it_is() -> None:
+    """The disk has less than its reserve. Where nothing is held, nothing is over-allocated."""
     before, _ = step(example("r4"), node(250 * GI))
     after, _ = step(before, node(-5 * GI))
-    assert after["status"]["storageAvailable"] == 0
+    assert after["status"]["storageAvailable"] == -5 * GI
+    assert read(after).status.storage_available == -5 * GI
     (reported,) = after["status"]["conditions"]
-    assert reported["message"].endswith("200Gi are scheduled, 0 are available")
+    assert reported["message"].endswith("200Gi are scheduled, -5Gi are available")
     empty = {**example(), "spec": {"name": "example-disk", "nodeID": "example-node"}, "status": {}}
     assert condition(read(step(empty, node(-5))[0]).status.conditions, "Schedulable").status == "True"
+
+
+@pytest.mark.parametrize(
+    ("available", "deferrable"),
+    [
+        pytest.param(250 * GI - 1, True, id="a byte"),
+        pytest.param(248 * GI, True, id="less than a hundredth"),
+        pytest.param(247 * GI, False, id="more than a hundredth"),
+        pytest.param(199 * GI, False, id="below what is held: OverAllocated"),
+    ],
+)
+def test_a_small_change_of_the_free_space_need_not_be_written_at_once(available: int, *, deferrable: bool) -> None:
+    """No decision differs by it."""
+    before, _ = step(example("r4"), node(250 * GI))
+    outcome = reconcile(read(before), node(available), NOW)
+    assert outcome.status is not None
+    assert (outcome.deferrable, outcome.status.storage_available) == (deferrable, available)
+
+
+def test_a_small_change_that_lets_a_request_fit_is_written_at_once() -> None:
+    """Here by one byte; and a message about over-allocation does not change with every byte."""
+    waiting, _ = step(example(), node(205 * GI - 1))
+    assert not reconcile(read(waiting), node(205 * GI), NOW).deferrable
+    over, _ = step(example("r4"), node(190 * GI))
+    assert reconcile(read(over), node(190 * GI - 1), NOW).deferrable
 
 
 def test_conditions_and_fields_of_other_controllers_stay() -> None:
@@ -366,17 +395,26 @@ def test_an_unreadable_object_is_a_fault(raw: bytes) -> None:
 
 
 def test_a_deleted_object_loses_its_finalizer_once_nothing_is_held() -> None:
-    """Until then it grants nothing more; finalizers of other controllers stay."""
+    """Its disk is gone: it grants nothing more; finalizers of other controllers stay."""
     body = example("r3")
     body["metadata"].update(deletionTimestamp=NOW, finalizers=["longhorn.io", "example.com/other"])
-    after, outcome = step(body, node(500 * GI))
+    after, outcome = step(body, None)
     assert after["status"]["replicas"]["r4"]["state"] == "rejected"
     assert after["status"]["replicas"]["r1"]["state"] == "scheduled"
     assert (after["status"]["conditions"][0]["reason"], outcome.remove_finalizer) == ("BeingDeleted", False)
-    empty, outcome = step({**after, "spec": {"name": "example-disk", "nodeID": "example-node"}}, node(500 * GI))
+    empty, outcome = step({**after, "spec": {"name": "example-disk", "nodeID": "example-node"}}, None)
     assert outcome.remove_finalizer
     assert convert.without_finalizer(empty)["metadata"]["finalizers"] == ["example.com/other"]
-    assert not reconcile(read(convert.without_finalizer(empty)), node(500 * GI), NOW).remove_finalizer
+    assert not reconcile(read(convert.without_finalizer(empty)), None, NOW).remove_finalizer
+
+
+def test_a_deleted_object_whose_disk_is_there_leaves_its_requests_to_its_successor() -> None:
+    """A rejection would send new replicas to other disks for nothing."""
+    body = example("r3")
+    body["metadata"]["deletionTimestamp"] = NOW
+    after, _ = step(body, node(500 * GI))
+    assert "r4" not in after["status"]["replicas"]
+    assert after["status"]["conditions"][0]["reason"] == "BeingDeleted"
 
 
 def test_a_written_spec_keeps_unknown_fields() -> None:
@@ -395,7 +433,7 @@ def test_each_disk_of_a_node_s_status_gets_one_disk_schedule() -> None:
     """It is named by the disk's UUID; a disk without one gets none."""
     disks = (Disk("a", uuid="u1"), Disk("b", uuid="u2", in_status=False), Disk("c", uuid=""))
     assert sync_disks([Node("n", disks=disks)], {}).changes == (Create("u1", "a", "n"),)
-    body = convert.new_disk_schedule("longhorn-system", "u1", "a", "n")
+    body = convert.new_disk_schedule("longhorn-system", new_schedule(Create("u1", "a", "n"), NO_OCCUPANTS))
     created = read(body)
     assert (created.name, created.spec, created.finalizers) == ("u1", DiskScheduleSpec("a", "n"), ("longhorn.io",))
     assert sync_disks([Node("n", disks=disks)], {"u1": created}).changes == ()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.disk_schedule.backing_image_placement import candidate_disks, disks_that_need_image
+from scheduler_core.disk_schedule.disk_space import disk_spaces
 from scheduler_core.longhorn.cluster import Cluster
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleSpec
@@ -33,7 +34,8 @@ def candidate_nodes(
         )
         for name in nodes.nodes
     }
-    return [uuid.removesuffix("-disk-1") for uuid in candidate_disks(nodes, schedules, image or BackingImage("i"))]
+    space = disk_spaces(schedules, nodes.nodes, {})
+    return [uuid.removesuffix("-disk-1") for uuid in candidate_disks(nodes, space, image or BackingImage("i"))]
 
 
 def test_the_disk_with_the_most_free_bytes_comes_first() -> None:
@@ -47,9 +49,12 @@ def test_a_node_that_has_a_copy_on_another_disk_comes_last() -> None:
     """A disk with a copy is no candidate."""
     node = longhorn_node("a", {"disk-1": disk(100), "disk-2": disk(900)})
     nodes = Cluster.of(snapshot([node, longhorn_node("b", 100)]), NOW)
-    schedules = {uuid: DiskSchedule(uuid) for uuid in ("a-disk-1", "a-disk-2", "b-disk-1")}
+    places = (("a", "disk-1"), ("a", "disk-2"), ("b", "disk-1"))
+    schedules = {
+        f"{name}-{each}": DiskSchedule(f"{name}-{each}", DiskScheduleSpec(each, name)) for name, each in places
+    }
     image = BackingImage("i", disks=("a-disk-1",))
-    assert candidate_disks(nodes, schedules, image) == ("b-disk-1", "a-disk-2")
+    assert candidate_disks(nodes, disk_spaces(schedules, nodes.nodes, {}), image) == ("b-disk-1", "a-disk-2")
 
 
 @pytest.mark.parametrize(

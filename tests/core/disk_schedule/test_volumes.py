@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -12,6 +14,9 @@ import pytest
 from scheduler_core.convert import disk_schedule as convert
 from scheduler_core.disk_schedule import backing_images, volumes
 from scheduler_core.disk_schedule.backing_images import ImageDecision, ImageSnapshot
+from scheduler_core.disk_schedule.disk_space import disk_spaces
+from scheduler_core.disk_schedule.occupancy import occupancy_by_disk
+from scheduler_core.disk_schedule.reconcile import NodeLookup
 from scheduler_core.disk_schedule.replica_release import changed_names, release_replica
 from scheduler_core.disk_schedule.volumes import VolumeDecision, VolumeSnapshot
 from scheduler_core.disk_schedule.writes import (
@@ -31,6 +36,7 @@ from scheduler_core.model.disk_schedule import (
     DiskSchedule,
     DiskScheduleSpec,
     DiskScheduleStatus,
+    Fault,
     RequestKind,
 )
 from scheduler_core.model.kube import Condition
@@ -105,21 +111,27 @@ def decide(
     nodes: dict[str, Node] | None = None,
     others: tuple[Replica, ...] = (),
     images: tuple[BackingImage, ...] = (),
+    unreadable_nodes: Mapping[str, NodeLookup] = MappingProxyType({}),
+    created: str = "",
     **volume: Any,
 ) -> VolumeDecision:
     """Decides about the volume `v` in a cluster of the nodes a and b.
 
     `others` are replicas of other volumes, `images` are copied backing images.
     """
-    snapshot = Snapshot(
+    objects = Snapshot(
         longhorn_nodes=nodes or {name: node(name) for name in "ab"},
         replicas={entry.name: entry for entry in (*others, *replicas)},
         backing_images={entry.name: entry for entry in images},
     )
-    cluster = Cluster.of(snapshot, datetime(2026, 1, 1, tzinfo=UTC))
+    cluster = Cluster.of(objects, datetime(2026, 1, 1, tzinfo=UTC))
     schedules_by_uuid = {entry.name: entry for entry in schedules}
     described = Volume("v", size, len(replicas), **volume)
-    return volumes.decide_volume(VolumeSnapshot(cluster, described, tuple(replicas), schedules_by_uuid, condition), NOW)
+    copies = [BackingImageCopies(each.name, each.real_size, wanted_disks=frozenset(each.disks)) for each in images]
+    occupancy = occupancy_by_disk((*others, *replicas), {"v": described}, copies)
+    space = disk_spaces(schedules_by_uuid, {**cluster.nodes, **unreadable_nodes}, occupancy)
+    snapshot = VolumeSnapshot(cluster, described, tuple(replicas), schedules_by_uuid, space, condition, created=created)
+    return volumes.decide_volume(snapshot, NOW)
 
 
 def request(disk: str, size: int, name: str = "r0", *, stray: bool = False) -> SetRequirement:
@@ -235,7 +247,7 @@ def test_the_message_says_whether_a_volume_waits_for_its_attachment(locality: st
     assert reason(idle) == "AllocationPending"
     assert message(idle) == "waiting for the volume to be attached, then for room for replica r0"
     both = decide([replica_on(""), replica_on("a", number=1)], [schedule("a", r1=(50, None))], data_locality=locality)
-    assert message(both) == "waiting for room for replica r1"
+    assert message(both) == "waiting for 50 for replica r1 on disk disk on node a"
 
 
 UNREADY = Condition("Schedulable", "False", "DiskNotReady", "Disk disk on node a has Ready False")
@@ -251,8 +263,8 @@ def close_disk(schedule: DiskSchedule, condition: Condition = UNREADY) -> DiskSc
 
 def test_the_message_about_a_refused_replica_with_data_has_the_reason() -> None:
     """Lack of room is only one of them."""
-    room = "the disk has no room for 50 for replica r0, which has data there"
-    refused = schedule("a", r0=(50, rejection()))
+    room = "disk disk on node a has 20 left, no room for 50 for replica r0, which has data there"
+    refused = schedule("a", r0=(50, rejection()), x=(80, grant(80)))
     assert message(decide([replica_on("a", has_data=True)], [refused])) == room
     assert message(decide([replica_on("a", has_data=True)], [close_disk(refused, FULL)])) == room
     refusal = "it cannot grant 50 for replica r0, which has data there"
@@ -329,7 +341,10 @@ def test_a_new_replica_leaves_the_room_of_replicas_and_copies_without_requests()
 GROWING = [replica_on("a", has_data=True), replica_on("b", has_data=True, number=1)]
 PENDING = Condition("DiskAllocation", "False", "ExpansionPending", "waiting for all disks to answer for 80 per replica")
 REJECTED = Condition(
-    "DiskAllocation", "False", "ExpansionRejected", "the volume cannot grow to 80: no room on disk disk on node b"
+    "DiskAllocation",
+    "False",
+    "ExpansionRejected",
+    "the volume cannot grow to 80: no room on disk disk on node b (50 left, 30 more needed)",
 )
 
 
@@ -372,7 +387,7 @@ def test_an_expansion_that_one_disk_rejected_is_rolled_back_and_reported() -> No
     report = decision.writes[0]
     assert isinstance(report, SetVolumeCondition)
     assert report.condition.reason == "ExpansionRejected"
-    assert report.condition.message == "the volume cannot grow to 80: no room on disk disk on node b"
+    assert report.condition.message == REJECTED.message
     assert decision.requeue
 
 
@@ -394,7 +409,7 @@ def test_an_expansion_is_refused_by_a_disk_that_does_not_even_hold_the_old_size(
     assert object_writes(decision)[:2] == [request("A", 50), request("B", 50, "r1")]
     report = decision.writes[0]
     assert isinstance(report, SetVolumeCondition)
-    assert report.condition.message == "the volume cannot grow to 80: no room on disk disk on node b"
+    assert report.condition.message == REJECTED.message
     assert decision.requeue
 
 
@@ -435,7 +450,7 @@ def test_a_rolled_back_expansion_is_retried_once_every_disk_would_grant_it() -> 
         request("B", 80, "r1"),
     )
     full = [schedule("a", r0=(50, grant(50))), schedule("b", r1=(50, grant(50)), x=(45, grant(45)))]
-    resting = decide(GROWING, full, size=80, condition=REJECTED)
+    resting = decide(GROWING, full, size=80, condition=replace(REJECTED, message=REJECTED.message.replace("50", "5")))
     assert (resting.writes, resting.requeue) == ((), True)
 
 
@@ -445,12 +460,14 @@ def test_a_second_size_that_does_not_fit_either_is_not_requested() -> None:
     full = decide(GROWING, schedules, size=70, condition=REJECTED)
     assert (object_writes(full), message(full)) == (
         [],
-        "the volume cannot grow to 70: no room on disk disk on node b",
+        "the volume cannot grow to 70: no room on disk disk on node b (5 left, 20 more needed)",
     )
     both = decide(
         GROWING, [close_disk(schedule("a", r0=(80, rejection(50)))), schedules[1]], size=70, condition=REJECTED
     )
-    assert message(both) == f"the volume cannot grow to 70: no room on disk disk on node b; {UNREADY.message}"
+    assert message(both) == (
+        f"the volume cannot grow to 70: {UNREADY.message}; no room on disk disk on node b (5 left, 20 more needed)"
+    )
 
 
 def test_a_second_size_waits_until_the_disks_hold_the_old_size_again() -> None:
@@ -512,25 +529,59 @@ def image(*wanted_disks: str, **fields: Any) -> BackingImageCopies:
     return BackingImageCopies("i", **{"size": 50, "wanted_disks": frozenset(wanted_disks), **fields})
 
 
+@pytest.mark.parametrize(
+    ("created", "reasons"),
+    [
+        ("2025-12-31T23:59:58Z", []),
+        ("2025-12-31T23:59:57Z", ["AllocationPending"]),
+        ("2026-01-01T01:00:00Z", ["AllocationPending"]),
+        ("", ["AllocationPending"]),
+    ],
+    ids=["new", "takes long", "by a clock that is ahead", "unknown"],
+)
+def test_a_new_volume_gets_no_condition_while_it_is_being_placed(created: str, reasons: list[str]) -> None:
+    """It usually takes less than a second; then one write says that it is allocated."""
+    placed = decide([replica_on("")], [schedule("a")], created=created)
+    waiting = decide([replica_on("a")], [schedule("a", r0=(50, None))], created=created)
+    for decision in (placed, waiting):
+        assert [write.condition.reason for write in decision.writes if isinstance(write, SetVolumeCondition)] == reasons
+    assert waiting.requeue
+
+
+@pytest.mark.parametrize(("created", "conditions"), [(NOW, 0), ("2025-12-31T23:59:57Z", 1)], ids=["new", "takes long"])
+def test_a_new_volume_is_not_allocated_before_its_replicas_exist(created: str, conditions: int) -> None:
+    """They are about to be created; a volume without any is allocated."""
+    decision = decide([], [schedule("a")], created=created)
+    assert (len(decision.writes), decision.requeue) == (conditions, not conditions)
+
+
+def test_a_new_volume_says_at_once_what_no_event_ends_soon() -> None:
+    """That it is allocated, has no disk, or waits to be attached."""
+    allocated = decide([replica_on("a")], [schedule("a", r0=(50, grant(50)))], created=NOW)
+    full = decide([replica_on("")], [schedule("a", x=(90, grant(90)))], created=NOW)
+    idle = decide([replica_on("")], [schedule("a")], data_locality="strict-local", created=NOW)
+    assert [reason(each) for each in (allocated, full, idle)] == ["", "NoDiskWithRoom", "AllocationPending"]
+
+
 def decide_image(
     image: BackingImageCopies, *schedules: DiskSchedule, needed: str = "", candidates: str = "AB"
 ) -> ImageDecision:
     """Decides about a backing image in a cluster of the nodes a and b."""
     schedules_by_uuid = {entry.name: entry for entry in schedules}
-    nodes = {name: node(name) for name in "ab"}
+    nodes: dict[str, NodeLookup] = {name: node(name) for name in "ab"}
+    space = disk_spaces(schedules_by_uuid, nodes, {})
     return backing_images.decide_image(
-        ImageSnapshot(image, schedules_by_uuid, nodes, frozenset(needed), tuple(candidates))
+        ImageSnapshot(image, schedules_by_uuid, nodes, frozenset(needed), tuple(candidates), space)
     )
 
 
 def test_a_new_copy_leaves_room_for_replicas_without_requests() -> None:
     """Their requests follow, and might be granted after that of the copy."""
     schedules = {"A": schedule("a"), "B": schedule("b")}
-    nodes = {name: node(name) for name in "ab"}
-    unrequested = {"A": 51}
-    decision = backing_images.decide_image(
-        ImageSnapshot(image(), schedules, nodes, frozenset(), ("A", "B"), unrequested)
-    )
+    nodes: dict[str, NodeLookup] = {name: node(name) for name in "ab"}
+    old = Replica("r", "v", 51, "a", "A", healthy_at=NOW)
+    space = disk_spaces(schedules, nodes, occupancy_by_disk([old], {}, []))
+    decision = backing_images.decide_image(ImageSnapshot(image(), schedules, nodes, frozenset(), ("A", "B"), space))
     assert ChangeCopies("i", ("B",)) in decision.writes
 
 
@@ -651,7 +702,8 @@ def test_a_copy_leaves_a_disk_without_disk_schedule_only_if_no_node_lists_it() -
 def test_the_decision_about_an_image_without_a_disk_with_room_is_repeated() -> None:
     """No watch event follows from free space."""
     decision = decide_image(image(), schedule("a", x=(90, None)), schedule("b", x=(90, None)))
-    assert decision == ImageDecision(requeue=True)
+    shortage = "no room for 1 more copy of 50: disk disk on node a has 10 left; disk disk on node b has 10 left"
+    assert decision == ImageDecision(requeue=True, shortage=shortage)
 
 
 def test_written_objects_keep_the_fields_of_other_controllers() -> None:
@@ -678,3 +730,144 @@ def test_written_objects_keep_the_fields_of_other_controllers() -> None:
         "diskFileSpecMap": {"A": {"evictionRequested": True}, "C": {"evictionRequested": False}},
         "sourceType": "download",
     }
+
+
+@pytest.mark.parametrize(
+    ("place", "labels"),
+    [
+        (("a", "A", "/data"), {"longhornnode": "a", "longhorndiskuuid": "A"}),
+        (("", "", ""), {"longhornnode": "", "longhorndiskuuid": ""}),
+        (None, {"longhornnode": "b", "longhorndiskuuid": "B"}),
+    ],
+    ids=["placed", "taken off", "only resized"],
+)
+def test_labels_of_a_replica_follow_its_place(place: tuple[str, str, str] | None, labels: dict[str, str]) -> None:
+    """Longhorn counts the replicas of a disk by label; other labels stay."""
+    old_labels = {"longhornvolume": "v", "longhornnode": "b", "longhorndiskuuid": "B"}
+    raw = json.dumps({"metadata": {"name": "r0", "labels": old_labels}, "spec": {"volumeName": "v"}}).encode()
+    body = convert.with_replica_fields(raw, place=place, size=80)
+    assert body["metadata"]["labels"] == {"longhornvolume": "v", **labels}
+
+
+def gone(reason: str) -> Condition:
+    """The condition of a DiskSchedule whose disk is not there."""
+    return Condition("Schedulable", "False", reason, f"Disk disk on node a: {reason}")
+
+
+@pytest.mark.parametrize("missing", ["NodeMissing", "DiskMissing", "DiskReplaced"])
+def test_a_granted_replica_leaves_a_disk_that_is_gone_unless_it_has_data(missing: str) -> None:
+    """One that never ran moves; of one with data the volume says why it is not allocated."""
+    dead = close_disk(schedule("a", r0=(50, grant(50))), gone(missing))
+    nodes = {"b": node("b")}
+    moved = decide([replica_on("a")], [dead, schedule("b")], nodes=nodes)
+    assert object_writes(moved) == [request("A", 0), AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
+    stays = decide([replica_on("a", has_data=True)], [dead, schedule("b")], nodes=nodes)
+    assert object_writes(stays) == []
+    assert (reason(stays), message(stays)) == ("AllocationRejected", f"Disk disk on node a: {missing}")
+    assert (stays.ready, stays.requeue) == (frozenset(), True)
+
+
+def test_a_place_without_request_is_given_up_if_the_disk_has_no_room_any_more() -> None:
+    """The process ended after it had noted the place, and another got the bytes."""
+    decision = decide([replica_on("a")], [schedule("a", x=(60, grant(60))), schedule("b")])
+    assert object_writes(decision) == [AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
+    data = decide([replica_on("a", has_data=True)], [schedule("a", x=(60, grant(60))), schedule("b")])
+    assert object_writes(data) == [request("A", 50)], "data stays"
+
+
+IMAGE = BackingImage("i", real_size=30)
+
+
+def test_a_replica_goes_where_its_backing_image_fits_too() -> None:
+    """On a there is room for the replica, but not for both."""
+    room = [schedule("a", x=(30, grant(30))), schedule("b")]
+    decision = decide([replica_on("", 60)], room, size=60, images=(IMAGE,), backing_image="i")
+    assert object_writes(decision) == [AssignReplica("r0", "b", "B", "/data"), request("B", 60)]
+    full = [schedule("a", x=(30, grant(30))), schedule("b", x=(20, grant(20)))]
+    nowhere = decide([replica_on("", 60)], full, size=60, images=(IMAGE,), backing_image="i")
+    assert message(nowhere) == (
+        "no disk can be asked for room for replica r0, which needs 60 and 30 for backing image i: "
+        "disk disk on node b has 80 left; disk disk on node a has 70 left"
+    )
+
+
+def with_image(entry: DiskSchedule, requested: int, answer: Allocation | None) -> DiskSchedule:
+    """Returns the DiskSchedule with a request for the image i."""
+    spec = replace(entry.spec, backing_images={"i": requested})
+    answers = {"i": answer} if answer else {}
+    return replace(entry, spec=spec, status=replace(entry.status, backing_images=answers))
+
+
+def test_a_replica_leaves_a_disk_that_refuses_its_backing_image_unless_it_has_data() -> None:
+    """Then the volume says so."""
+    refused = with_image(schedule("a", r0=(50, grant(50))), 30, rejection())
+    moved = decide([replica_on("a")], [refused, schedule("b")], images=(IMAGE,), backing_image="i")
+    assert object_writes(moved) == [request("A", 0), AssignReplica("r0", "b", "B", "/data"), request("B", 50)]
+    stays = decide([replica_on("a", has_data=True)], [refused, schedule("b")], images=(IMAGE,), backing_image="i")
+    assert (reason(stays), message(stays)) == (
+        "AllocationRejected",
+        "backing image i of 30 is refused by disk disk on node a",
+    )
+
+
+def test_a_volume_is_allocated_only_together_with_its_backing_image() -> None:
+    """Its replica holds its bytes, but the image has no answer."""
+    for answer, expected in ((grant(30), "True"), (None, "False")):
+        here = with_image(schedule("a", r0=(50, grant(50))), 30, answer)
+        report = decide([replica_on("a")], [here], images=(IMAGE,), backing_image="i").writes[0]
+        assert isinstance(report, SetVolumeCondition)
+        assert report.condition.status == expected
+
+
+@pytest.mark.parametrize(
+    ("images", "expected", "text"),
+    [
+        ((), "BackingImageMissing", "there is no backing image i"),
+        ((BackingImage("i"),), "BackingImagePending", "the size of backing image i is not known yet"),
+    ],
+)
+def test_a_volume_whose_backing_image_is_not_known_says_so(
+    images: tuple[BackingImage, ...], expected: str, text: str
+) -> None:
+    """Nothing is placed meanwhile, and a place that is not granted is given up."""
+    both = [schedule("a"), schedule("b")]
+    decision = decide([replica_on("")], both, images=images, backing_image="i")
+    assert (object_writes(decision), reason(decision), message(decision)) == ([], expected, text)
+    assert decision.requeue
+    waiting = decide([replica_on("a")], [schedule("a", r0=(50, None))], images=images, backing_image="i")
+    assert object_writes(waiting) == [request("A", 0), AssignReplica("r0")]
+    held = decide([replica_on("a")], [schedule("a", r0=(50, grant(50)))], images=images, backing_image="i")
+    assert (object_writes(held), reason(held)) == ([], expected)
+
+
+def test_the_message_without_a_disk_has_the_numbers_of_every_disk() -> None:
+    """Also of those that are closed, and of those that Longhorn excludes."""
+    other = replica_on("b", has_data=True, number=1)
+    schedules = [schedule("a", x=(60, grant(60))), schedule("b", r1=(50, grant(50)))]
+    decision = decide([replica_on(""), other], schedules)
+    assert reason(decision) == "NoDiskWithRoom"
+    assert message(decision) == (
+        "no disk can be asked for room for replica r0, which needs 50: disk disk on node b has 50 left, but Longhorn's rules "
+        "exclude it (tags, anti-affinity, its own limits or a node that is not ready); disk disk on node a has 40 left"
+    )
+
+
+@pytest.mark.parametrize("size", [50, 0], ids=["with a size", "without a size"])
+def test_a_node_that_cannot_be_read_is_the_reason_if_no_other_disk_has_room(size: int) -> None:
+    """It may have room."""
+    fault = Fault("spec.disks", "is a text")
+    schedules = [schedule("a"), schedule("b", x=(60, grant(60)))]
+    decision = decide([replica_on("", size)], schedules, nodes={"b": node("b")}, unreadable_nodes={"a": fault})
+    assert (reason(decision), decision.requeue) == ("NodeUnreadable", True)
+    assert message(decision).endswith(
+        "which needs 50: disk disk on node b has 40 left; "
+        "Disk disk on node a: the node cannot be read: spec.disks is a text"
+    )
+
+
+def test_the_message_of_a_volume_that_is_being_placed_is_written_once() -> None:
+    """With every step it would differ; after some seconds it is updated."""
+    for since, writes in (("2025-12-31T23:59:59Z", 0), ("2025-12-31T23:59:00Z", 1), ("unknown", 1)):
+        current = Condition("DiskAllocation", "False", "AllocationPending", "waiting", since)
+        decision = decide([replica_on("a")], [schedule("a", r0=(50, None))], condition=current)
+        assert len(decision.writes) == writes

@@ -1,0 +1,65 @@
+"""Says in sentences what a new status of a DiskSchedule changes for its requests: granted, rejected, released."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler_core.model.disk_schedule import AllocationState, DiskSchedule, DiskScheduleStatus, RequestKind
+from scheduler_core.model.listing import join_first
+from scheduler_core.model.quantity import format_bytes
+
+GRANTED: Final = "Granted"
+REJECTED: Final = "Rejected"
+RELEASED: Final = "Released"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationEvent:
+    """What happened to some requests.
+
+    Attributes:
+        reason: GRANTED, REJECTED or RELEASED
+        message: names and bytes, and the disk's numbers
+    """
+
+    reason: str
+    message: str
+
+    @property
+    def normal(self) -> bool:
+        """Whether it is no warning."""
+        return self.reason != REJECTED
+
+
+def allocation_events(schedule: DiskSchedule, status: DiskScheduleStatus) -> tuple[AllocationEvent, ...]:
+    """Returns what a new status changes for the requests of a DiskSchedule."""
+    changes: dict[str, list[str]] = {GRANTED: [], REJECTED: [], RELEASED: []}
+    for reason, sentence in _changes(schedule, status):
+        changes[reason].append(sentence)
+    held = format_bytes(status.storage_scheduled)
+    limit = "" if status.storage_available is None else f" of {format_bytes(status.storage_available)}"
+    return tuple(
+        AllocationEvent(reason, f"{join_first(sentences, ', ')}; {held}{limit} are held")
+        for reason, sentences in changes.items()
+        if sentences
+    )
+
+
+def _changes(schedule: DiskSchedule, status: DiskScheduleStatus) -> Iterator[tuple[str, str]]:
+    for kind in RequestKind:
+        before = schedule.status.allocations(kind)
+        after = status.allocations(kind)
+        for name in sorted(before.keys() | after.keys()):
+            old, new = before.get(name), after.get(name)
+            old_size = old.size if old else 0
+            new_size = new.size if new else 0
+            requested = schedule.spec.requests(kind).get(name) or 0
+            if new_size > old_size:
+                yield GRANTED, f"{format_bytes(new_size)} for {kind.value} {name}"
+            elif new_size < old_size:
+                yield RELEASED, f"{format_bytes(old_size - new_size)} of {kind.value} {name}"
+            rejected = new is not None and new.state is AllocationState.REJECTED
+            if rejected and (old is None or old.state is not AllocationState.REJECTED):
+                yield REJECTED, f"{format_bytes(requested - new_size)} more for {kind.value} {name}"

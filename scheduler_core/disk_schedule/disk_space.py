@@ -1,0 +1,111 @@
+"""How many bytes each disk has left for newcomers, as placement reads it.
+
+The value depends on one disk only: its DiskSchedule, its node and its occupancy. So a controller keeps it from one decision to
+the next, and computes it again for the disks that changed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from scheduler_core.disk_schedule.allocation import taken_bytes
+from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy
+from scheduler_core.disk_schedule.reconcile import NodeLookup, limit_of
+from scheduler_core.model.disk_schedule import DiskSchedule, Fault
+from scheduler_core.model.quantity import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """What a newcomer can get on one disk.
+
+    Attributes:
+        node: the node's name
+        disk: the disk's name on its node
+        free: bytes that are available and not taken; may be negative; 0 if nothing is granted at all
+        problem: why nothing is granted whatever its size, as a sentence; "" if what fits is granted
+        undecided: whether that is not known, because the node cannot be read
+    """
+
+    node: str
+    disk: str
+    free: int
+    problem: str = ""
+    undecided: bool = False
+
+    def grants(self, size: int) -> bool:
+        """Whether a newcomer of `size` bytes would be granted."""
+        return not self.problem and size <= self.free
+
+    def __str__(self) -> str:
+        """What is free there, for a message."""
+        if self.problem:
+            return self.problem
+        return f"disk {self.disk} on node {self.node} has {format_bytes(max(0, self.free))} left"
+
+
+class DiskSpaces(Mapping[str, DiskSpace]):
+    """The space of every disk by UUID, kept in the order of the free bytes.
+
+    So the disks with the most space are found without looking at the others.
+    """
+
+    def __init__(self, spaces: Mapping[str, DiskSpace] | None = None) -> None:
+        self._spaces = dict(spaces or {})
+        self._ranking = sorted(_rank(uuid, space) for uuid, space in self._spaces.items())
+
+    def __getitem__(self, uuid: str) -> DiskSpace:
+        """Returns the space of a disk; KeyError if it is not known."""
+        return self._spaces[uuid]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the UUIDs."""
+        return iter(self._spaces)
+
+    def __len__(self) -> int:
+        """Number of disks."""
+        return len(self._spaces)
+
+    def set(self, uuid: str, space: DiskSpace | None) -> None:
+        """Replaces the space of a disk; None: there is no such disk."""
+        old = self._spaces.pop(uuid, None)
+        if old is not None:
+            del self._ranking[bisect_left(self._ranking, _rank(uuid, old))]
+        if space is not None:
+            self._spaces[uuid] = space
+            insort(self._ranking, _rank(uuid, space))
+
+    def roomiest(self, size: int) -> Iterator[tuple[str, str]]:
+        """Yields node and UUID of the disks with at least `size` free bytes, those with the most first, ties by node and UUID."""
+        for free, node, uuid in self._ranking:
+            if -free < size:
+                return
+            yield node, uuid
+
+
+def _rank(uuid: str, space: DiskSpace) -> tuple[int, str, str]:
+    return -space.free, space.node, uuid
+
+
+def disk_space(schedule: DiskSchedule, node: NodeLookup, occupancy: DiskOccupancy = NO_OCCUPANTS) -> DiskSpace:
+    """Returns what a newcomer can get on the disk of a DiskSchedule."""
+    limit = limit_of(schedule, node)
+    place = schedule.spec.node, schedule.spec.disk
+    if limit.reason or limit.available is None:
+        return DiskSpace(*place, 0, limit.message, undecided=isinstance(node, Fault))
+    return DiskSpace(
+        *place, limit.available - taken_bytes(schedule, occupancy.with_adoption(schedule.adoption, schedule.spec))
+    )
+
+
+def disk_spaces(
+    schedules: Mapping[str, DiskSchedule], nodes: Mapping[str, NodeLookup], occupancy: Mapping[str, DiskOccupancy]
+) -> DiskSpaces:
+    """Returns what a newcomer can get on each disk, by UUID."""
+    spaces = {
+        uuid: disk_space(schedule, nodes.get(schedule.spec.node), occupancy.get(uuid, NO_OCCUPANTS))
+        for uuid, schedule in schedules.items()
+    }
+    return DiskSpaces(spaces)

@@ -1,0 +1,179 @@
+"""One writer at a time per disk: changes are applied to the newest version, unless they were decided from something else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.disk_schedule.informer import Informer, InformerObject, decode_schedule, decoded_object
+from app.disk_schedule.schedule_writer import ScheduleWriter
+from app.kube.client import ApiError
+from scheduler_core.convert.disk_schedule import with_status
+from scheduler_core.disk_schedule.writes import SetRequirement
+from scheduler_core.model.disk_schedule import DiskSchedule, DiskScheduleStatus, RequestKind
+from tests.builders import Object
+
+
+class Server:
+    """One DiskSchedule with optimistic concurrency, and a cache that follows it late.
+
+    Attributes:
+        puts: the bodies that were accepted
+        foreign: changes that another writer makes, each just before one of our writes
+    """
+
+    def __init__(self, **requests: int) -> None:
+        self.version = 0
+        self.puts: list[Object] = []
+        self.conflicts = 0
+        self.foreign: list[Callable[[Object], None]] = []
+        self.body: Object = {"metadata": {"name": "u"}, "spec": {"replicas": requests}}
+        self.cache = Informer[DiskSchedule]()
+        self.cache.change("u", self._store())
+
+    def _store(self) -> InformerObject[DiskSchedule]:
+        self.version += 1
+        self.body = {**self.body, "metadata": {"name": "u", "resourceVersion": str(self.version)}}
+        return decoded_object(decode_schedule, json.dumps(self.body).encode())
+
+    async def put(self, name: str, body: Mapping[str, Any], subresource: str) -> InformerObject[DiskSchedule]:
+        """Answers a PUT."""
+        await asyncio.sleep(0.001)
+        if self.foreign:
+            self.foreign.pop(0)(self.body)
+            newer = self._store()
+            asyncio.get_running_loop().call_later(0.005, self.cache.change, "u", newer)
+        if body["metadata"]["resourceVersion"] != str(self.version):
+            self.conflicts += 1
+            raise ApiError(f"PUT {name}", 409, "Conflict", "changed")
+        self.puts.append(dict(body))
+        self.body = {**self.body, **{key: body[key] for key in ("status" if subresource else "spec",)}}
+        written = self._store()
+        self.cache.store_written(written)
+        return written
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """The requests for replicas."""
+        return dict(self.body["spec"]["replicas"])
+
+    def cached(self) -> DiskSchedule:
+        """What the cache has."""
+        value = self.cache.value("u")
+        assert isinstance(value, DiskSchedule)
+        return value
+
+
+def request(name: str, size: int) -> SetRequirement:
+    """A change of a replica's request."""
+    return SetRequirement("u", RequestKind.REPLICA, name, size)
+
+
+def annotate(body: Object) -> None:
+    """A change that concerns no request."""
+    body["metadata"]["annotations"] = {"count": "1"}
+
+
+async def change(server: Server, *writes: SetRequirement) -> list[BaseException | None]:
+    """Makes changes at the same time; returns their errors."""
+    writer = ScheduleWriter(server.cache, server.put)
+    decided_from = server.cached()
+    return list(
+        await asyncio.gather(*(writer.set_requirement(write, decided_from) for write in writes), return_exceptions=True)
+    )
+
+
+def test_changes_of_one_disk_that_wait_are_written_together_and_never_conflict() -> None:
+    """The first is under way while the others come."""
+
+    async def run() -> Server:
+        server = Server()
+        assert await change(server, *(request(f"r{number}", 5) for number in range(20))) == [None] * 20
+        return server
+
+    server = asyncio.run(run())
+    assert (len(server.requests), server.conflicts) == (20, 0)
+    assert len(server.puts) <= 2
+
+
+def test_a_foreign_writer_that_is_faster_several_times_does_not_hold_up_a_change() -> None:
+    """The change is applied to the version that was faster, at once."""
+
+    async def run() -> Server:
+        server = Server()
+        server.foreign = [annotate] * 5
+        assert await change(server, request("r", 5)) == [None]
+        return server
+
+    server = asyncio.run(run())
+    assert (server.requests, server.conflicts) == ({"r": 5}, 5)
+
+
+def test_a_change_decided_from_another_answer_fails_as_a_conflict_and_others_succeed() -> None:
+    """A request that was refused may be granted by now; its withdrawal must be decided again."""
+
+    def grant(body: Object) -> None:
+        body["status"] = {"replicas": {"refused": {"state": "scheduled", "scheduledSize": 5}}}
+
+    async def run() -> tuple[Server, list[BaseException | None]]:
+        server = Server(refused=5)
+        server.foreign = [grant]
+        return server, await change(server, request("refused", 0), request("other", 7))
+
+    server, (error, none) = asyncio.run(run())
+    assert isinstance(error, ApiError)
+    assert error.conflict
+    assert none is None
+    assert server.requests == {"refused": 5, "other": 7}
+
+
+def test_a_writer_that_is_always_faster_ends_in_a_conflict() -> None:
+    """The key is then requeued; other disks are not affected."""
+
+    async def run() -> tuple[Server, list[BaseException | None]]:
+        server = Server()
+        server.foreign = [annotate] * 100
+        return server, await change(server, request("r", 5))
+
+    server, [error] = asyncio.run(run())
+    assert isinstance(error, ApiError)
+    assert (error.conflict, server.puts) == (True, [])
+
+
+def test_a_status_is_decided_again_from_the_version_that_was_faster() -> None:
+    """It never answers a spec that is not there any more."""
+
+    async def run() -> tuple[Server, list[int]]:
+        server = Server(a=5)
+        seen: list[int] = []
+        server.foreign = [lambda body: body["spec"]["replicas"].update(b=7)]
+
+        def decide(cached: InformerObject[DiskSchedule], schedule: DiskSchedule) -> Object:
+            seen.append(len(schedule.spec.replicas))
+            return with_status(cached.raw, DiskScheduleStatus(storage_scheduled=len(schedule.spec.replicas)))
+
+        await ScheduleWriter(server.cache, server.put).write_status("u", decide)
+        return server, seen
+
+    server, seen = asyncio.run(run())
+    assert (seen, server.body["status"]["storageScheduled"]) == ([1, 2], 2)
+
+
+def test_a_request_as_wanted_already_is_not_written() -> None:
+    """Neither is a withdrawal from a DiskSchedule that is gone; a new request there has to be decided again."""
+
+    async def run() -> tuple[Server, list[BaseException | None]]:
+        server = Server(r=5)
+        writer = ScheduleWriter(server.cache, server.put)
+        decided_from = server.cached()
+        await writer.set_requirement(request("r", 5), decided_from)
+        server.cache.change("u", None)
+        await writer.set_requirement(request("r", 0), decided_from)
+        late = writer.set_requirement(request("r", 7), decided_from)
+        return server, list(await asyncio.gather(late, return_exceptions=True))
+
+    server, [error] = asyncio.run(run())
+    assert isinstance(error, ApiError)
+    assert (error.conflict, server.puts) == (True, [])

@@ -1,0 +1,263 @@
+"""Replicas and copies that are on a disk before they request space: nobody takes their bytes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler_core.convert import disk_schedule as convert
+from scheduler_core.disk_schedule.allocation import Limit, allocate, taken_bytes
+from scheduler_core.disk_schedule.allocation_events import allocation_events
+from scheduler_core.disk_schedule.disk_space import disk_space
+from scheduler_core.disk_schedule.node_sync import Create, Recreate, new_schedule, sync_disks
+from scheduler_core.disk_schedule.occupancy import NO_OCCUPANTS, DiskOccupancy, Occupant, occupancy_by_disk
+from scheduler_core.disk_schedule.reconcile import reconcile
+from scheduler_core.model.disk_schedule import (
+    FINALIZER,
+    Adoption,
+    Allocation,
+    AllocationState,
+    BackingImageCopies,
+    DiskSchedule,
+    DiskScheduleSpec,
+    DiskScheduleStatus,
+)
+from scheduler_core.model.kube import Condition
+from scheduler_core.model.longhorn import Disk, Node, Replica, Volume
+
+NOW = "2026-01-01T00:00:00Z"
+READY = (Condition("Ready", "True"), Condition("Schedulable", "True"))
+RUNNING = Occupant(20)
+NEW = Occupant(20, has_data=False)
+CREATE = Create("u", "disk", "n")
+
+
+def grant(size: int) -> Allocation:
+    """The answer to a request that is granted."""
+    return Allocation(AllocationState.SCHEDULED, size)
+
+
+def rejection(held: int = 0) -> Allocation:
+    """The answer to a request that is rejected; `held` bytes stay held."""
+    return Allocation(AllocationState.REJECTED, held)
+
+
+def node(available: int = 100) -> Node:
+    """A node with one disk."""
+    return Node("n", disks=(Disk("disk", uuid="u", storage_available=available, conditions=READY),))
+
+
+@pytest.mark.parametrize(
+    ("requested", "held", "occupants", "after"),
+    [
+        pytest.param(
+            {"a": 20, "z": 20}, {}, {"z": RUNNING}, {"a": rejection(), "z": grant(20)}, id="data before a lower name"
+        ),
+        pytest.param(
+            {"a": 20}, {}, {"z": RUNNING}, {"a": rejection()}, id="data that requests nothing yet is reserved"
+        ),
+        pytest.param(
+            {"a": 30},
+            {"a": grant(10)},
+            {"z": RUNNING},
+            {"a": rejection(10)},
+            id="a growth takes nothing that is reserved",
+        ),
+        pytest.param(
+            {"a": 20, "z": 30},
+            {},
+            {"z": RUNNING},
+            {"a": rejection(), "z": grant(30)},
+            id="a growth with data is served",
+        ),
+        pytest.param({"a": 20, "z": 20}, {}, {"z": NEW}, {"a": grant(20), "z": rejection()}, id="no data: by name"),
+        pytest.param(
+            {"a": 20, "b": 20},
+            {},
+            {"a": RUNNING, "b": RUNNING},
+            {"a": grant(20), "b": rejection()},
+            id="two with data and room for one: by name",
+        ),
+        pytest.param(
+            {"y": 5, "z": 40},
+            {},
+            {"z": Occupant(40)},
+            {"y": rejection(), "z": rejection()},
+            id="what data lacks stays reserved although it is refused",
+        ),
+    ],
+)
+def test_occupants_with_data_come_first_as_in_this_table(
+    requested: dict[str, int | None],
+    held: dict[str, Allocation],
+    occupants: dict[str, Occupant],
+    after: dict[str, Allocation],
+) -> None:
+    """The disk has 30 bytes; each row is one rule, for replicas and for copies of backing images."""
+    limit = Limit(30)
+    occupancy = DiskOccupancy(replicas=occupants)
+    status = allocate(DiskScheduleSpec(replicas=requested), DiskScheduleStatus(replicas=held), limit, occupancy)
+    assert status.replicas == after
+    occupancy = DiskOccupancy(backing_images=occupants)
+    spec = DiskScheduleSpec(backing_images=requested)
+    assert allocate(spec, DiskScheduleStatus(backing_images=held), limit, occupancy).backing_images == after
+
+
+def test_a_replica_and_its_backing_image_are_granted_together_or_not_at_all() -> None:
+    """An image of 30 bytes and a replica of 2: 25 bytes would do for the replica alone."""
+    occupancy = DiskOccupancy({"r": Occupant(2, has_data=False, backing_image="i")})
+    spec = DiskScheduleSpec(replicas={"r": 2}, backing_images={"i": 30})
+    none = allocate(spec, DiskScheduleStatus(), Limit(25), occupancy)
+    assert (none.replicas, none.backing_images) == ({"r": rejection()}, {"i": rejection()})
+    image_only = allocate(spec, DiskScheduleStatus(), Limit(31), occupancy)
+    assert (image_only.replicas, image_only.backing_images) == ({"r": rejection()}, {"i": rejection()})
+    both = allocate(spec, DiskScheduleStatus(), Limit(32), occupancy)
+    assert (both.replicas, both.backing_images) == ({"r": grant(2)}, {"i": grant(30)})
+
+
+def test_a_replica_and_its_backing_image_wait_for_each_others_request() -> None:
+    """Which of the two requests is written first does not matter."""
+    occupancy = DiskOccupancy({"r": Occupant(2, has_data=False, backing_image="i")})
+    for spec in (DiskScheduleSpec(replicas={"r": 2}), DiskScheduleSpec(backing_images={"i": 30})):
+        status = allocate(spec, DiskScheduleStatus(), Limit(100), occupancy)
+        assert (status.replicas, status.backing_images) == ({}, {})
+
+
+def test_the_larger_of_two_replicas_does_not_keep_an_image_from_the_smaller() -> None:
+    """One of them fits beside the image, and gets the bytes."""
+    occupants = {name: Occupant(size, has_data=False, backing_image="i") for name, size in (("a", 9), ("b", 2))}
+    spec = DiskScheduleSpec(replicas={"a": 9, "b": 2}, backing_images={"i": 30})
+    status = allocate(spec, DiskScheduleStatus(), Limit(33), DiskOccupancy(occupants))
+    assert (status.replicas, status.backing_images) == ({"a": rejection(), "b": grant(2)}, {"i": grant(30)})
+
+
+def test_an_image_that_is_on_the_disk_already_does_not_hold_up_a_replica() -> None:
+    """Neither does one that nobody needs."""
+    held = DiskScheduleStatus(backing_images={"i": grant(30)})
+    occupancy = DiskOccupancy({"r": Occupant(2, has_data=False, backing_image="i")})
+    spec = DiskScheduleSpec(replicas={"r": 2}, backing_images={"i": 30, "other": 5})
+    status = allocate(spec, held, Limit(37), occupancy)
+    assert (status.replicas, status.backing_images) == ({"r": grant(2)}, {"i": grant(30), "other": grant(5)})
+
+
+def test_a_replica_with_data_does_not_wait_for_its_backing_image() -> None:
+    """It has the image's data already; so the decision is final, and made again it stays."""
+    spec = DiskScheduleSpec(replicas={"r": 20}, backing_images={"i": None})
+    occupancy = DiskOccupancy({"r": Occupant(20, has_data=True, backing_image="i")})
+    status = allocate(spec, DiskScheduleStatus(), Limit(100), occupancy)
+    assert status.replicas == {"r": grant(20)}
+    assert allocate(spec, status, Limit(100), occupancy) == status
+
+
+def test_what_occupants_lack_counts_as_taken() -> None:
+    """Data in full; others only until they have requested something; a rejected newcomer is about to leave."""
+    schedule = DiskSchedule(
+        "u",
+        DiskScheduleSpec("disk", "n", {"held": 20, "refused": 20, "new": 20}),
+        DiskScheduleStatus({"held": grant(20), "refused": rejection(), "new": rejection()}),
+    )
+    occupants = {"held": RUNNING, "refused": RUNNING, "new": NEW, "unrequested": NEW, "silent": Occupant(5)}
+    assert taken_bytes(schedule, DiskOccupancy(occupants)) == 20 + 20 + 20 + 5
+    assert disk_space(schedule, node(100), DiskOccupancy(occupants)).free == 35
+
+
+def occupancy_of(*replicas: Replica, volume: Volume | None = None, images: Any = ()) -> DiskOccupancy:
+    """What is on disk u."""
+    volumes = {"v": volume} if volume else {}
+    return occupancy_by_disk(replicas, volumes, images).get("u", NO_OCCUPANTS)
+
+
+def test_occupants_are_the_placed_objects() -> None:
+    """A replica without a size has its volume's; one that is deleted, or has no place, is none."""
+    placed = Replica("r", "v", 0, "n", "u")
+    volume = Volume("v", 7, backing_image="i")
+    assert occupancy_of(placed, volume=volume).replicas == {"r": Occupant(7, has_data=False, backing_image="i")}
+    assert occupancy_of(replace(placed, current_state="running"), volume=volume).replicas == {"r": Occupant(7)}
+    for none in (replace(placed, deleting=True), replace(placed, disk_id=""), replace(placed, node_id="")):
+        assert occupancy_of(none, volume=volume) == NO_OCCUPANTS
+    assert occupancy_of(placed) == NO_OCCUPANTS, "its size is not known"
+    image = BackingImageCopies("i", 9, wanted_disks=frozenset("u"), copy_states={"u": "pending"})
+    assert occupancy_of(images=[image]).backing_images == {"i": Occupant(9, has_data=False)}
+    copied = replace(image, wanted_disks=frozenset(), copy_states={"u": "ready"})
+    assert occupancy_of(images=[copied]).backing_images == {"i": Occupant(9)}
+    assert occupancy_of(images=[replace(image, deleting=True), replace(image, size=0)]) == NO_OCCUPANTS
+
+
+def test_a_disk_schedule_is_created_with_the_requests_of_all_that_is_there() -> None:
+    """What has data is marked, also for processes whose caches are older."""
+    occupancy = DiskOccupancy({"old": RUNNING, "new": NEW}, {"i": Occupant(9)})
+    schedule = new_schedule(CREATE, occupancy)
+    assert schedule.spec == DiskScheduleSpec("disk", "n", {"new": 20, "old": 20}, {"i": 9})
+    body = convert.new_disk_schedule("longhorn-system", schedule)
+    assert convert.read_disk_schedule(json.dumps(body).encode()) == schedule
+    status = reconcile(schedule, node(30), NOW).status
+    assert status is not None
+    assert (status.replicas, status.backing_images) == ({"new": rejection(), "old": grant(20)}, {"i": grant(9)})
+
+
+def test_a_successor_keeps_requests_and_grants_even_beyond_the_limit() -> None:
+    """Data was written meanwhile, and held bytes are never taken back. Only what is still on the disk is kept."""
+    spec = DiskScheduleSpec("disk", "n", {"a": 30, "b": 20, "left": 20}, {"i": 9})
+    status = DiskScheduleStatus(
+        {"a": rejection(20), "b": grant(20), "left": grant(20)}, {"i": grant(9)}, storage_available=100
+    )
+    before = DiskSchedule("u", spec, status)
+    occupancy = DiskOccupancy({"a": RUNNING, "b": NEW}, {"i": Occupant(9, has_data=False)})
+    schedule = new_schedule(CREATE, occupancy, before)
+    assert schedule.spec == DiskScheduleSpec("disk", "n", {"a": 30, "b": 20}, {"i": 9})
+    after = reconcile(schedule, node(5), NOW).status
+    assert after is not None
+    assert (after.replicas, after.backing_images) == ({"a": rejection(20), "b": grant(20)}, {"i": grant(9)})
+    assert after.storage_scheduled == 49
+
+
+def test_adopted_grants_are_the_start_of_the_first_decision_only() -> None:
+    """A request that is withdrawn and made again is a new one."""
+    adoption = Adoption({"a": 20})
+    schedule = DiskSchedule("u", DiskScheduleSpec("disk", "n", {}), adoption=adoption)
+    status = reconcile(schedule, node(5), NOW).status
+    assert status is not None
+    again = replace(schedule, status=status, spec=DiskScheduleSpec("disk", "n", {"a": 20}))
+    assert (reconcile(again, node(5), NOW).status or status).replicas == {"a": rejection()}
+
+
+@pytest.mark.parametrize(
+    "annotation", ["no json", "[]", '{"replicas": 5}', '{"replicas": {"a": -1}}', '{"backingImages": {"a": "5"}}']
+)
+def test_an_adoption_that_cannot_be_read_is_a_fault_and_disturbs_nothing_else(annotation: str) -> None:
+    """It was edited by hand."""
+    body = convert.new_disk_schedule("longhorn-system", DiskSchedule("u", DiskScheduleSpec("disk", "n", {"a": 5})))
+    body["metadata"]["annotations"] = {convert.ADOPTION_ANNOTATION: annotation}
+    schedule = convert.read_disk_schedule(json.dumps(body).encode())
+    assert isinstance(schedule, DiskSchedule)
+    assert (schedule.adoption, len(schedule.faults), schedule.spec.replicas) == (Adoption(), 1, {"a": 5})
+
+
+def test_a_disk_schedule_that_is_deleted_although_its_disk_is_there_is_let_go() -> None:
+    """Without its finalizer it goes, and a successor is created. Without its disk it stays until it is empty."""
+    deleted = DiskSchedule("u", DiskScheduleSpec("disk", "n", {"a": 5}), finalizers=(FINALIZER,), deleting=True)
+    assert sync_disks([node()], {"u": deleted}).changes == (Recreate(deleted),)
+    assert sync_disks([node()], {"u": replace(deleted, finalizers=("other",))}).changes == ()
+    assert sync_disks([], {"u": deleted}).changes == ()
+
+
+def test_the_events_of_a_status_name_what_was_granted_rejected_and_released() -> None:
+    """With the bytes of each, and the numbers of the disk. A rejection is reported once."""
+    spec = DiskScheduleSpec("disk", "n", {"a": 30, "b": 20, "c": 9}, {"i": 9})
+    before = DiskScheduleStatus({"a": grant(20), "c": rejection(), "gone": grant(5)})
+    status = DiskScheduleStatus(
+        {"a": rejection(20), "b": grant(20), "c": rejection()},
+        {"i": grant(9)},
+        storage_scheduled=49,
+        storage_available=50,
+    )
+    events = allocation_events(DiskSchedule("u", spec, before), status)
+    assert [(event.reason, event.message, event.normal) for event in events] == [
+        ("Granted", "9 for backing image i, 20 for replica b; 49 of 50 are held", True),
+        ("Rejected", "10 more for replica a; 49 of 50 are held", False),
+        ("Released", "5 of replica gone; 49 of 50 are held", True),
+    ]
+    assert allocation_events(DiskSchedule("u", spec, status), status) == ()

@@ -1,0 +1,54 @@
+"""Random operations with kills: no byte is promised twice, nothing is left over, and every volume says the truth.
+
+`make fuzz` runs many more operations: DISK_SCHEDULE_OPERATIONS says how many.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster import ClusterOptions, DevCluster
+from tests.e2e.disk_schedule import Longhorn, install
+from tests.e2e.disk_schedule_campaign import NODES, Campaign
+from tests.e2e.disk_schedule_monitor import DiskScheduleMonitor
+
+OPERATIONS = int(os.environ.get("DISK_SCHEDULE_OPERATIONS", "300"))
+SEED = int(os.environ.get("DISK_SCHEDULE_SEED", "1"))
+_BETWEEN_RESTS = 150
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.xdist_group("disk-schedule-campaign"),
+    pytest.mark.timeout(600 + 2 * OPERATIONS),
+]
+
+
+@pytest.fixture
+def longhorn(tmp_path: Path) -> Iterator[Longhorn]:
+    """A control plane, and a namespace in it."""
+    with DevCluster(tmp_path, ClusterOptions()) as cluster:
+        namespace = Longhorn(cluster, install(cluster))
+        yield namespace
+        namespace.stop()
+
+
+def test_random_operations_with_kills_end_in_a_true_state(longhorn: Longhorn) -> None:
+    """Two processes work at the same time; in every third round they start over beside what runs."""
+    longhorn.add_nodes(dict.fromkeys(NODES, 100.0))
+    options = ("--no-leader-elect", "--release-orphans-after", "3")
+    processes = [longhorn.start(f"controller-{number}", *options) for number in range(2)]
+    longhorn.wait_ready()
+    with DiskScheduleMonitor(longhorn.cluster.kubeconfig, longhorn.namespace) as monitor:
+        campaign = Campaign(longhorn, processes, monitor, SEED)
+        for number in range(max(1, OPERATIONS // _BETWEEN_RESTS)):
+            campaign.run(_BETWEEN_RESTS)
+            if number % 3 == 1:
+                campaign.start_over()
+            campaign.check_rest()
+            print(f"{campaign.operations} operations, {campaign.kills} kills, {monitor.grants} grants", flush=True)
+    assert monitor.faults == []
+    assert monitor.relists == 1, "or versions may have been missed"
