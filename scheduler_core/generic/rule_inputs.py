@@ -11,6 +11,7 @@ PODS: Final = NODES | {"pods"}
 SERVICES: Final = PODS | {"services"}
 CONTROLLERS: Final = frozenset({"replicationcontrollers", "replicasets", "statefulsets"})
 NAMESPACES: Final = frozenset({"namespaces"})
+ALL_KINDS: Final = SERVICES | CONTROLLERS | NAMESPACES
 _NOTHING: Final = frozenset[str]()
 _LONGHORN: Final = "Longhorn"
 _FINISHED: Final = "pod status.phase"
@@ -29,8 +30,8 @@ class RuleInputs:
     fields: tuple[str, ...] = ()
 
 
-# A rule that is missing here reads everything.
-EVERYTHING: Final = RuleInputs(SERVICES | CONTROLLERS | NAMESPACES)
+# A rule that has no entry below: that of a plugin.
+PLUGIN_INPUTS: Final = RuleInputs(SERVICES, ("nodes, pods and services",))
 _LONGHORN_INPUTS: Final = RuleInputs(_NOTHING, ("Longhorn's objects", "the pod's claims and their volumes"))
 _REQUESTS: Final = ("pod spec.containers[].resources", _FINISHED)
 _SERVICE: Final = ("service spec.selector", "pod metadata.labels")
@@ -126,7 +127,7 @@ def rule_inputs(rule: str) -> RuleInputs:
     """What a rule reads."""
     if is_longhorn_rule(rule):
         return _LONGHORN_INPUTS
-    return _INPUTS.get(_ALIASES.get(rule, rule), EVERYTHING)
+    return _INPUTS.get(_ALIASES.get(rule, rule), PLUGIN_INPUTS)
 
 
 def kinds_of(rules: Iterable[str]) -> frozenset[str]:

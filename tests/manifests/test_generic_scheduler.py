@@ -11,7 +11,7 @@ from app.kube.resources import LONGHORN_NODES
 from app.kube.watched_kinds import WATCHED
 from app.scheduler.lifecycle import LEASE
 from scheduler_core.generic.policy import DEFAULT_POLICY, parse_policy
-from scheduler_core.generic.rule_inputs import EVERYTHING, SERVICES
+from scheduler_core.generic.rule_inputs import ALL_KINDS, SERVICES
 from tests.manifests.load import MANIFESTS, Permission, documents, objects, only, permissions
 
 FOLDER = MANIFESTS / "generic-scheduler"
@@ -51,7 +51,7 @@ def test_more_kinds_are_those_that_single_rules_read_besides() -> None:
     """Nodes, pods and services are always watched."""
     granted = permissions(only("ClusterRole", FOLDER / "more-kinds"))
     assert {verb for verb, *_ in granted} == {"list", "watch"}
-    assert {kind for verb, _, kind, _ in granted if verb == "watch"} == EVERYTHING.kinds - SERVICES
+    assert {kind for verb, _, kind, _ in granted if verb == "watch"} == ALL_KINDS - SERVICES
 
 
 def test_every_binding_names_the_service_account_and_a_role_that_exists() -> None:

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from app.cli.main import cli
-from scheduler_core.generic.rule_inputs import EVERYTHING
+from scheduler_core.generic.rule_inputs import ALL_KINDS
 from tests.manifests.kustomize import BASES, POLICY, ROLE, BuiltObjects, build, documented_kustomization
 from tests.manifests.load import CLUSTER_PERMISSIONS, MANIFESTS, NAME, NAMESPACE, Permission, only, permissions
 
@@ -28,7 +28,7 @@ def test_what_rules_read_may_be_listed_and_watched_and_nothing_else() -> None:
 def test_with_the_role_everything_that_policies_read_may_be_watched() -> None:
     """The role repeats no permission that the extender has without it."""
     granted_by_the_base = {(verb, kind) for verb, group, kind, _ in CLUSTER_PERMISSIONS if not group}
-    needed = {(verb, kind) for verb in ("list", "watch") for kind in EVERYTHING.kinds}
+    needed = {(verb, kind) for verb in ("list", "watch") for kind in ALL_KINDS}
     assert {
         (verb, kind) for verb, _, kind, _ in permissions(only("ClusterRole", ACCESS))
     } == needed - granted_by_the_base

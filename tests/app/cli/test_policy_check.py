@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.generic.rule_inputs import EVERYTHING, rule_inputs
+from scheduler_core.generic.rule_inputs import PLUGIN_INPUTS, rule_inputs
 from scheduler_core.generic.rule_registry import PREDICATES, PRIORITIES
 from tests.core.generic.tables import POLICIES
 from tests.worlds.command_line import Run
@@ -21,6 +21,17 @@ def test_every_example_can_be_used(run: Run, path: Path) -> None:
     policy = json.loads(path.read_text())
     rows = [line for line in result.out.splitlines() if line.startswith(("predicate ", "priority "))]
     assert len(rows) == len(policy["predicates"]) + len(policy["priorities"])
+
+
+def test_the_rules_of_a_plugin_are_listed(run: Run) -> None:
+    """Without the plugin the policy cannot be used."""
+    example = POLICIES.parent / "plugin"
+    command = ("policy", "check", str(example / "policy.json"))
+    result = run(*command, "--plugin", str(example / "max_pods.py"), "-o", "json")
+    answer = json.loads(result.out)
+    assert (result.code, answer["kinds"]) == (0, ["nodes", "pods", "services"])
+    assert [entry["rule"] for entry in answer["predicates"]] == ["PodFitsResources", "maxPods"]
+    assert run(*command).code == 2
 
 
 def test_each_rule_is_listed_with_what_it_reads(run: Run, tmp_path: Path) -> None:
@@ -84,4 +95,4 @@ def test_a_file_that_cannot_be_used_ends_with_exit_code_2(run: Run, tmp_path: Pa
 def test_what_every_rule_reads_is_declared() -> None:
     """A rule without a declaration would read everything."""
     rules = [*PREDICATES.static, *PREDICATES.configurable, *PRIORITIES.static, *PRIORITIES.configurable]
-    assert [rule for rule in rules if rule_inputs(rule) is EVERYTHING] == []
+    assert [rule for rule in rules if rule_inputs(rule) is PLUGIN_INPUTS] == []
