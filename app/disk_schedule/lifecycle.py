@@ -29,7 +29,7 @@ from app.disk_schedule.disk_controller import Allocator, Mirror
 from app.disk_schedule.manager_detection import ManagerPods, list_manager_pods, refusal
 from app.disk_schedule.metrics import ControllerMetrics
 from app.disk_schedule.node_controller import NodeController
-from app.disk_schedule.object_events import EventRecorder, NoEvents
+from app.disk_schedule.object_events import NoEvents, ObjectEventRecorder
 from app.disk_schedule.replica_controller import ReplicaController
 from app.disk_schedule.volume_controller import VolumeController
 from app.disk_schedule.watches import ControllerCache
@@ -108,7 +108,7 @@ class DiskScheduleLifecycle(Program):
         self._controllers_task: asyncio.Task[None] | None = None
         self.watches = ControllerCache(client, options.namespace, timing, now, options.stale_after)
         self._managers = None if options.mirror else ManagerPods(client, options.namespace, timing, options.stale_after)
-        self._recorder = EventRecorder(client, options.namespace, lambda: not self.refusal, timing.clock, now)
+        self._recorder = ObjectEventRecorder(client, options.namespace, lambda: not self.refusal, timing.clock, now)
         context = ControllerContext(
             options.namespace,
             self.watches,

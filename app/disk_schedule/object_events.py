@@ -67,7 +67,7 @@ class _Event:
     waits: bool = False
 
 
-class EventRecorder:
+class ObjectEventRecorder:
     """Writes Events in one namespace.
 
     Args:

@@ -235,7 +235,8 @@ def test_a_new_replica_is_granted_only_with_its_image(
     for name, occupant in occupancy.replicas.items():
         held = before.get((RequestKind.REPLICA, name))
         entry = after.replicas.get(name)
-        if entry and entry.size and occupant.backing_image and not (held and held.size):
+        is_new = not occupant.has_data and not (held and held.size)
+        if entry and entry.size and occupant.backing_image and is_new:
             image = after.backing_images.get(occupant.backing_image)
             assert image
             assert image.size

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from app.disk_schedule.object_events import QUIET_SECONDS, EventRecorder
+from app.disk_schedule.object_events import QUIET_SECONDS, ObjectEventRecorder
 from app.kube.client import KubeClient
 from tests.builders import Object
 from tests.worlds.fake_api import serve
@@ -18,7 +18,9 @@ from tests.worlds.fake_api import serve
 RAW = json.dumps({"metadata": {"name": "v", "uid": "1-2"}}).encode()
 
 
-def written(folder: Path, record: Callable[[EventRecorder], None], *, exists: bool = False) -> list[tuple[str, Object]]:
+def written(
+    folder: Path, record: Callable[[ObjectEventRecorder], None], *, exists: bool = False
+) -> list[tuple[str, Object]]:
     """What is written, as method and body, after `record` was called and the quiet time is over."""
     calls: list[tuple[str, Object]] = []
 
@@ -34,7 +36,7 @@ def written(folder: Path, record: Callable[[EventRecorder], None], *, exists: bo
             client = await KubeClient.connect(str(kubeconfig))
             loop = asyncio.get_running_loop()
             # A hundred times as fast.
-            recorder = EventRecorder(client, "longhorn-system", lambda: True, lambda: loop.time() * 100, _now)
+            recorder = ObjectEventRecorder(client, "longhorn-system", lambda: True, lambda: loop.time() * 100, _now)
             task = asyncio.create_task(recorder.run())
             record(recorder)
             await asyncio.sleep(0.2 + QUIET_SECONDS / 100)
@@ -67,7 +69,7 @@ def test_an_event_names_its_object_as_kubectl_describe_looks_for_it(tmp_path: Pa
 def test_events_of_one_reason_are_counted_and_written_together(tmp_path: Path) -> None:
     """Another reason is another Event."""
 
-    def record(recorder: EventRecorder) -> None:
+    def record(recorder: ObjectEventRecorder) -> None:
         for number in range(5):
             recorder.record("Volume", RAW, "R", f"m{number}")
         recorder.record("Volume", RAW, "Other", "m")
