@@ -52,6 +52,7 @@ def create_app(
     evaluator = Evaluator(source, settings.options)
     contenders = NO_CONTENDERS if settings.alone else Competing.without_offers(source.state())
     metrics = Metrics()
+    metrics.capacity(source.state)
     policy = PolicyInForce(file, SnapshotGenericState(generic or GenericClusterState()))
     if file is not None:
         file.subscribe(metrics.count_policy_reload)

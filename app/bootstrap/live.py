@@ -120,6 +120,7 @@ async def live_application(options: LiveOptions, settings: Settings, port: int) 
     generic = GenericCache(client, _TIMING, options.stale_after)
     policy = PolicyInForce(file, generic)
     metrics.caches(lambda: {**cache.statuses, **generic.statuses}, monotonic)
+    metrics.capacity(lambda: cache.latest_state if elector.leading() else None)
     if file is not None:
         file.subscribe(metrics.count_policy_reload)
     certificate = _certificate(shared, elector)
@@ -205,7 +206,11 @@ def _reservation(shared: _Shared, elector: Elector) -> _Reservation:
     # If refusals are only observed, no pod is refused.
     nudges = shared.options.nudge and shared.settings.enforcement is Enforcement.ENFORCE
     offers.subscribe(nudger if nudges else None, placements)
-    metrics.outstanding(lambda: placements.outstanding(offers=offers.outstanding, waiting=nudger.remembered))
+    metrics.outstanding(
+        lambda: placements.outstanding(
+            offers=offers.outstanding, waiting=nudger.remembered, oldest_wait=nudger.oldest_wait
+        )
+    )
 
     def outstanding() -> OutstandingState:
         return OutstandingState(

@@ -14,9 +14,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator, metrics
 
+from app.extender.capacity_metrics import CapacityCollector
 from app.runtime.memory_budget import MemoryBudget
 from app.runtime.metrics import BUCKETS, PREFIX, CacheCollector, process_registry
 from scheduler_core.demand.derive import DemandSource
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.extender.guard_health import Observation
 from scheduler_core.extender.placement_guard import GuardOutcome
 from scheduler_core.model.verdict import UNSAFE, Reason
@@ -45,6 +47,7 @@ class Outstanding:
         overbooked_disks: disks that placements overbooked, and that are still overbooked
         stuck_pods: bound pods that have waited for their volumes for a minute
         waiting_pods: refused pods that are retried when they fit
+        oldest_wait: seconds since the first refusal of the one that waits longest, 0 without one
     """
 
     demands: Mapping[str, int]
@@ -54,6 +57,7 @@ class Outstanding:
     overbooked_disks: int
     stuck_pods: int
     waiting_pods: int
+    oldest_wait: float
 
 
 class _OutstandingCollector(Collector):
@@ -92,6 +96,11 @@ class _OutstandingCollector(Collector):
             ),
             ("stuck_pods", "Bound pods whose volumes have not been on their node for a minute", now.stuck_pods),
             ("waiting_pods", "Pods refused on every node that are retried as soon as they fit", now.waiting_pods),
+            (
+                "oldest_waiting_pod_seconds",
+                "Time since the first refusal of the pod that waits longest; 0 without one",
+                now.oldest_wait,
+            ),
         ):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", help_text, value=value)
 
@@ -242,6 +251,11 @@ class Metrics:
             "result",
             ("fits", "refused", "error"),
         )
+        self._last_request = Gauge(
+            f"{PREFIX}_last_filter_request_timestamp_seconds",
+            "When kube-scheduler was last answered about a pod; 0 if never",
+            registry=self.registry,
+        )
         self._gave_up = CounterMetric(
             f"{PREFIX}_packing_gave_up",
             "Searches, for a packing or for order safety, that ran out of their budget; the answer is then no",
@@ -288,6 +302,7 @@ class Metrics:
             self._verdicts.labels(reason=reason.name.lower()).inc(count)
         fits = any(reason.fits for reason in counted)
         self._requests.labels(result="fits" if fits else "refused").inc()
+        self._last_request.set_to_current_time()
         if gave_up:
             self._gave_up.inc(gave_up)
         return counted
@@ -312,6 +327,7 @@ class Metrics:
     def count_undecided(self) -> None:
         """Counts one request to /filter that could not be decided."""
         self._requests.labels(result="error").inc()
+        self._last_request.set_to_current_time()
 
     def count_guarded_placement(self, outcome: str) -> None:
         """Counts one placement that the guard was asked about, by the value of its `GuardOutcome`."""
@@ -380,6 +396,14 @@ class Metrics:
         Their values are the result of `read`. It is called in another thread when Prometheus scrapes, and must change nothing.
         """
         self.registry.register(_OutstandingCollector(read))
+
+    def capacity(self, read: Callable[[], ClusterState | None]) -> None:
+        """Adds the space of disks, nodes and StorageClasses.
+
+        `read` returns the current state, None while another process reports it. It is called in another thread when Prometheus scrapes,
+        and must change nothing.
+        """
+        self.registry.register(CapacityCollector(read))
 
     def request_memory(self, budget: MemoryBudget) -> None:
         """Adds what requests hold of their memory budget, and how many were refused for it."""

@@ -30,6 +30,7 @@ from devcluster.build import ensure_built
 from devcluster.components import KUBECTL
 from devcluster.kubectl import Kubectl
 from scheduler_core.model.snapshot import Snapshot
+from tests import builders as make
 
 ROOT: Final = Path(__file__).parents[2]
 GOLDENS: Final = ROOT / "tests/golden/contract"
@@ -66,7 +67,9 @@ def _families(program: str, registry: CollectorRegistry) -> Iterator[str]:
 def metrics() -> str:
     """Name, type and labels of every metric of the three programs."""
     extender = Metrics()
-    extender.outstanding(lambda: Outstanding({}, 0, 0, 0, 0, 0, 0))
+    extender.outstanding(lambda: Outstanding({}, 0, 0, 0, 0, 0, 0, 0))
+    closed = make.longhorn_node("node", ready=False)
+    extender.capacity(lambda: make.state(closed, make.storage_class()))
     extender.caches(lambda: {"nodes": CacheStatus()}, lambda: 0.0)
     extender.heartbeat("node", leading=False)
     extender.request_memory(MemoryBudget(1))

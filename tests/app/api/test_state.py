@@ -252,6 +252,7 @@ OUTSTANDING = Outstanding(
     overbooked_disks=6,
     stuck_pods=3,
     waiting_pods=4,
+    oldest_wait=62.5,
 )
 
 
@@ -540,6 +541,7 @@ async def test_outstanding_numbers_are_read_when_prometheus_scrapes() -> None:
     assert demands == {source.name.lower(): OUTSTANDING.demands.get(source.name.lower(), 0) for source in DemandSource}
     numbers = ("offers", "hopeless_demands", "misplaced_volumes", "overbooked_disks", "stuck_pods", "waiting_pods")
     assert [samples[f"{PREFIX}_{name}", ()] for name in numbers] == [7, 1, 2, 6, 3, 4]
+    assert samples[f"{PREFIX}_oldest_waiting_pod_seconds", ()] == 62.5
 
 
 async def test_every_metric_is_documented() -> None:
@@ -549,6 +551,7 @@ async def test_every_metric_is_documented() -> None:
     metrics.caches(dict, lambda: 0.0)
     metrics.request_memory(MemoryBudget(1))
     metrics.guard_proven(lambda: False)
+    metrics.capacity(lambda: None)
     ServerMetrics(metrics.registry)
     document = (Path(__file__).parents[3] / "docs/http-api.md").read_text()
     documented = set(re.findall(rf"^\| `{PREFIX}_([a-z_]+)`", document, re.MULTILINE))
