@@ -135,6 +135,29 @@ def _labelled_counter(
     return counter
 
 
+class _RequestMetrics:
+    """How requests to /filter ended, and when the last one did."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._results = _labelled_counter(
+            registry,
+            "filter_requests",
+            "Pods asked about, by result: fits (on some node), refused (on all), error (nothing decided)",
+            "result",
+            ("fits", "refused", "error"),
+        )
+        self._last = Gauge(
+            f"{PREFIX}_last_filter_request_timestamp_seconds",
+            "When kube-scheduler was last answered about a pod; 0 if never",
+            registry=registry,
+        )
+
+    def count(self, result: str) -> None:
+        """Counts one request: ``fits``, ``refused`` or ``error``."""
+        self._results.labels(result=result).inc()
+        self._last.set_to_current_time()
+
+
 class _OutcomeCounters:
     """Counters of how pods, volumes and offers ended."""
 
@@ -244,18 +267,7 @@ class Metrics:
             "reason",
             (reason.name.lower() for reason in Reason),
         )
-        self._requests = _labelled_counter(
-            self.registry,
-            "filter_requests",
-            "Pods asked about, by result: fits (on some node), refused (on all), error (nothing decided)",
-            "result",
-            ("fits", "refused", "error"),
-        )
-        self._last_request = Gauge(
-            f"{PREFIX}_last_filter_request_timestamp_seconds",
-            "When kube-scheduler was last answered about a pod; 0 if never",
-            registry=self.registry,
-        )
+        self._requests = _RequestMetrics(self.registry)
         self._gave_up = CounterMetric(
             f"{PREFIX}_packing_gave_up",
             "Searches, for a packing or for order safety, that ran out of their budget; the answer is then no",
@@ -301,8 +313,7 @@ class Metrics:
         for reason, count in counted.items():
             self._verdicts.labels(reason=reason.name.lower()).inc(count)
         fits = any(reason.fits for reason in counted)
-        self._requests.labels(result="fits" if fits else "refused").inc()
-        self._last_request.set_to_current_time()
+        self._requests.count("fits" if fits else "refused")
         if gave_up:
             self._gave_up.inc(gave_up)
         return counted
@@ -326,8 +337,7 @@ class Metrics:
 
     def count_undecided(self) -> None:
         """Counts one request to /filter that could not be decided."""
-        self._requests.labels(result="error").inc()
-        self._last_request.set_to_current_time()
+        self._requests.count("error")
 
     def count_guarded_placement(self, outcome: str) -> None:
         """Counts one placement that the guard was asked about, by the value of its `GuardOutcome`."""

@@ -64,8 +64,8 @@ def _families(program: str, registry: CollectorRegistry) -> Iterator[str]:
         yield f"{program} {family.name} {family.type} {','.join(labels)}"
 
 
-def metrics() -> str:
-    """Name, type and labels of every metric of the three programs."""
+def extender_registry() -> CollectorRegistry:
+    """Every metric of the extender, with at least one sample each."""
     extender = Metrics()
     extender.outstanding(lambda: Outstanding({}, 0, 0, 0, 0, 0, 0, 0))
     closed = make.longhorn_node("node", ready=False)
@@ -73,14 +73,20 @@ def metrics() -> str:
     extender.caches(lambda: {"nodes": CacheStatus()}, lambda: 0.0)
     extender.heartbeat("node", leading=False)
     extender.request_memory(MemoryBudget(1))
+    extender.guard_proven(lambda: False)
     ServerMetrics(extender.registry)
+    return extender.registry
+
+
+def metrics() -> str:
+    """Name, type and labels of every metric of the three programs."""
     controllers = ControllerMetrics()
     controllers.expect(["volume"])
     now, timing = (lambda: datetime(2026, 1, 1, tzinfo=UTC)), Timing(lambda: 0.0, lambda low, high: (low + high) / 2)
     controllers.watch(ControllerCache(None, "longhorn-system", timing, now, 60.0), lambda: 0.0)  # type: ignore[arg-type]
     scheduler = SchedulerMetrics()
     lines = [
-        *_families("extender", extender.registry),
+        *_families("extender", extender_registry()),
         *_families("disk-schedule", controllers.registry),
         *_families("schedule", scheduler.registry),
     ]
