@@ -109,6 +109,22 @@ def dashboard_panels() -> list[dict[str, Any]]:
     return panels
 
 
+def dashboard_queries() -> Iterator[tuple[str, str]]:
+    """Every expression of the dashboard with its panel, as Grafana sends it to Prometheus."""
+    for panel in dashboard_panels():
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"].replace("$__rate_interval", "5m").replace("$node", ".*")
+
+
+def selectors(expression: str) -> list[str]:
+    """The series that an expression reads, with their labels."""
+    return [
+        f"{name}{labels}"
+        for name, labels in re.findall(r"\b([a-zA-Z_:][\w:]*)(\{[^}]*\})?", expression)
+        if name in metric_names(expression)
+    ]
+
+
 def metric_names(expression: str) -> set[str]:
     """The names of metrics in an expression of PromQL."""
     bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^]]*\]|\b(?:by|without|on|ignoring) *\([^)]*\)', " ", expression)
@@ -132,6 +148,7 @@ def test_metric_names_are_found_in_an_expression() -> None:
     """Functions, labels, durations and keywords are none."""
     text = f'sum by (le) (rate({PREFIX}_a_bucket{{x="y"}}[5m])) > 1.5 and time() - max({PREFIX}_b) > 900'
     assert metric_names(text) == {f"{PREFIX}_a_bucket", f"{PREFIX}_b"}
+    assert selectors(text) == [f'{PREFIX}_a_bucket{{x="y"}}', f"{PREFIX}_b"]
 
 
 def test_there_are_twelve_alerts_and_each_has_a_scenario() -> None:
@@ -179,18 +196,47 @@ def rule_test(alert: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("alert", ALERTS)
-def test_an_alert_fires_when_it_should_and_not_before(alert: str, tmp_path: Path) -> None:
-    """`promtool test rules` says so."""
+def run_promtool(folder: Path, rules: Mapping[str, Any], test: Mapping[str, Any]) -> str:
+    """Runs `promtool test rules`; returns what it says is wrong, "" if nothing is."""
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("there is no promtool on PATH: install prometheus, for example Debian's package")
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(RULE["spec"]))
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(rule_test(alert)))
-    done = subprocess.run(
-        [promtool, "test", "rules", str(tmp_path / "test.yaml")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
+    (folder / "test.yaml").write_text(yaml.safe_dump(test))
+    argv = [promtool, "test", "rules", str(folder / "test.yaml")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_fires_when_it_should_and_not_before(alert: str, tmp_path: Path) -> None:
+    """`promtool test rules` says so."""
+    assert run_promtool(tmp_path, RULE["spec"], rule_test(alert)) == ""
+
+
+def exposed_series() -> Iterator[str]:
+    """Every series that the extender exposes, as promtool reads it."""
+    for family in extender_registry().collect():
+        for sample in family.samples:
+            labels = ",".join(f"{name}={json.dumps(value)}" for name, value in sample.labels.items())
+            yield f"{sample.name}{{{labels}}}"
+
+
+def test_every_expression_of_the_dashboard_has_data(tmp_path: Path) -> None:
+    """Each becomes an alert that fires if the expression returns anything from what the extender exposes."""
+    queries = list(dashboard_queries())
+    rules = [{"alert": f"panel{number}", "expr": f"count({text}) > 0"} for number, (_, text) in enumerate(queries)]
+    alerts = [
+        {"eval_time": "10m", "alertname": rule["alert"], "exp_alerts": [{"exp_labels": {}, "exp_annotations": {}}]}
+        for rule in rules
+    ]
+    series = [{"series": name, "values": "1+1x10"} for name in sorted(exposed_series())]
+    test = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": alerts}],
+    }
+    assert run_promtool(tmp_path, {"groups": [{"name": "panels", "rules": rules}]}, test) == ""
 
 
 def test_the_pod_monitor_selects_the_extenders_pods() -> None:
