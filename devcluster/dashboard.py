@@ -128,7 +128,7 @@ SPACE: Final = (
         {"{{node}} {{disk}}": f"bottomk(10, {_of_disks('free')})"},
     ),
     SeriesPanel(
-        "Closed disks", "By the reason why they take no new replica: docs/reasons.md.", NUMBER,
+        "Why disks are closed", "Disks by the reason why they take no new replica: docs/reasons.md.", NUMBER,
         {"{{reason}}": f'count by (reason) (max by (node, disk, reason) ({PREFIX}_disk_closed{{node=~"$node"}}))'},
     ),
     SeriesPanel(
