@@ -63,7 +63,8 @@ class CapacityReport:
     Attributes:
         disks: by node and name
         demand: by node, bytes of volumes that will take space there and have no replica there yet
-        largest_volumes: by StorageClass, see `largest_new_volume`
+        largest_volumes: by Longhorn's StorageClasses, bytes of the largest new volume of which some node can take a replica now;
+            0 if nothing fits. Demand, offers and further replicas are not counted
     """
 
     disks: tuple[DiskUsage, ...]
@@ -125,7 +126,7 @@ def _disk_reason(view: View, request: ReplicaRequest, disk: longhorn.Disk, space
 
 
 def _largest_volumes(view: View) -> dict[str, int]:
-    """Returns `largest_new_volume` of each of Longhorn's StorageClasses, by name."""
+    """Returns `CapacityReport.largest_volumes`; equal classes are computed once."""
     sizes: dict[VolumeClasses, int] = {}
     largest: dict[str, int] = {}
     for name, storage_class in sorted(view.snapshot.storage_classes.items()):
@@ -142,15 +143,6 @@ def _largest_volumes(view: View) -> dict[str, int]:
         smallest = csi_size(0, file_system(storage_class.parameters))
         largest[name] = sizes[classes] if sizes[classes] >= smallest else 0
     return largest
-
-
-def largest_new_volume(view: View, storage_class: str) -> int:
-    """Returns the size of the largest new volume of a StorageClass that fits now, in bytes.
-
-    It fits if a node can take one replica of it; demand and offers of pods without a replica are not counted. 0 if
-    nothing fits, or if it is no StorageClass of Longhorn.
-    """
-    return _largest_volumes(view).get(storage_class, 0)
 
 
 def _classes_of(view: View, storage_class: StorageClass) -> VolumeClasses | None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.capacity_report import CapacityReport, DiskUsage, largest_new_volume
+from scheduler_core.evaluation.capacity_report import CapacityReport, DiskUsage
+from scheduler_core.evaluation.state import ClusterState
 from scheduler_core.longhorn.provisioned_volume import MIN_SIZE, SIZE_STEP
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import scheduling_limit
@@ -94,9 +95,10 @@ def test_demand_without_a_replica_counts_on_its_node() -> None:
     frees=st.lists(st.integers(min_value=0, max_value=200), min_size=1, max_size=4),
     tagged=st.sets(st.integers(min_value=0, max_value=3)),
     down=st.sets(st.integers(min_value=0, max_value=3), max_size=2),
+    locality=st.sampled_from(["disabled", "best-effort", "strict-local"]),
 )
 def test_the_largest_volume_is_the_largest_that_the_extender_finds_a_node_for(
-    frees: list[int], tagged: set[int], down: set[int]
+    frees: list[int], tagged: set[int], down: set[int], locality: str
 ) -> None:
     """One step more fits nowhere."""
     nodes = [
@@ -107,8 +109,8 @@ def test_the_largest_volume_is_the_largest_that_the_extender_finds_a_node_for(
         )
         for index, free in enumerate(frees)
     ]
-    cluster = [*nodes, make.storage_class(diskSelector="fast")]
-    largest = largest_new_volume(make.view(cluster), "longhorn")
+    cluster = [*nodes, make.storage_class(diskSelector="fast", dataLocality=locality)]
+    largest = report(cluster).largest_volumes["longhorn"]
     assert largest == 0 or fits(largest, cluster)
     assert not fits(max(largest + SIZE_STEP, MIN_SIZE), cluster)
 
@@ -123,7 +125,7 @@ def test_no_volume_is_larger_than_a_file_may_be(filesystem: str, largest: int) -
         make.longhorn_node("n1", {"d": make.disk(20 * TI, filesystem=filesystem)}),
         make.storage_class(),
     ]
-    assert largest_new_volume(make.view(cluster), "longhorn") == largest
+    assert report(cluster).largest_volumes["longhorn"] == largest
     assert fits(largest, cluster)
     assert not fits(largest + SIZE_STEP, cluster)
 
@@ -145,5 +147,5 @@ def test_with_an_unreadable_setting_nothing_fits() -> None:
     """Its default may be far from what was meant."""
     snapshot = make.snapshot(make.longhorn_node("n1"), make.storage_class())
     settings = Settings.read({"storage-over-provisioning-percentage": "x"})
-    view = View.of(snapshot, make.NOW, settings=settings)
-    assert largest_new_volume(view, "longhorn") == 0
+    state = ClusterState.of(View.of(snapshot, make.NOW, settings=settings))
+    assert CapacityReport.of(state).largest_volumes == {"longhorn": 0}
