@@ -9,8 +9,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from app.runtime.metrics import PREFIX
-from scheduler_core.evaluation.capacity_report import CapacityReport, DiskUsage
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.capacity_report import CapacityReport, DiskUsage
 
 _DISK_LABELS: Final = ("node", "disk")
 _DISK_SIZES: Final[tuple[tuple[str, str, Callable[[DiskUsage], int]], ...]] = (

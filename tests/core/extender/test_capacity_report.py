@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.view import View
-from scheduler_core.evaluation.capacity_report import CapacityReport, DiskUsage
 from scheduler_core.evaluation.state import ClusterState
+from scheduler_core.extender.capacity_report import CapacityReport, DiskUsage
 from scheduler_core.longhorn.provisioned_volume import MIN_SIZE, SIZE_STEP
 from scheduler_core.longhorn.settings import Settings
 from scheduler_core.longhorn.space import scheduling_limit
