@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
 
 from app.runtime.metrics import PREFIX
 from tests.contract.frozen import extender_registry
@@ -196,14 +197,19 @@ def rule_test(alert: str) -> dict[str, Any]:
     }
 
 
+def find_promtool() -> str:
+    """The path of promtool; without it the test is skipped."""
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("there is no promtool on PATH: install prometheus, for example Debian's package")
+    return program
+
+
 def run_promtool(folder: Path, rules: Mapping[str, Any], test: Mapping[str, Any]) -> str:
     """Runs `promtool test rules`; returns what it says is wrong, "" if nothing is."""
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("there is no promtool on PATH: install prometheus, for example Debian's package")
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
     (folder / "test.yaml").write_text(yaml.safe_dump(test))
-    argv = [promtool, "test", "rules", str(folder / "test.yaml")]
+    argv = [find_promtool(), "test", "rules", str(folder / "test.yaml")]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr if done.returncode else ""
 
@@ -212,6 +218,14 @@ def run_promtool(folder: Path, rules: Mapping[str, Any], test: Mapping[str, Any]
 def test_an_alert_fires_when_it_should_and_not_before(alert: str, tmp_path: Path) -> None:
     """`promtool test rules` says so."""
     assert run_promtool(tmp_path, RULE["spec"], rule_test(alert)) == ""
+
+
+def test_what_the_program_exposes_follows_the_conventions_of_prometheus() -> None:
+    """`promtool check metrics` finds nothing: names, units, types and help texts."""
+    exposition = generate_latest(extender_registry()).decode()
+    argv = [find_promtool(), "check", "metrics"]
+    done = subprocess.run(argv, input=exposition, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def exposed_series() -> Iterator[str]:

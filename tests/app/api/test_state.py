@@ -175,6 +175,21 @@ async def test_pods_sent_to_unsafe_nodes_are_counted_by_the_worst_reason() -> No
     assert counted == {"stale_unsafe": 1, "order_unsafe": 1}
 
 
+async def test_the_metrics_have_the_space_of_every_disk() -> None:
+    """The bytes are those of /state."""
+    async with small_service() as client:
+        samples = _parse_samples((await client.get("/metrics")).text)
+        nodes = (await client.get("/state")).json()["nodes"]
+    name = f"{PREFIX}_disk_free_bytes"
+    free = {labels: value for (key, labels), value in samples.items() if key == name}
+    assert free == {
+        (("disk", disk["name"]), ("node", node)): disk["free"]
+        for node, entry in nodes.items()
+        for disk in entry["disks"]
+    }
+    assert len(free) == len(nodes) > 0
+
+
 async def test_every_route_has_the_instrumentators_metrics() -> None:
     """prometheus-fastapi-instrumentator counts requests by handler and status."""
     samples = await _samples(by_names(db_pod()), [])
