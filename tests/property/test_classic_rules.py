@@ -64,6 +64,16 @@ def check_decision(
     return decision
 
 
+def check_named_nodes(
+    state: GenericClusterState, documented: DocumentedClassicScheduler, pod: Object, policy: Object, names: list[str]
+) -> None:
+    """Compares what the extender answers kube-scheduler about nodes of these names, which need not exist."""
+    assert decide(state, pod, policy, names) == documented.decide(pod, policy, names)
+    parsed = parse_policy(msgspec.json.encode(policy))
+    scores = run_to_end(prioritize_names(to_pod(pod), names, state, parsed))
+    assert scores == documented.prioritize(pod, policy, names)
+
+
 @fuzz
 @given(SEEDS)
 def test_a_decision_is_the_documented_one(seed: int) -> None:
@@ -88,10 +98,11 @@ def _cache_limits(request: pytest.FixtureRequest) -> Iterator[None]:
 @fuzz
 @given(SEEDS)
 def test_decisions_on_a_changing_cluster_are_the_documented_ones(seed: int) -> None:
-    """Pods of a few kinds are bound, and objects change in between; sometimes an earlier state is read again."""
+    """Similar pods are bound, and objects change in between; sometimes an earlier state is read again."""
     generator = ClassicGenerator(seed)
     cluster = ClassicCluster(generator)
-    kinds = [generator.pending_pod()["spec"] for _ in range(3)]
+    spec = generator.pending_pod()["spec"]
+    kinds = [spec, *(generator.similar_spec(spec) for _ in range(3))]
     policies = [generator.policy() for _ in range(2)]
     earlier = []
     for _ in range(STEPS):
@@ -104,6 +115,7 @@ def test_decisions_on_a_changing_cluster_are_the_documented_ones(seed: int) -> N
             check_decision(*generator.random.choice(earlier), pod, policy)
             continue
         best = check_decision(cluster.state, cluster.documented, pod, policy)["best"]
+        check_named_nodes(cluster.state, cluster.documented, pod, policy, [*NODES])
         if best:
             cluster.bind(pod, generator.random.choice(best))
 
@@ -117,10 +129,7 @@ def test_named_nodes_are_decided_and_scored_as_documented(seed: int) -> None:
     pod = generator.pending_pod()
     policy = generator.policy()
     names = generator.random.sample([*NODES, GONE], generator.random.randint(0, 5))
-    assert decide(cluster.state, pod, policy, names) == cluster.documented.decide(pod, policy, names)
-    parsed = parse_policy(msgspec.json.encode(policy))
-    scores = run_to_end(prioritize_names(to_pod(pod), names, cluster.state, parsed))
-    assert scores == cluster.documented.prioritize(pod, policy, names)
+    check_named_nodes(cluster.state, cluster.documented, pod, policy, names)
 
 
 def test_the_random_decisions_reach_every_reason_and_score() -> None:
@@ -156,8 +165,7 @@ def test_the_random_decisions_reach_every_reason_and_score() -> None:
         " is cordoned",
         " is not known",
     }
-    assert {priority for priority in STATIC_PRIORITIES if len(scores[priority]) < 4} == {"EqualPriority"}
-    assert len(scores["Custom0"]) >= 4
+    assert [priority for priority in (*STATIC_PRIORITIES, "Custom0") if len(scores[priority]) < 3] == []
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

@@ -58,9 +58,9 @@ class ClassicGenerator:
         choice = self.random.choice
         capacity: Object = {}
         if self.chance(0.95):
-            capacity["cpu"] = choice(["1", "2", "2", "1500m", "0.7", "0", 4])
+            capacity["cpu"] = choice(["1", "1", "2", "2", "1500m", "0.7", "0", 4])
         if self.chance(0.95):
-            capacity["memory"] = choice(["1Gi", "2Gi", "2Gi", "1500M", "1e9", "0", "700000000.5"])
+            capacity["memory"] = choice(["2000Mi", "2000Mi", "1Gi", "2Gi", "1500M", "1e9", "0", "7e8"])
         if self.chance(0.95):
             capacity["pods"] = choice(["2", "4", "10", "110", 110, "110"])
         node: Object = {
@@ -125,6 +125,22 @@ class ClassicGenerator:
         if self.chance(0.05):
             spec["resources"] = {"requests": {"cpu": "3"}}
         return spec
+
+    def similar_spec(self, spec: Object) -> Object:
+        """A pod's spec with one other part."""
+        other = self._container()
+        values: Object = {
+            "volumes": [self._volume()],
+            "hostNetwork": not spec.get("hostNetwork"),
+            "nodeSelector": self._labels(LABELS, VALUES, 0.3),
+            "nodeName": self.random.choice(NODES),
+        }
+        part = self.random.choice(["ports", "resources", *values])
+        if part in values:
+            return {**spec, part: values[part]}
+        first, *others = spec["containers"]
+        value = other.get(part, {} if part == "resources" else [])
+        return {**spec, "containers": [{**first, part: value}, *others]}
 
     def service(self) -> Object:
         """A service."""
@@ -196,8 +212,8 @@ class ClassicGenerator:
     def _container(self) -> Object:
         choice = self.random.choice
         amounts: dict[str, list[str | float]] = {
-            "cpu": ["0", "100m", "250m", "0.0005", "0.3", 1, 0.7, "300000u", "10P"],
-            "memory": ["0", "200Mi", "256Mi", "0.6Gi", "1Gi", "100M", "1.1", "3e8", "9E"],
+            "cpu": ["0", "100m", "100m", "0.2", "250m", "0.0005", 1, 0.7, "300000u", "10P"],
+            "memory": ["0", "200Mi", "200Mi", "400Mi", "0.6Gi", "1Gi", "100M", "1.1", "3e8", "9E"],
         }
         resources: Object = {}
         for part, share in (("requests", 0.6), ("limits", 0.15)):
@@ -240,7 +256,7 @@ class ClassicCluster:
 
     def __init__(self, generator: ClassicGenerator) -> None:
         count = generator.random.randint(1, len(NODES))
-        nodes = [generator.node(name) for name in generator.random.sample(NODES, count)]
+        nodes = [generator.node(name) for name in generator.random.sample(NODES[:count], count)]
         services = {_key(service): service for service in generator.some(3, generator.service)}
         controllers = {_key(controller): controller for controller in generator.some(2, generator.controller)}
         self.documented = DocumentedClassicScheduler(
@@ -267,7 +283,7 @@ class ClassicCluster:
 
     def put_pod(self, raw: Object) -> None:
         """Adds or replaces a pod; without a node it loses its place in the order."""
-        pods = self.documented.pods
+        pods = [pod for pod in self.documented.pods if pod["spec"].get("nodeName")]
         self._replace(pods=_put(pods, raw) if raw["spec"].get("nodeName") else _remove(pods, raw))
         self.state = self.state.with_pod(to_pod(raw))
 
@@ -305,8 +321,10 @@ class ClassicCluster:
         """Makes one random change."""
         documented = self.documented
         choice = generator.random.choice
+        # Names of few nodes, so that some come again.
+        names = NODES[: len(documented.nodes) + 1]
         changes: list[Callable[[], None]] = [
-            lambda: self.put_node(generator.node(choice(NODES))),
+            lambda: self.put_node(generator.node(choice(names))),
             lambda: self.put_pod(generator.placed_pod(documented.nodes)),
             lambda: self.put_service(generator.service()),
             lambda: self.put_controller(generator.controller()),
