@@ -425,6 +425,7 @@ def test_a_deleted_object_says_that_its_disk_is_gone(found: NodeLookup, reason: 
     body["metadata"]["deletionTimestamp"] = NOW
     limit = limit_of(read(body), found)
     assert (limit.reason, limit.grants(0, 1)) == (reason, False)
+    assert limit.message.endswith("its DiskSchedule is being deleted")
 
 
 def test_a_deleted_object_whose_disk_is_there_leaves_its_requests_to_its_successor() -> None:
