@@ -143,8 +143,11 @@ class Informer(Generic[_Value]):
             self._set(written.name, written)
             self._written_versions[written.name] = (cached.version, written.version)
 
-    def wrote(self, name: str, version: str) -> bool:
-        """Whether the cache has this version of an object, or a newer one, because this process wrote it."""
+    def has_own_write_since(self, name: str, version: str) -> bool:
+        """Whether this process wrote this version of an object, or replaced it.
+
+        Then the cache has this version or a newer one.
+        """
         return version in self._written_versions.get(name, ())
 
     async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
@@ -213,7 +216,7 @@ def reuse_written(informer: Informer[_Value], decode: Decode[InformerObject[_Val
     def decode_if_new(raw: bytes | msgspec.Raw) -> tuple[Key, InformerObject[_Value] | None]:
         metadata = header(raw)
         cached = informer.get(metadata.name)
-        if cached is not None and informer.wrote(metadata.name, metadata.version):
+        if cached is not None and informer.has_own_write_since(metadata.name, metadata.version):
             return metadata.name, cached
         return decode(raw)
 

@@ -222,7 +222,11 @@ def _needs_reading(writes: Iterable[Write], schedules: Mapping[str, InformerObje
                 if condition.reason in _EXPANSION_REASONS:
                     return True
             case SetRequirement():
-                if write.stray or write.name in assigned or _is_rejected(write, schedules.get(write.disk)):
+                if (
+                    write.stray
+                    or write.name in assigned
+                    or _withdraws_after_rejection(write, schedules.get(write.disk))
+                ):
                     continue
                 return True
             case _:
@@ -230,7 +234,7 @@ def _needs_reading(writes: Iterable[Write], schedules: Mapping[str, InformerObje
     return False
 
 
-def _is_rejected(write: SetRequirement, cached: InformerObject[DiskSchedule] | None) -> bool:
+def _withdraws_after_rejection(write: SetRequirement, cached: InformerObject[DiskSchedule] | None) -> bool:
     """Whether a write withdraws a request that was rejected and holds nothing."""
     if write.size or cached is None or isinstance(cached.value, Fault):
         return False

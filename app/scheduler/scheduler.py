@@ -238,7 +238,7 @@ class GenericScheduler:
                 return
             if self._cache.state.nodes.get(result.node) is before.nodes.get(result.node):
                 self._metrics.observe_decision(self._clock() - began)
-                self._warn_about_unsupported(pending, result.node)
+                self._warn_about_constraints(pending, result.node)
                 self._assume_and_bind(pending, result.node, tasks)
                 return
         self._back_off(pending.pod.key)
@@ -271,7 +271,7 @@ class GenericScheduler:
         closed = unsupported_nodes(pod, state, policy)
         return {name: node_refusal(constraint) for name, constraint in closed.items()}
 
-    def _warn_about_unsupported(self, pending: PendingPod, node: str) -> None:
+    def _warn_about_constraints(self, pending: PendingPod, node: str) -> None:
         """Logs and records what the policy did not read when it selected a node."""
         if self._config.unsupported is not UnsupportedMode.WARN:
             return

@@ -63,11 +63,13 @@ class DiskOccupancy:
         if not adoption.replicas and not adoption.backing_images:
             return self
         return DiskOccupancy(
-            self._add_adopted(RequestKind.REPLICA, adoption, spec),
-            self._add_adopted(RequestKind.BACKING_IMAGE, adoption, spec),
+            self._occupants_with_adoption(RequestKind.REPLICA, adoption, spec),
+            self._occupants_with_adoption(RequestKind.BACKING_IMAGE, adoption, spec),
         )
 
-    def _add_adopted(self, kind: RequestKind, adoption: Adoption, spec: DiskScheduleSpec) -> dict[str, Occupant]:
+    def _occupants_with_adoption(
+        self, kind: RequestKind, adoption: Adoption, spec: DiskScheduleSpec
+    ) -> dict[str, Occupant]:
         occupants = dict(self.occupants(kind))
         for name in adoption.sizes(kind):
             requested = spec.requests(kind).get(name)
