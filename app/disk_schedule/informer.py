@@ -151,7 +151,9 @@ class Informer(Generic[_Value]):
         return version in self._written_versions.get(name, ())
 
     async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
-        """Waits until the cache has another version of an object than this one, or none; returns whether it has.
+        """Waits until the cached version of an object changes, and returns whether it did.
+
+        A removal is a change. After `seconds` it gives up.
 
         After a conflict there is another version, and the watch is about to deliver it.
         """
@@ -267,7 +269,10 @@ def read_volume(raw: bytes | msgspec.Raw) -> VolumeObject | Fault:
 
 
 def volume_label(raw: bytes) -> str:
-    """Returns the volume that a replica's label names, also of a replica that cannot be read; "" for none."""
+    """Returns the volume that a replica's label names; "" for none.
+
+    The replica itself may be unreadable.
+    """
     try:
         return msgspec.json.decode(raw, type=_Labelled).metadata.labels.get(_VOLUME_LABEL, "")
     except msgspec.DecodeError:

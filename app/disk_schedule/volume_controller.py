@@ -206,7 +206,9 @@ class VolumeController(Controller):
 
 
 def _needs_reading(writes: Iterable[Write], schedules: Mapping[str, InformerObject[DiskSchedule]]) -> bool:
-    """Whether a decision from caches has to be made again from objects that are certainly newer than the DiskSchedules.
+    """Whether a decision from caches has to be made again from newer objects.
+
+    They are read, so that they are certainly newer than the cached DiskSchedules.
 
     It need not be if every write finds out by itself that the cache is behind: the place of a replica is written against the
     version of the Replica, and its request follows from that; a condition is written against the version of the volume. A

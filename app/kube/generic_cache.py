@@ -1,6 +1,6 @@
-"""The cache of what the rules of a policy read of a live cluster, in addition to Longhorn's objects.
+"""The cache of what a policy's rules read of a live cluster.
 
-A kind is watched only while it is wanted. Data flow:
+Longhorn's objects are in other caches. A kind is watched only while it is wanted. Data flow:
 reflectors → `_KindHandler` → the objects of each kind, and the keys of changed objects → `state()` updates the state
 from them when a request needs it. The cost is proportional to the changes.
 """

@@ -24,9 +24,10 @@ _FIELD_PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 
 
 def position(text: bytes, loader: type, error: ObjectError) -> str:
-    """Returns where an object's wrong field is: ``line 5, column 7``; "" if it cannot be located.
+    """Returns the position of an object's wrong field: ``line 5, column 7``.
 
-    Of several objects of the name it is the last one, because only a duplicate makes that an error.
+    It is "" if the field cannot be located. Of several objects of the name the last one counts, because only a
+    duplicate makes that an error.
 
     Args:
         text: the file

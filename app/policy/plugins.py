@@ -1,4 +1,6 @@
-"""Loads rules from outside the package, and keeps a rule that fails or hangs from taking the program with it.
+"""Loads rules from outside the package, and contains their failures.
+
+A rule that fails or hangs neither ends nor blocks the program.
 
 Rules come from entry points of installed packages (`PREDICATES_GROUP`, `PRIORITIES_GROUP`), and from modules that the command line
 names, which have them in the sequences `PREDICATES` and `PRIORITIES`.
@@ -64,7 +66,10 @@ def load_plugins(modules: Sequence[str] = ()) -> Plugins:
 
 
 def _load_entry_points(group: str) -> Iterable[Any]:
-    """Loads the rules of a group; an entry point refers to a rule, or to a sequence of rules."""
+    """Loads the rules of a group of entry points.
+
+    An entry point refers to a rule, or to a sequence of rules.
+    """
     for entry_point in entry_points(group=group):
         rules = _load(f"{group}: {entry_point.name}", entry_point.load)
         yield from rules if isinstance(rules, Sequence) else (rules,)

@@ -257,7 +257,10 @@ class GenericScheduler:
         return await run_in_slices(decision)
 
     def _unsupported_problem(self, pending: PendingPod) -> str:
-        """Returns which constraints of a pod the policy does not read, "" if that is none or does not matter."""
+        """Returns why a pod is refused for constraints that the policy does not read.
+
+        It is "" if there are none, or if they do not matter (`UnsupportedMode`).
+        """
         if self._config.unsupported is not UnsupportedMode.REFUSE:
             return ""
         policy, _ = self._policy_sources.current()

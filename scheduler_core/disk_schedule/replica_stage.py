@@ -122,7 +122,10 @@ def replica_allocation(
 
 
 def _image_obstacle(schedule: DiskSchedule, image: str) -> Condition | None:
-    """Why the backing image of a replica cannot be used on its disk; None if it can, or none is needed."""
+    """Returns why a replica's backing image cannot be used on its disk.
+
+    None if it can be used, or if the replica needs none.
+    """
     allocation = schedule.status.backing_images.get(image)
     if not image or (allocation is not None and allocation.size > 0):
         return None
