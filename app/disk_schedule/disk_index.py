@@ -99,7 +99,7 @@ class DiskIndex:
         return frozenset(self._disks_of_node.get(node, ()))
 
     def assume(self, replica: str, uuid: str) -> None:
-        """Counts a replica on the disk where it is about to be placed.
+        """Counts a replica on the disk that it will be placed on.
 
         It counts there until `refresh` or its next event.
         """

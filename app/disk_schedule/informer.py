@@ -151,9 +151,9 @@ class Informer(Generic[_Value]):
         return version in self._written_versions.get(name, ())
 
     async def wait_for_other_version(self, name: str, version: str, seconds: float) -> bool:
-        """Waits until the cached version of an object changes, and returns whether it did.
+        """Waits for a different version of a cached object; returns whether it came.
 
-        A removal is a change. After `seconds` it gives up.
+        It waits until the version is not `version`, for at most `seconds`. A removal counts as a different version.
 
         After a conflict there is another version, and the watch is about to deliver it.
         """

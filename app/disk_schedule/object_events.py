@@ -47,7 +47,7 @@ class NoEvents:
 
 @dataclass(slots=True)
 class _RecordedEvent:
-    """The Event of an object and a reason, as it should be written.
+    """An Event as it should be written.
 
     Attributes:
         created: whether the API server has it

@@ -206,7 +206,7 @@ class VolumeController(Controller):
 
 
 def _needs_reading(writes: Iterable[Write], schedules: Mapping[str, InformerObject[DiskSchedule]]) -> bool:
-    """Whether a decision from caches has to be made again from newer objects.
+    """Whether a decision from caches must be made again from newer objects.
 
     They are read, so that they are certainly newer than the cached DiskSchedules.
 

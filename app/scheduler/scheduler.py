@@ -257,7 +257,7 @@ class GenericScheduler:
         return await run_in_slices(decision)
 
     def _unsupported_problem(self, pending: PendingPod) -> str:
-        """Returns why a pod is refused for constraints that the policy does not read.
+        """Returns why constraints that the policy does not read refuse a pod.
 
         It is "" if there are none, or if they do not matter (`UnsupportedMode`).
         """

@@ -22,9 +22,9 @@ class ObjectReference:
 
 @dataclass(frozen=True, slots=True)
 class ObjectEvent:
-    """The content of an Event: something has happened to an object, `count` times.
+    """The content of an Event.
 
-    The Event is in the object's namespace.
+    Something has happened to an object, `count` times. The Event is in the object's namespace.
 
     Attributes:
         name: of the Event object

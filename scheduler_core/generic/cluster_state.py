@@ -96,7 +96,7 @@ class GenericClusterState:
         )
 
     def node_infos(self, names: Sequence[str] | None = None) -> list[NodeInfo | None]:
-        """Returns the nodes of these names; None for one that does not exist.
+        """Returns the nodes of these names; None where none exists.
 
         Without `names` it returns all nodes, in order of their names.
         """
