@@ -61,10 +61,7 @@ class NodeFacts:
     # Computed once, because the facts about a node are kept for later pods.
     @cached_property
     def balance(self) -> int:
-        """How evenly the disks are filled: 0 to 10 points.
-
-        It is 10 less the difference of the free shares of the emptiest and the fullest disk, in tenths and rounded up.
-        """
+        """How evenly the disks are filled: 10 less the difference of their free shares in tenths, rounded up."""
         shares = [(max(0, min(disk.free, disk.limit)), disk.limit) for disk in self.disks if disk.limit > 0]
         if not shares:
             return _ALL_TENTHS
