@@ -128,7 +128,10 @@ class _Draft:
             self._grant_together([key])
 
     def _serve_image(self, key: _Key) -> None:
-        """Grants a new copy together with a replica that waits for it; alone if no replica does."""
+        """Grants a new copy together with a replica that waits for it.
+
+        A copy that no replica waits for is granted alone.
+        """
         waiting = self._waiting_replicas(key[1]) if not self.size(key) and key not in self.lacking else []
         requests = [name for name in waiting if self._spec.replicas.get(name)]
         if waiting and not requests:

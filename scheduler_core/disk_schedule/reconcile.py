@@ -83,7 +83,10 @@ def reconcile(
 
 
 def _differs_only_in_limit(current: DiskScheduleStatus, wanted: DiskScheduleStatus) -> bool:
-    """Whether two statuses differ only in storageAvailable, by less than a hundredth, and in messages that name it."""
+    """Whether two statuses differ by less than a hundredth of storageAvailable.
+
+    Messages that name storageAvailable may differ as well. Any other difference counts.
+    """
     if current.storage_available is None or wanted.storage_available is None:
         return False
     change = abs(wanted.storage_available - current.storage_available)

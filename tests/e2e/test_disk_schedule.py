@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from app.disk_schedule.lifecycle import LEASE
-from app.disk_schedule.object_events import EVENTS
 from app.kube.client import ApiError
 from app.kube.resources import (
     DISK_SCHEDULES,
+    EVENTS,
     LEASES,
     LONGHORN_BACKING_IMAGES,
     LONGHORN_NODES,

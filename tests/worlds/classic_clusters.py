@@ -6,21 +6,9 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from scheduler_core.convert.generic import (
-    GenericNode,
-    GenericPod,
-    GenericReplicationController,
-    GenericService,
-    GenericWorkload,
-    generic_node,
-    generic_pod,
-    generic_service,
-    replication_controller,
-    workload,
-)
-from scheduler_core.convert.meta import decode_object
+from scheduler_core.convert.generic_kinds import CONTROLLERS, NODE, POD, SERVICE
 from scheduler_core.generic.cluster_state import GenericClusterState
-from scheduler_core.model.generic import Controller, Node, Pod, Service
+from scheduler_core.model.generic import Controller
 from tests.e2e.objects import Object
 from tests.worlds.documented_classic_rules import DEFAULT, DocumentedClassicScheduler
 
@@ -266,7 +254,7 @@ class ClassicCluster:
             list(controllers.values()),
         )
         self.state = GenericClusterState.of(
-            map(to_node, nodes), map(to_pod, self.documented.pods), map(_to_service, services.values())
+            map(NODE.read, nodes), map(POD.read, self.documented.pods), map(SERVICE.read, services.values())
         )
         for controller in controllers.values():
             self.state = self.state.with_controller(_to_controller(controller))
@@ -274,7 +262,7 @@ class ClassicCluster:
     def put_node(self, raw: Object) -> None:
         """Adds or replaces a node."""
         self._replace(nodes=_put(self.documented.nodes, raw))
-        self.state = self.state.with_node(to_node(raw))
+        self.state = self.state.with_node(NODE.read(raw))
 
     def remove_node(self, raw: Object) -> None:
         """Removes a node; its pods stay."""
@@ -285,22 +273,22 @@ class ClassicCluster:
         """Adds or replaces a pod; without a node it loses its place in the order."""
         pods = [pod for pod in self.documented.pods if pod["spec"].get("nodeName")]
         self._replace(pods=_put(pods, raw) if raw["spec"].get("nodeName") else _remove(pods, raw))
-        self.state = self.state.with_pod(to_pod(raw))
+        self.state = self.state.with_pod(POD.read(raw))
 
     def bind(self, raw: Object, node: str) -> None:
         """Binds a pod to a node."""
         self._replace(pods=_put(self.documented.pods, {**raw, "spec": {**raw["spec"], "nodeName": node}}))
-        self.state = self.state.with_binding(to_pod(raw), node)
+        self.state = self.state.with_binding(POD.read(raw), node)
 
     def remove_pod(self, raw: Object) -> None:
         """Removes a pod."""
         self._replace(pods=_remove(self.documented.pods, raw))
-        self.state = self.state.without_pod(to_pod(raw).key)
+        self.state = self.state.without_pod(POD.read(raw).key)
 
     def put_service(self, raw: Object) -> None:
         """Adds or replaces a service."""
         self._replace(services=_put(self.documented.services, raw))
-        self.state = self.state.with_service(_to_service(raw))
+        self.state = self.state.with_service(SERVICE.read(raw))
 
     def remove_service(self, raw: Object) -> None:
         """Removes a service."""
@@ -374,21 +362,6 @@ def _key(raw: Any) -> tuple[str, str, str]:
     return raw.get("kind", ""), metadata.get("namespace", "default"), metadata["name"]
 
 
-def to_node(raw: Object) -> Node:
-    """The node as the product reads it."""
-    return generic_node(decode_object("Node", raw, GenericNode))
-
-
-def to_pod(raw: Object) -> Pod:
-    """The pod as the product reads it."""
-    return generic_pod(decode_object("Pod", raw, GenericPod))
-
-
-def _to_service(raw: Object) -> Service:
-    return generic_service(decode_object("Service", raw, GenericService))
-
-
 def _to_controller(raw: Object) -> Controller:
-    if raw["kind"] == WORKLOADS[0]:
-        return replication_controller(decode_object(raw["kind"], raw, GenericReplicationController))
-    return workload(raw["kind"], decode_object(raw["kind"], raw, GenericWorkload))
+    group = "" if raw["kind"] == WORKLOADS[0] else "apps"
+    return CONTROLLERS[raw["kind"], group].read(raw)

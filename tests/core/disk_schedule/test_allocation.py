@@ -19,7 +19,6 @@ from scheduler_core.disk_schedule.requests import set_requirement
 from scheduler_core.disk_schedule.uncounted_space import DiskAccounting, account
 from scheduler_core.model.disk_schedule import (
     Allocation,
-    AllocationState,
     DiskSchedule,
     DiskScheduleSpec,
     DiskScheduleStatus,
@@ -28,6 +27,7 @@ from scheduler_core.model.disk_schedule import (
 )
 from scheduler_core.model.kube import Condition, condition
 from scheduler_core.model.longhorn import BackingImage, Disk, Node, Replica
+from tests.worlds.allocations import READY, grant, rejection
 
 GI = 1024**3
 NOW = "2006-01-02T15:04:05Z"
@@ -79,17 +79,6 @@ status:
       status: "True"
       type: Schedulable
 """
-READY = (Condition("Ready", "True"), Condition("Schedulable", "True"))
-
-
-def grant(size: int) -> Allocation:
-    """The answer to a request that is granted."""
-    return Allocation(AllocationState.SCHEDULED, size)
-
-
-def rejection(held: int = 0) -> Allocation:
-    """The answer to a request that is rejected; the bytes held before stay held."""
-    return Allocation(AllocationState.REJECTED, held)
 
 
 def node(available: int, *, name: str = "example-node", **disk: Any) -> Node:
